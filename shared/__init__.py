@@ -1,0 +1,55 @@
+"""The loss core: losses, margins and regularisers of contrastive learning, for any domain.
+
+Importing it needs torch and numpy only.
+"""
+
+from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
+from shared.margins import (
+    angular_margin,
+    attenuation_weight,
+    curvature_weight,
+    margin_ratio,
+    scale_gradient,
+    subtractive_margin,
+)
+from shared.objective import Criterion, Objective, Projection, Term, term
+from shared.pairs import (
+    Pairs,
+    context_window,
+    cosine,
+    inner_product,
+    local_global,
+    query_key,
+    two_views,
+)
+from shared.penalties import band_statistics, distance_polarization
+from shared.projection import LowRankProjection
+
+__all__ = [
+    "Criterion",
+    "LowRankProjection",
+    "Objective",
+    "Pairs",
+    "Projection",
+    "Term",
+    "angular_margin",
+    "attenuation_weight",
+    "band_statistics",
+    "context_window",
+    "cosine",
+    "curvature_weight",
+    "debiased_nce",
+    "distance_polarization",
+    "hard_nce",
+    "info_nce",
+    "inner_product",
+    "local_global",
+    "margin_nce",
+    "margin_ratio",
+    "max_margin",
+    "query_key",
+    "scale_gradient",
+    "subtractive_margin",
+    "term",
+    "two_views",
+]

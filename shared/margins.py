@@ -1,0 +1,125 @@
+"""What margins do to logits and gradients, taken apart (Rho et al. 2023).
+
+Shapes: N anchors, M candidates; ``similarity`` is (N, M) and holds cosines, theta their angles. The
+margins change the positive's value; the weights change gradients alone, through
+:func:`scale_gradient`, and carry no gradient themselves.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shared.pairs import Pairs
+
+# sin(theta) is taken as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
+# instead of infinite, and its value 3e-4 instead of 0.
+SOFTENING = 1e-7
+ATTENUATION_CAP = 100.0
+
+
+def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
+    """``value``, bit for bit, with its gradient multiplied by ``factor``."""
+    constant = value.detach()
+    return constant + factor * (value - constant)
+
+
+def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor:
+    """``cos(theta + margin)`` in place of the positive's ``cos(theta)`` (Eq. 4, m1).
+
+    No clamp where ``theta + margin`` exceeds pi. The slope stays finite at cos = +-1.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        margin: m1, radians.
+
+    Returns:
+        (N, M).
+    """
+    sine = ((1 - similarity.square()).clamp(min=0) + SOFTENING).sqrt()
+    moved = similarity * math.cos(margin) - sine * math.sin(margin)
+    return torch.where(pairs.positive, moved, similarity)
+
+
+def subtractive_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor:
+    """``cos(theta) - margin`` in place of the positive's ``cos(theta)`` (Eq. 4, m2), (N, M)."""
+    return torch.where(pairs.positive, similarity - margin, similarity)
+
+
+def curvature_weight(
+    similarity: Tensor,
+    *,
+    exponent: float,
+    form: Literal["equation_10", "algorithm_3"] = "equation_10",
+) -> Tensor:
+    """How the emphasis of a pair falls with its angle: 1 at theta = 0, 0 at theta = pi.
+
+    Args:
+        similarity: (N, M), cosines.
+        exponent: c, positive.
+        form: ``"equation_10"``: ``(1 - (theta / pi)^c)^(1 / c)``; ``"algorithm_3"``: as that
+            listing prints it, ``(1 - theta / pi)^(1 / c)``. They agree at c = 1 only; the limits
+            that the text states are those of the equation.
+
+    Returns:
+        (N, M), without gradient.
+    """
+    if not exponent > 0:
+        raise ValueError(f"exponent is positive; got {exponent}")
+    angle = similarity.detach().clamp(-1, 1).arccos() / math.pi
+    if form == "equation_10":
+        return (1 - angle**exponent).clamp(min=0) ** (1 / exponent)
+    if form == "algorithm_3":
+        return (1 - angle) ** (1 / exponent)
+    raise ValueError(f"form is 'equation_10' or 'algorithm_3'; got {form!r}")
+
+
+def margin_ratio(
+    pairs: Pairs, similarity: Tensor, margined: Tensor, *, temperature: float
+) -> Tensor:
+    """Denominator without margins over the denominator with them (Section 5.4), one per anchor.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        margined: (N, M), the same after :func:`angular_margin` and :func:`subtractive_margin`.
+        temperature: positive.
+
+    Returns:
+        r_i, (N,), without gradient.
+    """
+    mask = pairs.positive | pairs.negative
+    plain = _log_denominator(similarity, mask, temperature)
+    return (plain - _log_denominator(margined, mask, temperature)).exp()
+
+
+def attenuation_weight(
+    pairs: Pairs, similarity: Tensor, *, temperature: float, alpha: float
+) -> Tensor:
+    """``1 / (1 - alpha q)`` with q the softmax probability of the anchor's positives (Eq. 12).
+
+    Algorithms 5 and 6 print ``p / (p - alpha q)``, which is 0 / 0 at alpha = 0; the same weight is
+    computed directly, and capped at 100, since alpha = 1 is unbounded as q goes to 1.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        temperature: positive.
+        alpha: strength in [0, 1]; 0 gives 1 everywhere.
+
+    Returns:
+        (N,), without gradient.
+    """
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"alpha lies in [0, 1]; got {alpha}")
+    total = _log_denominator(similarity, pairs.positive | pairs.negative, temperature)
+    positive = _log_denominator(similarity, pairs.positive, temperature)
+    weight = 1 / (1 - alpha * (positive - total).exp())
+    return weight.clamp(max=ATTENUATION_CAP)
+
+
+def _log_denominator(similarity: Tensor, mask: Tensor, temperature: float) -> Tensor:
+    scores = similarity.detach() / temperature
+    return torch.logsumexp(scores.masked_fill(~mask, -math.inf), dim=1)

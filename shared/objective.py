@@ -1,0 +1,210 @@
+"""An objective is plain data: a loss, penalties, and perhaps a projection. A criterion runs it.
+
+>>> import torch
+>>> from shared import distance_polarization, hard_nce, two_views
+>>> objective = Objective(
+...     term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
+...     penalties=(term(distance_polarization, weight=0.1),),
+... )
+>>> criterion = objective.build(dim=3)
+>>> loss, parts = criterion(two_views(torch.eye(3), torch.eye(3)))
+>>> sorted(parts)
+['distance_polarization', 'hard_nce', 'mean_cosine', 'share_in_band']
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shared.losses import debiased_nce, hard_nce, margin_nce, max_margin
+from shared.pairs import Pairs, cosine
+from shared.penalties import band_statistics, distance_polarization
+from shared.projection import LowRankProjection
+
+Similarity = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Term:
+    """A loss or penalty function with its numbers; made by :func:`term`."""
+
+    function: Callable[..., Tensor]
+    numbers: Mapping[str, Any]
+    weight: float = 1.0
+
+    def __call__(self, pairs: Pairs, similarity: Tensor) -> Tensor:
+        """The value for each anchor, (N,), without the weight."""
+        return self.function(pairs, similarity, **self.numbers)
+
+
+def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any) -> Term:
+    """A :class:`Term`, checked against the function's signature.
+
+    Raises:
+        ValueError: a number that the function does not take, or one that it needs.
+    """
+    known = {
+        name: parameter
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    if unknown := set(numbers) - set(known):
+        raise ValueError(
+            f"{function.__name__} takes no {', '.join(sorted(unknown))}; "
+            f"it takes {', '.join(sorted(known))}"
+        )
+    needed = {name for name, item in known.items() if item.default is inspect.Parameter.empty}
+    if missing := needed - set(numbers):
+        raise ValueError(f"{function.__name__} needs {', '.join(sorted(missing))}")
+    return Term(function, numbers, weight)
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A low-rank projection and its weight; ``options`` are those of :class:`LowRankProjection`."""
+
+    weight: float = 0.1
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """What is minimised: ``mean loss + sum weight * mean penalty + weight * projection``."""
+
+    loss: Term
+    penalties: tuple[Term, ...] = ()
+    projection: Projection | None = None
+
+    def build(self, dim: int, similarity: Similarity = cosine) -> "Criterion":
+        """The criterion for features of width ``dim``.
+
+        Args:
+            dim: H, width of the features that a projection works on.
+            similarity: (N, D), (M, D) -> (N, M); may be a module with parameters.
+
+        Raises:
+            ValueError: a loss that is not defined for this similarity.
+        """
+        return Criterion(self, dim, similarity)
+
+
+class Criterion(nn.Module):
+    """Runs an :class:`Objective`; holds what of it is trained (projection, learned similarity).
+
+    Args:
+        objective: the objective.
+        dim: see :meth:`Objective.build`.
+        similarity: see :meth:`Objective.build`.
+        check_every: on an accelerator the loss is looked at for NaN every so many steps only,
+            since each look waits for the device; on the CPU at every step.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        dim: int,
+        similarity: Similarity = cosine,
+        check_every: int = 50,
+    ) -> None:
+        super().__init__()
+        function, numbers = objective.loss.function, objective.loss.numbers
+        if similarity is not cosine:
+            if function in (max_margin, margin_nce):
+                raise ValueError(
+                    f"{function.__name__} is defined for cosines only (it needs distances or "
+                    f"angles); build it with similarity=cosine"
+                )
+            bounded = numbers.get("floor", "cosine") == "cosine"
+            if function in (debiased_nce, hard_nce) and bounded:
+                raise ValueError(
+                    f"{function.__name__}'s floor n exp(-1 / temperature) holds for cosines only; "
+                    f"with another similarity take floor='minimum'"
+                )
+        self.objective = objective
+        self.similarity = similarity
+        self.check_every = check_every
+        self.projection: LowRankProjection | None = None
+        if objective.projection is not None:
+            self.projection = LowRankProjection(dim, **objective.projection.options)
+
+    def forward(
+        self,
+        pairs: Pairs,
+        *,
+        features: Tensor | Sequence[Tensor] | None = None,
+        step: int | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of the batch (a scalar) and its parts, detached, by name.
+
+        Args:
+            pairs: N anchors, M candidates.
+            features: what the projection works on, (B, H) or one such matrix for each view; None
+                takes the anchors.
+            step: named in the error when embeddings are not finite.
+
+        Raises:
+            FloatingPointError: NaN or infinite embeddings or loss.
+        """
+        with torch.autocast(pairs.anchor.device.type, enabled=False):
+            pairs = _lifted(pairs)
+            similarity = self.similarity(pairs.anchor, pairs.candidate)
+            value = self.objective.loss(pairs, similarity)
+            # Anchors without a positive have no loss; they do not count in the mean.
+            defined = (pairs.positives() >= 0).any(1)
+            mean = value.sum() / defined.sum().clamp(min=1)
+            parts = {self.objective.loss.function.__name__: mean.detach()}
+            total = self.objective.loss.weight * mean
+            if self.objective.penalties:
+                cosines = similarity
+                if self.similarity is not cosine:
+                    cosines = cosine(pairs.anchor, pairs.candidate)
+                for penalty in self.objective.penalties:
+                    mean = penalty(pairs, cosines).mean()
+                    parts[penalty.function.__name__] = mean.detach()
+                    total = total + penalty.weight * mean
+                    if penalty.function is distance_polarization:
+                        band = {
+                            name: number
+                            for name, number in penalty.numbers.items()
+                            if name in ("lower", "upper")
+                        }
+                        parts |= band_statistics(pairs, cosines, **band)
+            if self.projection is not None and self.objective.projection is not None:
+                penalty_value, penalty_parts = self.projection(
+                    pairs.anchor if features is None else features
+                )
+                total = total + self.objective.projection.weight * penalty_value
+                parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
+        self._check(pairs, total, step)
+        return total, parts
+
+    def _check(self, pairs: Pairs, total: Tensor, step: int | None) -> None:
+        if total.device.type != "cpu" and (step or 0) % self.check_every:
+            return
+        if torch.isfinite(total):
+            return
+        where = "" if step is None else f" at step {step}"
+        finite = torch.isfinite(pairs.anchor).all() and torch.isfinite(pairs.candidate).all()
+        what = "the loss is not finite" if finite else "embeddings are NaN or infinite"
+        raise FloatingPointError(f"{what}{where}; lower the learning rate or check the input")
+
+
+def _lifted(pairs: Pairs) -> Pairs:
+    """The pairs with embeddings in at least single precision, the same tensor kept the same."""
+    half = (torch.float16, torch.bfloat16)
+    if pairs.anchor.dtype not in half and pairs.candidate.dtype not in half:
+        return pairs
+    anchor = pairs.anchor.float()
+    candidate = anchor if pairs.candidate is pairs.anchor else pairs.candidate.float()
+    return Pairs(
+        anchor,
+        candidate,
+        pairs.positive,
+        pairs.negative,
+        pairs.positive_index,
+        pairs.outsider_index,
+    )

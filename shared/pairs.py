@@ -1,0 +1,234 @@
+"""Who is compared with whom.
+
+Shapes: N anchors, M candidates, D dimensions, B instances of a batch (on this process), G instances
+of the batch over all processes (G = B on one).
+
+A builder takes ``gather`` for training on several processes: a function (B, D) -> (G, D) that
+collects the embeddings of all processes with gradient (:func:`shared.distributed.gather`), so that
+negatives come from the global batch. Anchors stay local; the mean over all processes of the local
+mean losses is then the loss of the global batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shared.distributed import rank
+
+Gather = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Anchors, candidates, and which of them belong together.
+
+    Args:
+        anchor: (N, D).
+        candidate: (M, D); may be the very tensor ``anchor``.
+        positive: (N, M) bool.
+        negative: (N, M) bool; a pair in neither mask is ignored.
+        positive_index: (N, P) int, the positives of each anchor, -1 where it has fewer than P.
+            Worked out from ``positive`` when not given, which waits for the device once.
+        outsider_index: (N, Q) int, likewise the candidates that are no negatives.
+
+    Raises:
+        ValueError: shapes that do not fit together.
+    """
+
+    anchor: Tensor
+    candidate: Tensor
+    positive: Tensor
+    negative: Tensor
+    positive_index: Tensor | None = None
+    outsider_index: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.anchor.ndim != 2 or self.candidate.ndim != 2:
+            raise ValueError(
+                f"anchor and candidate are matrices (rows, dimensions); got shapes "
+                f"{tuple(self.anchor.shape)} and {tuple(self.candidate.shape)}"
+            )
+        shape = (len(self.anchor), len(self.candidate))
+        for name, mask in (("positive", self.positive), ("negative", self.negative)):
+            if mask.shape != shape or mask.dtype != torch.bool:
+                raise ValueError(
+                    f"{name} is a bool mask of shape {shape}; "
+                    f"got {mask.dtype} of shape {tuple(mask.shape)}"
+                )
+
+    def positives(self) -> Tensor:
+        """The candidate indices of each anchor's positives, (N, P), padded with -1."""
+        return _indices(self.positive) if self.positive_index is None else self.positive_index
+
+    def outsiders(self) -> Tensor:
+        """The candidates that are no negatives of each anchor, (N, Q), padded with -1."""
+        return _indices(~self.negative) if self.outsider_index is None else self.outsider_index
+
+
+def two_views(
+    first: Tensor,
+    second: Tensor,
+    *,
+    anchors: Literal["both", "second"] = "both",
+    gather: Gather | None = None,
+) -> Pairs:
+    """SimCLR's layout: both views are candidates, all but the instance itself are negatives.
+
+    Args:
+        first: (B, D), first view of each instance.
+        second: (B, D), second view.
+        anchors: ``"both"`` gives 2B anchors; ``"second"`` lets only the second view be an anchor
+            (MMCL's Algorithm 1, which does not symmetrise).
+        gather: see the module.
+
+    Returns:
+        Pairs with one positive and 2G - 2 negatives per anchor.
+    """
+    _same_shape(first, second)
+    size = len(first)
+    both = torch.cat([first, second])
+    everyone = both if gather is None else torch.cat([gather(first), gather(second)])
+    anchor = both if anchors == "both" else second
+    if gather is None and anchors == "both":
+        everyone = anchor
+    start = 0 if gather is None else rank() * size
+    total = len(everyone) // 2
+    own = torch.arange(start, start + size, device=first.device)
+    own = torch.cat([own, own + total]) if anchors == "both" else own + total
+    return _one_positive(anchor, everyone, (own + total) % (2 * total), own)
+
+
+def query_key(
+    query: Tensor,
+    key: Tensor,
+    bank: Tensor | None = None,
+    *,
+    gather: Gather | None = None,
+) -> Pairs:
+    """Queries against keys, one direction (GraphCL, CURL, MoCo); the negatives are other keys.
+
+    With ``query_key(second, first)``, :func:`shared.losses.max_margin` is the program of MMCL's
+    authors: negatives of the first view only.
+
+    Args:
+        query: (B, D).
+        key: (B, D); row i is the positive of query i.
+        bank: (K, D), further negatives for every query (a queue).
+        gather: see the module; collects the keys.
+
+    Returns:
+        Pairs with one positive and G - 1 + K negatives per anchor.
+    """
+    _same_shape(query, key)
+    start = 0 if gather is None else rank() * len(query)
+    candidate = key if gather is None else gather(key)
+    if bank is not None:
+        candidate = torch.cat([candidate, bank])
+    own = torch.arange(start, start + len(query), device=query.device)
+    return _one_positive(query, candidate, own, own)
+
+
+def context_window(
+    sentence: Tensor,
+    context: Tensor,
+    reach: int = 1,
+    *,
+    document: Tensor | None = None,
+    gather: Gather | None = None,
+) -> Pairs:
+    """Quick-thoughts: the sentences up to ``reach`` places away are positives, itself is ignored.
+
+    Args:
+        sentence: (B, D), consecutive sentences under one encoder.
+        context: (B, D), the same sentences under the other encoder.
+        reach: how many neighbours to each side are positives.
+        document: (B,) int; a context never crosses from one document to the next. None: one
+            document.
+        gather: see the module; other processes' sentences are negatives.
+
+    Returns:
+        Pairs with up to ``2 * reach`` positives per anchor.
+    """
+    _same_shape(sentence, context)
+    if reach < 1:
+        raise ValueError(f"reach is at least 1; got {reach}")
+    size = len(sentence)
+    start = 0 if gather is None else rank() * size
+    candidate = context if gather is None else gather(context)
+    place = torch.arange(len(candidate), device=sentence.device)
+    own = place[start : start + size]
+    distance = (own[:, None] - place[None, :]).abs()
+    local = (place >= start) & (place < start + size)
+    positive = (distance > 0) & (distance <= reach) & local[None, :]
+    if document is not None:
+        label = torch.full_like(place, -1)
+        label[start : start + size] = document
+        positive &= document[:, None] == label[None, :]
+    return Pairs(sentence, candidate, positive, (distance > 0) & ~positive)
+
+
+def local_global(
+    node: Tensor, graph: Tensor, owner: Tensor, *, gather: Gather | None = None
+) -> Pairs:
+    """InfoGraph: each node against every graph; its own graph is the positive.
+
+    Args:
+        node: (N, D).
+        graph: (B, D).
+        owner: (N,) int, the graph of each node.
+        gather: see the module; collects the graphs.
+    """
+    start = 0 if gather is None else rank() * len(graph)
+    candidate = graph if gather is None else gather(graph)
+    own = owner + start
+    return _one_positive(node, candidate, own, own)
+
+
+def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
+    """Cosine of every anchor with every candidate, (N, D) and (M, D) -> (N, M).
+
+    A row of zeros has cosine 0 with everything.
+    """
+    unit = unit_rows(anchor)
+    return unit @ (unit if candidate is anchor else unit_rows(candidate)).T
+
+
+def inner_product(anchor: Tensor, candidate: Tensor) -> Tensor:
+    """Plain inner products, (N, D) and (M, D) -> (N, M): quick-thoughts' raw scores."""
+    return anchor @ candidate.T
+
+
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows divided by their Euclidean length; rows of zeros stay zero, with a finite gradient."""
+    length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / torch.where(length > 0, length, 1.0)
+
+
+def _one_positive(anchor: Tensor, candidate: Tensor, positive_at: Tensor, own: Tensor) -> Pairs:
+    """One positive per anchor; everything but it and the anchor's own row is a negative."""
+    row = torch.arange(len(anchor), device=anchor.device)
+    positive = torch.zeros(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
+    positive[row, positive_at] = True
+    negative = ~positive
+    negative[row, own] = False
+    outsiders = positive_at[:, None]
+    if own is not positive_at:
+        outsiders = torch.stack([positive_at, own], dim=1)
+    return Pairs(anchor, candidate, positive, negative, positive_at[:, None], outsiders)
+
+
+def _indices(mask: Tensor) -> Tensor:
+    most = int(mask.sum(1).max()) if mask.numel() else 0
+    found, index = mask.to(torch.uint8).topk(most, dim=1)
+    return torch.where(found.bool(), index, -1)
+
+
+def _same_shape(first: Tensor, second: Tensor) -> None:
+    if first.shape != second.shape:
+        raise ValueError(
+            f"both inputs have one row per instance and the same width; got "
+            f"{tuple(first.shape)} and {tuple(second.shape)}"
+        )

@@ -1,0 +1,84 @@
+"""Penalties on pairwise similarities: ``(pairs, similarity, *, numbers) -> (N,)``.
+
+Shapes: N anchors, M candidates; ``similarity`` is (N, M) and holds cosines. The mean over anchors
+is the penalty of the batch.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shared.pairs import Pairs, cosine
+
+
+def distance_polarization(
+    pairs: Pairs,
+    similarity: Tensor,
+    *,
+    lower: float = 0.1,
+    upper: float = 0.5,
+    reduction: Literal["anchor_sum", "mean", "sum"] = "anchor_sum",
+    among: Literal["negatives", "all", "anchors"] = "negatives",
+) -> Tensor:
+    """LMCL's penalty: distances between ``lower`` and ``upper`` are pushed out of that band.
+
+    With ``D = (1 - cos) / 2`` in [0, 1], the penalty of a pair is
+    ``|min((D - lower) (D - upper), 0)|``. How the paper adds pairs up is not determined by its
+    text, hence ``reduction``.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        lower: delta+.
+        upper: delta-, above ``lower``.
+        reduction: with the mean over anchors taken afterwards, ``"anchor_sum"`` adds over the
+            pairs of an anchor, ``"mean"`` is the mean over all pairs, ``"sum"`` adds over all.
+        among: ``"negatives"``; ``"all"``: positives too; ``"anchors"``: anchors with each other
+            (all i != j), for which cosines are computed here.
+
+    Returns:
+        (N,).
+
+    Source: Chen et al. 2021 (LMCL), Eqs. 6 and 10.
+    """
+    if not 0 <= lower < upper <= 1:
+        raise ValueError(f"0 <= lower < upper <= 1; got lower {lower}, upper {upper}")
+    cosines, mask = _chosen(pairs, similarity, among)
+    distance = (1 - cosines) / 2
+    inside = ((distance - lower) * (upper - distance)).clamp(min=0)
+    total = torch.where(mask, inside, 0.0).sum(1)
+    if reduction == "anchor_sum":
+        return total
+    if reduction == "mean":
+        return total * (len(total) / mask.sum().clamp(min=1))
+    if reduction == "sum":
+        return total * len(total)
+    raise ValueError(f"reduction is 'anchor_sum', 'mean' or 'sum'; got {reduction!r}")
+
+
+@torch.no_grad()
+def band_statistics(
+    pairs: Pairs, similarity: Tensor, *, lower: float = 0.1, upper: float = 0.5
+) -> dict[str, Tensor]:
+    """Share of the negative pairs inside the band, and their mean cosine (two scalars)."""
+    cosines, mask = _chosen(pairs, similarity, "negatives")
+    count = mask.sum().clamp(min=1)
+    inside = mask & (cosines < 1 - 2 * lower) & (cosines > 1 - 2 * upper)
+    return {
+        "share_in_band": inside.sum() / count,
+        "mean_cosine": torch.where(mask, cosines, 0.0).sum() / count,
+    }
+
+
+def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tensor]:
+    if similarity.dtype in (torch.float16, torch.bfloat16):
+        similarity = similarity.float()
+    if among == "negatives":
+        return similarity, pairs.negative
+    if among == "all":
+        return similarity, pairs.negative | pairs.positive
+    if among == "anchors":
+        cosines = cosine(pairs.anchor, pairs.anchor)
+        return cosines, ~torch.eye(len(cosines), dtype=torch.bool, device=cosines.device)
+    raise ValueError(f"among is 'negatives', 'all' or 'anchors'; got {among!r}")

@@ -1,0 +1,177 @@
+"""CLLR's trainable projection of the embedding to a low-dimensional space (Chen et al. 2022).
+
+Shapes: B instances, H dimensions of the feature, R rows of L.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from shared.pairs import unit_rows
+
+COLLAPSED = 1e-3  # of its initial norm: L no longer carries the embedding
+CHECK_EVERY = 100  # steps between two looks at the norm of L, each of which waits for the device
+
+Form = Literal["paper", "authors"]
+Norm = Literal["l21", "nuclear", "none"]
+Selection = Literal["columns", "svd", "qr"]
+
+
+class LowRankProjection(nn.Module):
+    """The matrix L with its penalty; ``L features`` is the feature that CLLR evaluates.
+
+    ``form="paper"``: ``mean_i |L'L f_i - f_i|^2 + alpha |L|`` with the l2,1 norm (sum of column
+    norms) or the nuclear norm. ``form="authors"``: what their program computes, without a norm of
+    L: features and reconstructions scaled to unit length, and per view the Frobenius norm of the
+    difference over B. For features of length 1 and alpha >= 2 the paper's penalty is smallest at
+    L = 0; a collapse raises a ``RuntimeWarning``.
+
+    Args:
+        dim: H.
+        form: see above.
+        norm: ``"l21"``, ``"nuclear"`` or ``"none"``; the authors' form takes ``"none"`` only.
+        alpha: weight of the norm inside the penalty.
+        rows: R; None is H. The authors' program uses 512 rows for H = 2048.
+        init: ``"identity"`` (ones on the diagonal, the penalty starts small) or ``"normal"``
+            (standard normal, the authors'); None takes the form's own.
+        unit_features: scale features to unit length first (the authors' form always does).
+
+    Source: Chen et al. 2022, Eqs. 4-6 and Algorithm 1; program functioncs/CLLR.
+    """
+
+    initial_norm: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        *,
+        form: Form = "paper",
+        norm: Norm = "l21",
+        alpha: float = 10.0,
+        rows: int | None = None,
+        init: Literal["identity", "normal"] | None = None,
+        unit_features: bool = False,
+    ) -> None:
+        super().__init__()
+        if form not in ("paper", "authors"):
+            raise ValueError(f"form is 'paper' or 'authors'; got {form!r}")
+        if norm not in ("l21", "nuclear", "none"):
+            raise ValueError(f"norm is 'l21', 'nuclear' or 'none'; got {norm!r}")
+        if form == "authors" and norm != "none":
+            raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
+        if alpha < 0:
+            raise ValueError(f"alpha is at least 0; got {alpha}")
+        rows = dim if rows is None else rows
+        init = init or ("identity" if form == "paper" else "normal")
+        start = torch.eye(rows, dim) if init == "identity" else torch.randn(rows, dim)
+        self.form, self.norm, self.alpha, self.unit_features = form, norm, alpha, unit_features
+        self.matrix = nn.Parameter(start)
+        self.register_buffer("initial_norm", torch.linalg.matrix_norm(start))
+        self._calls = 0
+
+    def forward(self, features: Tensor | Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        """The penalty (a scalar) and its parts.
+
+        Args:
+            features: (B, H), or one such matrix for each view.
+        """
+        views = [features] if isinstance(features, Tensor) else list(features)
+        views = [view.to(self.matrix.dtype) for view in views]
+        if self._calls % CHECK_EVERY == 0:
+            self.warn_if_collapsed()
+        self._calls += 1
+        if self.form == "authors":
+            views = [unit_rows(view) for view in views]
+            parts = [
+                torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view))) / len(view)
+                for view in views
+            ]
+            penalty = torch.stack(parts).sum()
+            return penalty, {"reconstruction": penalty.detach()}
+        every = torch.cat(views)
+        every = unit_rows(every) if self.unit_features else every
+        reconstruction = (self.reconstruct(every) - every).square().sum(1).mean()
+        size = self.norm_of_matrix()
+        parts_by_name = {"reconstruction": reconstruction.detach(), "norm": size.detach()}
+        return reconstruction + self.alpha * size, parts_by_name
+
+    def reconstruct(self, features: Tensor) -> Tensor:
+        """``L'L features``, (B, H) -> (B, H)."""
+        projected: Tensor = features @ self.matrix.T
+        return projected @ self.matrix
+
+    def norm_of_matrix(self) -> Tensor:
+        """The norm of L that the penalty uses; 0 for ``"none"``."""
+        if self.norm == "l21":
+            columns: Tensor = torch.linalg.vector_norm(self.matrix, dim=0)
+            return columns.sum()
+        if self.norm == "nuclear":
+            nuclear: Tensor = torch.linalg.matrix_norm(self.matrix, ord="nuc")
+            return nuclear
+        return self.matrix.new_zeros(())
+
+    @torch.no_grad()
+    def project(
+        self, features: Tensor, *, dimensions: int = 256, selection: Selection | None = None
+    ) -> Tensor:
+        """The evaluated feature: ``L features`` with L reduced to ``dimensions``, (B, R).
+
+        Args:
+            features: (B, H).
+            dimensions: kept columns or singular directions; all of them where H is smaller.
+            selection: ``"columns"``: those of largest norm (l2,1); ``"svd"``: the largest singular
+                values (default for the nuclear norm and none); ``"qr"``: the pivot columns of a
+                pivoted QR (the paper's "maximal linearly independent set").
+        """
+        self.warn_if_collapsed()
+        if self.unit_features:
+            features = unit_rows(features)
+        selection = selection or ("columns" if self.norm == "l21" else "svd")
+        return features @ reduce_matrix(self.matrix, dimensions, selection).T
+
+    def warn_if_collapsed(self) -> None:
+        """Raise a ``RuntimeWarning`` when L has shrunk to under 1/1000 of its initial norm."""
+        share = float(torch.linalg.matrix_norm(self.matrix.detach()) / self.initial_norm)
+        if share < COLLAPSED:
+            warnings.warn(
+                f"the projection L has collapsed to {share:.1e} of its initial norm: its features "
+                f"carry nothing; lower alpha ({self.alpha})",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tensor:
+    """L (R, H) with all but ``dimensions`` columns or singular directions set to zero."""
+    if dimensions < 1:
+        raise ValueError(f"dimensions is at least 1; got {dimensions}")
+    if dimensions >= min(matrix.shape):
+        return matrix
+    if selection == "svd":
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        truncated: Tensor = left[:, :dimensions] * values[:dimensions] @ right[:dimensions]
+        return truncated
+    if selection == "columns":
+        kept = torch.linalg.vector_norm(matrix, dim=0).topk(dimensions).indices
+    elif selection == "qr":
+        kept = _pivots(matrix, dimensions)
+    else:
+        raise ValueError(f"selection is 'columns', 'svd' or 'qr'; got {selection!r}")
+    reduced = torch.zeros_like(matrix)
+    reduced[:, kept] = matrix[:, kept]
+    return reduced
+
+
+def _pivots(matrix: Tensor, count: int) -> Tensor:
+    """The first ``count`` columns that a column-pivoted QR picks."""
+    rest, kept = matrix.double().clone(), []
+    for _ in range(count):
+        pivot = int(torch.linalg.vector_norm(rest, dim=0).argmax())
+        kept.append(pivot)
+        direction = unit_rows(rest[None, :, pivot])[0]
+        rest -= torch.outer(direction, direction @ rest)
+        rest[:, pivot] = 0
+    return torch.tensor(kept, device=matrix.device)

@@ -1,0 +1,255 @@
+"""The dual of MMCL's support vector machines, for all anchors of a batch at once.
+
+Shapes: N anchors, M candidates (the points of the SVMs). The SVM of an anchor separates one
+positive candidate p from the negatives Y. With K the kernel matrix of the candidates,
+
+    Delta = K_pp 11' + K_YY - K_Yp 1' - 1 K_pY + ridge I,   minimise a' Delta a / 2 - 2 1'a
+    over 0 <= a <= cost                                      (Shah et al. 2022, Proposition 1).
+
+All anchors share one matrix. Let P = (K + ridge I)^-1 and
+
+    B = P - P 1 1' P / (1' P 1),
+
+the corner of the inverse of K + ridge I bordered by ones. Without the box the solution for an
+anchor whose negatives are everything but p is ``a_j = -2 B_jp / (1 - ridge B_pp)``; every further
+candidate that is left out is a rank-one downdate of B. One Cholesky factorisation and one inverse
+therefore replace N solves: O(M^3 + N M) in place of O(N M^3) time, O(M^2) in place of O(N M^2)
+memory. Adding a constant to K changes nothing, so an RBF kernel is kept as exp(.) - 1.
+
+Dual weights are constants of the loss: nothing here carries a gradient.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shared.pairs import Pairs
+
+Kernel = Literal["rbf", "linear", "tanh"]
+Solver = Literal["closed_form", "projected_gradient", "exact"]
+Start = Literal["closed_form", "random"]
+
+EXACT_TOLERANCE = 1e-10
+EXACT_STEPS = 200_000
+
+
+def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float = 0.0) -> Tensor:
+    """The kernel of unit vectors with these cosines, up to a constant (1 for ``"rbf"``).
+
+    The constant drops out of the dual and of the loss, and without it close points keep their
+    digits.
+
+    Args:
+        cosines: any shape.
+        kernel: ``"rbf"`` is ``exp(-gamma |x - y|^2) - 1``, ``"linear"`` the cosine, ``"tanh"``
+            ``tanh(gamma cos + offset)``.
+        gamma: positive.
+        offset: of the tanh kernel.
+    """
+    if kernel == "rbf":
+        return torch.expm1(2 * gamma * (cosines - 1))
+    if kernel == "linear":
+        return cosines
+    if kernel == "tanh":
+        return torch.tanh(gamma * cosines + offset)
+    raise ValueError(f"kernel is 'rbf', 'linear' or 'tanh'; got {kernel!r}")
+
+
+@torch.no_grad()
+def dual_weights(
+    pairs: Pairs,
+    cosines: Tensor,
+    *,
+    gamma: float,
+    cost: float,
+    ridge: float,
+    kernel: Kernel,
+    offset: float,
+    solver: Solver,
+    steps: int,
+    step_size: float | None,
+    start: Start,
+    unit_diagonal: bool,
+) -> Tensor:
+    """The weight of every candidate in every anchor's decision function.
+
+    Row i holds the dual variables of anchor i at its negatives, minus their sum at its positive,
+    and 0 elsewhere; with several positives, the mean over one SVM for each. ``cosines`` are those
+    among the candidates, (M, M); the numbers are explained in :func:`shared.losses.max_margin`.
+
+    Returns:
+        (N, M), rows adding up to 0.
+    """
+    for name, number in (("gamma", gamma), ("cost", cost), ("ridge", ridge), ("steps", steps)):
+        if not number > 0:
+            raise ValueError(f"{name} is positive; got {number}")
+    if solver not in ("closed_form", "projected_gradient", "exact"):
+        raise ValueError(
+            f"solver is 'closed_form', 'projected_gradient' or 'exact'; got {solver!r}"
+        )
+    if start not in ("closed_form", "random"):
+        raise ValueError(f"start is 'closed_form' or 'random'; got {start!r}")
+    with torch.autocast(cosines.device.type, enabled=False):
+        points = kernel_values(cosines.double(), kernel, gamma, offset)
+        # What the authors' tanh kernel adds to Delta by keeping 1 in the place of K_pp; the
+        # distance of the rbf kernel's diagonal from 1 is rounding.
+        excess = torch.zeros_like(points.diagonal())
+        if unit_diagonal and kernel != "rbf":
+            excess = 1 - points.diagonal()
+
+        positives, outsiders = pairs.positives(), pairs.outsiders()
+        bordered, complement = _bordered_inverse(points, ridge, definite=kernel != "tanh")
+        total = torch.zeros_like(pairs.negative, dtype=points.dtype)
+        for column in positives.unbind(1):
+            present = column >= 0
+            positive = column.clamp(min=0)
+            others = torch.where(outsiders == positive[:, None], -1, outsiders)
+            weights = _closed_form(
+                bordered, complement, positive, others, pairs.negative, excess, ridge
+            ).clamp(0, cost)
+            if solver != "closed_form":
+                weights = _projected_gradient(
+                    points,
+                    positive,
+                    pairs.negative,
+                    excess[positive],
+                    weights if start == "closed_form" else torch.randn_like(weights).clamp(0, cost),
+                    cost=cost,
+                    ridge=ridge,
+                    steps=steps,
+                    step_size=step_size,
+                    exact=solver == "exact",
+                )
+            weights = weights * present[:, None]
+            total += _with_positive(weights, positive)
+        total /= (positives >= 0).sum(1).clamp(min=1)[:, None]
+        return total.to(cosines.dtype)
+
+
+def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[Tensor, Tensor]:
+    """B (M, M) and the diagonal of 1 - ridge B (M,), of kernel values known up to a constant.
+
+    The kernel is centred, and the constant direction, on which B vanishes, gets the mean diagonal
+    as its eigenvalue so that it does not spoil the conditioning; ``1 - ridge B_tt`` is summed from
+    terms that are not negative instead of subtracted.
+    """
+    size = len(points)
+    mean = points.mean(0, keepdim=True)
+    centred = points - mean - mean.T + mean.mean()
+    constant = centred.diagonal().mean().clamp(min=0)
+    matrix = centred + constant / size
+    matrix.diagonal().add_(ridge)
+    if definite:
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+    else:
+        inverse = torch.linalg.inv(matrix)  # tanh is no positive definite kernel
+    bordered = inverse - 1 / ((constant + ridge) * size)
+    return bordered, 1 / size + (centred * bordered).sum(1)
+
+
+def _closed_form(
+    bordered: Tensor,
+    complement: Tensor,
+    positive: Tensor,
+    others: Tensor,
+    negative: Tensor,
+    excess: Tensor,
+    ridge: float,
+) -> Tensor:
+    """The dual variables without the box, (N, M), 0 outside the negatives.
+
+    Args:
+        bordered: B, (M, M).
+        complement: diagonal of 1 - ridge B, (M,).
+        positive: (N,), the positive candidate of each anchor.
+        others: (N, Q), further candidates that are left out, padded with -1.
+        negative: (N, M) bool.
+        excess: (M,), see :func:`dual_weights`.
+        ridge: the ridge.
+    """
+    column = bordered[positive]
+    denominator = complement[positive]
+    index, real = others.clamp(min=0), others >= 0
+    at_positive = torch.where(real, bordered[index, positive[:, None]], 0.0)
+    block = bordered[index[:, :, None], index[:, None, :]]
+    identity = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
+    block = torch.where(real[:, :, None] & real[:, None, :], block, identity)
+    coefficient = torch.linalg.solve(block, at_positive[:, :, None])[:, :, 0]
+    for place in range(others.shape[1]):
+        column -= coefficient[:, place, None] * bordered[index[:, place]]
+    removed = (coefficient * at_positive).sum(1)
+    denominator = denominator + ridge * removed
+    denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
+    return torch.where(negative, -2 * column / denominator[:, None], 0.0)
+
+
+def _projected_gradient(
+    points: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    excess: Tensor,
+    weights: Tensor,
+    *,
+    cost: float,
+    ridge: float,
+    steps: int,
+    step_size: float | None,
+    exact: bool,
+) -> Tensor:
+    """Projected gradient on all box QPs together: one (N, M) x (M, M) product for each step.
+
+    With ``step_size`` None the step of each anchor is 1 / lambda_max, with Nesterov's momentum,
+    restarted for an anchor when it points uphill; with a number, plain steps of that size.
+    """
+
+    def delta(a: Tensor) -> Tensor:
+        product = _with_positive(a, positive) @ points
+        product = product - product.gather(1, positive[:, None]) + ridge * a
+        product = product + excess[:, None] * a.sum(1, keepdim=True)
+        return torch.where(negative, product, 0.0)
+
+    if step_size is None:
+        direction = negative.to(weights.dtype)
+        largest = weights.new_ones(len(weights))
+        for _ in range(30):
+            direction = direction / torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp(
+                min=1e-30
+            )
+            direction = delta(direction)
+            largest = torch.linalg.vector_norm(direction, dim=1)
+        # Power iteration comes from below.
+        step = 1 / (1.1 * largest.clamp(min=ridge))[:, None]
+    else:
+        step = weights.new_full((len(weights), 1), step_size)
+
+    ahead, age = weights, weights.new_ones(len(weights), 1)
+    for count in range(EXACT_STEPS if exact else steps):
+        gradient = torch.where(negative, delta(ahead) - 2, 0.0)
+        moved = (ahead - step * gradient).clamp(0, cost)
+        if step_size is None:
+            uphill = (gradient * (moved - weights)).sum(1, keepdim=True) > 0
+            age = torch.where(uphill, 1.0, age)
+            older = (1 + (1 + 4 * age.square()).sqrt()) / 2
+            ahead = moved + torch.where(uphill, 0.0, (age - 1) / older) * (moved - weights)
+            age = older
+        else:
+            ahead = moved
+        weights = moved
+        if exact and count % 50 == 49:
+            # At the optimum a projected step of size 1 does not move the point.
+            residual = weights - (weights - torch.where(negative, delta(weights) - 2, 0.0)).clamp(
+                0, cost
+            )
+            if residual.abs().max() <= EXACT_TOLERANCE * max(1.0, float(weights.max())):
+                return weights
+    if exact:
+        raise ArithmeticError(
+            f"the exact solver has not converged after {EXACT_STEPS} steps; raise the ridge"
+        )
+    return weights
+
+
+def _with_positive(weights: Tensor, positive: Tensor) -> Tensor:
+    """(N, M) dual variables with minus their sum put at each anchor's positive."""
+    return weights.scatter_add(1, positive[:, None], -weights.sum(1, keepdim=True))

@@ -1,0 +1,377 @@
+"""Tables are data: rows, columns and claims are declared, checked, and expanded to cells.
+
+A row or a column is a set of changes to a frozen configuration; a cell is one row in one column
+with one seed in one tier. The address of a cell is also its folder.
+"""
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
+
+from shared.errors import UserError
+
+Tier = Literal["paper", "short", "smoke"]
+TIERS: tuple[Tier, ...] = get_args(Tier)
+EMBEDDED = "embedded sample"
+
+
+class Config(Protocol):
+    """What the core asks of a domain's configuration: a frozen dataclass with a seed."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+
+    @property
+    def protocol(self) -> str:
+        """Name and version of the evaluation protocol."""
+
+    def reduced(self) -> "Config":
+        """The same run on embedded data, small enough for the smoke tier."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A published number: its mean and, where the paper prints one, its standard deviation."""
+
+    mean: float
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Published:
+    """The numbers of one published table, as transcribed from the paper.
+
+    Args:
+        source: the paper and the table it prints.
+        title: the table's title.
+        columns: the printed column labels.
+        rows: for each printed row label one ``Value`` (or None) per column.
+        statistic: what the printed numbers are (mean over what, deviation of what).
+        notes: by row label, what is known of that row.
+        warnings: what cannot be right in the printed table.
+    """
+
+    source: str
+    title: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[Value | None, ...]]
+    statistic: str = ""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    def value(self, row: str, column: str) -> Value | None:
+        """The printed number of ``row`` in ``column``; None where the paper prints none."""
+        if row not in self.rows or column not in self.columns:
+            return None
+        return self.rows[row][self.columns.index(column)]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method: its label and what it changes in the configuration.
+
+    Args:
+        label: unique within the table.
+        changes: fields of the configuration and their values.
+        published: label of the printed row that this row measures; None for rows that no paper
+            prints ("ours").
+        deviation: what differs from the paper, and why.
+    """
+
+    label: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    published: str | None = None
+    deviation: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A dataset or task: its label, its changes, and what one cell costs.
+
+    Args:
+        label: unique within the table; the printed label where the paper prints one.
+        changes: fields of the configuration and their values.
+        minutes: wall time of one cell, as measured on one CPU core; used by ``--plan`` only as
+            long as no cell of the column has finished on this machine.
+        gigabytes: peak memory of one cell.
+    """
+
+    label: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    minutes: float = 1.0
+    gigabytes: float = 1.0
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+_Labelled = TypeVar("_Labelled", Row, Column)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper about its table: row ``better`` beats row ``than``.
+
+    Args:
+        text: the claim in one line, with the place in the paper.
+        better: label of the row said to be better.
+        than: label of the row said to be worse.
+        columns: labels of the columns it is said of; the verdict is computed for each.
+        tolerance: how far, in units of the metric, the measured gain may lie from the published
+            one and still count as reproduced; fixed before the run.
+    """
+
+    text: str
+    better: str
+    than: str
+    columns: tuple[str, ...]
+    tolerance: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row in one column with one seed in one tier."""
+
+    domain: str
+    paper: str
+    table: str
+    row: str
+    column: str
+    seed: int
+    tier: Tier
+    config: Config
+
+    @property
+    def address(self) -> str:
+        """Where the cell lies: ``[tier/]domain/paper/table/row/column/seed-n``."""
+        parts = (self.domain, self.paper, self.table, slug(self.row), slug(self.column))
+        address = "/".join((*parts, f"seed-{self.seed}"))
+        return address if self.tier == "paper" else f"{self.tier}/{address}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table of one paper in one domain, checked when it is made.
+
+    Args:
+        domain: name of the package that runs the cells.
+        paper: short name of the paper (``mmcl``).
+        name: address of the table (``table-4``).
+        title: one line.
+        section: where in the paper.
+        metric: key of the result that the table shows.
+        unit: unit of the metric, for the header.
+        protocol: name and version of the evaluation protocol; equals the configuration's.
+        config: the configuration that rows and columns change.
+        rows: the methods.
+        columns: the datasets or tasks.
+        seeds: for each tier the seeds that make up a full cell.
+        published: the printed numbers.
+        claims: what the paper says about them.
+        short: changes of the short tier, which stands for every column it names.
+        varies: what changes between repeats of a cell.
+        references: printed numbers of other papers, shown below the table.
+        notes: lines shown under the table.
+
+    Raises:
+        ValueError: a key that the configuration lacks, a published number without a cell, a
+            claim about an undeclared row or column, two rows or columns with one address.
+    """
+
+    domain: str
+    paper: str
+    name: str
+    title: str
+    section: str
+    metric: str
+    unit: str
+    protocol: str
+    config: Config
+    rows: tuple[Row, ...]
+    columns: tuple[Column, ...]
+    seeds: Mapping[Tier, tuple[int, ...]]
+    published: Published
+    claims: tuple[Claim, ...] = ()
+    short: Mapping[str, Any] = field(default_factory=dict)
+    varies: str = "seed"
+    references: tuple[Published, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"{self.domain}/{self.paper}/{self.name}"
+        for kind, items in (("row", self.rows), ("column", self.columns)):
+            slugs = [slug(item.label) for item in items]
+            if len(set(slugs)) != len(slugs):
+                raise ValueError(f"{where}: two {kind}s share one address: {sorted(slugs)}")
+        if self.protocol != self.config.protocol:
+            raise ValueError(
+                f"{where}: protocol {self.protocol!r} is not the configuration's "
+                f"{self.config.protocol!r}"
+            )
+        for row in self.rows:
+            if row.published is not None and row.published not in self.published.rows:
+                raise ValueError(f"{where}: no published row {row.published!r}")
+        printed = {row.published for row in self.rows}
+        if missing := set(self.published.rows) - printed:
+            raise ValueError(f"{where}: published rows without a cell: {sorted(missing)}")
+        labels = {column.label for column in self.columns}
+        if missing := set(self.published.columns) - labels:
+            raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
+        names = {row.label for row in self.rows}
+        for claim in self.claims:
+            if missing := {claim.better, claim.than} - names:
+                raise ValueError(f"{where}: claim about undeclared rows: {sorted(missing)}")
+            if missing := set(claim.columns) - labels:
+                raise ValueError(f"{where}: claim about undeclared columns: {sorted(missing)}")
+        for tier in TIERS:
+            self.cells(tier)
+
+    @property
+    def address(self) -> str:
+        """``domain/paper/table``."""
+        return f"{self.domain}/{self.paper}/{self.name}"
+
+    def columns_of(self, tier: Tier) -> tuple[Column, ...]:
+        """The columns of a tier; the smoke tier has one, its embedded data."""
+        return (Column(EMBEDDED, minutes=0.1),) if tier == "smoke" else self.columns
+
+    def cells(
+        self,
+        tier: Tier = "paper",
+        *,
+        row: str | None = None,
+        column: str | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> tuple[Cell, ...]:
+        """The cells of a tier, in the order of the table.
+
+        Args:
+            tier: paper, short or smoke.
+            row: label or address of one row; None for all.
+            column: label or address of one column; None for all.
+            seeds: the seeds to run; None for those of the tier.
+
+        Raises:
+            UserError: no such row or column.
+            ValueError: a change names a field that the configuration does not have.
+        """
+        rows = _select(self.rows, row, f"{self.address}: row")
+        columns = _select(self.columns_of(tier), column, f"{self.address} ({tier} tier): column")
+        cells = []
+        for each_row in rows:
+            for each_column in columns:
+                # Rows change last: what makes a method overrides what a dataset suggests.
+                changes = {
+                    **(self.short if tier == "short" else {}),
+                    **each_column.changes,
+                    **each_row.changes,
+                }
+                config = changed(self.config, changes, f"{self.address}: {each_row.label}")
+                config = config.reduced() if tier == "smoke" else config
+                for seed in self.seeds[tier] if seeds is None else seeds:
+                    cells.append(
+                        Cell(
+                            domain=self.domain,
+                            paper=self.paper,
+                            table=self.name,
+                            row=each_row.label,
+                            column=each_column.label,
+                            seed=seed,
+                            tier=tier,
+                            config=changed(config, {"seed": seed}, self.address),
+                        )
+                    )
+        return tuple(cells)
+
+
+def slug(label: str) -> str:
+    """The label as a folder name: lower case, words joined by dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
+
+
+def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyConfig:
+    """``config`` with ``changes`` applied.
+
+    Raises:
+        ValueError: a change names a field that the configuration does not have.
+    """
+    known = {item.name for item in dataclasses.fields(config)}
+    if unknown := set(changes) - known:
+        raise ValueError(
+            f"{where}: unknown key {', '.join(map(repr, sorted(unknown)))}; "
+            f"known keys: {', '.join(sorted(known))}"
+        )
+    return dataclasses.replace(config, **changes)
+
+
+def canonical(value: Any) -> Any:
+    """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: canonical(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): canonical(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [canonical(item) for item in value]
+    if callable(value):
+        return value.__name__
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot stand in a configuration")
+
+
+def canonical_json(value: Any) -> str:
+    """The canonical form as text: equal configurations give equal text."""
+    return json.dumps(canonical(value), indent=2, sort_keys=True) + "\n"
+
+
+def load_published(file: Path, table: str) -> Published:
+    """Read one table of a TOML file of published numbers.
+
+    Raises:
+        ValueError: a missing table or key, or a row whose length is not that of the header.
+    """
+    with file.open("rb") as stream:
+        content = tomllib.load(stream)
+    try:
+        entry = content[table]
+        columns = tuple(entry["columns"])
+        rows: dict[str, tuple[Value | None, ...]] = {}
+        notes: dict[str, str] = {}
+        for label, row in entry["rows"].items():
+            means, stds = row["mean"], row.get("std", [None] * len(columns))
+            if not len(means) == len(stds) == len(columns):
+                raise ValueError(f"{file}: {table}: {label}: not one number per column")
+            # TOML has no null: nan stands for a number that the paper does not print.
+            rows[label] = tuple(
+                None if mean != mean else Value(mean, None if std is None or std != std else std)
+                for mean, std in zip(means, stds, strict=True)
+            )
+            if "note" in row:
+                notes[label] = row["note"]
+        return Published(
+            source=f"{content['paper']}, {entry['label']}",
+            title=entry["title"],
+            columns=columns,
+            rows=rows,
+            statistic=entry["statistic"],
+            notes=notes,
+            warnings=tuple(entry.get("warnings", ())),
+        )
+    except KeyError as error:
+        raise ValueError(f"{file}: {table}: missing key {error}") from None
+
+
+def _select(items: tuple[_Labelled, ...], wanted: str | None, where: str) -> tuple[_Labelled, ...]:
+    if wanted is None:
+        return items
+    found = tuple(item for item in items if slug(item.label) == slug(wanted))
+    if not found:
+        known = ", ".join(repr(item.label) for item in items)
+        raise UserError(f"{where} {wanted!r} is not declared; declared are: {known}")
+    return found
