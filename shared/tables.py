@@ -355,7 +355,7 @@ def load_published(file: Path, table: str) -> Published:
             if "note" in row:
                 notes[label] = row["note"]
         return Published(
-            source=f"{content['paper']}, {entry['label']}",
+            source=", ".join(filter(None, (content.get("paper"), entry["label"]))),
             title=entry["title"],
             columns=columns,
             rows=rows,

@@ -1,0 +1,44 @@
+"""Lets torchvision import beside a CPU build of torch.
+
+The wheels of torchvision on the Python Package Index are CUDA builds. Beside a CPU build of torch
+their compiled operators cannot be loaded, and importing torchvision (or whatever imports it:
+transformers, lightly) stops at ``operator torchvision::nms does not exist``. Transforms, models and
+most datasets need none of these operators.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+# torchvision describes these two to torch.compile when it is imported, whether or not its
+# operators could be loaded; only there must something carry their names.
+SCHEMAS = (
+    "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+    "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
+)
+_declared: list[torch.library.Library] = []  # the names are gone when the library object is
+
+
+def make_torchvision_importable() -> None:
+    """Declare the operators that importing torchvision asks for, where its own do not load.
+
+    To be called before the first import of torchvision; further calls do nothing. It does nothing
+    either where torchvision works as it is, or is not installed. What stays out of reach then are
+    the operators themselves (``torchvision.ops.nms`` and its like) and the image codecs of
+    ``torchvision.io``.
+    """
+    specification = importlib.util.find_spec("torchvision")
+    if _declared or specification is None or specification.origin is None:
+        return
+    try:
+        for library in Path(specification.origin).parent.glob("_C.*"):
+            torch.ops.load_library(library)
+        if hasattr(torch.ops.torchvision, "nms"):
+            return
+    except OSError:
+        pass  # a CUDA build beside a CPU build of torch
+    fragment = torch.library.Library("torchvision", "FRAGMENT")
+    for schema in SCHEMAS:
+        fragment.define(schema)
+    _declared.append(fragment)

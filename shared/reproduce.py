@@ -1,0 +1,547 @@
+"""The command line: plan the cells of a table, run each in its own process, report.
+
+Exit codes: 0 all is done; 1 a cell failed or its data are missing; 2 the input cannot be used;
+75 interrupted, the same command goes on.
+"""
+
+import argparse
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table as TextTable
+
+from shared import report
+from shared.data import MissingData, data_root
+from shared.errors import UserError
+from shared.runs import (
+    INTERRUPTED,
+    Interrupted,
+    Record,
+    Run,
+    check_config,
+    read_failure,
+    read_record,
+    record_failure,
+)
+from shared.tables import TIERS, Cell, Table, Tier, slug
+
+DOMAINS = ("vision", "text", "rl", "graph", "video")
+USAGE = """\
+  ./reproduce.sh graph mmcl                    every table of that paper in that domain
+  ./reproduce.sh graph mmcl --tier smoke       the same on embedded data, in about a minute
+  ./reproduce.sh graph mmcl --table 4 --row GraphCL --column MUTAG --seeds 0,1
+  ./reproduce.sh graph mmcl --plan             cells, what is done, time, memory, disk; runs nothing
+  ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
+  ./reproduce.sh report                        finished runs -> results/ and results/index.html
+  ./reproduce.sh data graph                    fetch or verify the data of a domain
+  ./reproduce.sh test                          the test suite, as CI runs it
+"""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie."""
+
+    runs: Path
+    results: Path
+    data: Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    try:
+        return _main(sys.argv[1:] if arguments is None else arguments)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"error: {_describe_os_error(error)}", file=sys.stderr)
+        return 1
+
+
+def _main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="./reproduce.sh", usage="\n" + USAGE, formatter_class=argparse.RawTextHelpFormatter
+    )
+    add = parser.add_argument
+    add("words", nargs="*", metavar="DOMAIN PAPER | report | data DOMAIN", help=argparse.SUPPRESS)
+    add("--tier", choices=TIERS, default="paper", help="the paper's setting, less of it, or a test")
+    add("--table", help="one table, by number or name")
+    add("--row", help="one row, by label")
+    add("--column", help="one column, by label")
+    add("--seeds", type=_seeds, help="for example 0,1,2; default: those of the table")
+    add("--cell", help="one cell, by address")
+    add("--plan", action="store_true", help="say what would run, and run nothing")
+    add("--jobs", type=_positive, help="cells at a time; default: one per core, on a GPU one")
+    add("--no-download", action="store_true", help="do not fetch missing data")
+    add("--dataset", help="with 'data': one dataset")
+    add("--data-root", type=Path, help="where datasets lie; default: SUITE_DATA, else data/")
+    add("--runs", type=Path, default=Path("runs"), help="where runs lie")
+    add("--results", type=Path, default=Path("results"), help="where the report goes")
+    options = parser.parse_args(arguments)
+    places = Places(options.runs, options.results, data_root(options.data_root))
+
+    match options.words:
+        case ["report"]:
+            return _report(places)
+        case ["data", domain]:
+            return _data(domain, options.dataset, places)
+        case [] if options.cell:
+            table, cells = _find_cell(options.cell)
+            return _run([(table, cells)], places, options)
+        case [domain, paper] if not options.cell:
+            return _run(_choose(domain, paper, options), places, options)
+    raise UserError(f"say what to run:\n{USAGE}".rstrip())
+
+
+def tables_of(domain: str) -> dict[str, tuple[Table, ...]]:
+    """The tables that a domain declares, by paper.
+
+    Raises:
+        UserError: no such domain, or none of its tables can be run yet.
+    """
+    if domain not in DOMAINS:
+        raise UserError(f"no domain {domain!r}; domains are: {', '.join(DOMAINS)}")
+    if not _present(domain):
+        there = ", ".join(filter(_present, DOMAINS))
+        raise UserError(f"{domain} is not implemented yet; implemented: {there}")
+    tables: dict[str, tuple[Table, ...]] = importlib.import_module(f"{domain}.tables").TABLES
+    return tables
+
+
+def _present(domain: str) -> bool:
+    return (Path(__file__).resolve().parents[1] / domain / "tables.py").exists()
+
+
+def _choose(
+    domain: str, paper: str, options: argparse.Namespace
+) -> list[tuple[Table, tuple[Cell, ...]]]:
+    tables = tables_of(domain)
+    if paper not in tables:
+        raise UserError(f"{domain} has no paper {paper!r}; it has: {', '.join(tables)}")
+    chosen = tables[paper]
+    if options.table is not None:
+        names = {f"table-{options.table}", slug(options.table)}
+        chosen = tuple(table for table in chosen if table.name in names)
+        if not chosen:
+            known = ", ".join(table.name for table in tables[paper])
+            raise UserError(f"{domain}/{paper} has no table {options.table!r}; it has: {known}")
+    return [
+        (
+            table,
+            table.cells(options.tier, row=options.row, column=options.column, seeds=options.seeds),
+        )
+        for table in chosen
+    ]
+
+
+def _find_cell(address: str) -> tuple[Table, tuple[Cell, ...]]:
+    parts = address.strip("/").split("/")
+    tier: Tier = "paper"
+    if parts[0] in TIERS:
+        tier = parts.pop(0)  # type: ignore[assignment]  # checked on the line above
+    form = "[tier/]domain/paper/table/row/column/seed-n"
+    if len(parts) != 6 or not parts[5].removeprefix("seed-").isdecimal():
+        raise UserError(f"a cell is addressed as {form}; got {address!r}")
+    domain, paper, name, row, column, seed = parts
+    for table in tables_of(domain).get(paper, ()):
+        if table.name == name:
+            seeds = (int(seed.removeprefix("seed-")),)
+            return table, table.cells(tier, row=row, column=column, seeds=seeds)
+    raise UserError(f"no table {domain}/{paper}/{name}; cells are addressed as {form}")
+
+
+# ---- running ------------------------------------------------------------------------------------
+
+
+def _run(
+    chosen: list[tuple[Table, tuple[Cell, ...]]], places: Places, options: argparse.Namespace
+) -> int:
+    console = Console()
+    cells = [cell for _, some in chosen for cell in some]
+    for cell in cells:  # before anything runs: a conflict must not come up after hours
+        check_config(places.runs / cell.address, cell.config)
+    jobs = options.jobs or _default_jobs()
+    if options.plan:
+        for table, some in chosen:
+            console.print(_plan(table, some, places, jobs))
+        return 0
+
+    places.runs.mkdir(parents=True, exist_ok=True)
+    waiting = [cell for cell in cells if read_record(places.runs / cell.address, "") is None]
+    pool = _Pool(places, jobs, download=not options.no_download, console=console)
+    outcomes = pool.run(waiting, already=len(cells) - len(waiting)) if waiting else {}
+
+    for table, some in chosen:
+        measured = measure(table, some[0].tier, places, outcomes) if some else None
+        if measured is not None:
+            console.print(report.terminal(measured))
+    if pool.interrupted:
+        console.print("interrupted; the same command goes on from here")
+        return INTERRUPTED
+    for address, text in outcomes.items():
+        print(f"{address}: {text}", file=sys.stderr)
+    return 1 if outcomes else 0
+
+
+def measure(
+    table: Table, tier: Tier, places: Places, outcomes: dict[str, str], *, results: bool = False
+) -> "report.Measured":
+    """The table as the runs on this disk fill it; with ``results`` also the committed records."""
+    records: list[Record] = []
+    status = dict(outcomes)
+    for cell in table.cells(tier):
+        folder = places.runs / cell.address
+        record = read_record(folder, cell.address)
+        if record is not None:
+            records.append(record)
+        elif cell.address not in status:
+            failure = read_failure(folder)
+            status[cell.address] = f"failed: {failure}" if failure else "not run"
+    if results:  # of two records that count for one cell, the report takes the later: the local
+        records = [*report.read_records(places.results), *records]
+    return report.measure(table, tier, records, status)
+
+
+class _Pool:
+    """Runs cells side by side, each in a process of its own that starts with everything imported.
+
+    Processes are forked from a server that has imported the domain and computed nothing: that is
+    fast, and safe for threads, CUDA and renderers.
+    """
+
+    def __init__(self, places: Places, jobs: int, *, download: bool, console: Console) -> None:
+        self.places = places
+        self.jobs = jobs
+        self.download = download
+        self.console = console
+        self.interrupted = False
+        self._tried: set[str] = set()  # datasets that could not be fetched
+
+    def run(self, cells: list[Cell], *, already: int) -> dict[str, str]:
+        """Run the cells; returns what kept those that are not done, by address."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(
+            ["shared.reproduce", f"{cells[0].domain}.train", "torch.utils.tensorboard"]
+        )
+        waiting = list(cells)
+        running: dict[Any, tuple[Cell, Any]] = {}
+        outcomes: dict[str, str] = {}
+        workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
+        with _asked_to_stop() as asked, self._progress(len(cells), already) as show:
+            while running or (waiting and not asked):
+                while waiting and len(running) < self.jobs and not asked:
+                    cell = waiting.pop(0)
+                    here, there = context.Pipe()
+                    process = context.Process(
+                        target=_work, args=(cell, self.places, workers, there), name=cell.address
+                    )
+                    process.start()
+                    there.close()
+                    running[here] = (cell, process)
+                if asked and not self.interrupted:
+                    self.interrupted = True
+                    for _, process in running.values():
+                        if process.is_alive():
+                            os.kill(process.pid, signal.SIGTERM)
+                for ready in wait(list(running), timeout=0.2):
+                    assert isinstance(ready, Connection)
+                    cell, process = running[ready]
+                    try:
+                        message = ready.recv()
+                    except EOFError:
+                        process.join()
+                        message = ("failed", f"its process ended with code {process.exitcode}")
+                    if message[0] == "progress":
+                        show(cell, message)
+                        continue
+                    process.join()
+                    del running[ready]
+                    ready.close()
+                    if message[0] == "missing" and self._fetch(cell, message[1]):
+                        waiting.insert(0, cell)
+                        continue
+                    if message[0] == "interrupted":
+                        self.interrupted = True
+                    elif message[0] != "done":
+                        outcomes[cell.address] = message[-1]
+                        if message[0] == "failed":
+                            self._note(cell, message)
+                    show(cell, message)
+        return outcomes
+
+    def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
+        trace = message[1] if len(message) > 2 else ""
+        with contextlib.suppress(OSError):  # a full disk is the failure already reported
+            record_failure(self.places.runs / cell.address, message[-1], trace)
+
+    def _fetch(self, cell: Cell, name: str) -> bool:
+        """Try once to fetch a dataset that a cell misses."""
+        if not self.download or name in self._tried:
+            return False
+        self._tried.add(name)
+        self.console.print(f"fetching {name} ...")
+        try:
+            importlib.import_module(f"{cell.domain}.data").fetch(name, self.places.data)
+        except (UserError, OSError) as error:
+            self.console.print(f"fetching {name} failed: {error}", soft_wrap=True)
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _progress(self, total: int, already: int) -> Iterator[Any]:
+        """A function to show (cell, message) with: bars on a terminal, else a line per cell."""
+        done = 0
+
+        def line(cell: Cell, message: tuple[Any, ...]) -> None:
+            nonlocal done
+            if message[0] != "progress":
+                done += 1
+                self.console.print(
+                    f"[{done}/{total}] {cell.address}: {_sentence(message)}",
+                    soft_wrap=True,
+                    highlight=False,
+                    markup=False,
+                )
+
+        if already:
+            self.console.print(f"{already} cells are done already")
+        if not self.console.is_terminal:
+            yield line
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        with Progress(*columns, console=self.console) as bars:
+            every = bars.add_task("cells", total=total)
+            single: dict[str, Any] = {}
+
+            def show(cell: Cell, message: tuple[Any, ...]) -> None:
+                if message[0] == "progress":
+                    _, count, of, what = message
+                    if cell.address not in single:
+                        single[cell.address] = bars.add_task("", total=of)
+                    label = f"{cell.row} / {cell.column} / seed {cell.seed}: {what}"
+                    bars.update(single[cell.address], completed=count, total=of, description=label)
+                    return
+                line(cell, message)
+                bars.advance(every)
+                if cell.address in single:
+                    bars.remove_task(single.pop(cell.address))
+
+            yield show
+
+
+def _work(cell: Cell, places: Places, workers: int, pipe: Connection) -> None:
+    """The process of one cell: run it, and say through the pipe how it went."""
+    import torch
+
+    # One cell gives the same numbers to the bit however many run beside it.
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    folder = places.runs / cell.address
+
+    def progress(done: int, total: int, what: str) -> None:
+        with contextlib.suppress(OSError):
+            pipe.send(("progress", done, total, what))
+
+    try:
+        domain = importlib.import_module(cell.domain)
+        run = Run(
+            folder,
+            cell.config,
+            tier=cell.tier,
+            workers=workers,
+            data_root=places.data,
+            progress=progress,
+        )
+        with run:
+            _stop_with_parent(run)
+            if read_record(folder, cell.address) is None:
+                run.finish(domain.run(cell.config, run))
+            metrics = read_record(folder, cell.address)
+        message: tuple[Any, ...] = ("done", metrics.result if metrics else {})
+    except Interrupted:
+        message = ("interrupted",)
+    except MissingData as error:
+        message = ("missing", error.name, f"data missing; fetch it with: {error.command}")
+    except UserError as error:
+        message = ("refused", str(error))
+    except OSError as error:
+        message = ("failed", traceback.format_exc(), _describe_os_error(error))
+    except FloatingPointError as error:
+        message = ("failed", traceback.format_exc(), str(error))
+    except Exception as error:
+        trace = traceback.format_exc()
+        message = ("failed", trace, f"{type(error).__name__}: {error}".splitlines()[0])
+    with contextlib.suppress(OSError):  # the parent is gone; the files say it all
+        pipe.send(message)
+
+
+def _stop_with_parent(run: Run) -> None:
+    """Save and stop when the process that started this one is gone."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            run.stopping = True
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """A list that fills when SIGTERM or SIGINT arrives."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _sentence(message: tuple[Any, ...]) -> str:
+    if message[0] == "done":
+        numbers = {
+            name: value
+            for name, value in message[1]["metrics"].items()
+            if isinstance(value, (int, float))
+        }
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        return f"{shown} ({message[1]['seconds']:.0f} s)"
+    if message[0] == "interrupted":
+        return "interrupted, state saved"
+    return str(message[-1])
+
+
+def _describe_os_error(error: OSError) -> str:
+    where = f" {error.filename}" if error.filename else ""
+    return (
+        f"cannot read or write{where}: {error.strerror or error}; what was finished before is "
+        f"intact; free space or permissions there, or choose another folder (--runs, --results)"
+    )
+
+
+def _default_jobs() -> int:
+    import torch
+
+    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+# ---- plan, report, data -------------------------------------------------------------------------
+
+
+def _plan(table: Table, cells: tuple[Cell, ...], places: Places, jobs: int) -> TextTable:
+    """What is done, and what the rest will take, measured on finished cells where there are any."""
+    text = TextTable(title=f"{table.address}: {table.title}", title_justify="left")
+    for name in ("row", "column", "seeds done", "seeds to run", "minutes each", "memory"):
+        text.add_column(name, justify="left" if name in ("row", "column") else "right")
+    records = {
+        cell.address: read_record(places.runs / cell.address, cell.address) for cell in cells
+    }
+    columns = {column.label: column for column in table.columns_of(cells[0].tier)}
+    minutes_left, memory = 0.0, 0.0
+    for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
+        some = [cell for cell in cells if (cell.row, cell.column) == (row, label)]
+        own = [record for cell in some if (record := records[cell.address])]
+        left = len(some) - len(own)
+        same_column = (records[cell.address] for cell in cells if cell.column == label)
+        own = own or [record for record in same_column if record]
+        minutes, gigabytes = columns[label].minutes, columns[label].gigabytes
+        if own:
+            minutes = statistics.median(r.result["seconds"] for r in own) / 60
+            gigabytes = max(r.result["peak_memory_bytes"] for r in own) / 1e9
+        minutes_left += minutes * left
+        memory = max(memory, gigabytes if left else 0.0)
+        text.add_row(
+            row, label, str(len(some) - left), str(left), f"{minutes:.1f}", f"{gigabytes:.1f} GB"
+        )
+    left = sum(record is None for record in records.values())
+    text.caption = (
+        f"{left} of {len(cells)} cells to run, {jobs} at a time: about "
+        f"{minutes_left / jobs:.0f} minutes, {memory * min(jobs, max(left, 1)):.1f} GB of memory, "
+        f"{max(1, left // 2)} MB of disk. Minutes are "
+        f"{'measured on this machine' if any(records.values()) else 'those of one CPU core'}."
+    )
+    text.caption_justify = "left"
+    return text
+
+
+def _report(places: Places) -> int:
+    """Write results/ from every finished run of the paper and short tiers."""
+    shown = []
+    for domain in filter(_present, DOMAINS):
+        for tables in tables_of(domain).values():
+            for table in tables:
+                for tier in ("paper", "short"):
+                    measured = measure(table, tier, places, {}, results=True)
+                    if measured.records:
+                        shown.append(measured)
+                        report.write(places.results, measured)
+                        Console().print(report.terminal(measured))
+    report.write_index(places.results, shown)
+    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
+    return 0
+
+
+def _data(domain: str, dataset: str | None, places: Places) -> int:
+    """Fetch what is missing, verify what is there; one line for each dataset."""
+    tables_of(domain)
+    data = importlib.import_module(f"{domain}.data")
+    names = [dataset] if dataset else list(data.DATASETS)
+    if unknown := set(names) - set(data.DATASETS):
+        known = ", ".join(data.DATASETS)
+        raise UserError(f"{domain} has no dataset {unknown.pop()!r}; it has: {known}")
+    failed = 0
+    for name in names:
+        started = time.monotonic()
+        try:
+            data.fetch(name, places.data)
+            print(f"{name}: ready in {places.data} ({time.monotonic() - started:.1f} s)")
+        except UserError as error:
+            failed += 1
+            print(f"{name}: {error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers like 0,1,2") from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

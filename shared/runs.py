@@ -1,0 +1,439 @@
+"""A run is a folder: configuration, environment, log, checkpoint and, written last, the result.
+
+    config.json        canonical, written first; another configuration is refused
+    environment.json   commit, command, versions, hardware, hashes of the data
+    log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
+    checkpoint.pt      everything tracked, the step, the seconds, every random state
+    failure.json       why the last attempt failed; gone once the run is done
+    result.json        metrics; its existence means done
+
+Every file is written beside its target, flushed to disk, and moved over it, so that a process
+killed at any moment leaves either the old or the new one. The log alone is appended to; lines past
+the checkpoint, and a torn last line, are cut when the run resumes.
+"""
+
+import contextlib
+import datetime
+import json
+import os
+import platform
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Protocol
+
+import filelock
+import numpy as np
+import psutil
+import torch
+
+from shared.errors import UserError
+from shared.tables import Config, canonical, canonical_json
+
+INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
+PACKAGES = ("torch", "torch-geometric", "scikit-learn", "numpy", "scipy")
+LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
+
+
+class Locked(UserError):
+    """Another process is at work in the folder."""
+
+
+class Conflict(UserError):
+    """The folder was made with another configuration."""
+
+
+class Interrupted(SystemExit):
+    """The run was told to stop and has saved its state."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERRUPTED)
+
+
+class Stateful(Protocol):
+    """Anything with a state that torch can save: modules, optimisers, schedules, scalers."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Take the state over."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run, as its files say."""
+
+    address: str
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    result: dict[str, Any]
+
+
+class Run:
+    """One run in its folder; a context manager that holds the folder's lock.
+
+    Entering seeds Python's, numpy's and torch's generators from the configuration, and makes
+    SIGTERM and SIGINT a request: the next :meth:`checkpoint` saves and raises :class:`Interrupted`.
+
+    Args:
+        folder: where the run lives.
+        config: its configuration.
+        tier: of the cell; free text for runs outside tables.
+        workers: how many processes or threads the run may use.
+        data_root: where datasets lie.
+        progress: called with (done, total, what) as the run goes on.
+
+    Raises:
+        Locked: another process holds the folder.
+        Conflict: the folder was made with another configuration.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: Config,
+        *,
+        tier: str = "own",
+        workers: int = 1,
+        data_root: Path = Path("data"),
+        progress: Callable[[int, int, str], None] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.config = config
+        self.tier = tier
+        self.workers = workers
+        self.data_root = data_root
+        self.stopping = False
+        self._progress = progress
+        self._tracked: dict[str, Stateful] = {}
+        self._seconds_before = 0.0
+        self._started = time.monotonic()
+        self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
+        self._handlers: dict[int, Any] = {}
+        self._writer: Any = None
+
+    def __enter__(self) -> "Run":
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire()
+        except filelock.Timeout:
+            raise Locked(f"{self.folder}: another process is at work there; wait for it") from None
+        try:
+            for part in self.folder.glob(".*.part"):  # what a killed process left half-written
+                part.unlink(missing_ok=True)
+            check_config(self.folder, self.config)
+            if not (self.folder / "config.json").exists():
+                write_atomically(self.folder / "config.json", canonical_json(self.config))
+            self._environment = environment(self.workers)
+            self._write_environment()
+        except BaseException:
+            self._lock.release()
+            raise
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with contextlib.suppress(ValueError):  # not the main thread
+                self._handlers[number] = signal.signal(number, self._ask_to_stop)
+        self._started = time.monotonic()
+        seed_everything(self.config.seed)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+        if self._writer is not None:
+            self._writer.close()
+        self._lock.release()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds spent on the run so far, those before the checkpoint it resumed from included."""
+        return self._seconds_before + time.monotonic() - self._started
+
+    def record_data(self, **fingerprints: str) -> None:
+        """Note the hashes of the datasets used, by name."""
+        self._environment["data"] |= fingerprints
+        self._write_environment()
+
+    def track(self, **objects: Stateful) -> int:
+        """Name what a checkpoint holds, restore it if there is one, and give the step reached.
+
+        Raises:
+            UserError: a checkpoint that does not fit the objects.
+        """
+        self._tracked = objects
+        file = self.folder / "checkpoint.pt"
+        step = 0
+        if file.exists():
+            try:
+                state = torch.load(file, weights_only=True)
+                for name, item in objects.items():
+                    item.load_state_dict(state["objects"][name])
+                step = int(state["step"])
+                self._seconds_before = float(state["seconds"])
+                restore_random_state(state["random"])
+            except Exception as error:  # a damaged file can raise anything
+                reason = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise UserError(
+                    f"{file} cannot be resumed ({reason}); delete the folder to start again"
+                ) from error
+        self._trim_log(step)
+        return step
+
+    def log(self, step: int, **numbers: float) -> None:
+        """Append one line to the log, and the same to TensorBoard's event file."""
+        line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
+        with (self.folder / "log.jsonl").open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+        for name, number in numbers.items():
+            self._writer.add_scalar(name, number, step)
+
+    def progress(self, done: int, total: int, what: str) -> None:
+        """Tell whoever watches how far the run is."""
+        if self._progress is not None:
+            self._progress(done, total, what)
+
+    def checkpoint(self, step: int) -> None:
+        """Save what is tracked; then stop, if that was asked for.
+
+        Raises:
+            Interrupted: after the save, when the run was told to stop.
+        """
+        state = {
+            "step": step,
+            "seconds": self.seconds,
+            "objects": {name: item.state_dict() for name, item in self._tracked.items()},
+            "random": random_state(),
+        }
+        with replacing(self.folder / "checkpoint.pt") as part:
+            torch.save(state, part)
+        if self.stopping:
+            raise Interrupted
+
+    def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the result; the run is done."""
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if torch.cuda.is_available():
+            self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
+            self._write_environment()
+        result = {
+            "metrics": canonical(metrics),
+            "protocol": self.config.protocol,
+            "tier": self.tier,
+            "seconds": round(self.seconds, 3),
+            "peak_memory_bytes": peak,
+            "finished": now(),
+        }
+        write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
+        (self.folder / "failure.json").unlink(missing_ok=True)
+        return result
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        self.stopping = True
+
+    def _write_environment(self) -> None:
+        text = json.dumps(self._environment, indent=2) + "\n"
+        write_atomically(self.folder / "environment.json", text)
+
+    def _trim_log(self, step: int) -> None:
+        """Cut what was logged after the checkpoint: it is about to be computed again."""
+        file = self.folder / "log.jsonl"
+        if not file.exists():
+            return
+        kept = []
+        for line in file.read_text(errors="replace").splitlines():
+            try:
+                if json.loads(line)["step"] > step:
+                    break
+            except (ValueError, KeyError):  # a line torn by a kill
+                break
+            kept.append(line + "\n")
+        write_atomically(file, "".join(kept))
+
+
+def check_config(folder: Path, config: Config) -> None:
+    """Compare the folder's configuration with ``config``.
+
+    Raises:
+        Conflict: they differ; the text names the keys.
+    """
+    file = folder / "config.json"
+    if not file.exists():
+        return
+    there, here = _read_json(file), canonical(config)
+    if there == here:
+        return
+    names = [
+        f"{name}: {_short(there.get(name))} there, {_short(here.get(name))} here"
+        for name in sorted(there.keys() | here.keys())
+        if there.get(name) != here.get(name)
+    ]
+    raise Conflict(
+        f"{folder} holds a run with another configuration ({'; '.join(names)}); "
+        f"move it away, or choose another folder with --runs"
+    )
+
+
+def read_record(folder: Path, address: str) -> Record | None:
+    """The finished run in ``folder``; None if there is none."""
+    if not (folder / "result.json").exists():
+        return None
+    config, environment_, result = (
+        _read_json(folder / f"{name}.json") for name in ("config", "environment", "result")
+    )
+    return Record(address, config, environment_, result)
+
+
+def record_failure(folder: Path, text: str, trace: str) -> None:
+    """Note why an attempt failed, for the table and for whoever looks into it."""
+    content = {"error": text, "traceback": trace, "time": now()}
+    write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
+
+
+def read_failure(folder: Path) -> str | None:
+    """Why the last attempt failed; None if it did not."""
+    file = folder / "failure.json"
+    return str(_read_json(file)["error"]) if file.exists() else None
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a path beside ``path`` to write to; flush what was written to disk, and move it over."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with part.open("rb") as stream:
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    with contextlib.suppress(OSError):  # not every file system can flush a folder
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a text file so that it is never seen half-written; makes the folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, numpy's and torch's global generators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def random_state() -> dict[str, Any]:
+    """The states of all global generators, as data that ``torch.load(weights_only=True)`` takes."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    return {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys, dtype=np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+    }
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    """Set all global generators to a state from :func:`random_state`."""
+    version, keys, gauss = state["python"]
+    random.setstate((version, tuple(keys), gauss))
+    name, tensor, *rest = state["numpy"]
+    np.random.set_state((name, tensor.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(state["torch"])
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def environment(workers: int) -> dict[str, Any]:
+    """Where and with what a run takes place; hashes of the data are added as they are read."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        **commit(),
+        "command": os.environ.get("SUITE_COMMAND") or " ".join(sys.argv),
+        "started": now(),
+        "versions": versions,
+        "hardware": {
+            "system": platform.platform(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory_bytes": psutil.virtual_memory().total,
+            "accelerators": [
+                torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+            ],
+        },
+        "threads": torch.get_num_threads(),
+        "workers": workers,
+        "data": {},
+    }
+
+
+def commit() -> dict[str, Any]:
+    """The checked-out commit, and whether code that a run uses differs from it."""
+    root = Path(__file__).resolve().parents[1]
+    code = [path.name for path in root.iterdir() if (path / "__init__.py").exists()]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
+    except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
+        return {"commit": "unknown", "dirty": True}
+
+
+def now() -> str:
+    """The time, UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file} is not JSON ({error}); move the folder away") from error
+    return content
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

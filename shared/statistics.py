@@ -1,0 +1,261 @@
+"""Mean, deviation and interval over seeds, and the verdict on a paper's claim.
+
+A claim says that one row beats another in a column. Its verdict rests on the paired differences
+of the seeds that both rows finished, and on their 95% t interval. The rules, in this order:
+
+- *not run*: one of the two rows has no finished seed in the column.
+- *inconclusive*: fewer than two common seeds, so there is no interval.
+- The interval lies above 0: *reproduced* when the interval, widened by the claim's tolerance on
+  both sides, contains the published gain; otherwise *same direction*. A claim without published
+  gain has no size to reproduce and stays at *same direction*.
+- The interval lies below 0: *not reproduced*.
+- The interval contains 0: *not reproduced* when even its upper end plus the tolerance stays below
+  the published gain; otherwise *inconclusive*, with the number of seeds at which a paired t test
+  (5%, two-sided) has 80% power to see the published gain, given the measured deviation of the
+  paired differences.
+
+Each column is judged by itself; nothing is corrected for the number of columns. The verdict also
+says whether the published gain is smaller than the deviation over seeds: the larger one of the
+two rows, as measured (at least two seeds in each row) or as published.
+"""
+
+import math
+import statistics as plain
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from scipy import stats
+
+from shared.tables import Claim, Value
+
+Kind = Literal["reproduced", "same direction", "not reproduced", "inconclusive", "not run"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CONFIDENCE = 0.95
+POWER = 0.80
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean, deviation and 95% interval of one number per seed.
+
+    Args:
+        n: how many seeds.
+        mean: their mean.
+        sd: sample standard deviation (divisor n - 1); None for one seed.
+        low: lower end of the 95% t interval of the mean; None for one seed.
+        high: its upper end; None for one seed.
+    """
+
+    n: int
+    mean: float
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the measured seeds say about one claim in one column.
+
+    Args:
+        kind: one of ``KINDS``.
+        sentence: the verdict in one line.
+        gain: mean paired difference, better minus worse; None without a common seed.
+        low: lower end of its 95% interval; None with fewer than two common seeds.
+        high: upper end.
+        published_gain: difference of the published means; None where the paper prints none.
+        seeds_used: the seeds that both rows finished.
+        seeds_needed: seeds that would see the published gain with 80% power; None unless the
+            interval left the claim open.
+        inside: where the published gain is smaller than the deviation over seeds, the words that
+            say so; else None.
+    """
+
+    kind: Kind
+    sentence: str
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    published_gain: float | None = None
+    seeds_used: tuple[int, ...] = ()
+    seeds_needed: int | None = None
+    inside: str | None = None
+
+
+def summarise(values: Iterable[float]) -> Summary:
+    """Summary of one number per seed.
+
+    Raises:
+        ValueError: no number, or a number that is not finite.
+    """
+    numbers = [float(value) for value in values]
+    if not numbers:
+        raise ValueError("no values to summarise")
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"values must be finite, got {numbers}")
+    n, mean = len(numbers), plain.fmean(numbers)
+    if n == 1:
+        return Summary(n, mean)
+    sd = plain.stdev(numbers)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * sd / math.sqrt(n)
+    return Summary(n, mean, sd, mean - half, mean + half)
+
+
+def paired_gain(better: Mapping[int, float], than: Mapping[int, float]) -> Summary:
+    """Summary of ``better - than`` over the seeds that both have.
+
+    Raises:
+        ValueError: no common seed, or a number that is not finite.
+    """
+    return summarise(better[seed] - than[seed] for seed in _common(better, than))
+
+
+def seeds_for(gain: float, sd: float) -> int | None:
+    """Smallest number of seeds at which a paired t test sees ``gain`` with 80% power.
+
+    The test is two-sided at 5%; the power is exact, from the noncentral t distribution, and
+    counts only rejections on the side of the gain.
+
+    Args:
+        gain: true mean of the paired differences.
+        sd: their standard deviation.
+
+    Returns:
+        The number of seeds, at least 2; None when no number suffices because the gain is 0.
+    """
+    if gain == 0:
+        return None
+    if sd == 0:
+        return 2
+    # Below 2 seeds there is no test; the power grows with n, so bracket by doubling, then bisect.
+    too_few, enough = 1, 2
+    while _power(enough, abs(gain) / sd) < POWER:
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if _power(middle, abs(gain) / sd) < POWER:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
+
+
+def judge(
+    claim: Claim,
+    better: Mapping[int, float],
+    than: Mapping[int, float],
+    published_better: Value | None,
+    published_than: Value | None,
+) -> Verdict:
+    """The verdict on ``claim`` in one column, by the rules of this module.
+
+    Args:
+        claim: the claim; only its row labels and its tolerance matter here.
+        better: measured value by seed of the row said to be better.
+        than: measured value by seed of the row said to be worse.
+        published_better: the printed number of the better row.
+        published_than: the printed number of the worse row.
+    """
+    published = None
+    if published_better is not None and published_than is not None:
+        # Printed numbers have few digits; what subtraction adds beyond them is no difference.
+        published = round(published_better.mean - published_than.mean, 9)
+    inside = _inside(published, better, than, published_better, published_than)
+    missing = [
+        label for label, values in ((claim.better, better), (claim.than, than)) if not values
+    ]
+    seeds = _common(better, than)
+    if missing or len(seeds) < 2:
+        gain = paired_gain(better, than).mean if seeds else None
+        if missing:
+            kind: Kind = "not run"
+            why = f"no finished seed of {' and of '.join(missing)}"
+        elif gain is None:
+            kind, why = "inconclusive", "the two rows have no seed in common"
+        else:
+            kind, why = "inconclusive", f"gain {gain:+.2f}, but one common seed has no interval"
+        sentence = f"{why}{_beside(published)}."
+        return Verdict(
+            kind, sentence, gain, published_gain=published, seeds_used=seeds, inside=inside
+        )
+
+    summary = paired_gain(better, than)
+    gain, sd, low, high = summary.mean, summary.sd, summary.low, summary.high
+    assert sd is not None  # two or more seeds
+    assert low is not None
+    assert high is not None
+    needed = None
+    if low > 0:
+        if published is None:
+            kind, why = "same direction", "the paper prints no gain to compare with"
+        elif low - claim.tolerance <= published <= high + claim.tolerance:
+            kind, why = "reproduced", f"tolerance {claim.tolerance:g}"
+        else:
+            kind = "same direction"
+            side = "smaller" if gain < published else "larger"
+            why = f"{side} than published by more than the tolerance of {claim.tolerance:g}"
+    elif high < 0:
+        kind, why = "not reproduced", "the measured gain is negative"
+    elif published is None:
+        kind, why = "inconclusive", "the interval contains 0 and the paper prints no gain"
+    elif high + claim.tolerance < published:
+        kind = "not reproduced"
+        why = (
+            f"the interval contains 0 and, with the tolerance of {claim.tolerance:g}, "
+            "ends below the published gain"
+        )
+    else:
+        kind = "inconclusive"
+        needed = seeds_for(published, sd)
+        why = "the interval contains 0" + _outlook(needed, len(seeds))
+    sentence = (
+        f"gain {gain:+.2f}, 95% interval [{low:+.2f}, {high:+.2f}] "
+        f"over {len(seeds)} seeds{_beside(published)}; {why}."
+    )
+    return Verdict(kind, sentence, gain, low, high, published, seeds, needed, inside)
+
+
+def _common(better: Mapping[int, float], than: Mapping[int, float]) -> tuple[int, ...]:
+    return tuple(sorted(better.keys() & than.keys()))
+
+
+def _power(n: int, effect: float) -> float:
+    critical = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
+    return float(stats.nct.sf(critical, n - 1, effect * math.sqrt(n)))
+
+
+def _beside(published: float | None) -> str:
+    return "" if published is None else f"; published {published:+.2f}"
+
+
+def _outlook(needed: int | None, used: int) -> str:
+    if needed is None:
+        return "; the published gain is 0, which no number of seeds can show"
+    if needed > used:
+        return f"; {needed} seeds would see the published gain with 80% power"
+    return (
+        f"; {needed} seeds suffice to see the published gain with 80% power, "
+        "so only the tolerance keeps the claim open"
+    )
+
+
+def _inside(
+    gain: float | None,
+    better: Mapping[int, float],
+    than: Mapping[int, float],
+    published_better: Value | None,
+    published_than: Value | None,
+) -> str | None:
+    if gain is None:
+        return None
+    if len(better) > 1 and len(than) > 1:
+        measured = max(plain.stdev(better.values()), plain.stdev(than.values()))
+        if abs(gain) < measured:
+            return f"the claimed gain lies inside one standard deviation (measured {measured:.2f})"
+    printed = [
+        value.std for value in (published_better, published_than) if value and value.std is not None
+    ]
+    if printed and abs(gain) < max(printed):
+        return f"the claimed gain lies inside one standard deviation (published {max(printed):.2f})"
+    return None

@@ -1,0 +1,446 @@
+"""What the report counts, what it refuses, and how it writes it down."""
+
+import csv
+import dataclasses
+import io
+import itertools
+import math
+import re
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from shared import report
+from shared.errors import UserError
+from shared.runs import Record
+from shared.tables import Cell, Claim, Column, Published, Row, Table, Tier, Value, canonical
+
+PROTOCOL = "svm-10fold-nested-v1"
+OURS = "ours & <new>_1"
+GRAPHCL = {0: 86.0, 1: 87.0, 2: 88.0}
+MMCL = {0: 87.9, 1: 89.0, 2: 90.1}
+
+
+@dataclass(frozen=True)
+class Config:
+    seed: int = 0
+    dataset: str = "MUTAG"
+    loss: str = "nce"
+    widths: tuple[int, ...] = (32, 32)
+    epochs: int = 20
+
+    @property
+    def protocol(self) -> str:
+        return PROTOCOL
+
+    def reduced(self) -> "Config":
+        return dataclasses.replace(self, epochs=1)
+
+
+def make_table(**changes: Any) -> Table:
+    published = Published(
+        source="Max-Margin Contrastive Learning, Table 4",
+        title="Graphs",
+        columns=("MUTAG", "DD"),
+        rows={
+            "GraphCL": (Value(86.80, 1.34), Value(78.62, 0.40)),
+            "MMCL": (Value(88.42, 1.33), None),
+        },
+        statistic="mean ± std",
+        notes={"MMCL": "variant not stated"},
+        warnings=("the second column cannot be right",),
+    )
+    table = Table(
+        domain="graph",
+        paper="mmcl",
+        name="table-4",
+        title="Graph classification",
+        section="Section 5.3, Table 4",
+        metric="accuracy",
+        unit="%",
+        protocol=PROTOCOL,
+        config=Config(),
+        rows=(
+            Row("GraphCL", {"loss": "nce"}, "GraphCL", "one-hop subgraph, as in the code"),
+            Row("MMCL", {"loss": "mmcl"}, "MMCL"),
+            Row(OURS, {"loss": "new"}),
+        ),
+        columns=(Column("MUTAG"), Column("DD", {"dataset": "DD"})),
+        seeds={"paper": (0, 1, 2), "short": (0, 1), "smoke": (0,)},
+        published=published,
+        claims=(Claim("MMCL improves on GraphCL (5.3)", "MMCL", "GraphCL", ("MUTAG", "DD"), 0.5),),
+        short={"epochs": 2},
+        varies="pretraining seed; folds fixed",
+        references=(Published("A README", "Other losses", ("MUTAG",), {"DCL": (Value(88.09),)}),),
+        notes=("Pretrained on all graphs.",),
+    )
+    return dataclasses.replace(table, **changes)
+
+
+TABLE = make_table()
+
+
+def cell_of(row: str, column: str, seed: int, tier: Tier = "paper") -> Cell:
+    (cell,) = TABLE.cells(tier, row=row, column=column, seeds=[seed])
+    return cell
+
+
+def record_of(cell: Cell, value: float, **result: Any) -> Record:
+    return Record(
+        address=cell.address,
+        config=canonical(cell.config),
+        environment={
+            "commit": "c0ffee" * 6 + "beef",
+            "dirty": cell.seed == 1,
+            "command": f"./reproduce.sh --cell {cell.address}",
+            "started": "2026-01-02T03:04:05+00:00",
+            "hardware": {"processor": "Some <Processor>", "cores": 2},
+            "versions": {"torch": "2.13.0"},
+            "data": {cell.column: "ab" * 32},
+        },
+        result={
+            "metrics": {"accuracy": value, "folds": [value] * 10},
+            "protocol": PROTOCOL,
+            "tier": cell.tier,
+            "seconds": 34.25,
+            "peak_memory_bytes": 400 * 2**20,
+        }
+        | result,
+    )
+
+
+def records_of(row: str, column: str, values: dict[int, float]) -> list[Record]:
+    return [record_of(cell_of(row, column, seed), value) for seed, value in values.items()]
+
+
+RECORDS = [
+    *records_of("GraphCL", "MUTAG", GRAPHCL),
+    *records_of("MMCL", "MUTAG", MMCL),
+    *records_of(OURS, "MUTAG", {0: 85.0, 2: 86.0}),
+    *records_of("GraphCL", "DD", {0: 78.0}),
+]
+STATUS = {
+    cell_of("MMCL", "DD", seed).address: "data missing; fetch it with: ./reproduce.sh data graph"
+    for seed in range(3)
+}
+
+
+@pytest.fixture
+def measured() -> report.Measured:
+    return report.measure(TABLE, "paper", RECORDS, STATUS)
+
+
+def found(measured: report.Measured, row: str, column: str) -> report.MeasuredCell:
+    (cell,) = (
+        cell
+        for cell in itertools.chain(*measured.cells)
+        if (cell.row.label, cell.column.label) == (row, column)
+    )
+    return cell
+
+
+def shown(measured: report.Measured, width: int = 100) -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    with console.capture() as capture:
+        console.print(report.terminal(measured))
+    return capture.get()
+
+
+def test_measured_stands_beside_published(measured: report.Measured) -> None:
+    cell = found(measured, "GraphCL", "MUTAG")
+    assert cell.summary is not None
+    assert (cell.summary.n, cell.summary.mean, cell.summary.sd) == (3, 87.0, 1.0)
+    assert cell.published == Value(86.80, 1.34)
+    assert cell.difference == pytest.approx(0.20)
+    assert (dict(cell.values), dict(cell.missing)) == (GRAPHCL, {})
+
+
+def test_cells_without_result_say_why(measured: report.Measured) -> None:
+    missing = found(measured, "MMCL", "DD")
+    assert missing.summary is None
+    assert set(missing.missing.values()) == set(STATUS.values())
+    assert missing.published is None
+    assert dict(found(measured, OURS, "DD").missing) == dict.fromkeys(range(3), "not run")
+    assert dict(found(measured, "GraphCL", "DD").missing) == {1: "not run", 2: "not run"}
+
+
+def test_every_claim_is_judged_in_every_column(measured: report.Measured) -> None:
+    mutag, dd = measured.verdicts
+    assert (mutag.column, mutag.verdict.kind) == ("MUTAG", "reproduced")
+    assert mutag.verdict.gain == pytest.approx(2.0)
+    assert mutag.verdict.published_gain == pytest.approx(1.62)
+    assert (dd.column, dd.verdict.kind, dd.verdict.published_gain) == ("DD", "not run", None)
+
+
+def test_another_configuration_is_stale() -> None:
+    (old,) = records_of("MMCL", "MUTAG", {0: 99.0})
+    old = dataclasses.replace(old, config=old.config | {"epochs": 10})
+    cell = found(report.measure(TABLE, "paper", [old], {}), "MMCL", "MUTAG")
+    assert cell.summary is None
+    assert cell.missing[0] == "stale: measured with another configuration"
+    assert cell.missing[1] == "not run"
+
+
+def test_another_protocol_is_stale() -> None:
+    record = record_of(cell_of("MMCL", "MUTAG", 0), 99.0, protocol="best-epoch-on-test")
+    cell = found(report.measure(TABLE, "paper", [record], {}), "MMCL", "MUTAG")
+    assert cell.summary is None
+    assert cell.missing[0] == "stale: measured with protocol best-epoch-on-test"
+
+
+@pytest.mark.parametrize("metrics", [{}, {"accuracy": math.nan}, {"accuracy": [1.0]}])
+def test_a_record_without_the_metric_does_not_count(metrics: dict[str, Any]) -> None:
+    record = record_of(cell_of("MMCL", "MUTAG", 0), 99.0, metrics=metrics)
+    cell = found(report.measure(TABLE, "paper", [record], {}), "MMCL", "MUTAG")
+    assert cell.missing[0] == "failed: the result has no finite accuracy"
+
+
+def test_tiers_are_never_mixed() -> None:
+    short = [record_of(cell_of("MMCL", "MUTAG", seed, "short"), 70.0) for seed in (0, 1)]
+    disguised = record_of(cell_of("MMCL", "MUTAG", 2), 70.0, tier="short")
+    records = [*short, disguised, *RECORDS[:3]]
+    paper = found(report.measure(TABLE, "paper", records, {}), "MMCL", "MUTAG")
+    assert paper.summary is None
+    assert paper.missing[2] == "stale: measured in the short tier"
+    measured = report.measure(TABLE, "short", records, {})
+    assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 70.0, 1: 70.0}
+    assert found(measured, "GraphCL", "MUTAG").summary is None
+    assert "epochs = 2" in report.markdown(measured)
+    assert "Short tier" in report.html([measured])
+
+
+def test_the_later_counting_record_of_one_address_is_taken() -> None:
+    cell = cell_of("MMCL", "MUTAG", 0)
+    first, second = record_of(cell, 80.0), record_of(cell, 81.0)
+    stale = dataclasses.replace(record_of(cell, 99.0), config={})
+    measured = report.measure(TABLE, "paper", [first, second, stale], {})
+    assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 81.0}
+
+
+def test_undeclared_seeds_are_named_but_do_not_count() -> None:
+    extra = records_of("MMCL", "MUTAG", {9: 99.0})
+    measured = report.measure(TABLE, "paper", [*RECORDS, *extra], {})
+    assert dict(found(measured, "MMCL", "MUTAG").values) == MMCL
+    (line,) = measured.ignored
+    assert line.startswith("graph/mmcl/table-4/mmcl/mutag/seed-9: ")
+    assert "seed-9" in report.markdown(measured)
+
+
+def test_terminal_fits_and_says_whose_numbers(measured: report.Measured) -> None:
+    text = shown(measured)
+    assert max(map(len, text.splitlines())) <= 100
+    lines = [line.split() for line in text.splitlines()]
+    start = next(index for index, line in enumerate(lines) if line[:2] == ["GraphCL", "here"])
+    assert lines[start] == "GraphCL here 87.00 ± 1.00 78.00".split()
+    assert lines[start + 1] == "1 of 3 seeds".split()
+    assert lines[start + 2] == "paper 86.80 ± 1.34 78.62 ± 0.40".split()
+    assert "MUTAG reproduced gain +2.00" in " ".join(text.split())
+    assert "DD (MMCL): data missing; fetch it with: ./reproduce.sh data graph" in text
+
+
+def test_terminal_with_five_columns_and_many_rows_fits_100_columns() -> None:
+    names = ("MUTAG", "DD", "REDDIT-BINARY", "REDDIT-MULTI-5K", "IMDB-BINARY")
+    rows = tuple(
+        Row(f"low-rank projection, form number {number}", {"loss": str(number)})
+        for number in range(14)
+    )
+    columns = tuple(Column(name, {"dataset": name}) for name in names)
+    table = make_table(rows=(*TABLE.rows, *rows), columns=columns)
+    records = [
+        record_of(cell, 80.0 + cell.seed)
+        for cell in table.cells("paper")
+        if cell.seed < 2 or cell.column == "DD"
+    ]
+    text = shown(report.measure(table, "paper", records, {}))
+    assert max(map(len, text.splitlines())) <= 100
+    assert "80.50 ± 0.71  81.00 ± 1.00  80.50 ± 0.71  80.50 ± 0.71  80.50 ± 0.71" in text
+    assert "MUTAG (seed 2 of all rows)" in text
+
+
+def test_smoke_shows_no_published_number_and_no_verdict() -> None:
+    record = record_of(cell_of("MMCL", "embedded sample", 0, "smoke"), 60.0)
+    measured = report.measure(TABLE, "smoke", [record, *RECORDS], {})
+    assert measured.verdicts == ()
+    for text in (shown(measured), report.markdown(measured), report.latex(measured)):
+        assert "60.00" in text
+        assert "86.80" not in text
+        assert "Smoke tier" in text
+    assert "| *published* |" not in report.markdown(measured)
+
+
+def test_smoke_never_enters_results(tmp_path: Path) -> None:
+    measured = report.measure(TABLE, "smoke", [], {})
+    with pytest.raises(ValueError, match="smoke"):
+        report.write(tmp_path, measured)
+    with pytest.raises(ValueError, match="smoke"):
+        report.write_index(tmp_path, [measured])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_markdown_keeps_measured_and_published_apart(measured: report.Measured) -> None:
+    lines = report.markdown(measured).splitlines()
+    assert "| method | whose number | MUTAG | DD |" in lines
+    assert "| GraphCL | **measured here** | 87.00 ± 1.00 | 78.00<br>1 of 3 seeds |" in lines
+    assert "|  | *published* | *86.80 ± 1.34* | *78.62 ± 0.40* |" in lines
+    assert "- GraphCL: one-hop subgraph, as in the code" in lines
+    assert "- the second column cannot be right" in lines
+    assert any("varies between repeats: pretraining seed; folds fixed" in line for line in lines)
+    assert any(line.startswith("| MUTAG | **reproduced** | gain +2.00") for line in lines)
+
+
+def test_markdown_escapes_a_pipe() -> None:
+    table = make_table(notes=("a | b <c>",))
+    assert "- a \\| b &lt;c>" in report.markdown(report.measure(table, "paper", [], {}))
+
+
+def test_latex_is_escaped_and_balanced(measured: report.Measured) -> None:
+    text = report.latex(measured)
+    assert (
+        "GraphCL & measured here & 87.00 $\\pm$ 1.00 & 78.00, 1 of 3 seeds \\\\"
+        in text.splitlines()
+    )
+    assert "ours \\& \\textless{}new\\textgreater{}\\_1 & measured here" in text
+    assert "accuracy (\\%)" in text
+    assert text.isascii()
+    assert text.count("{") == text.count("}")
+    body = text[text.index("\\toprule") : text.index("\\bottomrule")]
+    for line in body.splitlines():
+        if line.endswith("\\\\") and "multicolumn" not in line:
+            assert len(re.findall(r"(?<!\\)&", line)) == 3
+
+
+def test_latex_escapes_every_special_character() -> None:
+    table = make_table(title=r"\ ~ ^ & % $ # _ { }")
+    text = report.latex(report.measure(table, "paper", [], {}))
+    assert (
+        r"\caption{\textbackslash{} \textasciitilde{} \textasciicircum{} \& \% \$ \# \_ \{ \} ("
+        in text
+    )
+
+
+def test_csv_round_trip(measured: report.Measured) -> None:
+    lines = list(csv.DictReader(io.StringIO(report.csv_text(measured))))
+    assert len(lines) == len(TABLE.rows) * len(TABLE.columns)
+    by_cell = {(line["row"], line["column"]): line for line in lines}
+    line = by_cell["MMCL", "MUTAG"]
+    assert {seed: float(line[f"measured_seed_{seed}"]) for seed in range(3)} == MMCL
+    assert float(line["measured_mean"]) == found(measured, "MMCL", "MUTAG").summary.mean
+    assert (float(line["published_mean"]), float(line["published_std"])) == (88.42, 1.33)
+    assert (line["ours"], line["tier"], line["seeds_declared"]) == ("no", "paper", "3")
+    ours = by_cell[OURS, "MUTAG"]
+    assert (ours["ours"], ours["published_mean"], ours["seeds_measured"]) == ("yes", "", "2")
+    assert ours["status"] == "seed 1: not run"
+    assert by_cell["MMCL", "DD"]["measured_mean"] == ""
+
+
+class Page(HTMLParser):
+    """Collects what must fit together in a page: tags, ids, links, text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        if tag != "meta":
+            self.open.append(tag)
+        if "id" in values:
+            self.ids.append(str(values["id"]))
+        if "href" in values:
+            self.links.append(str(values["href"]))
+        assert "src" not in values
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def test_html_is_one_well_formed_page(measured: report.Measured) -> None:
+    short = report.measure(TABLE, "short", [], {})
+    page = Page(report.html([measured, short]))
+    assert page.open == []
+    assert len(set(page.ids)) == len(page.ids)
+    assert page.links
+    assert {link[1:] for link in page.links} <= set(page.ids)
+    assert all(link.startswith("#") for link in page.links)  # nothing outside the page
+
+
+def test_html_escapes_and_discloses(measured: report.Measured) -> None:
+    text = report.html([measured])
+    assert "ours &amp; &lt;new&gt;_1" in text
+    assert "<new>" not in text
+    assert "<Processor>" not in text
+    words = " ".join(" ".join(Page(text).words).split())
+    assert f"{OURS} ours" in words  # the tag beside the label
+    assert "2 of 3 seeds" in words
+    assert "./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-0" in words
+    assert "commit (seed 1) " + "c0ffee" * 6 + "beef (dirty" in words
+    assert "commit (seed 0, 2) " + "c0ffee" * 6 + "beef commit" in words
+    assert "MUTAG: " + "ab" * 32 in words
+    assert "0 86.00 34.2 400 2026-01-02T03:04:05+00:00" in words
+    assert "A README: Other losses" in words
+
+
+def test_html_marks_whose_number_every_cell_holds(measured: report.Measured) -> None:
+    text = report.html([measured])
+    assert re.search(r'<td class="here"[^>]*><a [^>]*>87.00 ± 1.00</a><small>3 seeds<', text)
+    assert re.search(r'<td class="printed"[^>]*>86.80 ± 1.34<small>\+0.20<', text)
+    assert text.count('<th class="here">') == text.count('<th class="printed">') == 2
+
+
+def test_records_round_trip(tmp_path: Path) -> None:
+    foreign = dataclasses.replace(RECORDS[0], address="graph/other/table-1/a/b/seed-0")
+    stale = dataclasses.replace(RECORDS[0], config={})
+    measured = report.measure(TABLE, "paper", [*reversed(RECORDS), foreign, stale], STATUS)
+    report.write(tmp_path, measured)
+    folder = tmp_path / "graph" / "mmcl"
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "table-4.csv",
+        "table-4.md",
+        "table-4.records.jsonl",
+        "table-4.tex",
+    ]
+    assert (folder / "table-4.md").read_text(encoding="utf-8") == report.markdown(measured)
+    read = report.read_records(tmp_path)
+    assert [record.address for record in read] == sorted(record.address for record in RECORDS)
+    assert {record.address: record for record in read} == {r.address: r for r in RECORDS}
+    assert report.measure(TABLE, "paper", read, STATUS) == measured
+
+
+def test_short_tier_has_its_own_folder(tmp_path: Path) -> None:
+    record = record_of(cell_of("MMCL", "MUTAG", 0, "short"), 70.0)
+    measured = report.measure(TABLE, "short", [record, *RECORDS], {})
+    report.write(tmp_path, measured)
+    assert [path.name for path in tmp_path.iterdir()] == ["short"]
+    assert report.read_records(tmp_path) == [record]
+    assert (tmp_path / "short" / "graph" / "mmcl" / "table-4.md").exists()
+
+
+def test_a_stale_record_is_kept_in_results(tmp_path: Path) -> None:
+    stale = dataclasses.replace(RECORDS[0], config={})
+    measured = report.measure(TABLE, "paper", [stale], {})
+    report.write(tmp_path, measured)
+    assert report.read_records(tmp_path) == [stale]
+    assert "stale: measured with another configuration" in report.markdown(measured)
+
+
+def test_index(tmp_path: Path, measured: report.Measured) -> None:
+    report.write_index(tmp_path, [measured])
+    assert (tmp_path / "index.html").read_text(encoding="utf-8") == report.html([measured])
+
+
+def test_a_broken_record_names_file_and_line(tmp_path: Path) -> None:
+    file = tmp_path / "table-4.records.jsonl"
+    file.write_text('{"address": "a", "config": {}, "environment": {}, "result": {}}\n{"addr')
+    with pytest.raises(UserError, match=r"table-4\.records\.jsonl, line 2"):
+        report.read_records(tmp_path)

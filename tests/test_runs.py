@@ -1,0 +1,243 @@
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import filelock
+import numpy as np
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from shared import runs
+from shared.errors import UserError
+from shared.runs import Conflict, Interrupted, Locked, Run
+from tests.toy_training import ToyConfig, train
+
+TOY = Path(__file__).with_name("toy_training.py")
+ROOT = TOY.parents[1]
+
+
+def start(folder: Path, *arguments: object, **options: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(TOY), str(folder), *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def result(folder: Path) -> dict[str, float]:
+    return json.loads((folder / "result.json").read_text())["metrics"]
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [(line["step"], line["loss"]) for line in lines]
+
+
+def assert_whole(folder: Path) -> int:
+    """Every file of the run can be read; returns the step of the checkpoint."""
+    for name in ("config.json", "environment.json", "result.json"):
+        if (folder / name).exists():
+            json.loads((folder / name).read_text())
+    if not (folder / "checkpoint.pt").exists():
+        return 0
+    return torch.load(folder / "checkpoint.pt", weights_only=True)["step"]
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert start(folder, 40, 8).wait(60) == 0
+    return folder
+
+
+def test_killed_at_random_moments_it_gives_the_same_bits(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    folder, dice, reached, kills = tmp_path / "run", random.Random(0), 0, 0
+    while True:
+        process = start(folder, 40, 8, 0.02)
+        while not (folder / "checkpoint.pt").exists() and process.poll() is None:
+            time.sleep(0.02)
+        first = assert_whole(folder)
+        # Let it get past its import and resume, then kill it anywhere: at work, or in a save.
+        while process.poll() is None and assert_whole(folder) <= max(first, reached):
+            time.sleep(0.01)
+        time.sleep(dice.random() * 0.3)
+        process.kill()
+        process.wait()
+        if (folder / "result.json").exists():
+            break
+        kills += 1
+        step = assert_whole(folder)
+        assert step > reached, "no step is lost that a checkpoint held"
+        reached = step
+    assert kills >= 3
+    assert result(folder) == result(uninterrupted)
+    assert losses(folder) == losses(uninterrupted)
+    assert not list(folder.glob(".*.part"))
+
+
+def test_killed_while_a_file_is_written_the_old_one_stays(tmp_path: Path) -> None:
+    file = tmp_path / "file.json"
+    runs.write_atomically(file, "old")
+    child = os.fork()
+    if child == 0:
+        with runs.replacing(file) as part:
+            part.write_text("half of the new")
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert file.read_text() == "old"
+    runs.write_atomically(file, "new")
+    assert file.read_text() == "new"
+
+
+def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None:
+    folder = tmp_path / "run"
+    process = start(folder, 40, 8, 0.05)
+    while not (folder / "checkpoint.pt").exists():
+        time.sleep(0.01)
+    process.terminate()
+    assert process.wait(20) == runs.INTERRUPTED
+    assert 0 < assert_whole(folder) < 40
+    assert start(folder, 40, 8).wait(60) == 0
+    assert result(folder) == result(uninterrupted)
+    assert losses(folder) == losses(uninterrupted)
+
+
+def test_stopping_raises_after_the_save(tmp_path: Path) -> None:
+    with Run(tmp_path / "run", ToyConfig(5)) as run:
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            train(run.config, run)
+    assert assert_whole(tmp_path / "run") == 1
+
+
+def test_another_configuration_is_refused_and_named(tmp_path: Path, uninterrupted: Path) -> None:
+    before = {file.name: file.read_bytes() for file in uninterrupted.iterdir() if file.is_file()}
+    with pytest.raises(Conflict, match=r"steps: 40 there, 41 here"):
+        Run(uninterrupted, ToyConfig(41)).__enter__()
+    with pytest.raises(Conflict, match=r"seed: 7 there, 8 here"):
+        Run(uninterrupted, ToyConfig(40, seed=8)).__enter__()
+    after = {file.name: file.read_bytes() for file in uninterrupted.iterdir() if file.is_file()}
+    assert after == before
+
+
+def test_two_processes_cannot_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
+    with Run(tmp_path / "run", ToyConfig(5)), pytest.raises(Locked, match="another process"):
+        Run(tmp_path / "run", ToyConfig(5)).__enter__()
+    with Run(tmp_path / "run", ToyConfig(5)):  # the lock is free again
+        assert filelock.FileLock(tmp_path / "run" / ".lock").is_locked is False
+
+
+def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", 1000, 0, 0.01)
+    while not (tmp_path / "run" / "checkpoint.pt").exists():
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    with Run(tmp_path / "run", ToyConfig(1000)) as run:
+        assert run.folder.exists()
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a checkpoint", None])
+def test_damaged_checkpoint_is_named(tmp_path: Path, damage: bytes | None) -> None:
+    folder = tmp_path / "run"
+    with Run(folder, ToyConfig(3)) as run:
+        train(run.config, run)
+    file = folder / "checkpoint.pt"
+    file.write_bytes(file.read_bytes()[:-500] if damage is None else damage)
+    with (
+        pytest.raises(UserError, match=r"checkpoint\.pt cannot be resumed"),
+        Run(folder, ToyConfig(3)) as run,
+    ):
+        train(run.config, run)
+
+
+def test_full_disk_leaves_earlier_files_intact(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with Run(folder, ToyConfig(3)) as run:
+        train(run.config, run)
+    before = (folder / "checkpoint.pt").read_bytes()
+
+    def no_room() -> None:
+        # Writes beyond this size fail with an OSError, as they do on a full disk.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+
+    process = start(folder, 5, preexec_fn=no_room)
+    _, text = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "config" in text  # another number of steps: refused before anything is written
+    (folder / "config.json").unlink()
+    process = start(folder, 5, preexec_fn=no_room)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert (folder / "checkpoint.pt").read_bytes() == before
+    assert not (folder / "result.json").exists()
+    assert not list(folder.glob(".checkpoint*.part"))
+
+
+def test_log_lines_past_the_checkpoint_are_cut(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with Run(folder, ToyConfig(3)) as run:
+        train(run.config, run)
+    with (folder / "log.jsonl").open("a") as stream:
+        stream.write('{"step": 4, "loss": 1.0}\n{"step": 5, "lo')
+    with Run(folder, ToyConfig(3)) as run:
+        train(run.config, run)
+    assert [step for step, _ in losses(folder)] == [1, 2, 3]
+
+
+def test_log_and_tensorboard_hold_the_same(uninterrupted: Path) -> None:
+    events = EventAccumulator(str(uninterrupted / "tensorboard")).Reload().Scalars("loss")
+    assert [event.step for event in events] == list(range(1, 41))
+    assert [event.value for event in events] == pytest.approx([x for _, x in losses(uninterrupted)])
+
+
+def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
+    record = runs.read_record(uninterrupted, "toy")
+    assert record is not None
+    assert record.config == {"steps": 40, "seed": 7, "protocol": "toy-v1"}
+    assert record.result["protocol"] == "toy-v1"
+    assert record.result["seconds"] > 0
+    assert record.result["peak_memory_bytes"] > 2**20
+    assert record.environment["versions"]["torch"] == torch.__version__.split("+")[0] or (
+        record.environment["versions"]["torch"] == torch.__version__
+    )
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert record.environment["commit"] == (head.stdout.strip() or "unknown")
+    assert runs.read_record(uninterrupted.parent / "none", "toy") is None
+
+
+def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:
+    runs.seed_everything(3)
+    torch.save(runs.random_state(), tmp_path / "state.pt")
+    drawn = (random.random(), np.random.rand(), torch.rand(3))
+    runs.restore_random_state(torch.load(tmp_path / "state.pt", weights_only=True))
+    again = (random.random(), np.random.rand(), torch.rand(3))
+    assert drawn[:2] == again[:2]
+    assert torch.equal(drawn[2], again[2])
+
+
+def test_failure_is_noted_and_gone_when_done(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    runs.record_failure(folder, "the loss is not finite at step 3", "Traceback ...")
+    assert runs.read_failure(folder) == "the loss is not finite at step 3"
+    with Run(folder, ToyConfig(1)) as run:
+        run.finish(train(run.config, run))
+    assert runs.read_failure(folder) is None
