@@ -888,5 +888,5 @@ def _commit(record: "Record") -> str:
 
 def _plain(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_plain(item)}" for key, item in value.items())
+        return ", ".join(f"{key}: {_plain(item)}" for key, item in sorted(value.items()))
     return str(value)

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
@@ -126,7 +127,7 @@ def tables_of(domain: str) -> dict[str, tuple[Table, ...]]:
 
 
 def _present(domain: str) -> bool:
-    return (Path(__file__).resolve().parents[1] / domain / "tables.py").exists()
+    return bool(find_spec(domain) and find_spec(f"{domain}.tables"))
 
 
 def _choose(
@@ -186,7 +187,9 @@ def _run(
     places.runs.mkdir(parents=True, exist_ok=True)
     waiting = [cell for cell in cells if read_record(places.runs / cell.address, "") is None]
     pool = _Pool(places, jobs, download=not options.no_download, console=console)
-    outcomes = pool.run(waiting, already=len(cells) - len(waiting)) if waiting else {}
+    if len(waiting) < len(cells):
+        console.print(f"{len(cells) - len(waiting)} cells are done already")
+    outcomes = pool.run(waiting) if waiting else {}
 
     for table, some in chosen:
         measured = measure(table, some[0].tier, places, outcomes) if some else None
@@ -234,7 +237,7 @@ class _Pool:
         self.interrupted = False
         self._tried: set[str] = set()  # datasets that could not be fetched
 
-    def run(self, cells: list[Cell], *, already: int) -> dict[str, str]:
+    def run(self, cells: list[Cell]) -> dict[str, str]:
         """Run the cells; returns what kept those that are not done, by address."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
@@ -244,7 +247,7 @@ class _Pool:
         running: dict[Any, tuple[Cell, Any]] = {}
         outcomes: dict[str, str] = {}
         workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
-        with _asked_to_stop() as asked, self._progress(len(cells), already) as show:
+        with _asked_to_stop() as asked, self._progress(len(cells)) as show:
             while running or (waiting and not asked):
                 while waiting and len(running) < self.jobs and not asked:
                     cell = waiting.pop(0)
@@ -305,7 +308,7 @@ class _Pool:
         return True
 
     @contextlib.contextmanager
-    def _progress(self, total: int, already: int) -> Iterator[Any]:
+    def _progress(self, total: int) -> Iterator[Any]:
         """A function to show (cell, message) with: bars on a terminal, else a line per cell."""
         done = 0
 
@@ -320,8 +323,6 @@ class _Pool:
                     markup=False,
                 )
 
-        if already:
-            self.console.print(f"{already} cells are done already")
         if not self.console.is_terminal:
             yield line
             return

@@ -14,6 +14,7 @@ the checkpoint, and a torn last line, are cut when the run resumes.
 
 import contextlib
 import datetime
+import io
 import json
 import os
 import platform
@@ -221,8 +222,11 @@ class Run:
             "objects": {name: item.state_dict() for name, item in self._tracked.items()},
             "random": random_state(),
         }
+        # Through memory: on a full disk Python's own write says so, torch's does not.
+        content = io.BytesIO()
+        torch.save(state, content)
         with replacing(self.folder / "checkpoint.pt") as part:
-            torch.save(state, part)
+            part.write_bytes(content.getbuffer())
         if self.stopping:
             raise Interrupted
 

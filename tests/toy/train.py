@@ -1,0 +1,92 @@
+"""A small training run with everything that has a state; also a program, so that it can be killed.
+
+python -m toy.train FOLDER STEPS [PADDING_IN_MB] [PAUSE_IN_SECONDS]
+"""
+
+import dataclasses
+import random
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from shared.data import MissingData
+from shared.errors import UserError
+from shared.runs import Run
+
+
+@dataclass(frozen=True)
+class Config:
+    steps: int = 3
+    kind: str = "works"  # or "fails", "nan", "missing", "killed"
+    offset: float = 0.0
+    megabytes: float = 0.0
+    pause: float = 0.0
+    seed: int = 7
+    protocol: str = "toy-v1"
+
+    def reduced(self) -> "Config":
+        return dataclasses.replace(self, steps=2)
+
+
+class Padded(nn.Module):
+    """A model whose checkpoint takes a while to write."""
+
+    def __init__(self, megabytes: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 1)
+        )
+        self.register_buffer("padding", torch.zeros(int(megabytes * 2**18)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+def run(config: Config, run: Run) -> dict[str, float]:
+    if config.kind == "fails":
+        raise RuntimeError("made to fail\nwith a second line")
+    if config.kind == "missing":
+        raise MissingData("toys", run.data_root / "toys", "./reproduce.sh data toy --dataset toys")
+    if config.kind == "killed":
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGKILL)
+    model = Padded(config.megabytes)
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
+    first = run.track(model=model, optimiser=optimiser, schedule=schedule)
+    for step in range(first, config.steps):
+        # One draw from each global generator: all of them must come back after a kill.
+        x = torch.randn(16, 4) + random.random() + float(np.random.rand())
+        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        if config.kind == "nan" and step == 1:
+            raise FloatingPointError(f"the loss is not finite at step {step}")
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        run.log(step + 1, loss=float(loss.detach()))
+        run.checkpoint(step + 1)
+        run.progress(step + 1, config.steps, "training")
+        time.sleep(config.pause)
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()]).double()
+    return {"accuracy": float(weights.sum()) + config.offset, "norm": float(weights.norm())}
+
+
+if __name__ == "__main__":
+    folder, steps, *rest = sys.argv[1:]
+    torch.set_num_threads(1)
+    megabytes, pause = [*map(float, rest), 0.0, 0.0][:2]
+    try:
+        # What it costs to kill is no part of what is computed: not in the configuration.
+        with Run(Path(folder), Config(int(steps))) as here:
+            settings = dataclasses.replace(here.config, megabytes=megabytes, pause=pause)
+            here.finish(run(settings, here))
+    except UserError as error:
+        sys.exit(f"error: {error}")
