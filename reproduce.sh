@@ -66,4 +66,4 @@ if [ "${1:-}" = test ]; then
   run_tests "$@"
 fi
 export SUITE_COMMAND="./reproduce.sh $*"
-exec "$venv/bin/python" -m shared.reproduce "$@"
+exec "$venv/bin/python" -m shared "$@"

@@ -168,7 +168,7 @@ TABLE_4 = Table(
     published=load_published(PUBLISHED / "mmcl.toml", "table-4"),
     claims=tuple(
         Claim(
-            f"MMCL is better than GraphCL on every dataset (Table 4); measured: {better}",
+            f"MMCL is better than GraphCL on every dataset (Table 4). Measured: {better}.",
             better=better,
             than=than,
             columns=ALL,

@@ -224,14 +224,20 @@ def terminal(measured: Measured) -> "RenderableType":
     parts.extend(Text(line, style="dim") for line in _legend(measured))
     for claim, verdicts in _by_claim(measured):
         reasons = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+        idle = [judged.column for judged in verdicts if judged.verdict.kind == "not run"]
         for judged in verdicts:
             kind = judged.verdict.kind
-            reasons.add_row(
-                Text(judged.column),
-                Text(kind, style=KIND_COLOURS[kind]),
-                Text(_explain(judged, measured)),
-            )
-        parts.extend([Text(f"\nClaim: {claim.text}", style="bold"), Padding(reasons, (0, 0, 0, 2))])
+            if judged.column not in idle:
+                reasons.add_row(
+                    Text(judged.column),
+                    Text(kind, style=KIND_COLOURS[kind]),
+                    Text(_explain(judged, measured)),
+                )
+        parts.append(Text(f"\nClaim: {claim.text}", style="bold"))
+        if len(idle) < len(verdicts):
+            parts.append(Padding(reasons, (0, 0, 0, 2)))
+        if idle:
+            parts.append(Text(f"  not run: {', '.join(idle)}", style=KIND_COLOURS["not run"]))
     return Group(*parts)
 
 

@@ -185,7 +185,14 @@ def _run(
         return 0
 
     places.runs.mkdir(parents=True, exist_ok=True)
+    minutes = {
+        (table.address, column.label): column.minutes
+        for table, some in chosen
+        for column in table.columns_of(some[0].tier)
+    }
     waiting = [cell for cell in cells if read_record(places.runs / cell.address, "") is None]
+    # The cheapest first: most of a table is there long before its largest column.
+    waiting.sort(key=lambda cell: minutes[cell.table_address, cell.column])
     pool = _Pool(places, jobs, download=not options.no_download, console=console)
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} cells are done already")
@@ -542,7 +549,3 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return int(text)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -148,10 +148,15 @@ class Cell:
     config: Config
 
     @property
+    def table_address(self) -> str:
+        """``domain/paper/table``."""
+        return f"{self.domain}/{self.paper}/{self.table}"
+
+    @property
     def address(self) -> str:
         """Where the cell lies: ``[tier/]domain/paper/table/row/column/seed-n``."""
-        parts = (self.domain, self.paper, self.table, slug(self.row), slug(self.column))
-        address = "/".join((*parts, f"seed-{self.seed}"))
+        parts = (self.table_address, slug(self.row), slug(self.column), f"seed-{self.seed}")
+        address = "/".join(parts)
         return address if self.tier == "paper" else f"{self.tier}/{address}"
 
 

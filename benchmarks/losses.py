@@ -1,0 +1,271 @@
+"""Time and memory of the losses against other implementations of the same formulas.
+
+Run it as ``python benchmarks/losses.py`` (extra ``bench``). Two comparisons, each on the same
+inputs for every method, forward and backward from the embeddings to their gradients:
+
+* ``info_nce`` against the NTXentLoss of lightly and of pytorch-metric-learning;
+* ``max_margin``, which shares one factorisation or one matrix product per step over all anchors,
+  against one linear system, or one matrix-vector product per step, for each anchor, as the
+  authors of MMCL formulate it.
+
+Values and gradients have to agree before anything is timed. Times are medians over interleaved
+repeats in one process. Memory is the growth of the resident set's peak over one forward and
+backward, in a process of its own whose address space is limited, so that a method that needs more
+fails alone.
+
+Shapes: N instances, D dimensions, n = N - 1 negatives.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from shared import cosine, info_nce, max_margin, query_key, two_views
+from shared.compat import make_torchvision_importable
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+TEMPERATURE = 0.5
+GAMMA, RIDGE, COST = 2.0, 0.1, 100.0
+STEPS, STEP_SIZE = 50, 1e-3
+ADDRESS_SPACE = 16 * 2**30
+OURS = "ours"
+
+
+def info_nce_methods() -> dict[str, Loss]:
+    """NT-Xent of 2N anchors, by implementation."""
+    make_torchvision_importable()
+    from lightly.loss import NTXentLoss as LightlyLoss
+    from pytorch_metric_learning.losses import NTXentLoss as MetricLearningLoss
+
+    lightly = LightlyLoss(temperature=TEMPERATURE)
+    metric_learning = MetricLearningLoss(temperature=TEMPERATURE)
+
+    def ours(first: Tensor, second: Tensor) -> Tensor:
+        pairs = two_views(first, second)
+        similarity = cosine(pairs.anchor, pairs.candidate)
+        return info_nce(pairs, similarity, temperature=TEMPERATURE).mean()
+
+    def by_metric_learning(first: Tensor, second: Tensor) -> Tensor:
+        label = torch.arange(len(first)).repeat(2)
+        result: Tensor = metric_learning(torch.cat([first, second]), label)
+        return result
+
+    return {OURS: ours, "lightly": lightly, "pytorch-metric-learning": by_metric_learning}
+
+
+def closed_form_methods() -> dict[str, Loss]:
+    """MMCL's closed form with the negatives of one view, by implementation."""
+
+    def per_anchor(first: Tensor, second: Tensor) -> Tensor:
+        with torch.no_grad():
+            matrix = per_anchor_matrices(first)
+            twos = matrix.new_full((len(matrix), matrix.shape[1], 1), 2.0)
+            weights = torch.linalg.solve(matrix, twos)[:, :, 0].clamp(0, COST)
+        return decision(weights, first, second)
+
+    def ours(first: Tensor, second: Tensor) -> Tensor:
+        return our_max_margin(first, second)
+
+    return {OURS: ours, "per anchor": per_anchor}
+
+
+def projected_gradient_methods() -> dict[str, Loss]:
+    """MMCL's projected gradient with a fixed step from zero duals' closed form, likewise."""
+
+    def per_anchor(first: Tensor, second: Tensor) -> Tensor:
+        with torch.no_grad():
+            matrix = per_anchor_matrices(first)
+            twos = matrix.new_full((len(matrix), matrix.shape[1], 1), 2.0)
+            weights = torch.linalg.solve(matrix, twos).clamp(0, COST)
+            for _ in range(STEPS):
+                weights = (weights - STEP_SIZE * (matrix @ weights - twos)).clamp(0, COST)
+        return decision(weights[:, :, 0], first, second)
+
+    def ours(first: Tensor, second: Tensor) -> Tensor:
+        return our_max_margin(
+            first, second, solver="projected_gradient", steps=STEPS, step_size=STEP_SIZE
+        )
+
+    return {OURS: ours, "per anchor": per_anchor}
+
+
+def our_max_margin(first: Tensor, second: Tensor, **numbers: object) -> Tensor:
+    """The suite's loss in the layout of MMCL's authors, a scalar."""
+    pairs = query_key(second, first)
+    similarity = cosine(second, first)
+    return max_margin(
+        pairs,
+        similarity,
+        gamma=GAMMA,
+        ridge=RIDGE,
+        cost=COST,
+        **numbers,  # type: ignore[arg-type]
+    ).mean()
+
+
+def rbf(first: Tensor, second: Tensor) -> Tensor:
+    """RBF kernel of the rows scaled to unit length, (N, D), (M, D) -> (N, M)."""
+    first = torch.nn.functional.normalize(first, dim=1)
+    second = torch.nn.functional.normalize(second, dim=1)
+    return torch.exp(-GAMMA * (2 - 2 * first @ second.T))
+
+
+def per_anchor_matrices(points: Tensor) -> Tensor:
+    """Proposition 1's Delta with the ridge for every anchor, (N, n, n)."""
+    kernel = rbf(points, points)
+    size = len(kernel)
+    off_diagonal = ~torch.eye(size, dtype=torch.bool)
+    to_anchor = kernel[off_diagonal].view(size, size - 1)
+    other = torch.arange(size).expand(size, size)[off_diagonal].view(size, size - 1)
+    among = kernel[other[:, :, None], other[:, None, :]]
+    return 1 + among - to_anchor[:, :, None] - to_anchor[:, None, :] + RIDGE * torch.eye(size - 1)
+
+
+def decision(weights: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Mean decision function of the second views, for dual weights (N, n) on the first views."""
+    kernel = rbf(second, first)
+    size = len(kernel)
+    negative = kernel[~torch.eye(size, dtype=torch.bool)].view(size, size - 1)
+    return ((weights * negative).sum(1) - weights.sum(1) * kernel.diagonal()).mean()
+
+
+COMPARISONS: dict[str, Callable[[], dict[str, Loss]]] = {
+    "info_nce": info_nce_methods,
+    "closed form": closed_form_methods,
+    "projected gradient": projected_gradient_methods,
+}
+
+
+def embeddings(size: int, dim: int) -> tuple[Tensor, Tensor]:
+    """Two views of N instances, (N, D) each, as leaves that take a gradient."""
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(size, dim, generator=generator)
+    second = first + 0.5 * torch.randn(size, dim, generator=generator)
+    return first.requires_grad_(), second.requires_grad_()
+
+
+def forward_backward(loss: Loss, first: Tensor, second: Tensor) -> float:
+    """Runs both ways and returns the value; gradients lie in ``.grad``."""
+    first.grad = second.grad = None
+    value = loss(first, second)
+    value.backward()
+    return float(value.detach())
+
+
+def measure_memory(comparison: str, name: str, size: int, dim: int) -> dict[str, float]:
+    """Growth of the peak resident set in MB, in this process."""
+    loss = COMPARISONS[comparison]()[name]
+    forward_backward(loss, *embeddings(8, dim))
+    first, second = embeddings(size, dim)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    # The peak starts again from what is resident now: imports and the parent process, whose peak
+    # getrusage hands down to this one, would hide what the loss needs.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = peak_resident()
+    forward_backward(loss, first, second)
+    return {"megabytes": peak_resident() - before}
+
+
+def peak_resident() -> float:
+    """Peak of the resident set in MB, as Linux records it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def measure_time(
+    comparison: str, names: list[str], size: int, dim: int, seconds: float
+) -> dict[str, float]:
+    """Median seconds of each method, after checking that values and gradients agree."""
+    methods = {name: COMPARISONS[comparison]()[name] for name in names}
+    first, second = embeddings(size, dim)
+    results = {}
+    for name, loss in methods.items():
+        value = forward_backward(loss, first, second)
+        results[name] = torch.cat([torch.full((1, dim), value), first.grad, second.grad])
+    for name, result in results.items():
+        torch.testing.assert_close(
+            result, results[OURS], rtol=1e-3, atol=1e-3 * float(results[OURS][1:].abs().max()),
+            msg=lambda text, name=name: f"{name} does not agree with {OURS}: {text}",
+        )
+    samples: dict[str, list[float]] = {name: [] for name in methods}
+    started = time.perf_counter()
+    while len(samples[OURS]) < 5 or time.perf_counter() - started < seconds:
+        for name, loss in methods.items():
+            before = time.perf_counter()
+            forward_backward(loss, first, second)
+            samples[name].append(time.perf_counter() - before)
+    return {name: statistics.median(times) for name, times in samples.items()}
+
+
+def in_subprocess(threads: int, *request: object) -> dict[str, float] | None:
+    """A measurement in a fresh process; None if it ran out of memory."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, __file__, "--request", json.dumps(request)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return result
+    if "can't allocate memory" in done.stderr or "MemoryError" in done.stderr:
+        return None
+    raise RuntimeError(f"{' '.join(map(str, request))} failed:\n{done.stderr}")
+
+
+def compare(comparison: str, size: int, dim: int, threads: int, seconds: float) -> None:
+    """Prints time, memory and the ratios of one comparison."""
+    print(f"\n{comparison}, N = {size}, D = {dim}, float32, threads: {threads}")
+    names = list(COMPARISONS[comparison]())
+    memory = {
+        name: in_subprocess(threads, "memory", comparison, name, size, dim) for name in names
+    }
+    alive = [name for name in names if memory[name] is not None]
+    times = in_subprocess(threads, "time", comparison, alive, size, dim, seconds)
+    if times is None:
+        raise RuntimeError(f"{comparison} at N = {size} ran out of memory while being timed")
+    for name in names:
+        used = memory[name]
+        if used is None:
+            print(f"  {name:<24} needs more than {ADDRESS_SPACE // 2**30} GB")
+        else:
+            print(f"  {name:<24} {times[name] * 1e3:10.1f} ms {used['megabytes']:10.1f} MB")
+    others = [name for name in alive if name != OURS]
+    if not others:
+        return
+    fastest = min(others, key=lambda name: times[name])
+    least = min((memory[name] or {})["megabytes"] for name in others)
+    ours = (memory[OURS] or {})["megabytes"]
+    print(f"  time, {OURS} / {fastest}: {times[OURS] / times[fastest]:.3f}", end="")
+    print(f" (1 / {times[fastest] / times[OURS]:.1f}); memory, {OURS} / least: {ours / least:.3f}")
+
+
+def main() -> None:
+    """The comparisons, or one measurement that a parent process asked for."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="for info_nce")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of timing per comparison")
+    parser.add_argument("--request", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.request:
+        kind, *rest = json.loads(arguments.request)
+        print(json.dumps({"memory": measure_memory, "time": measure_time}[kind](*rest)))
+        return
+    for size in (4096, 512, 128):
+        compare("info_nce", size, 128, arguments.threads, arguments.seconds)
+    for comparison in ("closed form", "projected gradient"):
+        compare(comparison, 256, 128, 1, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""GraphCL's four augmentations, over a whole batch at once.
+
+Shapes: V nodes, E directed edges, F node features, G graphs, W walkers (one per sampled graph).
+
+Where GraphCL's paper and its authors' program disagree, the paper's reading is the default and the
+program's is an argument of :func:`augment`. The program augments graphs that carry the self-loops
+of :func:`add_self_loops_but_last`: they count among the edges to remove, they keep a node that has
+lost its other edges, and with them the seed of a star is one of its own neighbours. To reproduce
+the program give :func:`augment` the batch with these loops; no view ever contains one.
+
+Sources: You et al. 2020, "Graph Contrastive Learning with Augmentations", section 3.1 and Table 1;
+the authors' program, unsupervised_TU/aug.py and gsimclr.py of Shen-Lab/GraphCL.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graph.data import Graphs
+
+NAMES = ("node_drop", "edge_perturb", "attribute_mask", "subgraph")
+
+_BLOCK = 64  # steps of a random walk between two looks at which walkers have arrived
+_NEVER = np.iinfo(np.int64).max
+
+
+def augment(
+    graphs: Graphs,
+    names: Sequence[str],
+    generator: torch.Generator,
+    *,
+    ratio: float = 0.2,
+    subgraph_ratio: float = 0.2,
+    add_edges: bool = True,
+    mask_with_noise: bool = False,
+    one_hop: bool = False,
+    drop_isolated: bool = False,
+) -> Graphs:
+    """A view of every graph under one of ``names``, drawn anew for each graph and each call.
+
+    ``"node_drop"`` removes ``int(ratio * nodes)`` nodes. ``"edge_perturb"`` removes
+    ``int(ratio * pairs)`` undirected edges and adds as many random pairs of nodes (a pair that is
+    there already is not doubled). ``"attribute_mask"`` zeroes the features of
+    ``int(ratio * nodes)`` nodes. ``"subgraph"`` keeps the first ``int(subgraph_ratio * nodes) + 1``
+    distinct nodes of a random walk of at most as many steps as the graph has nodes, and the edges
+    among them. Every graph keeps its place and at least one node.
+
+    Args:
+        graphs: the batch, with both directions of every edge and no duplicate edges.
+        names: what to choose from, some of :data:`NAMES`, equally likely.
+        generator: the source of all draws; its device need not be that of ``graphs``.
+        ratio: share of nodes or edges to change, in [0, 1); 0.2 in the paper, 0.1 in the program.
+        subgraph_ratio: share of nodes that a subgraph keeps, in [0, 1).
+        add_edges: False is the program: ``int(ratio * edges)`` directed edges are removed, each
+            independently of its opposite direction, and none is added.
+        mask_with_noise: True is the program: features become noise of mean and deviation 0.5.
+        one_hop: True is the program: in place of the walk, as many draws with replacement from the
+            seed's neighbours, so that subgraphs are stars and the edges among their leaves.
+        drop_isolated: True is the program: nodes without an edge (a self-loop is one) go, whatever
+            the augmentation was, unless nothing would be left of the graph.
+
+    Raises:
+        ValueError: no name, an unknown or repeated one, or a ratio outside [0, 1).
+    """
+    if not names or set(names) - set(NAMES) or len(set(names)) < len(names):
+        raise ValueError(f"augmentations must be one or more of {NAMES}, got {tuple(names)}")
+    for key, value in (("ratio", ratio), ("subgraph_ratio", subgraph_ratio)):
+        if not 0 <= value < 1:
+            raise ValueError(f"{key} must lie in [0, 1), got {value}")
+
+    x, edge_index, batch = graphs.x, graphs.edge_index, graphs.batch
+    kind = (_uniform(generator, graphs.num_graphs) * len(names)).long().to(x.device)
+    applies = {name: kind == position for position, name in enumerate(names)}
+    keep = torch.ones_like(batch, dtype=torch.bool)
+    if "node_drop" in names:
+        keep &= ~_choose(batch, applies["node_drop"], ratio, generator)
+    if "subgraph" in names:
+        sample = applies["subgraph"]
+        keep &= _sample(graphs, sample, subgraph_ratio, one_hop, generator) | ~sample[batch]
+    if "attribute_mask" in names:
+        masked = _choose(batch, applies["attribute_mask"], ratio, generator).nonzero().squeeze(1)
+        values = x.new_zeros(len(masked), x.size(1))
+        if mask_with_noise:
+            noise = torch.randn(values.shape, generator=generator, device=generator.device)
+            values = (0.5 + 0.5 * noise).to(x)
+        x = x.index_copy(0, masked, values)
+    if "edge_perturb" in names:
+        perturb = _replace_pairs if add_edges else _remove_edges
+        edge_index = perturb(edge_index, batch, applies["edge_perturb"], ratio, generator)
+
+    edge_index = edge_index[:, keep[edge_index].all(0)]
+    if drop_isolated:
+        connected = torch.zeros_like(keep)
+        connected[edge_index] = True
+        survives = torch.zeros_like(kind, dtype=torch.bool)
+        survives[batch[connected]] = True
+        keep &= connected | ~survives[batch]
+    edge_index = edge_index[:, edge_index[0] != edge_index[1]]
+    position = keep.cumsum(0) - 1
+    return Graphs(x[keep], position[edge_index], batch[keep], graphs.y)
+
+
+def add_self_loops_but_last(graphs: Graphs) -> Graphs:
+    """The graphs with a self-loop on every node but the last of each graph.
+
+    The authors' program does so, off by one, to the original view and at evaluation. A GIN layer
+    adds each node to its own sum anyway, so that those nodes count twice.
+    """
+    last = torch.ones_like(graphs.batch, dtype=torch.bool)
+    last[:-1] = graphs.batch[1:] != graphs.batch[:-1]
+    loops = (~last).nonzero().squeeze(1).expand(2, -1)
+    return Graphs(graphs.x, torch.cat((graphs.edge_index, loops), 1), graphs.batch, graphs.y)
+
+
+def _choose(owner: Tensor, eligible: Tensor, ratio: float, generator: torch.Generator) -> Tensor:
+    """Mask (N,) of ``int(ratio * count)`` random items of every eligible graph.
+
+    owner: (N,) the graph of each item, in any order. eligible: (G,) bool.
+    """
+    item = eligible[owner].nonzero().squeeze(1)
+    group = owner[item]
+    count = torch.bincount(group, minlength=len(eligible))
+    shuffled = torch.argsort(group + _uniform(generator, len(group)).to(owner.device))
+    group = group[shuffled]
+    rank = torch.arange(len(group), device=owner.device) - (count.cumsum(0) - count)[group]
+    quota = (ratio * count.double()).long()
+    mask = torch.zeros_like(owner, dtype=torch.bool)
+    mask[item[shuffled[rank < quota[group]]]] = True
+    return mask
+
+
+def _remove_edges(
+    edge_index: Tensor, batch: Tensor, eligible: Tensor, ratio: float, generator: torch.Generator
+) -> Tensor:
+    """Edges without ``int(ratio * edges)`` directed ones of every eligible graph."""
+    return edge_index[:, ~_choose(batch[edge_index[0]], eligible, ratio, generator)]
+
+
+def _replace_pairs(
+    edge_index: Tensor, batch: Tensor, eligible: Tensor, ratio: float, generator: torch.Generator
+) -> Tensor:
+    """Edges with ``int(ratio * pairs)`` undirected ones of every eligible graph replaced."""
+    source, target = edge_index
+    changed = eligible[batch[source]]
+    low, high = edge_index[:, changed & (source < target)]
+    owner = batch[low]
+    removed = _choose(owner, eligible, ratio, generator)
+
+    owner = owner[removed]  # one new pair for each removed one
+    count = torch.bincount(batch, minlength=len(eligible))
+    first, size = (count.cumsum(0) - count)[owner], count[owner]
+    one, other = _uniform(generator, 2, len(owner)).to(batch.device)
+    one, other = (one * size).long(), (other * (size - 1)).long()
+    other += other >= one
+    added = torch.stack((one, other)).sort(0).values + first
+
+    pairs = torch.cat((torch.stack((low, high))[:, ~removed], added), 1)
+    nodes = len(batch)
+    key = torch.unique(pairs[0] * nodes + pairs[1])
+    pairs = torch.stack((key // nodes, key % nodes))
+    untouched = edge_index[:, ~changed | (source == target)]
+    return torch.cat((untouched, pairs, pairs.flip(0)), 1)
+
+
+def _sample(
+    graphs: Graphs, eligible: Tensor, ratio: float, one_hop: bool, generator: torch.Generator
+) -> Tensor:
+    """Mask (V,) of the nodes that the subgraphs of the eligible graphs keep.
+
+    On the processor, whatever the device: a walk is a chain of tiny steps.
+    """
+    batch = graphs.batch.cpu().numpy()
+    count = np.bincount(batch, minlength=graphs.num_graphs)
+    owner = np.flatnonzero(eligible.cpu().numpy())
+    offset = _uniform(generator, len(owner)).cpu().numpy() * count[owner]
+    seed = (count.cumsum() - count)[owner] + offset.astype(np.int64)
+    quota = (ratio * count).astype(np.int64) + 1
+
+    # A node without neighbours is its own, so that every draw has somewhere to go.
+    source, target = graphs.edge_index.cpu().numpy()
+    alone = np.flatnonzero(np.bincount(source, minlength=len(batch)) == 0)
+    source, target = np.append(source, alone), np.append(target, alone)
+    order = np.argsort(source, kind="stable")
+    degree = np.bincount(source, minlength=len(batch))
+    neighbours = (target[order], degree.cumsum() - degree, degree)
+
+    first = np.full(len(batch), _NEVER)  # the draw that first met each node
+    first[seed] = 0
+    if one_hop:
+        _draw_star(neighbours, seed, count[owner], first, generator)
+    else:
+        _walk(neighbours, seed, count[owner], quota[owner], first, generator)
+    met = np.flatnonzero(first != _NEVER)
+    met = met[np.lexsort((first[met], batch[met]))]
+    group = batch[met]
+    met_count = np.bincount(group, minlength=len(count))
+    rank = np.arange(len(met)) - (met_count.cumsum() - met_count)[group]
+    mask = torch.zeros(len(batch), dtype=torch.bool)
+    mask[torch.from_numpy(met[rank < quota[group]])] = True
+    return mask.to(graphs.batch.device)
+
+
+def _draw_star(
+    neighbours: tuple[np.ndarray, np.ndarray, np.ndarray],
+    seed: np.ndarray,
+    draws: np.ndarray,
+    first: np.ndarray,
+    generator: torch.Generator,
+) -> None:
+    """Enter in ``first`` (V,) the ``draws`` (W,) from the neighbours of each seed (W,)."""
+    target, start, degree = neighbours
+    centre = np.repeat(seed, draws)
+    number = np.arange(1, len(centre) + 1) - np.repeat(draws.cumsum() - draws, draws)
+    offset = _uniform(generator, len(centre)).cpu().numpy() * degree[centre]
+    np.minimum.at(first, target[start[centre] + offset.astype(np.int64)], number)
+
+
+def _walk(
+    neighbours: tuple[np.ndarray, np.ndarray, np.ndarray],
+    seed: np.ndarray,
+    limit: np.ndarray,
+    quota: np.ndarray,
+    first: np.ndarray,
+    generator: torch.Generator,
+) -> None:
+    """Enter in ``first`` (V,) random walks from each seed (W,).
+
+    A walk goes on until it has met ``quota`` (W,) distinct nodes or made ``limit`` (W,) steps; it
+    may overshoot the quota, not the limit.
+    """
+    target, start, degree = neighbours
+    here, found = seed.copy(), np.ones_like(seed)
+    walker = np.flatnonzero((found < quota) & (limit > 0))
+    done = 0
+    while len(walker):
+        chance = _uniform(generator, _BLOCK, len(walker)).cpu().numpy()
+        path = np.empty(chance.shape, np.int64)
+        at = here[walker]
+        for step in range(_BLOCK):
+            at = target[start[at] + (chance[step] * degree[at]).astype(np.int64)]
+            path[step] = at
+        here[walker] = at
+        number = np.arange(done + 1, done + _BLOCK + 1)[:, None]
+        valid = number <= limit[walker]
+        fresh = valid & (first[path] == _NEVER)
+        np.minimum.at(first, path[fresh], np.broadcast_to(number, path.shape)[fresh])
+        # A node may be fresh several times in a block: it counts at its first meeting.
+        found[walker] += (fresh & (first[path] == number)).sum(0)
+        done += _BLOCK
+        walker = walker[(found[walker] < quota[walker]) & (limit[walker] > done)]
+
+
+def _uniform(generator: torch.Generator, *shape: int) -> Tensor:
+    """Uniform draws from [0, 1), on the generator's device so that they depend on it alone."""
+    return torch.rand(*shape, generator=generator, device=generator.device, dtype=torch.float64)

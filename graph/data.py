@@ -1,0 +1,405 @@
+"""Graph datasets: the TU collection as PyG reads it, and an embedded set for smoke runs.
+
+Shapes: V nodes, E directed edges, F node features, G graphs.
+
+A dataset and a batch of it are the same thing here, a :class:`Graphs`: one disjoint union of graphs
+in flat tensors. A batch is then a few gathers instead of a collation of many small objects.
+"""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+from torch_geometric.datasets import TUDataset
+from torch_geometric.utils import coalesce
+
+from shared.data import MissingData, sha256_of_files
+from shared.errors import UserError
+
+ATLAS = "atlas"
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a TU dataset must look like: counts, and means per graph to two decimals.
+
+    ``edges`` counts undirected edges once. ``features`` is the width of the one-hot node labels,
+    1 where the set has no labels. Source: the TU collection (Morris et al. 2020).
+    """
+
+    graphs: int
+    classes: int
+    nodes: float
+    edges: float
+    features: int
+    edge_tolerance: float = 0.01
+
+
+DATASETS: dict[str, Statistics] = {
+    "MUTAG": Statistics(188, 2, 17.93, 19.79, 7),
+    "DD": Statistics(1178, 2, 284.32, 715.66, 89),
+    "REDDIT-BINARY": Statistics(2000, 2, 429.63, 497.75, 1),
+    "REDDIT-MULTI-5K": Statistics(4999, 5, 508.52, 594.87, 1),
+    "IMDB-BINARY": Statistics(1000, 2, 19.77, 96.53, 1),
+    "NCI1": Statistics(4110, 2, 29.87, 32.30, 37),
+    "PROTEINS": Statistics(1113, 2, 39.06, 72.82, 3),
+    # COLLAB's published mean is 0.6 above that of the graphs as PyG reads them (4914.4 directed).
+    "COLLAB": Statistics(5000, 3, 74.49, 2457.78, 1, edge_tolerance=1.0),
+}
+
+
+@dataclass(frozen=True)
+class Graphs:
+    """A disjoint union of graphs: a dataset, a batch, or an augmented view of a batch.
+
+    x: (V, F) float node features. edge_index: (2, E) directed edges, both directions of each
+    undirected one. batch: (V,) the graph of each node, non-decreasing. y: (G,) class labels.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    batch: Tensor
+    y: Tensor
+
+    @property
+    def num_graphs(self) -> int:
+        """Number of graphs, also of those that have lost all their edges."""
+        return self.y.numel()
+
+    def to(self, device: torch.device | str) -> "Graphs":
+        """The same graphs on ``device``."""
+        return Graphs(*(t.to(device) for t in (self.x, self.edge_index, self.batch, self.y)))
+
+
+def load(name: str, data_root: Path) -> Graphs:
+    """The dataset ``name`` from ``data_root/TUDataset``, or the embedded one for ``"atlas"``.
+
+    Node labels are one-hot features, constant 1 where there are none; edge labels and attributes
+    are dropped, self-loops removed, duplicate edges merged. The raw files are verified before they
+    are read for the first time and whenever they have changed since.
+
+    Raises:
+        MissingData: the raw files are not there.
+        UserError: the name is unknown, or a file is damaged.
+    """
+    if name == ATLAS:
+        return _atlas()
+    return _graphs(list(_open(name, data_root)))
+
+
+def fetch(name: str, data_root: Path) -> None:
+    """Download the dataset if it is not there, and verify it in any case.
+
+    Raises:
+        UserError: the name is unknown, the download failed, or a file is damaged.
+    """
+    if name == ATLAS:
+        return
+    _open(name, data_root, fetch=True)
+    verify_raw(_raw_folder(name, data_root), name)
+
+
+def fingerprint(name: str, data_root: Path) -> str:
+    """SHA-256 over the raw files of a dataset, or over the arrays of the embedded one."""
+    if name == ATLAS:
+        graphs = _atlas()
+        tensors = (graphs.x, graphs.edge_index, graphs.batch, graphs.y)
+        return hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors)).hexdigest()
+    return sha256_of_files(_raw_files(name, data_root))
+
+
+def permutation(count: int, seed: int, epoch: int | None = None) -> Tensor:
+    """An order of ``count`` graphs as a pure function of the seed, or of seed and epoch.
+
+    Without an epoch it is the authors' reading (shuffled once, so that every epoch has the same
+    batches); with one, the order is drawn anew each epoch.
+    """
+    entropy = [seed, 0 if epoch is None else epoch + 1]
+    return torch.from_numpy(np.random.default_rng(entropy).permutation(count))
+
+
+def batches(graphs: Graphs, batch_size: int, order: Tensor | None = None) -> Iterator[Graphs]:
+    """Consecutive batches of ``graphs`` taken in ``order`` (default: as they lie).
+
+    Every graph of ``order`` is in exactly one batch; the last batch may be small.
+
+    Raises:
+        ValueError: the batch size is not positive.
+    """
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    device = graphs.x.device
+    order = torch.arange(graphs.num_graphs) if order is None else order
+    node_count = torch.bincount(graphs.batch, minlength=graphs.num_graphs)
+    edge_graph = graphs.batch[graphs.edge_index[0]]
+    edge_count = torch.bincount(edge_graph, minlength=graphs.num_graphs)
+    # Edges need not lie graph by graph (appended self-loops do not).
+    edges_by_graph = torch.argsort(edge_graph, stable=True)
+    first_node = node_count.cumsum(0) - node_count
+    first_edge = edge_count.cumsum(0) - edge_count
+    for chosen in torch.split(order.to(device), batch_size):
+        node, graph = _ranges(first_node[chosen], node_count[chosen])
+        edge, owner = _ranges(first_edge[chosen], edge_count[chosen])
+        new_first = node_count[chosen].cumsum(0) - node_count[chosen]
+        shift = (new_first - first_node[chosen])[owner]
+        edge_index = graphs.edge_index[:, edges_by_graph[edge]] + shift
+        yield Graphs(graphs.x[node], edge_index, graph, graphs.y[chosen])
+
+
+def verify_raw(folder: Path, name: str) -> None:
+    """Check the raw TU files in ``folder`` against each other and the published statistics.
+
+    Raises:
+        UserError: one line with the file, the line number where there is one, and the fault.
+    """
+    files = _RawFiles(folder, name)
+    graph = _verified_indicator(files, _statistics(name))
+    _verify_labels(files, _statistics(name), graph)
+    _verify_edges(files, _statistics(name), graph)
+
+
+@dataclass(frozen=True)
+class _RawFiles:
+    """The files ``NAME_part.txt`` of a TU dataset."""
+
+    folder: Path
+    name: str
+
+    def path(self, part: str) -> Path:
+        return self.folder / f"{self.name}_{part}.txt"
+
+    def fault(self, part: str, text: str, line: int | None = None) -> UserError:
+        place = f"{self.path(part)}, line {line}" if line else f"{self.path(part)}"
+        return UserError(f"{place}: {text}; delete {self.folder} and run: {_command(self.name)}")
+
+    def read(self, part: str, columns: int | None, number: type = int) -> np.ndarray:
+        """All rows; any number of columns if ``columns`` is None, but the same in every row."""
+        if not self.path(part).is_file():
+            raise self.fault(part, "file missing")
+        content = self.path(part).read_bytes()
+        lines = content.count(b"\n")
+        # PyG drops what follows the last line end.
+        if not content.endswith(b"\n"):
+            raise self.fault(part, "the file ends in the middle of the line", lines + 1)
+        try:
+            rows: np.ndarray = np.loadtxt(
+                io.BytesIO(content), dtype=number, delimiter=",", comments=None, ndmin=2
+            )
+        except ValueError:
+            raise self.fault(part, *_first_bad_line(content, columns, number)) from None
+        if len(rows) != lines or columns not in (None, rows.shape[1]):
+            raise self.fault(part, *_first_bad_line(content, columns, number))
+        return rows
+
+    def check_length(self, part: str, rows: np.ndarray, count: int, of: str) -> None:
+        if len(rows) != count:
+            raise self.fault(part, f"{len(rows)} lines for {count} {of}")
+
+
+def _verified_indicator(files: _RawFiles, published: Statistics) -> np.ndarray:
+    """The graph of each node, (V,), counted from 1."""
+    part = "graph_indicator"
+    graph: np.ndarray = files.read(part, 1)[:, 0]
+    step = np.diff(graph, prepend=0)
+    valid = (step == 0) | (step == 1)
+    valid[0] = graph[0] == 1
+    if not valid.all():
+        line = int(np.argmin(valid))
+        before = f"after graph {graph[line - 1]}" if line else "first"
+        raise files.fault(part, f"graph {graph[line]} comes {before}", line + 1)
+    graphs, mean = int(graph[-1]), len(graph) / int(graph[-1])
+    if graphs != published.graphs:
+        raise files.fault(part, f"{graphs} graphs, published are {published.graphs}")
+    if abs(mean - published.nodes) > 0.01:
+        raise files.fault(part, f"{mean:.2f} nodes per graph, published are {published.nodes}")
+    return graph
+
+
+def _verify_labels(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
+    labels = files.read("graph_labels", 1)
+    files.check_length("graph_labels", labels, published.graphs, "graphs")
+    if (classes := len(np.unique(labels))) != published.classes:
+        text = f"{classes} classes, published are {published.classes}"
+        raise files.fault("graph_labels", text)
+    if published.features > 1 or files.path("node_labels").exists():
+        labels = files.read("node_labels", 1)
+        files.check_length("node_labels", labels, len(graph), "nodes")
+        if (width := int(np.ptp(labels)) + 1) != published.features:
+            text = f"labels span {width} values, published are {published.features}"
+            raise files.fault("node_labels", text)
+    if files.path("node_attributes").exists():
+        attributes = files.read("node_attributes", None, float)
+        files.check_length("node_attributes", attributes, len(graph), "nodes")
+
+
+def _verify_edges(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
+    def stop_at(wrong: np.ndarray, text: str) -> None:
+        if wrong.any():
+            line = int(np.argmax(wrong))
+            edge = f"edge {edges[line, 0]}, {edges[line, 1]}"
+            raise files.fault("A", f"{edge} {text}", line + 1)
+
+    edges: np.ndarray = files.read("A", 2)
+    for part, number in (("edge_labels", int), ("edge_attributes", float)):
+        if files.path(part).exists():
+            files.check_length(part, files.read(part, None, number), len(edges), "edges")
+    nodes = len(graph)
+    stop_at((edges.min(1) < 1) | (edges.max(1) > nodes), f"leaves the nodes 1 to {nodes}")
+    source, target = edges.T - 1
+    stop_at(graph[source] != graph[target], "joins two graphs")
+    backward = target * nodes + source
+    distinct = _distinct(source * nodes + target)
+    if not np.array_equal(distinct, _distinct(backward)):
+        stop_at(~np.isin(backward, distinct), "lacks its opposite direction")
+    mean = np.count_nonzero(distinct // nodes != distinct % nodes) / 2 / published.graphs
+    if abs(mean - published.edges) > published.edge_tolerance:
+        text = f"{mean:.2f} undirected edges per graph, published are {published.edges}"
+        raise files.fault("A", text)
+
+
+class _CheckedTUDataset(TUDataset):
+    """PyG's reader, which parses only verified files and downloads only when told to."""
+
+    def __init__(self, root: Path, name: str, parse: bool = False, fetch: bool = False) -> None:
+        self.fetch = fetch
+        super().__init__(str(root), name, force_reload=parse)
+
+    def download(self) -> None:
+        if not self.fetch:
+            verify_raw(Path(self.raw_dir), self.name)  # says which file is missing
+        try:
+            super().download()
+        # What a download raises depends on the transport (fsspec, aiohttp, zipfile, OSError).
+        except Exception as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise UserError(f"{self.name}: download from {self.url} failed: {reason}") from error
+
+    def process(self) -> None:
+        verify_raw(Path(self.raw_dir), self.name)
+        super().process()
+
+
+def _open(name: str, data_root: Path, fetch: bool = False) -> TUDataset:
+    """PyG's dataset, parsed once by one process; see :func:`load` for the errors.
+
+    The stamp beside the parsed file holds the fingerprint of the raw files it came from and is
+    written last: a parse that was interrupted, or whose raw files have changed, is done again.
+    """
+    _statistics(name)
+    root = data_root / "TUDataset"
+    parsed = root / name / "processed" / "data.pt"
+    stamp = parsed.with_name("raw.sha256")
+    raw = _raw_folder(name, data_root)
+
+    def is_current() -> bool:
+        if not (parsed.exists() and stamp.exists()):
+            return False
+        return stamp.read_text() == fingerprint(name, data_root)
+
+    if not fetch and not _raw_files(name, data_root):
+        raise MissingData(name, raw, _command(name))
+    try:
+        if not is_current():
+            parsed.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(root / name / "processing.lock"):
+                if not is_current():
+                    stamp.unlink(missing_ok=True)
+                    _CheckedTUDataset(root, name, parse=True, fetch=fetch)
+                    stamp.write_text(fingerprint(name, data_root))
+    except OSError as error:
+        raise UserError(f"{parsed.parent}: cannot store the parsed graphs: {error}") from error
+    try:
+        return _CheckedTUDataset(root, name)
+    # Unpickling a damaged file can raise anything.
+    except Exception as error:
+        raise UserError(f"{parsed}: damaged, delete it and run again") from error
+
+
+def _statistics(name: str) -> Statistics:
+    if name not in DATASETS:
+        raise UserError(f"unknown dataset {name!r}; known are {', '.join(DATASETS)} and {ATLAS}")
+    return DATASETS[name]
+
+
+def _raw_folder(name: str, data_root: Path) -> Path:
+    return data_root / "TUDataset" / name / "raw"
+
+
+def _raw_files(name: str, data_root: Path) -> list[Path]:
+    return sorted(_raw_folder(name, data_root).glob(f"{name}_*.txt"))
+
+
+def _command(name: str) -> str:
+    return f"./reproduce.sh data graph --dataset {name}"
+
+
+def _first_bad_line(content: bytes, columns: int | None, number: type) -> tuple[str, int]:
+    """What is wrong with the first line that is not a row of numbers, and its number."""
+    pattern = r"\s*[+-]?\d{1,18}\s*" if number is int else r"\s*[+-]?[\d.]+([eE][+-]?\d+)?\s*"
+    lines = content.decode(errors="replace").split("\n")[:-1]
+    columns = columns or lines[0].count(",") + 1
+    for position, line in enumerate(lines, start=1):
+        fields = line.split(",")
+        if len(fields) != columns:
+            return f"{len(fields)} values where {columns} belong", position
+        for field in fields:
+            if not re.fullmatch(pattern, field):
+                kind = "an integer" if number is int else "a number"
+                return f"{field.strip()[:40]!r} is not {kind}", position
+    return "not a table of numbers", 1
+
+
+def _distinct(keys: np.ndarray) -> np.ndarray:
+    """Sorted distinct values; several times faster here than ``numpy.unique``."""
+    keys = np.sort(keys)
+    return keys[np.flatnonzero(np.diff(keys, prepend=-1))]
+
+
+def _ranges(first: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Concatenated ranges ``first[i] .. first[i] + count[i] - 1``, and the ``i`` of each entry."""
+    owner = torch.repeat_interleave(torch.arange(len(count), device=count.device), count)
+    inside = torch.arange(len(owner), device=count.device) - (count.cumsum(0) - count)[owner]
+    return first[owner] + inside, owner
+
+
+@cache
+def _atlas() -> Graphs:
+    """The 128 connected graphs of 5 to 7 nodes with (1) or without (0) a triangle.
+
+    The classes are matched in nodes and edges, so that neither count gives the label away: of each
+    size as many of one class as of the other, taken evenly from the atlas.
+    """
+    by_size: dict[tuple[int, int], tuple[list[nx.Graph], list[nx.Graph]]] = {}
+    for graph in nx.graph_atlas_g():
+        if graph.number_of_nodes() >= 5 and nx.is_connected(graph):
+            size = (graph.number_of_nodes(), graph.number_of_edges())
+            by_size.setdefault(size, ([], []))[any(nx.triangles(graph).values())].append(graph)
+    members = []
+    for classes in by_size.values():
+        count = min(map(len, classes))
+        for label, found in enumerate(classes):
+            chosen = [found[i * len(found) // count] for i in range(count)]
+            members += [Data(edge_index=_edge_index(g), num_nodes=len(g), y=label) for g in chosen]
+    return _graphs(members)
+
+
+def _edge_index(graph: nx.Graph) -> Tensor:
+    edges = torch.tensor(list(graph.edges)).t()
+    both_ways: Tensor = coalesce(torch.cat((edges, edges.flip(0)), 1))
+    return both_ways
+
+
+def _graphs(members: list[Data]) -> Graphs:
+    union = Batch.from_data_list(members)
+    x = union.x if union.x is not None else torch.ones(union.num_nodes, 1)
+    return Graphs(x, union.edge_index, union.batch, union.y)

@@ -1,0 +1,120 @@
+"""Pretraining on graphs and its evaluation: one readable loop."""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graph.augment import add_self_loops_but_last, augment
+from graph.config import Config
+from graph.data import Graphs, batches, fingerprint, load, permutation
+from graph.encoder import Encoder, ProjectionHead
+from graph.evaluate import embed, svm_ten_fold
+from shared import Criterion, Pairs, query_key, two_views
+from shared.runs import Run
+
+# x are projections of the original graphs, z those of the augmented ones.
+PAIRS: dict[str, Callable[[Tensor, Tensor], Pairs]] = {
+    "original_augmented": lambda x, z: query_key(x, z),  # GraphCL's program
+    "augmented_original": lambda x, z: query_key(z, x),  # MMCL: negatives of the first view
+    "both_views": lambda x, z: two_views(x, z, anchors="second"),  # MMCL's Algorithm 1
+    "symmetric": lambda x, z: two_views(x, z),  # SimCLR
+}
+
+
+def run(config: Config, run: Run) -> dict[str, object]:
+    """Pretrain an encoder, embed the unaugmented graphs, and score them.
+
+    Args:
+        config: what to do.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The metrics of the protocol: ``accuracy`` in percent and what it is the mean of.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    graphs = load(config.dataset, run.data_root)
+    run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+
+    encoder = Encoder(graphs.x.shape[1], config.hidden, config.layers).to(device)
+    head = ProjectionHead(encoder.dim).to(device)
+    criterion = config.objective.build(encoder.dim).to(device)
+    modules = nn.ModuleList([encoder, head, criterion])
+    optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
+    first = run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
+
+    modules.train()
+    for epoch in range(first, config.epochs if config.train else 0):
+        seen: list[dict[str, Tensor]] = []
+        for original, augmented in views(config, graphs, epoch):
+            pairs, features = compare(config, encoder, head, original, augmented, device)
+            step = epoch * math.ceil(graphs.num_graphs / config.batch_size) + len(seen)
+            loss, parts = criterion(pairs, features=features, step=step)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            seen.append({"loss": loss.detach(), **parts})
+        means = {name: float(torch.stack([each[name] for each in seen]).mean()) for name in seen[0]}
+        run.log(epoch + 1, **means)
+        run.checkpoint(epoch + 1)
+        run.progress(epoch + 1, config.epochs, "pretraining")
+
+    run.progress(config.epochs, config.epochs, config.protocol)
+    features = evaluated_features(config, encoder, criterion, graphs)
+    return svm_ten_fold(features, graphs.y.numpy(), config.fold_seed, run.workers)
+
+
+def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, Graphs]]:
+    """The batches of an epoch, each with its original and its augmented graphs.
+
+    Order and augmentations are functions of (seed, epoch) alone.
+    """
+    authors = config.authors_augmentation
+    order = permutation(graphs.num_graphs, config.seed, epoch if config.reshuffle else None)
+    generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
+    for batch in batches(graphs, config.batch_size, order):
+        original = add_self_loops_but_last(batch) if authors else batch
+        augmented = augment(
+            original,
+            config.augmentations,
+            generator,
+            ratio=config.drop_ratio,
+            subgraph_ratio=config.subgraph_ratio,
+            add_edges=not authors,
+            mask_with_noise=authors,
+            one_hop=authors,
+            drop_isolated=authors,
+        )
+        # A lone graph has nothing to be compared with.
+        if batch.num_graphs > 1:
+            yield original, augmented
+
+
+def compare(
+    config: Config,
+    encoder: Encoder,
+    head: ProjectionHead,
+    original: Graphs,
+    augmented: Graphs,
+    device: str,
+) -> tuple[Pairs, list[Tensor]]:
+    """The pairs of a batch, and the encoder's features of both views, (B, H) each."""
+    features = [
+        encoder(view.x, view.edge_index, view.batch, view.num_graphs)
+        for view in (original.to(device), augmented.to(device))
+    ]
+    x, z = (head(feature) for feature in features)
+    return PAIRS[config.pairs](x, z), features
+
+
+def evaluated_features(
+    config: Config, encoder: Encoder, criterion: Criterion, graphs: Graphs
+) -> np.ndarray:
+    """What the protocol scores, (G, H): the encoder's features, under CLLR's L if there is one."""
+    features = embed(encoder, graphs, self_loops=config.authors_augmentation)
+    projection = criterion.projection
+    if projection is None:
+        return features
+    return projection.project(torch.from_numpy(features).to(projection.matrix)).cpu().numpy()

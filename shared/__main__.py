@@ -1,0 +1,8 @@
+"""The command line, as ``python -m shared``."""
+
+import sys
+
+from shared.reproduce import main
+
+if __name__ == "__main__":
+    sys.exit(main())

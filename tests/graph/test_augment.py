@@ -1,0 +1,454 @@
+"""The augmentations against loops that follow their rules with the same draws, and against chance.
+
+Every node's single feature is its number in the batch (plus one), so that views can be traced back.
+"""
+
+import math
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from graph.augment import NAMES, add_self_loops_but_last, augment
+from graph.data import Graphs
+
+PROGRAM = {"add_edges": False, "mask_with_noise": True, "one_hop": True, "drop_isolated": True}
+
+
+def union(graphs: list[nx.Graph]) -> Graphs:
+    edges, owner = [], []
+    for number, graph in enumerate(graphs):
+        nodes = {node: len(owner) + i for i, node in enumerate(graph)}
+        both = [(nodes[a], nodes[b]) for a, b in graph.edges]
+        edges += sorted(both + [(b, a) for a, b in both])
+        owner += [number] * len(graph)
+    edge_index = torch.tensor(edges, dtype=torch.long).reshape(-1, 2).T
+    x = torch.arange(1.0, len(owner) + 1).unsqueeze(1)
+    return Graphs(x, edge_index, torch.tensor(owner), torch.arange(len(graphs)) % 2)
+
+
+def mixed_batch() -> Graphs:
+    """Sizes from 1 to 150; sparse, dense, complete, edgeless, disconnected."""
+    random = [nx.gnp_random_graph(n, p, seed=n) for n, p in [(12, 0.3), (31, 0.15), (150, 0.03)]]
+    special = [nx.complete_graph(9), nx.star_graph(40), nx.path_graph(2), nx.empty_graph(5)]
+    return union([*random, nx.empty_graph(1), *special, nx.cycle_graph(25)])
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def edge_set(graphs: Graphs) -> set[tuple[int, int]]:
+    """Directed edges between traced node numbers; fails on a duplicate."""
+    traced = (graphs.x[:, 0].long() - 1).tolist()
+    edges = [(traced[a], traced[b]) for a, b in graphs.edge_index.T.tolist()]
+    assert len(set(edges)) == len(edges)
+    return set(edges)
+
+
+def nodes_of(graphs: Graphs) -> list[list[int]]:
+    """Traced node numbers of every graph."""
+    traced = (graphs.x[:, 0].long() - 1).tolist()
+    found: list[list[int]] = [[] for _ in range(graphs.num_graphs)]
+    for node, owner in zip(traced, graphs.batch.tolist(), strict=True):
+        found[owner].append(node)
+    return found
+
+
+# Twins: slow loops, the same draws in the same order
+
+
+def uniform(rng: torch.Generator, *shape: int) -> Any:
+    return torch.rand(*shape, generator=rng, dtype=torch.float64).tolist()
+
+
+def smallest(items: list, draws: list[float], ratio: float) -> set:
+    ranked = sorted(zip(draws, items, strict=True))
+    return {item for _, item in ranked[: int(ratio * len(items))]}
+
+
+def choose(items: list, owner_of: Any, graphs: list[int], ratio: float, rng: Any) -> set:
+    candidates = [item for item in items if owner_of(item) in graphs]
+    draws = dict(zip(candidates, uniform(rng, len(candidates)), strict=True))
+    chosen = set()
+    for graph in graphs:
+        own = [item for item in candidates if owner_of(item) == graph]
+        chosen |= smallest(own, [draws[item] for item in own], ratio)
+    return chosen
+
+
+def twin(
+    graphs: Graphs,
+    name: str,
+    rng: torch.Generator,
+    *,
+    ratio: float = 0.2,
+    subgraph_ratio: float = 0.2,
+    add_edges: bool = True,
+    one_hop: bool = False,
+    drop_isolated: bool = False,
+) -> tuple[set[int], set[tuple[int, int]], set[int]]:
+    """Kept nodes, kept edges and masked nodes, when every graph is augmented by ``name``."""
+    owner = graphs.batch.tolist()
+    every = list(range(graphs.num_graphs))
+    members = [[v for v in range(len(owner)) if owner[v] == g] for g in every]
+    edges = [(a, b) for a, b in graphs.edge_index.T.tolist()]
+    uniform(rng, len(every))  # the choice among the names
+    kept, masked = set(range(len(owner))), set()
+    if name == "node_drop":
+        kept -= choose(sorted(kept), owner.__getitem__, every, ratio, rng)
+    if name == "attribute_mask":
+        masked = choose(sorted(kept), owner.__getitem__, every, ratio, rng)
+    if name == "edge_perturb" and not add_edges:
+        gone = choose(edges, lambda edge: owner[edge[0]], every, ratio, rng)
+        edges = [edge for edge in edges if edge not in gone]
+    if name == "edge_perturb" and add_edges:
+        pairs = [(a, b) for a, b in edges if a < b]
+        gone = choose(pairs, lambda pair: owner[pair[0]], every, ratio, rng)
+        pairs_left = set(pairs) - gone
+        first, second = uniform(rng, 2, len(gone))
+        for number, (a, _) in enumerate(pair for pair in pairs if pair in gone):
+            own = members[owner[a]]
+            one = own[int(first[number] * len(own))]
+            others = [v for v in own if v != one]
+            other = others[int(second[number] * len(others))]
+            pairs_left.add((min(one, other), max(one, other)))
+        loops = [edge for edge in edges if edge[0] == edge[1]]
+        edges = [*loops, *pairs_left, *((b, a) for a, b in pairs_left)]
+    if name == "subgraph":
+        neighbours = {v: [b for a, b in edges if a == v] or [v] for v in range(len(owner))}
+        sample = star if one_hop else walk
+        kept = sample(members, neighbours, subgraph_ratio, rng)
+    edges = [(a, b) for a, b in edges if a in kept and b in kept]
+    if drop_isolated:
+        connected = {v for edge in edges for v in edge}
+        for own in members:
+            if connected & set(own):
+                kept -= set(own) - connected
+    return kept, {(a, b) for a, b in edges if a != b}, masked
+
+
+def seeds_of(members: list, rng: Any) -> list[int]:
+    draws = uniform(rng, len(members))
+    return [own[int(u * len(own))] for own, u in zip(members, draws, strict=True)]
+
+
+def star(members: list, neighbours: dict, ratio: float, rng: Any) -> set[int]:
+    seeds = seeds_of(members, rng)
+    draws = iter(uniform(rng, sum(map(len, members))))
+    kept = set()
+    for own, seed in zip(members, seeds, strict=True):
+        met = [seed]
+        for u in [next(draws) for _ in own]:
+            around = neighbours[seed]
+            node = around[int(u * len(around))]
+            if node not in met and len(met) <= int(ratio * len(own)):
+                met.append(node)
+        kept |= set(met)
+    return kept
+
+
+def walk(members: list, neighbours: dict, ratio: float, rng: Any) -> set[int]:
+    here = seeds_of(members, rng)
+    met = [[seed] for seed in here]
+    quota = [int(ratio * len(own)) + 1 for own in members]
+    steps = 0
+    active = [g for g in range(len(members)) if quota[g] > 1]
+    while active:
+        for draws in uniform(rng, 64, len(active)):
+            steps += 1
+            for g, u in zip(active, draws, strict=True):
+                here[g] = neighbours[here[g]][int(u * len(neighbours[here[g]]))]
+                if steps <= len(members[g]) and len(met[g]) < quota[g] and here[g] not in met[g]:
+                    met[g].append(here[g])
+        active = [g for g in active if len(met[g]) < quota[g] and steps < len(members[g])]
+    return {v for own in met for v in own}
+
+
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize("drop_isolated", [False, True])
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("node_drop", {}),
+        ("edge_perturb", {}),
+        ("edge_perturb", {"add_edges": False}),
+        ("attribute_mask", {}),
+        ("subgraph", {}),
+        ("subgraph", {"one_hop": True}),
+    ],
+)
+def test_view_is_that_of_the_loops(name: str, option: dict, drop_isolated: bool, loops: bool):
+    graphs = add_self_loops_but_last(mixed_batch()) if loops else mixed_batch()
+    for seed, ratio in enumerate((0.0, 0.1, 0.25, 0.7)):
+        settings = {"ratio": ratio, "subgraph_ratio": ratio, "drop_isolated": drop_isolated}
+        settings |= option
+        view = augment(graphs, (name,), generator(seed), **settings)
+        kept, edges, masked = twin(graphs, name, generator(seed), **settings)
+        expected = torch.tensor([0.0 if v in masked else v + 1.0 for v in sorted(kept)])
+        assert torch.equal(view.x[:, 0], expected)
+        assert torch.equal(view.batch, graphs.batch[sorted(kept)])
+        assert torch.equal(view.y, graphs.y)
+        position = {v: i for i, v in enumerate(sorted(kept))}
+        found = {(a, b) for a, b in view.edge_index.T.tolist()}
+        assert found == {(position[a], position[b]) for a, b in edges}
+        assert view.edge_index.size(1) == len(found)
+
+
+# Invariants
+
+
+@pytest.mark.parametrize("settings", [{}, {**PROGRAM, "mask_with_noise": False}])
+@pytest.mark.parametrize("names", [NAMES, ("node_drop", "subgraph"), ("edge_perturb",)])
+def test_no_graph_vanishes_or_mixes_with_another(names: tuple[str, ...], settings: dict):
+    graphs = add_self_loops_but_last(mixed_batch())
+    for seed in range(20):
+        view = augment(graphs, names, generator(seed), ratio=0.6, **settings)
+        assert view.num_graphs == graphs.num_graphs
+        assert torch.equal(view.y, graphs.y)
+        assert torch.equal(view.batch.unique(), torch.arange(graphs.num_graphs))
+        assert torch.equal(view.batch, view.batch.sort().values)
+        source, target = view.edge_index
+        assert torch.equal(view.batch[source], view.batch[target])
+        assert (source != target).all()
+
+
+def test_node_drop_removes_the_exact_share_and_keeps_the_induced_graph():
+    graphs = mixed_batch()
+    view = augment(graphs, ("node_drop",), generator(), ratio=0.3)
+    for before, after in zip(nodes_of(graphs), nodes_of(view), strict=True):
+        assert len(after) == len(before) - int(0.3 * len(before))
+        assert set(after) <= set(before)
+    kept = {v for own in nodes_of(view) for v in own}
+    assert edge_set(view) == {(a, b) for a, b in edge_set(graphs) if {a, b} <= kept}
+
+
+def test_node_drop_is_uniform():
+    graphs = union([nx.path_graph(10)] * 3000)
+    view = augment(graphs, ("node_drop",), generator(), ratio=0.2)
+    kept = Counter((view.x[:, 0].long() - 1).remainder(10).tolist())
+    spread = math.sqrt(3000 * 0.2 * 0.8)
+    assert all(abs(kept[v] - 2400) < 4 * spread for v in range(10))
+
+
+def test_edge_perturbation_replaces_pairs():
+    graphs = union([nx.gnm_random_graph(60, 90, seed=s) for s in range(20)])
+    view = augment(graphs, ("edge_perturb",), generator(), ratio=0.2)
+    before, after = edge_set(graphs), edge_set(view)
+    assert after == {(b, a) for a, b in after}
+    assert nodes_of(view) == nodes_of(graphs)
+    owner = graphs.batch.tolist()
+    lost = Counter(owner[a] for a, b in before - after if a < b)
+    gained = Counter(owner[a] for a, b in after - before if a < b)
+    # 18 of 90 pairs go; a new one of 1770 possible pairs rarely meets an old one or another new.
+    assert all(14 <= lost[g] <= 18 and 12 <= gained[g] <= 18 for g in range(20))
+    assert sum(lost.values()) > 340
+    assert sum(gained.values()) > 320
+
+
+def test_new_pairs_are_uniform():
+    graphs = union([nx.path_graph(5)] * 8000)
+    after = edge_set(augment(graphs, ("edge_perturb",), generator(), ratio=0.25))
+    lost, gained = Counter(), Counter()
+    for a, b in edge_set(graphs) - after:
+        lost[a % 5, b % 5] += a < b
+    for a, b in after - edge_set(graphs):
+        gained[a % 5, b % 5] += a < b
+    # One of four pairs is removed and comes back with chance 1/10.
+    assert all(abs(lost[v, v + 1] - 1800) < 4 * math.sqrt(1800) for v in range(4))
+    absent = [(a, b) for a in range(5) for b in range(a + 2, 5)]
+    assert all(abs(gained[pair] - 800) < 4 * math.sqrt(800) for pair in absent)
+
+
+def test_complete_graph_can_only_lose_pairs():
+    graphs = union([nx.complete_graph(8)] * 50)
+    after = edge_set(augment(graphs, ("edge_perturb",), generator(), ratio=0.25))
+    assert after < edge_set(graphs)
+
+
+def test_program_removes_directed_edges_and_adds_none():
+    graphs = mixed_batch()
+    after = edge_set(augment(graphs, ("edge_perturb",), generator(), ratio=0.3, add_edges=False))
+    assert after < edge_set(graphs)
+    assert after != {(b, a) for a, b in after}
+    owner = graphs.batch.tolist()
+    before_count = Counter(owner[a] for a, _ in edge_set(graphs))
+    after_count = Counter(owner[a] for a, _ in after)
+    for graph, count in before_count.items():
+        assert after_count[graph] == count - int(0.3 * count)
+
+
+def test_attribute_mask_zeroes_the_exact_share_and_nothing_else():
+    graphs = mixed_batch()
+    view = augment(graphs, ("attribute_mask",), generator(), ratio=0.3)
+    masked = view.x[:, 0] == 0
+    counts = graphs.batch.bincount()
+    assert torch.equal(graphs.batch[masked].bincount(minlength=9), (0.3 * counts).long())
+    assert torch.equal(view.x[~masked], graphs.x[~masked])
+    assert torch.equal(view.edge_index, graphs.edge_index)
+    assert (graphs.x > 0).all()  # the input is not written to
+
+
+def test_program_masks_with_noise_of_mean_and_deviation_one_half():
+    graphs = union([nx.path_graph(10)] * 4000)
+    wide = Graphs(-torch.ones(40_000, 3), graphs.edge_index, graphs.batch, graphs.y)
+    view = augment(wide, ("attribute_mask",), generator(), ratio=0.5, mask_with_noise=True)
+    noise = view.x[(view.x != -1).all(1)]
+    assert len(noise) == 20_000
+    assert noise.mean(0).tolist() == pytest.approx([0.5] * 3, abs=0.015)
+    assert noise.std(0).tolist() == pytest.approx([0.5] * 3, abs=0.015)
+    assert abs(float(torch.corrcoef(noise.T)[0, 1])) < 0.03
+
+
+def test_walk_keeps_a_connected_fifth():
+    graphs = union([nx.random_regular_graph(3, 60, seed=s) for s in range(30)])
+    view = augment(graphs, ("subgraph",), generator())
+    whole = nx.Graph(list(edge_set(graphs)))
+    found = nx.Graph(list(edge_set(view)))
+    for kept in nodes_of(view):
+        assert len(kept) == 13  # int(0.2 * 60) + 1
+        assert nx.is_connected(whole.subgraph(kept))
+        assert set(whole.subgraph(kept).edges) == set(found.subgraph(kept).edges)
+
+
+def test_walk_goes_beyond_one_hop_and_the_star_does_not():
+    graphs = union([nx.cycle_graph(30)] * 40)
+    walked = nodes_of(augment(graphs, ("subgraph",), generator()))
+    stars = nodes_of(augment(graphs, ("subgraph",), generator(), one_hop=True))
+    assert max(map(len, walked)) == 7
+    assert {len(kept) for kept in stars} == {3}
+    whole = nx.Graph(list(edge_set(graphs)))
+    for kept in stars:
+        assert any(set(kept) <= {centre, *whole[centre]} for centre in kept)
+
+
+def test_walk_takes_at_most_as_many_steps_as_nodes():
+    # On a path of 400 nodes, 400 steps reach 241 distinct nodes with no realistic chance.
+    view = augment(union([nx.path_graph(400)] * 5), ("subgraph",), generator(), subgraph_ratio=0.6)
+    for kept in nodes_of(view):
+        assert 5 < len(kept) < 241
+        assert all(b - a == 1 for a, b in pairwise(kept))
+
+
+def test_first_step_of_the_walk_is_uniform_among_neighbours():
+    shape = nx.Graph([(0, 1), (1, 2), (2, 0), (2, 3)])  # a triangle with a tail
+    copies = 20_000
+    view = augment(union([shape] * copies), ("subgraph",), generator(), subgraph_ratio=0.3)
+    pairs = Counter(tuple(v % 4 for v in kept) for kept in nodes_of(view))
+    for a, b in shape.edges:
+        expected = copies * (1 / shape.degree[a] + 1 / shape.degree[b]) / 4
+        found = pairs[min(a, b), max(a, b)]
+        assert abs(found - expected) < 4 * math.sqrt(expected)
+
+
+def test_star_has_the_distribution_of_the_program():
+    shape = nx.Graph([(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (3, 4), (4, 5), (5, 6)])
+    shape = nx.convert_node_labels_to_integers(shape, ordering="sorted")
+    copies, rng = 20_000, np.random.default_rng(0)
+
+    def program() -> tuple[int, ...]:
+        """The loop of the program, self-loops but the last node's among the neighbours."""
+        kept = [int(rng.integers(7))]
+        around = sorted(shape[kept[0]]) + [v for v in kept if v != 6]
+        for _ in range(7):
+            if len(kept) > int(0.5 * 7):
+                break
+            node = around[rng.integers(len(around))]
+            if node not in kept:
+                kept.append(node)
+        return tuple(sorted(kept))
+
+    graphs = add_self_loops_but_last(union([shape] * copies))
+    view = augment(graphs, ("subgraph",), generator(), subgraph_ratio=0.5, one_hop=True)
+    ours = Counter(tuple(v % 7 for v in kept) for kept in nodes_of(view))
+    theirs = Counter(program() for _ in range(copies))
+    for kept in ours | theirs:
+        assert abs(ours[kept] - theirs[kept]) < 4.5 * math.sqrt(ours[kept] + theirs[kept])
+
+
+def test_isolated_nodes_go_unless_a_self_loop_holds_them():
+    graphs = union([nx.Graph([(0, 1), (2, 3)]), nx.empty_graph(3)])
+    isolated = Graphs(graphs.x, graphs.edge_index[:, 2:], graphs.batch, graphs.y)
+    settings = {"ratio": 0.0, "drop_isolated": True}
+    assert nodes_of(augment(isolated, NAMES[:1], generator(), **settings)) == [[2, 3], [4, 5, 6]]
+    held = add_self_loops_but_last(isolated)
+    assert nodes_of(augment(held, NAMES[:1], generator(), **settings)) == [[0, 1, 2, 3], [4, 5]]
+
+
+def test_self_loops_are_on_every_node_but_the_last_of_each_graph():
+    graphs = mixed_batch()
+    looped = add_self_loops_but_last(graphs)
+    expected = {(v, v) for own in nodes_of(graphs) for v in own[:-1]}
+    assert edge_set(looped) == edge_set(graphs) | expected
+    assert torch.equal(looped.x, graphs.x)
+
+
+def test_each_graph_draws_its_own_augmentation():
+    graphs = union([nx.cycle_graph(20)] * 4000)
+    view = augment(graphs, NAMES, generator(), ratio=0.3)
+    sizes = view.batch.bincount(minlength=4000)
+    masked = torch.zeros(4000, dtype=torch.bool)
+    masked[view.batch[view.x[:, 0] == 0]] = True
+    edges = view.batch[view.edge_index[0]].bincount(minlength=4000)
+    counts = {
+        "node_drop": int((sizes == 14).sum()),
+        "subgraph": int((sizes <= 5).sum()),
+        "attribute_mask": int(masked.sum()),
+        "edge_perturb": int(((sizes == 20) & ~masked).sum()),
+    }
+    assert sum(counts.values()) == 4000
+    assert all(abs(count - 1000) < 4 * math.sqrt(750) for count in counts.values())
+    assert (edges[masked] == 40).all()
+    again = augment(graphs, NAMES, generator(), ratio=0.3)
+    assert torch.equal(again.x, view.x)
+    assert torch.equal(again.edge_index, view.edge_index)
+
+
+def test_next_call_draws_anew():
+    graphs, source = mixed_batch(), generator()
+    first, second = (augment(graphs, NAMES, source) for _ in range(2))
+    assert not (len(first.x) == len(second.x) and torch.equal(first.x, second.x))
+
+
+@pytest.mark.parametrize("settings", [{}, PROGRAM])
+@pytest.mark.parametrize("name", NAMES)
+def test_batch_without_any_edge_survives(name: str, settings: dict):
+    view = augment(union([nx.empty_graph(1), nx.empty_graph(7)]), (name,), generator(), **settings)
+    assert torch.equal(view.batch.unique(), torch.tensor([0, 1]))
+    assert view.edge_index.shape == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("names", "settings", "message"),
+    [
+        ((), {}, "augmentations must be one or more of"),
+        (("node_drop", "noddrop"), {}, "'noddrop'"),
+        (("subgraph", "subgraph"), {}, "augmentations must be"),
+        (("subgraph",), {"ratio": 1.0}, r"ratio must lie in \[0, 1\), got 1.0"),
+        (("subgraph",), {"subgraph_ratio": -0.1}, r"subgraph_ratio must lie in .* got -0.1"),
+    ],
+)
+def test_wrong_arguments_are_named(names: tuple[str, ...], settings: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        augment(mixed_batch(), names, generator(), **settings)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("settings", [{}, PROGRAM])
+def test_accelerator_gives_the_same_view(settings: dict):
+    graphs = add_self_loops_but_last(mixed_batch())
+    for seed in range(5):
+        here = augment(graphs, NAMES, generator(seed), **settings)
+        there = augment(graphs.to("cuda"), NAMES, generator(seed), **settings)
+        assert there.x.is_cuda
+        assert torch.equal(there.x.cpu(), here.x)
+        assert torch.equal(there.batch.cpu(), here.batch)
+        assert edge_index_set(there) == edge_index_set(here)
+
+
+def edge_index_set(graphs: Graphs) -> set[tuple[int, ...]]:
+    return {tuple(edge) for edge in graphs.edge_index.T.tolist()}

@@ -1,0 +1,363 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import networkx as nx
+import pytest
+import torch
+from torch import Tensor
+
+from graph.data import (
+    ATLAS,
+    DATASETS,
+    Graphs,
+    batches,
+    fetch,
+    fingerprint,
+    load,
+    permutation,
+    verify_raw,
+)
+from shared.data import MissingData
+from shared.errors import UserError
+
+
+def real_folder(name: str) -> Path:
+    root = os.environ.get("SUITE_DATA")
+    folder = Path(root or "") / "TUDataset" / name / "raw"
+    if root is None or not folder.is_dir():
+        pytest.skip(f"needs SUITE_DATA with TUDataset/{name}")
+    return folder
+
+
+@pytest.fixture
+def mutag(tmp_path: Path) -> Path:
+    """A data root with a copy of MUTAG's raw files, free to be damaged."""
+    shutil.copytree(real_folder("MUTAG"), tmp_path / "TUDataset" / "MUTAG" / "raw")
+    return tmp_path
+
+
+def raw_file(root: Path, part: str) -> Path:
+    return root / "TUDataset" / "MUTAG" / "raw" / f"MUTAG_{part}.txt"
+
+
+def change_line(path: Path, line: int, text: str) -> None:
+    lines = path.read_text().splitlines()
+    lines[line - 1] = text
+    path.write_text("\n".join(lines) + "\n")
+
+
+def members(graphs: Graphs) -> list[tuple[Tensor, set[tuple[int, int]], int]]:
+    """Every graph as features, edges with local node numbers, and label; by slow loops."""
+    found = []
+    for number in range(graphs.num_graphs):
+        nodes = [v for v in range(len(graphs.batch)) if graphs.batch[v] == number]
+        local = {v: i for i, v in enumerate(nodes)}
+        edges = [(int(a), int(b)) for a, b in graphs.edge_index.T if int(a) in local]
+        inside = {(local[a], local[b]) for a, b in edges}
+        assert len(inside) == len(edges)
+        found.append((graphs.x[nodes], inside, int(graphs.y[number])))
+    return found
+
+
+def same(one: tuple[Tensor, set, int], other: tuple[Tensor, set, int]) -> bool:
+    return torch.equal(one[0], other[0]) and one[1:] == other[1:]
+
+
+# The embedded set
+
+
+def test_atlas_has_triangles_exactly_in_class_one_and_balanced_sizes():
+    graphs = load(ATLAS, Path("nowhere"))
+    assert graphs.num_graphs == 128
+    sizes: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    for x, edges, label in members(graphs):
+        graph = nx.Graph(list(edges))
+        assert len(graph) == len(x)
+        assert nx.is_connected(graph)
+        assert torch.equal(x, torch.ones(len(x), 1))
+        assert all((b, a) in edges and a != b for a, b in edges)
+        assert any(nx.triangles(graph).values()) == bool(label)
+        sizes[label].append((len(x), len(edges)))
+    assert sorted(sizes[0]) == sorted(sizes[1])
+
+
+def test_fingerprint_of_the_atlas_follows_its_arrays():
+    known = fingerprint(ATLAS, Path("nowhere"))
+    assert known == fingerprint(ATLAS, Path("elsewhere"))
+    assert len(known) == 64
+
+
+# Batches
+
+
+def test_batches_contain_each_graph_unchanged_in_the_given_order():
+    graphs = load(ATLAS, Path("nowhere"))
+    expected = members(graphs)
+    order = permutation(graphs.num_graphs, seed=3)
+    seen = [member for batch in batches(graphs, 50, order) for member in members(batch)]
+    assert len(seen) == graphs.num_graphs
+    assert all(same(member, expected[i]) for member, i in zip(seen, order, strict=True))
+
+
+def test_last_batch_is_small_and_default_order_is_the_given_one():
+    graphs = load(ATLAS, Path("nowhere"))
+    parts = list(batches(graphs, 50))
+    assert [part.num_graphs for part in parts] == [50, 50, 28]
+    assert torch.equal(torch.cat([part.y for part in parts]), graphs.y)
+    assert torch.equal(torch.cat([part.x for part in parts]), graphs.x)
+
+
+def test_batches_do_not_rely_on_edges_lying_graph_by_graph():
+    graphs = load(ATLAS, Path("nowhere"))
+    mixed = graphs.edge_index[:, torch.randperm(graphs.edge_index.size(1))]
+    mixed = Graphs(graphs.x, mixed, graphs.batch, graphs.y)
+    for one, other in zip(batches(graphs, 50), batches(mixed, 50), strict=True):
+        assert all(same(a, b) for a, b in zip(members(one), members(other), strict=True))
+
+
+def test_batch_size_must_be_positive():
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        next(batches(load(ATLAS, Path("nowhere")), 0))
+
+
+def test_permutation_is_a_function_of_seed_and_epoch():
+    assert sorted(permutation(10, 0).tolist()) == list(range(10))
+    assert torch.equal(permutation(100, 1, 2), permutation(100, 1, 2))
+    drawn = [(0, None), (1, None), (0, 0), (0, 1), (1, 0)]
+    orders = {tuple(permutation(100, seed, epoch).tolist()) for seed, epoch in drawn}
+    assert len(orders) == len(drawn)
+
+
+# Real files
+
+
+@pytest.mark.parametrize("name", ["MUTAG", "IMDB-BINARY", "PROTEINS"])
+def test_real_statistics_are_the_published_ones(name: str, tmp_path: Path):
+    target = tmp_path / "TUDataset" / name / "raw"
+    shutil.copytree(real_folder(name), target)
+    graphs, published = load(name, tmp_path), DATASETS[name]
+    assert graphs.num_graphs == published.graphs
+    assert graphs.y.unique().tolist() == list(range(published.classes))
+    assert round(len(graphs.x) / graphs.num_graphs, 2) == published.nodes
+    assert round(graphs.edge_index.size(1) / 2 / graphs.num_graphs, 2) == published.edges
+    assert graphs.x.size(1) == published.features
+    assert torch.equal(graphs.x.sum(1), torch.ones(len(graphs.x)))
+    source, target_node = graphs.edge_index
+    assert (source != target_node).all()
+    key = source * len(graphs.x) + target_node
+    assert len(key.unique()) == len(key)
+    assert torch.equal(key.sort().values, (target_node * len(graphs.x) + source).sort().values)
+    assert torch.equal(graphs.batch[source], graphs.batch[target_node])
+
+
+def test_duplicate_rows_of_the_raw_file_are_merged(tmp_path: Path):
+    folder = real_folder("IMDB-BINARY")
+    shutil.copytree(folder, tmp_path / "TUDataset" / "IMDB-BINARY" / "raw")
+    rows = (folder / "IMDB-BINARY_A.txt").read_text().count("\n")
+    assert rows == 386_124
+    assert load("IMDB-BINARY", tmp_path).edge_index.size(1) == 193_062
+
+
+def test_first_molecule_is_read_as_written(mutag: Path):
+    graph_of = [int(g) for g in raw_file(mutag, "graph_indicator").read_text().split()]
+    labels = [int(v) for v in raw_file(mutag, "node_labels").read_text().split()]
+    rows = [line.split(",") for line in raw_file(mutag, "A").read_text().splitlines()]
+    size = graph_of.count(1)
+    edges = {(int(a) - 1, int(b) - 1) for a, b in rows if int(a) <= size}
+    first = members(next(batches(load("MUTAG", mutag), 1)))[0]
+    assert first[1] == edges
+    assert first[0].argmax(1).tolist() == labels[:size]
+
+
+def test_missing_data_name_the_command(tmp_path: Path):
+    with pytest.raises(MissingData, match=r"reproduce\.sh data graph --dataset DD") as caught:
+        load("DD", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_dataset_lists_the_known_ones(tmp_path: Path):
+    with pytest.raises(UserError, match="unknown dataset 'MUTAGG'; known are MUTAG, DD"):
+        load("MUTAGG", tmp_path)
+
+
+def test_every_damage_is_named_with_file_and_line(mutag: Path):
+    folder = mutag / "TUDataset" / "MUTAG" / "raw"
+    verify_raw(folder, "MUTAG")
+
+    def damage(part: str, line: int, text: str, message: str) -> None:
+        path = raw_file(mutag, part)
+        intact = path.read_bytes()
+        change_line(path, line, text)
+        with pytest.raises(UserError, match=message) as caught:
+            verify_raw(folder, "MUTAG")
+        path.write_bytes(intact)
+        assert str(caught.value).startswith(f"{path}, line {line}: ")
+        assert "\n" not in str(caught.value)
+
+    damage("A", 17, "3, x", "'x' is not an integer")
+    damage("A", 18, "3", "1 values where 2 belong")
+    damage("A", 19, "3, 4, 5", "3 values where 2 belong")
+    damage("A", 20, "", "1 values where 2 belong")
+    damage("A", 21, "3.5, 4", "'3.5' is not an integer")
+    damage("A", 22, "3, 3372", "edge 3, 3372 leaves the nodes 1 to 3371")
+    damage("A", 23, "0, 3", "edge 0, 3 leaves the nodes")
+    damage("A", 24, "1, 3371", "edge 1, 3371 joins two graphs")
+    damage("graph_indicator", 1, "2", "graph 2 comes first")
+    damage("graph_indicator", 1, "0", "graph 0 comes first")
+    damage("graph_indicator", 30, "9", "graph 9 comes after graph 2")
+    damage("graph_labels", 5, "?", r"'\?' is not an integer")
+    damage("node_labels", 7, "a" * 100, f"'{'a' * 40}' is not an integer")
+    damage("edge_labels", 9, "1e99", "'1e99' is not an integer")
+
+
+def test_truncated_files_are_named(mutag: Path):
+    folder = mutag / "TUDataset" / "MUTAG" / "raw"
+
+    def truncate(part: str, keep: int, message: str) -> None:
+        path = raw_file(mutag, part)
+        intact = path.read_bytes()
+        path.write_bytes(intact[:keep])
+        with pytest.raises(UserError, match=message) as caught:
+            verify_raw(folder, "MUTAG")
+        path.write_bytes(intact)
+        assert str(path) in str(caught.value)
+        assert "--dataset MUTAG" in str(caught.value)
+
+    def end_of(part: str, lines: int) -> int:
+        return len(b"".join(raw_file(mutag, part).read_bytes().splitlines(True)[:lines]))
+
+    truncate("A", -1, "line 7442: the file ends in the middle of the line")
+    truncate("A", 0, "line 1: the file ends")
+    truncate("graph_indicator", end_of("graph_indicator", 3300), "graphs, published are 188")
+    truncate("graph_indicator", end_of("graph_indicator", 3360), "nodes per graph, published")
+    truncate("graph_labels", end_of("graph_labels", 187), "187 lines for 188 graphs")
+    truncate("node_labels", end_of("node_labels", 3370), "3370 lines for 3371 nodes")
+    truncate("edge_labels", end_of("edge_labels", 7441), "7441 lines for 7442 edges")
+    raw_file(mutag, "edge_labels").unlink()
+    truncate("A", end_of("A", 7441), "lacks its opposite direction")
+    truncate("A", end_of("A", 7400), "undirected edges per graph, published are 19.79")
+
+
+@pytest.mark.parametrize("part", ["A", "graph_indicator", "graph_labels", "node_labels"])
+def test_one_missing_file_is_named_and_nothing_is_downloaded(mutag: Path, part: str):
+    raw_file(mutag, part).unlink()
+    with pytest.raises(UserError, match=f"MUTAG_{part}.txt: file missing"):
+        load("MUTAG", mutag)
+
+
+def test_wrong_labels_are_not_taken_for_the_published_set(mutag: Path):
+    folder = mutag / "TUDataset" / "MUTAG" / "raw"
+    change_line(raw_file(mutag, "node_labels"), 3, "12")
+    with pytest.raises(UserError, match="labels span 13 values, published are 7"):
+        verify_raw(folder, "MUTAG")
+    change_line(raw_file(mutag, "graph_labels"), 3, "5")
+    with pytest.raises(UserError, match="3 classes, published are 2"):
+        verify_raw(folder, "MUTAG")
+
+
+# The parsed file
+
+
+def test_damaged_parsed_file_is_named(mutag: Path):
+    load("MUTAG", mutag)
+    parsed = mutag / "TUDataset" / "MUTAG" / "processed" / "data.pt"
+    intact = parsed.read_bytes()
+    for content in (intact[: len(intact) // 2], b"", b"no archive"):
+        parsed.write_bytes(content)
+        with pytest.raises(UserError, match=r"data\.pt: damaged, delete it") as caught:
+            load("MUTAG", mutag)
+        assert "\n" not in str(caught.value)
+    parsed.unlink()
+    assert load("MUTAG", mutag).num_graphs == 188
+
+
+def test_stale_or_unfinished_parsed_file_is_made_anew(mutag: Path):
+    before = load("MUTAG", mutag)
+    known = fingerprint("MUTAG", mutag)
+    change_line(raw_file(mutag, "node_labels"), 1, "1")
+    assert fingerprint("MUTAG", mutag) != known
+    after = load("MUTAG", mutag)
+    assert before.x[0].argmax() == 0
+    assert after.x[0].argmax() == 1
+
+    processed = mutag / "TUDataset" / "MUTAG" / "processed"
+    (processed / "raw.sha256").unlink()
+    (processed / "data.pt").write_bytes(b"half a fi")
+    assert torch.equal(load("MUTAG", mutag).x, after.x)
+
+
+def test_files_damaged_after_parsing_are_noticed(mutag: Path):
+    load("MUTAG", mutag)
+    change_line(raw_file(mutag, "A"), 5, "one, two")
+    with pytest.raises(UserError, match=r"MUTAG_A.txt, line 5"):
+        load("MUTAG", mutag)
+
+
+def test_two_processes_may_parse_at_once(mutag: Path):
+    program = (
+        "import sys; from pathlib import Path; from graph.data import load;"
+        "print('ready', flush=True); sys.stdin.readline();"
+        "g = load('MUTAG', Path(sys.argv[1]));"
+        "print(len(g.x), g.edge_index.sum().item())"
+    )
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(mutag)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], answers
+    graphs = load("MUTAG", mutag)
+    expected = f"{len(graphs.x)} {graphs.edge_index.sum().item()}\n"
+    assert [out for out, _ in answers] == [expected, expected]
+
+
+def test_unwritable_folder_is_one_line(mutag: Path):
+    (mutag / "TUDataset" / "MUTAG" / "processed").write_text("a file where a folder belongs")
+    with pytest.raises(UserError, match="processed: cannot store the parsed graphs"):
+        load("MUTAG", mutag)
+
+
+# Fetching
+
+
+def test_fetch_verifies_what_is_there(mutag: Path):
+    fetch("MUTAG", mutag)
+    fetch(ATLAS, mutag)
+    change_line(raw_file(mutag, "A"), 5, "one, two")
+    with pytest.raises(UserError, match=r"MUTAG_A.txt, line 5: 'one' is not an integer"):
+        fetch("MUTAG", mutag)
+
+
+def test_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("graph.data.TUDataset.url", f"file://{tmp_path}/nowhere")
+    with pytest.raises(UserError, match=r"DD: download from file:.*nowhere failed") as caught:
+        fetch("DD", tmp_path / "data")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(MissingData):
+        load("DD", tmp_path / "data")
+
+
+def test_download_is_verified_and_then_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    source = tmp_path / "source" / "MUTAG"
+    shutil.copytree(real_folder("MUTAG"), source)
+    shutil.make_archive(str(source), "zip", source.parent, "MUTAG")
+    monkeypatch.setattr("graph.data.TUDataset.url", str(source.parent))
+    fetch("MUTAG", tmp_path / "data")
+    assert load("MUTAG", tmp_path / "data").num_graphs == 188

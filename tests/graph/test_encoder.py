@@ -1,0 +1,147 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graph.augment import augment
+from graph.data import ATLAS, Graphs, load
+from graph.encoder import Encoder, ProjectionHead
+
+
+def graphs_with_features() -> Graphs:
+    """The embedded graphs, without some directed edges and with random features, in float64."""
+    torch.manual_seed(0)
+    atlas = load(ATLAS, Path("nowhere"))
+    atlas = augment(atlas, ("edge_perturb",), torch.Generator(), ratio=0.3, add_edges=False)
+    return Graphs(
+        torch.randn(len(atlas.x), 5, dtype=torch.float64), atlas.edge_index, atlas.batch, atlas.y
+    )
+
+
+def encode(encoder: nn.Module, graphs: Graphs) -> Tensor:
+    return encoder(graphs.x, graphs.edge_index, graphs.batch, graphs.num_graphs)
+
+
+def dense_twin(encoder: Encoder, graphs: Graphs, training: bool) -> Tensor:
+    """The encoder as loops over layers and graphs with the dense matrix A + I."""
+    nodes = len(graphs.x)
+    adjacency = torch.eye(nodes, dtype=graphs.x.dtype)
+    for source, target in graphs.edge_index.T.tolist():
+        adjacency[target, source] += 1
+    h, readouts = graphs.x, []
+    for convolution, norm in zip(encoder.convolutions, encoder.norms, strict=True):
+        first, second = convolution.nn[0], convolution.nn[2]
+        h = adjacency @ h
+        h = (h @ first.weight.T + first.bias).clamp(min=0)
+        h = (h @ second.weight.T + second.bias).clamp(min=0)
+        if training:
+            mean, variance = h.mean(0), ((h - h.mean(0)) ** 2).mean(0)
+        else:
+            mean, variance = norm.running_mean, norm.running_var
+        h = (h - mean) / torch.sqrt(variance + 1e-5) * norm.weight + norm.bias
+        pooled = [h[graphs.batch == graph].sum(0) for graph in range(graphs.num_graphs)]
+        readouts.append(torch.stack(pooled))
+    return torch.cat(readouts, 1)
+
+
+def nontrivial_encoder() -> Encoder:
+    torch.manual_seed(1)
+    encoder = Encoder(5, hidden=8, layers=3).double()
+    for parameter in encoder.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    for norm in encoder.norms:
+        nn.init.normal_(norm.running_mean)
+        nn.init.uniform_(norm.running_var, 0.5, 2)
+    return encoder
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_encoder_is_the_dense_twin(training: bool):
+    encoder, graphs = nontrivial_encoder().train(training), graphs_with_features()
+    expected = dense_twin(encoder, graphs, training)
+    weight = torch.randn_like(expected)
+    gradients = torch.autograd.grad((expected * weight).sum(), list(encoder.parameters()))
+    found = encode(encoder, graphs)
+    assert found.shape == (graphs.num_graphs, encoder.dim) == (128, 24)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    found_gradients = torch.autograd.grad((found * weight).sum(), list(encoder.parameters()))
+    for one, other in zip(found_gradients, gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
+
+
+def test_edges_are_followed_from_source_to_target():
+    encoder = nontrivial_encoder().eval()
+    x = torch.randn(2, 5, dtype=torch.float64)
+    batch, edge = torch.tensor([0, 1]), torch.tensor([[0], [1]])
+    alone = encoder(x, edge[:, :0], batch, 2)
+    linked = encoder(x, edge, batch, 2)
+    assert torch.equal(linked[0], alone[0])
+    assert not torch.allclose(linked[1], alone[1])
+
+
+def test_graph_without_nodes_has_a_zero_embedding():
+    found = nontrivial_encoder().eval()(
+        torch.ones(2, 5, dtype=torch.float64),
+        torch.empty(2, 0, dtype=torch.long),
+        torch.tensor([0, 2]),
+        3,
+    )
+    assert (found[1] == 0).all()
+    assert (found[[0, 2]] != 0).any(1).all()
+
+
+def test_order_of_edges_does_not_matter():
+    encoder, graphs = nontrivial_encoder(), graphs_with_features()
+    order = torch.randperm(graphs.edge_index.size(1))
+    mixed = Graphs(graphs.x, graphs.edge_index[:, order], graphs.batch, graphs.y)
+    torch.testing.assert_close(encode(encoder, mixed), encode(encoder, graphs))
+
+
+def test_two_runs_are_bitwise_equal():
+    graphs = graphs_with_features()
+    graphs = Graphs(graphs.x.float(), graphs.edge_index, graphs.batch, graphs.y)
+    results = []
+    for _ in range(2):
+        torch.manual_seed(4)
+        encoder = Encoder(5)
+        embedding = encode(encoder, graphs)
+        (embedding**2).mean().backward()
+        results.append([embedding, *(p.grad for p in encoder.parameters())])
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+def test_linear_layers_start_xavier_uniform_with_zero_bias():
+    torch.manual_seed(0)
+    encoder, head = Encoder(300, hidden=200, layers=2), ProjectionHead(200)
+    linears = [m for m in [*encoder.modules(), *head.modules()] if isinstance(m, nn.Linear)]
+    assert [(m.in_features, m.out_features) for m in linears[:4]] == [(300, 200)] + [(200, 200)] * 3
+    assert len(linears) == 6
+    for linear in linears:
+        bound = (6 / (linear.in_features + linear.out_features)) ** 0.5
+        assert linear.weight.abs().max() <= bound
+        assert float(linear.weight.detach().std()) == pytest.approx(bound / 3**0.5, rel=0.02)
+        assert (linear.bias == 0).all()
+
+
+def test_eps_is_fixed_at_zero():
+    assert not any("eps" in name for name, _ in Encoder(3).named_parameters())
+    assert all(float(c.eps) == 0 for c in Encoder(3).convolutions)
+
+
+def test_projection_head_is_linear_relu_linear():
+    torch.manual_seed(0)
+    head = ProjectionHead(6)
+    first, second = head[0], head[2]
+    x = torch.randn(4, 6)
+    expected = (x @ first.weight.T).clamp(min=0) @ second.weight.T
+    torch.testing.assert_close(head(x), expected)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_accelerator_agrees():
+    encoder, graphs = nontrivial_encoder(), graphs_with_features()
+    expected = encode(encoder, graphs)
+    found = encode(encoder.to("cuda"), graphs.to("cuda"))
+    torch.testing.assert_close(found.cpu(), expected)
+    found.sum().backward()

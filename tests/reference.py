@@ -1,0 +1,450 @@
+"""Every formula of the core a second time, as slow loops straight from the papers' equations.
+
+Nothing here calls the core, and nothing is done in log space, in blocks or for all anchors at once.
+Inputs are float64 tensors. Gradients come from automatic differentiation of the loops, except for
+margins that scale gradients while leaving values alone: there the gradient is written down.
+
+Shapes: N anchors, M candidates. ``positives`` and ``negatives`` hold one list of candidate indices
+for each anchor.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+import scipy.optimize
+import torch
+from torch import Tensor
+
+Indices = list[list[int]]
+
+
+# Who is compared with whom
+
+
+@dataclass(frozen=True)
+class Layout:
+    anchor: Tensor
+    candidate: Tensor
+    positives: Indices
+    negatives: Indices
+
+
+def two_views(first: Tensor, second: Tensor, anchors: str = "both") -> Layout:
+    """Candidates 0..B-1 are the first views, B..2B-1 the second views."""
+    size = len(first)
+    rows, positives, negatives = [], [], []
+    for view in (0, 1) if anchors == "both" else (1,):
+        for instance in range(size):
+            rows.append((first, second)[view][instance])
+            positives.append([(1 - view) * size + instance])
+            negatives.append([k * size + j for k in (0, 1) for j in range(size) if j != instance])
+    return Layout(torch.stack(rows), torch.cat([first, second]), positives, negatives)
+
+
+def query_key(query: Tensor, key: Tensor, bank: Tensor | None = None) -> Layout:
+    size = len(query)
+    candidate = key if bank is None else torch.cat([key, bank])
+    positives = [[i] for i in range(size)]
+    negatives = [[j for j in range(len(candidate)) if j != i] for i in range(size)]
+    return Layout(query, candidate, positives, negatives)
+
+
+def context_window(
+    sentence: Tensor, context: Tensor, reach: int, document: Sequence[int] | None = None
+) -> Layout:
+    size = len(sentence)
+    positives: Indices = []
+    negatives: Indices = []
+    for i in range(size):
+        near = [
+            j
+            for j in range(size)
+            if j != i
+            and i - reach <= j <= i + reach
+            and (document is None or document[i] == document[j])
+        ]
+        positives.append(near)
+        negatives.append([j for j in range(size) if j != i and j not in near])
+    return Layout(sentence, context, positives, negatives)
+
+
+def local_global(node: Tensor, graph: Tensor, owner: Sequence[int]) -> Layout:
+    positives = [[g] for g in owner]
+    negatives = [[j for j in range(len(graph)) if j != g] for g in owner]
+    return Layout(node, graph, positives, negatives)
+
+
+def unit(row: Tensor) -> Tensor:
+    length = math.sqrt(sum(float(x) ** 2 for x in row.detach()))
+    return row / (row * row).sum().sqrt() if length > 0 else row
+
+
+def cosines(anchor: Tensor, candidate: Tensor) -> Tensor:
+    """(N, M) cosines; a row of zeros has cosine 0 with everything."""
+    return torch.stack(
+        [torch.stack([(unit(a) * unit(c)).sum() for c in candidate]) for a in anchor]
+    )
+
+
+# Losses. The mean is over an anchor's positives; an anchor without one has loss 0.
+
+
+def info_nce(
+    similarity: Tensor,
+    positives: Indices,
+    negatives: Indices,
+    *,
+    temperature: float,
+    positive_in_denominator: bool = True,
+) -> Tensor:
+    """``-log(exp(s_p / t) / sum_j exp(s_j / t))``, GraphCL's sum without the positive.
+
+    With nothing but its positive to compare with, an anchor has loss 0 in either form.
+    """
+    losses = []
+    for row, own, others in zip(similarity, positives, negatives, strict=True):
+        loss = row.new_zeros(())
+        if own and (others or positive_in_denominator):
+            total = sum((torch.exp(row[j] / temperature) for j in others), row.new_zeros(()))
+            if positive_in_denominator:
+                total = total + sum(torch.exp(row[p] / temperature) for p in own)
+            for p in own:
+                loss = loss - torch.log(torch.exp(row[p] / temperature) / total) / len(own)
+        losses.append(loss)
+    return torch.stack(losses)
+
+
+def hard_nce(
+    similarity: Tensor,
+    positives: Indices,
+    negatives: Indices,
+    *,
+    temperature: float,
+    tau_plus: float,
+    beta: float,
+    floor: str = "cosine",
+    detach_weights: bool = False,
+) -> Tensor:
+    """HCL: ``-log(pos / (pos + Ng))``, ``Ng`` from negatives weighted by ``neg^beta``."""
+    losses = []
+    for row, own, others in zip(similarity, positives, negatives, strict=True):
+        loss = row.new_zeros(())
+        if own and others:
+            count = len(others)
+            scores = [row[j] / temperature for j in others]
+            importance = [torch.exp(beta * s) for s in scores]
+            if detach_weights:
+                importance = [w.detach() for w in importance]
+            weighted = sum(w * torch.exp(s) for w, s in zip(importance, scores, strict=True))
+            reweighted = weighted / (sum(importance) / count)
+            positive = [torch.exp(row[p] / temperature) for p in own]
+            mean_positive = sum(positive) / len(own)
+            estimate = (reweighted - tau_plus * count * mean_positive) / (1 - tau_plus)
+            lowest = -1 / temperature if floor == "cosine" else min(float(s) for s in scores)
+            if float(estimate.detach()) < count * math.exp(lowest):
+                estimate = torch.full_like(estimate, count * math.exp(lowest))
+            loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)
+        losses.append(loss)
+    return torch.stack(losses)
+
+
+def debiased_nce(
+    similarity: Tensor,
+    positives: Indices,
+    negatives: Indices,
+    *,
+    temperature: float,
+    tau_plus: float,
+    floor: str = "cosine",
+) -> Tensor:
+    """DCL: as HCL, with the plain sum over the negatives."""
+    losses = []
+    for row, own, others in zip(similarity, positives, negatives, strict=True):
+        loss = row.new_zeros(())
+        if own and others:
+            count = len(others)
+            total = sum(torch.exp(row[j] / temperature) for j in others)
+            positive = [torch.exp(row[p] / temperature) for p in own]
+            mean_positive = sum(positive) / len(own)
+            estimate = (total - tau_plus * count * mean_positive) / (1 - tau_plus)
+            if floor == "cosine":
+                lowest = count * math.exp(-1 / temperature)
+            else:
+                lowest = count * min(math.exp(float(row[j]) / temperature) for j in others)
+            if float(estimate.detach()) < lowest:
+                estimate = torch.full_like(estimate, lowest)
+            loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)
+        losses.append(loss)
+    return torch.stack(losses)
+
+
+# The margins paper
+
+
+def curvature(cosine: float, exponent: float, form: str) -> float:
+    """Eq. 10, ``|(1 - x^c)^(1/c)|`` at ``x = theta / pi``, or what Algorithm 3 prints."""
+    x = math.acos(max(-1.0, min(1.0, cosine))) / math.pi
+    if form == "equation_10":
+        return abs((1 - x**exponent) ** (1 / exponent))
+    return (1 - x) ** (1 / exponent)
+
+
+def margined_cosine(
+    cosine: float, angular: float, subtractive: float, softening: float
+) -> tuple[float, float]:
+    """``cos(theta + m1) - m2`` and its derivative with respect to ``cos(theta)``.
+
+    ``softening`` is added under the root of the sine; 0 is the equation itself.
+    """
+    if not angular:
+        return cosine - subtractive, 1.0
+    sine = math.sqrt(max(1 - cosine**2, 0.0) + softening)
+    value = cosine * math.cos(angular) - sine * math.sin(angular)
+    return value - subtractive, math.cos(angular) + math.sin(angular) * cosine / sine
+
+
+def margin_nce(
+    similarity: Tensor,
+    positives: Indices,
+    negatives: Indices,
+    *,
+    temperature: float,
+    angular: float = 0.0,
+    subtractive: float = 0.0,
+    emphasis: float = 1.0,
+    curvature_exponent: float | None = None,
+    curvature_form: str = "equation_10",
+    ratio: str | None = None,
+    attenuation: float = 0.0,
+    attenuation_scope: str = "row",
+    softening: float = 1e-7,
+) -> tuple[Tensor, Tensor]:
+    """The loss of each anchor, (N,), and its gradient with respect to the cosines, (N, M).
+
+    The base is ``L = mean_p(-d_p) + log sum_k exp(d_k)`` with ``dL/dd_k = q_k - [k = p] / P``; each
+    effect multiplies the gradient of the positives or of the row.
+    """
+    losses = torch.zeros(len(similarity), dtype=torch.float64)
+    gradient = torch.zeros(similarity.shape, dtype=torch.float64)
+    for i, (own, others) in enumerate(zip(positives, negatives, strict=True)):
+        if not own:
+            continue
+        s = [float(x) for x in similarity[i]]
+        plain = {j: s[j] / temperature for j in own + others}
+        slope = {j: 1 / temperature for j in own + others}
+        margined = dict(plain)
+        for p in own:
+            value, derivative = margined_cosine(s[p], angular, subtractive, softening)
+            margined[p] = value / temperature
+            if ratio is None:
+                slope[p] = derivative / temperature
+        row_weight = 1.0
+        positive_weight = {p: emphasis for p in own}
+        if curvature_exponent is not None:
+            for p in own:
+                positive_weight[p] *= curvature(s[p], curvature_exponent, curvature_form)
+        if ratio is not None:
+            r = sum(map(math.exp, plain.values())) / sum(map(math.exp, margined.values()))
+            if ratio == "row":
+                row_weight *= r
+            else:
+                positive_weight = {p: w * r for p, w in positive_weight.items()}
+            margined = plain
+        if attenuation:
+            total = sum(map(math.exp, plain.values()))
+            q = sum(math.exp(plain[p]) for p in own) / total
+            weight = 100.0 if attenuation * q >= 0.99 else 1 / (1 - attenuation * q)
+            if attenuation_scope == "row":
+                row_weight *= weight
+            else:
+                positive_weight = {p: w * weight for p, w in positive_weight.items()}
+        total = sum(map(math.exp, margined.values()))
+        losses[i] = math.log(total) - sum(margined[p] for p in own) / len(own)
+        for j, logit in margined.items():
+            by_logit = math.exp(logit) / total
+            if j in own:
+                by_logit = positive_weight[j] * (by_logit - 1 / len(own))
+            gradient[i, j] = row_weight * by_logit * slope[j]
+    return losses, gradient
+
+
+# The support vector machines of MMCL
+
+
+def kernel_value(cosine: Tensor | float, kernel: str, gamma: float, offset: float = 0.0) -> Tensor:
+    """Of two unit vectors, whose squared distance is ``2 - 2 cos``."""
+    cosine = torch.as_tensor(cosine, dtype=torch.float64)
+    if kernel == "rbf":
+        return torch.exp(-gamma * (2 - 2 * cosine))
+    if kernel == "linear":
+        return cosine
+    return torch.tanh(gamma * cosine + offset)
+
+
+def dual_matrix(
+    kernel: np.ndarray, positive: int, others: list[int], ridge: float, unit_diagonal: bool
+) -> np.ndarray:
+    """Proposition 1's Delta plus the ridge, for one anchor."""
+    first = 1.0 if unit_diagonal else kernel[positive, positive]
+    delta = np.zeros((len(others), len(others)))
+    for a, j in enumerate(others):
+        for b, k in enumerate(others):
+            delta[a, b] = first + kernel[j, k] - kernel[j, positive] - kernel[positive, k]
+            if j == k:
+                delta[a, b] += ridge
+    return delta
+
+
+def dual_closed_form(delta: np.ndarray, cost: float) -> np.ndarray:
+    twos = torch.full((len(delta),), 2.0, dtype=torch.float64)
+    return torch.linalg.solve(torch.from_numpy(delta), twos).clamp(0, cost).numpy()
+
+
+def dual_exact(delta: np.ndarray, cost: float) -> np.ndarray:
+    """``min a' Delta a / 2 - 2 1'a`` in the box, as bounded least squares on the factor."""
+    factor = np.linalg.cholesky(delta)
+    target = scipy.linalg.solve_triangular(factor, np.full(len(delta), 2.0), lower=True)
+    solution = scipy.optimize.lsq_linear(
+        factor.T, target, bounds=(0, cost), method="bvls", tol=1e-14, max_iter=10 * len(delta)
+    )
+    return np.asarray(solution.x)
+
+
+def dual_projected_gradient(
+    delta: np.ndarray, start: np.ndarray, cost: float, steps: int, step_size: float
+) -> np.ndarray:
+    alpha = start.copy()
+    for _ in range(steps):
+        gradient = delta @ alpha - 2
+        for j in range(len(alpha)):
+            alpha[j] = min(max(alpha[j] - step_size * gradient[j], 0.0), cost)
+    return alpha
+
+
+Solve = Callable[[np.ndarray], np.ndarray]
+
+
+def dual_weights(
+    among: Tensor,
+    positives: Indices,
+    negatives: Indices,
+    solve: Solve,
+    *,
+    gamma: float,
+    ridge: float,
+    kernel: str = "rbf",
+    offset: float = 0.0,
+    unit_diagonal: bool = False,
+) -> Tensor:
+    """(N, M): dual variables at the negatives, minus their sum at the positive, from (M, M)."""
+    values = kernel_value(among.detach(), kernel, gamma, offset).numpy()
+    weights = torch.zeros(len(positives), len(among), dtype=torch.float64)
+    for i, (own, others) in enumerate(zip(positives, negatives, strict=True)):
+        if not others:
+            continue
+        for p in own:
+            delta = dual_matrix(values, p, others, ridge, unit_diagonal and kernel != "rbf")
+            for j, alpha in zip(others, solve(delta), strict=True):
+                weights[i, j] += alpha / len(own)
+                weights[i, p] -= alpha / len(own)
+    return weights
+
+
+def max_margin(
+    layout: Layout,
+    solve: Solve | None = None,
+    *,
+    gamma: float = 0.5,
+    cost: float = 100.0,
+    ridge: float = 0.1,
+    kernel: str = "rbf",
+    offset: float = 0.0,
+    unit_diagonal: bool = False,
+) -> Tensor:
+    """``sum_j alpha_j K(c_j, a) - (sum_j alpha_j) K(c_p, a)``, (N,); closed form by default."""
+    weights = dual_weights(
+        cosines(layout.candidate.detach(), layout.candidate.detach()),
+        layout.positives,
+        layout.negatives,
+        solve or (lambda delta: dual_closed_form(delta, cost)),
+        gamma=gamma,
+        ridge=ridge,
+        kernel=kernel,
+        offset=offset,
+        unit_diagonal=unit_diagonal,
+    )
+    values = kernel_value(cosines(layout.anchor, layout.candidate), kernel, gamma, offset)
+    return torch.stack(
+        [
+            sum((w * k for w, k in zip(ws, ks, strict=True)), torch.zeros((), dtype=ks.dtype))
+            for ws, ks in zip(weights, values, strict=True)
+        ]
+    )
+
+
+# Penalties
+
+
+def distance_polarization(
+    similarity: Tensor, chosen: Indices, *, lower: float, upper: float, reduction: str
+) -> Tensor:
+    """``|min((D - d+) (D - d-), 0)|`` with ``D = (1 - cos) / 2`` over chosen pairs, a scalar."""
+    total = similarity.new_zeros(())
+    for row, others in zip(similarity, chosen, strict=True):
+        for j in others:
+            distance = (1 - row[j]) / 2
+            product = (distance - lower) * (distance - upper)
+            if float(product.detach()) < 0:
+                total = total - product
+    if reduction == "mean":
+        return total / max(1, sum(map(len, chosen)))
+    return total / len(similarity) if reduction == "anchor_sum" else total
+
+
+def low_rank_paper(
+    matrix: Tensor, features: Tensor, *, norm: str, alpha: float, unit_features: bool = False
+) -> Tensor:
+    """``mean_i |L'L f_i - f_i|^2 + alpha |L|``."""
+    total = matrix.new_zeros(())
+    for row in features:
+        feature = unit(row) if unit_features else row
+        difference = matrix.T @ (matrix @ feature) - feature
+        total = total + sum(d * d for d in difference) / len(features)
+    if norm == "l21":
+        for column in matrix.T:
+            total = total + alpha * sum(x * x for x in column).sqrt()
+    elif norm == "nuclear":
+        smaller = matrix @ matrix.T if len(matrix) <= matrix.shape[1] else matrix.T @ matrix
+        total = total + alpha * sum(v.sqrt() for v in torch.linalg.eigvalsh(smaller))
+    return total
+
+
+def low_rank_authors(matrix: Tensor, views: Sequence[Tensor]) -> Tensor:
+    """Per view the Frobenius norm of unit features minus unit reconstructions, over B."""
+    total = matrix.new_zeros(())
+    for view in views:
+        squares = matrix.new_zeros(())
+        for row in view:
+            feature = unit(row)
+            squares = squares + (feature - unit(matrix.T @ (matrix @ feature))).square().sum()
+        total = total + squares.sqrt() / len(view)
+    return total
+
+
+def reduced_matrix(matrix: Tensor, dimensions: int, selection: str) -> Tensor:
+    """L with all but some columns zero, or projected on its largest right singular vectors."""
+    if selection == "svd":
+        _, vectors = torch.linalg.eigh(matrix.T @ matrix)
+        kept = vectors[:, -dimensions:]
+        return matrix @ kept @ kept.T
+    if selection == "columns":
+        order = sorted(range(matrix.shape[1]), key=lambda h: -float(matrix[:, h].norm()))
+    else:
+        order = list(scipy.linalg.qr(matrix.numpy(), pivoting=True)[2])
+    reduced = torch.zeros_like(matrix)
+    for h in order[:dimensions]:
+        reduced[:, h] = matrix[:, h]
+    return reduced

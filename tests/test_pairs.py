@@ -1,0 +1,106 @@
+import pytest
+import torch
+from torch import Tensor
+
+from shared import Pairs, context_window, cosine, inner_product, local_global, query_key, two_views
+from shared.pairs import unit_rows
+from tests import layouts, reference
+
+
+def indices(mask: Tensor) -> reference.Indices:
+    return [row.nonzero().flatten().tolist() for row in mask]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+@pytest.mark.parametrize("name", layouts.MAKERS)
+def test_builders_choose_the_pairs_of_their_twins(name: str, size: int) -> None:
+    case = layouts.make(name, size)
+    pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
+    assert torch.equal(pairs.anchor, layout.anchor)
+    assert torch.equal(pairs.candidate, layout.candidate)
+    assert indices(pairs.positive) == layout.positives
+    assert indices(pairs.negative) == layout.negatives
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("name", layouts.MAKERS)
+def test_indices_list_positives_and_outsiders(name: str, size: int) -> None:
+    case = layouts.make(name, size)
+    pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
+    everyone = range(len(layout.candidate))
+    outsiders = [[j for j in everyone if j not in others] for others in layout.negatives]
+    for found, expected in ((pairs.positives(), layout.positives), (pairs.outsiders(), outsiders)):
+        listed = [sorted(j for j in row if j >= 0) for row in found.tolist()]
+        assert listed == expected
+
+
+def test_one_positive_and_all_other_instances_are_negatives() -> None:
+    rows = torch.randn(5, 3)
+    assert two_views(rows, rows).negative.sum(1).tolist() == [8] * 10
+    assert two_views(rows, rows, anchors="second").negative.sum(1).tolist() == [8] * 5
+    assert query_key(rows, rows).negative.sum(1).tolist() == [4] * 5
+    assert query_key(rows, rows, torch.randn(7, 3)).negative.sum(1).tolist() == [11] * 5
+
+
+def test_anchor_and_candidate_are_one_tensor_where_they_can_be() -> None:
+    rows = torch.randn(4, 3)
+    pairs = two_views(rows, rows)
+    assert pairs.anchor is pairs.candidate
+
+
+def test_builders_reject_what_does_not_fit() -> None:
+    with pytest.raises(ValueError, match=r"\(3, 2\) and \(4, 2\)"):
+        two_views(torch.zeros(3, 2), torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="one row per instance"):
+        query_key(torch.zeros(3, 2), torch.zeros(3, 5))
+    with pytest.raises(ValueError, match="reach is at least 1; got 0"):
+        context_window(torch.zeros(3, 2), torch.zeros(3, 2), 0)
+    with pytest.raises(ValueError, match="anchors is 'both' or 'second'; got 'first'"):
+        two_views(torch.zeros(3, 2), torch.zeros(3, 2), anchors="first")  # type: ignore[arg-type]
+    with pytest.raises(IndexError):
+        local_global(torch.zeros(2, 2), torch.zeros(3, 2), torch.tensor([0, 3]))
+
+
+def test_pairs_rejects_masks_of_wrong_shape_or_type() -> None:
+    rows, mask = torch.zeros(3, 2), torch.zeros(3, 3, dtype=torch.bool)
+    with pytest.raises(ValueError, match=r"negative is a bool mask of shape \(3, 3\); got"):
+        Pairs(rows, rows, mask, mask[:2])
+    with pytest.raises(ValueError, match=r"positive is a bool mask .* torch.float32"):
+        Pairs(rows, rows, mask.float(), mask)
+    with pytest.raises(ValueError, match="are matrices"):
+        Pairs(rows[0], rows, mask, mask)
+
+
+def test_similarities_are_those_of_the_loops() -> None:
+    generator = torch.Generator().manual_seed(3)
+    anchor = torch.randn(4, 3, generator=generator, dtype=torch.float64)
+    candidate = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(cosine(anchor, candidate), reference.cosines(anchor, candidate))
+    torch.testing.assert_close(cosine(anchor, anchor), reference.cosines(anchor, anchor))
+    by_hand = [[sum(a * c for a, c in zip(x, y, strict=True)) for y in candidate] for x in anchor]
+    torch.testing.assert_close(
+        inner_product(anchor, candidate), torch.tensor(by_hand, dtype=torch.float64)
+    )
+
+
+def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient() -> None:
+    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
+    similarity = cosine(rows, rows)
+    torch.testing.assert_close(
+        similarity, torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    )
+    similarity.sum().backward()
+    assert torch.isfinite(rows.grad).all()
+
+
+def test_length_does_not_matter_to_a_cosine() -> None:
+    rows = torch.randn(5, 3, dtype=torch.float64)
+    torch.testing.assert_close(cosine(rows, rows), cosine(7 * rows, 0.01 * rows))
+
+
+def test_gradients_of_similarities() -> None:
+    rows = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+    other = torch.randn(4, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(cosine, (rows, other))
+    assert torch.autograd.gradcheck(lambda x: cosine(x, x), (rows,))
+    assert torch.autograd.gradcheck(unit_rows, (rows,))

@@ -1,0 +1,152 @@
+import dataclasses
+import importlib
+from pathlib import Path
+
+import pytest
+from toy.tables import BETTER, CLAIM, PLAIN, PUBLISHED, TABLES
+from toy.train import Config
+
+from shared.errors import UserError
+from shared.tables import (
+    TIERS,
+    Claim,
+    Column,
+    Published,
+    Row,
+    Table,
+    Value,
+    canonical,
+    canonical_json,
+    changed,
+    load_published,
+    slug,
+)
+
+ROOT = Path(__file__).resolve().parents[1]
+DOMAINS = [file.parent.name for file in sorted(ROOT.glob("*/tables.py"))]
+DOMAINS.remove("shared")
+TABLE = TABLES["toy"][0]
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_table_of_every_domain_builds(domain: str) -> None:
+    tables = importlib.import_module(f"{domain}.tables").TABLES
+    assert tables
+    for paper, some in tables.items():
+        for table in some:
+            assert (table.domain, table.paper) == (domain, paper)
+            for tier in TIERS:
+                cells = table.cells(tier)
+                assert len({cell.address for cell in cells}) == len(cells) > 0
+                assert len(canonical_json([cell.config for cell in cells])) > 0
+                assert {cell.config.seed for cell in cells} == set(table.seeds[tier])
+
+
+def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
+    cells = TABLE.cells("paper")
+    assert [cell.address for cell in cells[:4]] == [
+        "toy/toy/table-1/plain/left/seed-0",
+        "toy/toy/table-1/plain/left/seed-1",
+        "toy/toy/table-1/plain/left/seed-2",
+        "toy/toy/table-1/plain/right/seed-0",
+    ]
+    by_address = {cell.address: cell.config for cell in cells}
+    assert by_address["toy/toy/table-1/plain/right/seed-2"] == Config(offset=1.0, seed=2)
+    assert by_address["toy/toy/table-1/better/right/seed-0"].offset == 2.0  # the row overrides
+    short = TABLE.cells("short")[0]
+    assert short.address == "short/toy/toy/table-1/plain/left/seed-0"
+    assert short.config.steps == 2
+    smoke = TABLE.cells("smoke")
+    assert [cell.column for cell in smoke] == ["embedded sample"] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"rows": (Row("plain", {"stesp": 1}, "plain"), BETTER)}, "unknown key 'stesp'; known"),
+        ({"columns": (Column("left", {"of": 1}), Column("right"))}, "unknown key 'of'"),
+        ({"short": {"stepz": 2}}, "unknown key 'stepz'"),
+        ({"rows": (PLAIN, Row("Plain!"), BETTER)}, "two rows share one address"),
+        ({"columns": (Column("left"), Column("LEFT"), Column("right"))}, "two columns share"),
+        ({"rows": (PLAIN,)}, r"published rows without a cell: \['better'\]"),
+        ({"columns": (Column("left"),)}, r"published columns without a cell: \['right'\]"),
+        ({"rows": (PLAIN, BETTER, Row("x", published="y"))}, "no published row 'y'"),
+        ({"protocol": "toy-v2"}, "protocol 'toy-v2' is not the configuration's 'toy-v1'"),
+        ({"claims": (Claim("", "best", "plain", ("left",), 1.0),)}, "undeclared rows"),
+        ({"claims": (Claim("", "better", "plain", ("up",), 1.0),)}, "undeclared columns"),
+    ],
+)
+def test_a_mistake_in_a_declaration_is_an_error(change: dict[str, object], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        dataclasses.replace(TABLE, **change)
+
+
+def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
+    assert len(TABLE.cells("paper", row="PLAIN", column="Left", seeds=(9,))) == 1
+    with pytest.raises(UserError, match="row 'worse' is not declared; declared are: 'plain'"):
+        TABLE.cells("paper", row="worse")
+    with pytest.raises(UserError, match="column 'middle' is not declared"):
+        TABLE.cells("paper", column="middle")
+
+
+def test_canonical_form() -> None:
+    def function() -> None: ...
+
+    value = {"b": (1, 2.5), "a": function, "c": CLAIM}
+    assert canonical(value)["a"] == "function"
+    assert canonical(value)["b"] == [1, 2.5]
+    assert canonical(value)["c"]["columns"] == ["left", "right"]
+    assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'
+    with pytest.raises(TypeError, match="cannot stand in a configuration"):
+        canonical({"x": object()})
+
+
+def test_changed_keeps_the_original() -> None:
+    config = Config()
+    assert changed(config, {"steps": 9}, "here").steps == 9
+    assert config.steps == 3
+    with pytest.raises(ValueError, match="here: unknown key 'step'"):
+        changed(config, {"step": 9}, "here")
+
+
+def test_slug() -> None:
+    assert slug("CLLR, l2,1") == "cllr-l2-1"
+    assert slug("GraphCL + DP, mean") == "graphcl-dp-mean"
+    assert slug("  REDDIT-BINARY ") == "reddit-binary"
+
+
+def test_published_value() -> None:
+    assert PUBLISHED.value("plain", "left") == Value(1.0, 0.1)
+    assert PUBLISHED.value("better", "right") is None
+    assert PUBLISHED.value("worse", "left") is None
+    assert isinstance(PUBLISHED, Published)
+
+
+def test_load_published(tmp_path: Path) -> None:
+    file = tmp_path / "paper.toml"
+    text = """
+        paper = "A paper"
+        [t]
+        label = "Table 1"
+        title = "Things"
+        statistic = "mean"
+        columns = ["a", "b"]
+        [t.rows.x]
+        mean = [1.5, nan]
+        std = [nan, nan]
+        """
+    file.write_text(text)
+    published = load_published(file, "t")
+    assert published.source == "A paper, Table 1"
+    assert published.rows == {"x": (Value(1.5, None), None)}
+    file.write_text(text.replace("mean = [1.5, nan]", "mean = [1.5]"))
+    with pytest.raises(ValueError, match="t: x: not one number per column"):
+        load_published(file, "t")
+    file.write_text(text.replace("title", "titel"))
+    with pytest.raises(ValueError, match="t: missing key 'title'"):
+        load_published(file, "t")
+
+
+def test_the_table_type_checks_itself_when_made() -> None:
+    assert isinstance(TABLE, Table)
+    assert TABLE.address == "toy/toy/table-1"
