@@ -62,8 +62,8 @@ def run(config: Config, run: Run) -> dict[str, object]:
         run.progress(epoch + 1, config.epochs, "pretraining")
 
     run.progress(config.epochs, config.epochs, config.protocol)
-    features = evaluated_features(config, encoder, criterion, graphs)
-    return svm_ten_fold(features, graphs.y.numpy(), config.fold_seed, run.workers)
+    embeddings = evaluated_features(config, encoder, criterion, graphs)
+    return svm_ten_fold(embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
 
 
 def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, Graphs]]:
@@ -113,7 +113,9 @@ def evaluated_features(
     config: Config, encoder: Encoder, criterion: Criterion, graphs: Graphs
 ) -> np.ndarray:
     """What the protocol scores, (G, H): the encoder's features, under CLLR's L if there is one."""
-    features = embed(encoder, graphs, self_loops=config.authors_augmentation)
+    if config.authors_augmentation:
+        graphs = add_self_loops_but_last(graphs)
+    features = embed(encoder, graphs)
     projection = criterion.projection
     if projection is None:
         return features
