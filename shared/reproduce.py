@@ -32,7 +32,9 @@ from shared.data import MissingData, data_root
 from shared.errors import UserError
 from shared.runs import (
     INTERRUPTED,
+    Conflict,
     Interrupted,
+    Locked,
     Record,
     Run,
     check_config,
@@ -222,8 +224,7 @@ def measure(
         if record is not None:
             records.append(record)
         elif cell.address not in status:
-            failure = read_failure(folder)
-            status[cell.address] = f"failed: {failure}" if failure else "not run"
+            status[cell.address] = read_failure(folder) or report.NOT_RUN
     if results:  # of two records that count for one cell, the report takes the later: the local
         records = [*report.read_records(places.results), *records]
     return report.measure(table, tier, records, status)
@@ -277,7 +278,8 @@ class _Pool:
                         message = ready.recv()
                     except EOFError:
                         process.join()
-                        message = ("failed", f"its process ended with code {process.exitcode}")
+                        code = process.exitcode
+                        message = ("failed", "", f"failed: its process ended with code {code}")
                     if message[0] == "progress":
                         show(cell, message)
                         continue
@@ -291,15 +293,15 @@ class _Pool:
                         self.interrupted = True
                     elif message[0] != "done":
                         outcomes[cell.address] = message[-1]
-                        if message[0] == "failed":
+                        if message[0] != "refused":  # a refused folder belongs to another run
                             self._note(cell, message)
                     show(cell, message)
         return outcomes
 
     def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
-        trace = message[1] if len(message) > 2 else ""
+        _, trace, why = message
         with contextlib.suppress(OSError):  # a full disk is the failure already reported
-            record_failure(self.places.runs / cell.address, message[-1], trace)
+            record_failure(self.places.runs / cell.address, why, trace)
 
     def _fetch(self, cell: Cell, name: str) -> bool:
         """Try once to fetch a dataset that a cell misses."""
@@ -391,16 +393,17 @@ def _work(cell: Cell, places: Places, workers: int, pipe: Connection) -> None:
     except Interrupted:
         message = ("interrupted",)
     except MissingData as error:
-        message = ("missing", error.name, f"data missing; fetch it with: {error.command}")
-    except UserError as error:
+        why = f"{report.NOT_RUN}: data missing; fetch it with: {error.command}"
+        message = ("missing", error.name, why)
+    except (Locked, Conflict) as error:
         message = ("refused", str(error))
     except OSError as error:
-        message = ("failed", traceback.format_exc(), _describe_os_error(error))
-    except FloatingPointError as error:
-        message = ("failed", traceback.format_exc(), str(error))
+        message = ("failed", traceback.format_exc(), f"failed: {_describe_os_error(error)}")
+    except (UserError, FloatingPointError) as error:
+        message = ("failed", traceback.format_exc(), f"failed: {error}")
     except Exception as error:
-        trace = traceback.format_exc()
-        message = ("failed", trace, f"{type(error).__name__}: {error}".splitlines()[0])
+        why = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+        message = ("failed", traceback.format_exc(), why)
     with contextlib.suppress(OSError):  # the parent is gone; the files say it all
         pipe.send(message)
 
@@ -534,7 +537,7 @@ def _data(domain: str, dataset: str | None, places: Places) -> int:
             print(f"{name}: ready in {places.data} ({time.monotonic() - started:.1f} s)")
         except UserError as error:
             failed += 1
-            print(f"{name}: {error}", file=sys.stderr)
+            print(error, file=sys.stderr)
     return 1 if failed else 0
 
 

@@ -4,7 +4,7 @@
     environment.json   commit, command, versions, hardware, hashes of the data
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state
-    failure.json       why the last attempt failed; gone once the run is done
+    failure.json       why the last attempt gave no result; gone once the run is done
     result.json        metrics; its existence means done
 
 Every file is written beside its target, flushed to disk, and moved over it, so that a process
@@ -304,16 +304,16 @@ def read_record(folder: Path, address: str) -> Record | None:
     return Record(address, config, environment_, result)
 
 
-def record_failure(folder: Path, text: str, trace: str) -> None:
-    """Note why an attempt failed, for the table and for whoever looks into it."""
-    content = {"error": text, "traceback": trace, "time": now()}
+def record_failure(folder: Path, why: str, trace: str) -> None:
+    """Note why an attempt gave no result, for the table and for whoever looks into it."""
+    content = {"why": why, "traceback": trace, "time": now()}
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
 
 
 def read_failure(folder: Path) -> str | None:
-    """Why the last attempt failed; None if it did not."""
+    """Why the last attempt gave no result; None if nothing kept it from one."""
     file = folder / "failure.json"
-    return str(_read_json(file)["error"]) if file.exists() else None
+    return str(_read_json(file)["why"]) if file.exists() else None
 
 
 @contextlib.contextmanager

@@ -232,7 +232,7 @@ def margin_nce(
     for i, (own, others) in enumerate(zip(positives, negatives, strict=True)):
         if not own:
             continue
-        s = [float(x) for x in similarity[i]]
+        s = similarity[i].tolist()
         plain = {j: s[j] / temperature for j in own + others}
         slope = {j: 1 / temperature for j in own + others}
         margined = dict(plain)

@@ -110,9 +110,9 @@ def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path) -> None:
         ("killed", "its process ended with code -9"),
     ):
         failure = json.loads((cells / row / "left/seed-0/failure.json").read_text())
-        assert failure["error"] == text
-        assert f"{row}/left/seed-0: {text}" in err
-    missing = "data missing; fetch it with: ./reproduce.sh data toy --dataset toys"
+        assert failure["why"] == f"failed: {text}"
+        assert f"{row}/left/seed-0: failed: {text}" in err
+    missing = "not run: data missing; fetch it with: ./reproduce.sh data toy --dataset toys"
     assert f"lacks-data/left/seed-0: {missing}" in err
     assert "fetching toys failed: toys: download failed" in out
     assert missing in " ".join(out.split())

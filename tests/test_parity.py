@@ -1,0 +1,94 @@
+"""Values and gradients of the authors' own programs; see parity/README.md."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import shared
+
+FOLDER = Path(__file__).with_name("parity")
+CASES: list[Any] = [
+    pytest.param(case, id=f"{path.stem}-{place}-{case['loss']}")
+    for path in sorted(FOLDER.glob("*.json"))
+    for place, case in enumerate(json.loads(path.read_text()))
+]
+
+
+def mean_loss(case: dict[str, Any], first: Tensor, second: Tensor, core: Any = shared) -> Tensor:
+    """The case's loss by the core (or a copy of it): the mean over anchors."""
+    settings, name = case["settings"], case["loss"]
+    if name == "graphcl_nce":
+        pairs = core.query_key(first, second)
+        return core.info_nce(
+            pairs,
+            core.cosine(first, second),
+            temperature=settings["temperature"],
+            positive_in_denominator=False,
+        ).mean()
+    if name == "max_margin":
+        assert settings["layout"] == "two_views, negatives of the first view only"
+        assert settings["solver"] == "closed form"
+        assert settings["kernel"] == "rbf exp(-|x-y|^2/gamma)"
+        return core.max_margin(
+            core.query_key(second, first),
+            core.inner_product(second, first),
+            gamma=1 / settings["gamma"],
+            cost=settings["cost"],
+            ridge=settings["ridge"],
+        ).mean()
+    assert settings["layout"] == "two_views"
+    losses: dict[str, Callable[..., Tensor]] = {
+        "info_nce": core.info_nce,
+        "debiased_nce": core.debiased_nce,
+        "hard_nce": core.hard_nce,
+    }
+    pairs = core.two_views(first, second)
+    numbers = {key: number for key, number in settings.items() if key != "layout"}
+    similarity = core.inner_product(pairs.anchor, pairs.candidate)
+    return losses[name](pairs, similarity, **numbers).mean()
+
+
+def check(case: dict[str, Any], core: Any = shared) -> None:
+    first = torch.tensor(case["first"], dtype=torch.float64, requires_grad=True)
+    second = torch.tensor(case["second"], dtype=torch.float64, requires_grad=True)
+    value = mean_loss(case, first, second, core)
+    assert float(value.detach()) == pytest.approx(case["value"], rel=1e-12, abs=1e-12)
+    for got, expected in zip(
+        torch.autograd.grad(value, (first, second)),
+        (case["grad_first"], case["grad_second"]),
+        strict=True,
+    ):
+        torch.testing.assert_close(
+            got, torch.tensor(expected, dtype=torch.float64), rtol=1e-10, atol=1e-10
+        )
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_value_and_gradients_are_those_of_the_authors_program(case: dict[str, Any]) -> None:
+    check(case)
+
+
+def test_the_cases_are_there_and_can_fail() -> None:
+    assert len(CASES) >= 15
+    assert {case.values[0]["loss"] for case in CASES} >= {
+        "info_nce",
+        "debiased_nce",
+        "hard_nce",
+        "graphcl_nce",
+        "max_margin",
+    }
+    case = dict(CASES[0].values[0])
+    with pytest.raises(AssertionError):
+        check({**case, "value": case["value"] * (1 + 1e-11)})
+    moved = [[x + 1e-8 for x in row] for row in case["grad_second"]]
+    with pytest.raises(AssertionError):
+        check({**case, "grad_second": moved})
+    doubled = SimpleNamespace(**{**vars(shared), "info_nce": lambda *a, **k: 2 * shared.info_nce(*a, **k)})
+    with pytest.raises(AssertionError):
+        check(case, doubled)
