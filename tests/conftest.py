@@ -2,6 +2,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+
+# The tests' matrices are small: a second thread would only wait, badly so on a busy machine.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

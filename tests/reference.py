@@ -143,7 +143,7 @@ def hard_nce(
             positive = [torch.exp(row[p] / temperature) for p in own]
             mean_positive = sum(positive) / len(own)
             estimate = (reweighted - tau_plus * count * mean_positive) / (1 - tau_plus)
-            lowest = -1 / temperature if floor == "cosine" else min(float(s) for s in scores)
+            lowest = -1 / temperature if floor == "cosine" else min(float(s.detach()) for s in scores)
             if float(estimate.detach()) < count * math.exp(lowest):
                 estimate = torch.full_like(estimate, count * math.exp(lowest))
             loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)
@@ -173,7 +173,7 @@ def debiased_nce(
             if floor == "cosine":
                 lowest = count * math.exp(-1 / temperature)
             else:
-                lowest = count * min(math.exp(float(row[j]) / temperature) for j in others)
+                lowest = count * min(math.exp(float(row[j].detach()) / temperature) for j in others)
             if float(estimate.detach()) < lowest:
                 estimate = torch.full_like(estimate, lowest)
             loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)

@@ -1,0 +1,550 @@
+"""Would a wrong formula be noticed? The core is spoilt in one place at a time.
+
+Every mutation replaces a piece of source text that occurs exactly once; the spoilt modules are
+loaded beside the real ones, and a compact battery of comparisons with the loop twins and the
+authors' programs has to reject them. A piece of text that is gone fails its test: the list has to
+follow the source.
+"""
+
+import functools
+import json
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shared import distributed
+from tests import layouts, reference, test_parity
+
+SHARED = Path(distributed.__file__).parent
+MODULES = ("pairs", "margins", "svm", "losses", "penalties", "projection")  # in order of imports
+
+# What stops a spoilt core: a figure that differs, an operation that fails, a warning that is missing.
+REJECTIONS = (
+    AssertionError,
+    ArithmeticError,
+    LookupError,
+    RuntimeError,
+    RuntimeWarning,
+    pytest.fail.Exception,
+)
+
+# (module, text, its replacement)
+MUTATIONS: list[tuple[str, str, str]] = [
+    # who is compared with whom
+    ("pairs", "negative[row, own] = False", "pass"),
+    ("pairs", "(own + total) % (2 * total)", "(own + total - 1) % (2 * total)"),
+    ("pairs", "distance <= reach", "distance < reach"),
+    ("pairs", "(distance > 0) & ~positive", "~positive"),
+    ("pairs", "positive &= document", "positive |= document"),
+    ("pairs", "vector_norm(rows, dim=1, keepdim=True)", "vector_norm(rows, dim=0, keepdim=True)"),
+    ("pairs", "torch.where(length > 0, length, 1.0)", "length"),
+    # info_nce and what all share
+    ("losses", "total[:, None] - score", "total[:, None] + score"),
+    (
+        "losses",
+        "masks = (pairs.negative, pairs.positive) if positive_in_denominator",
+        "masks = (pairs.negative,) if positive_in_denominator",
+    ),
+    (
+        "losses",
+        "if positive_in_denominator else (pairs.negative,)",
+        "if positive_in_denominator else (pairs.negative, pairs.positive)",
+    ),
+    ("losses", "_lift(similarity), 1 / temperature", "_lift(similarity), temperature"),
+    (
+        "losses",
+        "torch.where(present, loss, 0.0).sum(1) / present.sum(1).clamp(min=1)",
+        "torch.where(present, loss, 0.0).sum(1)",
+    ),
+    ("losses", "total_gradient * ctx.scale", "total_gradient"),
+    ("losses", "picked_gradient * ctx.pick_scale", "picked_gradient"),
+    ("losses", "torch.where(total == -math.inf, math.inf, total)", "total"),
+    ("losses", "gradient.scatter_add_(1", "gradient.scatter_(1"),
+    ("losses", "block.masked_fill_(_excluded(tuple(masks), rows), 0.0)", "pass"),
+    ("losses", "* pick_scale\n", "* scale\n"),
+    ("losses", "allowed = allowed | mask[rows]", "allowed = allowed & mask[rows]"),
+    # debiased and hard
+    ("losses", "similarity, (1 + beta) / temperature", "similarity, beta / temperature"),
+    ("losses", "similarity, beta / temperature", "similarity, 2 * beta / temperature"),
+    ("losses", "scale_gradient(log_sum, 1 / (1 + beta))", "log_sum"),
+    ("losses", "log_weights.detach()", "log_weights"),
+    ("losses", "if detach_weights:", "if not detach_weights:"),
+    ("losses", "log_sum - log_weights + log_count", "log_sum - log_weights"),
+    ("losses", "log_count - 1 / temperature", "log_count + 1 / temperature"),
+    ("losses", "log_count + lowest / temperature", "lowest / temperature"),
+    ("losses", "masked_fill(~pairs.negative, math.inf).amin(1)", "amin(1)"),
+    ("losses", "math.log(tau_plus) - log_sum", "math.log1p(-tau_plus) - log_sum"),
+    ("losses", "- math.log1p(-tau_plus)", "- math.log(tau_plus)"),
+    ("losses", "log_positive + log_count + math", "log_positive + math"),
+    ("losses", "log_positive - present.sum(1)", "log_positive + present.sum(1)"),
+    ("losses", "torch.log(-torch.expm1(excess))", "torch.log1p(torch.exp(excess))"),
+    (
+        "losses",
+        "torch.where(log_negatives > log_floor, log_negatives, log_floor)",
+        "log_negatives",
+    ),
+    ("losses", "torch.where(count > 0, log_negatives, -math.inf)", "log_negatives"),
+    ("losses", "_softplus(log_negatives[:, None] - score)", "_softplus(score - log_negatives[:, None])"),
+    ("losses", "torch.logaddexp(x, torch.zeros_like(x))", "torch.logaddexp(x, torch.ones_like(x))"),
+    # margins
+    ("losses", "weight = weight[:, None]\n        margined = similarity\n", "weight = weight[:, None]\n"),
+    ("losses", "torch.where(pairs.positive, emphasised, margined)", "emphasised"),
+    ("losses", "positive_weight: Tensor | float = emphasis", "positive_weight: Tensor | float = 1.0"),
+    ("losses", 'if ratio == "row"', 'if ratio == "positive"'),
+    ("losses", 'if attenuation_scope == "row"', 'if attenuation_scope == "positive"'),
+    ("losses", "margined = scale_gradient(margined, row_weight)", "margined = row_weight * margined"),
+    ("margins", "- sine * math.sin(margin)", "+ sine * math.sin(margin)"),
+    ("margins", "similarity * math.cos(margin)", "similarity"),
+    ("margins", "SOFTENING = 1e-7", "SOFTENING = 0.0"),
+    ("margins", "similarity - margin,", "similarity + margin,"),
+    ("margins", "constant + factor * (value - constant)", "factor * value"),
+    ("margins", "(1 - angle**exponent)", "(1 - angle)"),
+    ("margins", "(1 - angle) ** (1 / exponent)", "(1 - angle) ** exponent"),
+    ("margins", "arccos() / math.pi", "arccos()"),
+    ("margins", "similarity.detach().clamp(-1, 1)", "similarity.clamp(-0.999, 0.999)"),
+    ("margins", "plain = _log_denominator(similarity,", "plain = _log_denominator(margined,"),
+    ("margins", "mask = pairs.positive | pairs.negative", "mask = pairs.negative"),
+    ("margins", "1 - alpha *", "1 + alpha *"),
+    ("margins", ".clamp(max=ATTENUATION_CAP)", ""),
+    ("margins", "similarity.detach() / temperature", "similarity / temperature"),
+    # max_margin and its duals
+    ("losses", "offset)).sum(1)", "offset)).mean(1)"),
+    ("svm", "torch.expm1(2 * gamma * (cosines - 1))", "torch.expm1(gamma * (cosines - 1))"),
+    ("svm", "torch.tanh(gamma * cosines + offset)", "torch.tanh(gamma * cosines)"),
+    ("svm", "excess = 1 - points.diagonal()", "excess = points.diagonal() - 1"),
+    ("svm", 'if unit_diagonal and kernel != "rbf"', "if unit_diagonal"),
+    ("svm", "points - mean - mean.T + mean.mean()", "points - mean - mean.T"),
+    ("svm", "matrix.diagonal().add_(ridge)", "matrix.diagonal().add_(2 * ridge)"),
+    ("svm", "inverse - 1 / ((constant + ridge) * size)", "inverse"),
+    ("svm", "1 / size + (centred", "1 + (centred"),
+    ("svm", "(centred * bordered).sum(1)", "(centred * bordered).sum()"),
+    ("svm", "-2 * column / denominator", "-column / denominator"),
+    ("svm", "column -= coefficient", "column -= 0 * coefficient"),
+    ("svm", "denominator + ridge * removed", "denominator - ridge * removed"),
+    ("svm", "bordered[positive, positive] - removed", "bordered[positive, positive] + removed"),
+    ("svm", "outsiders == positive[:, None], -1", "outsiders < 0, -1"),
+    ("svm", "excess, ridge\n            ).clamp(0, cost)", "excess, ridge\n            ).clamp(min=0)"),
+    ("svm", "weights = weights * present[:, None]", "pass"),
+    ("svm", "total /= (positives >= 0)", "total *= (positives >= 0)"),
+    ("svm", "weights.scatter_add(1, positive[:, None], -weights", "weights.scatter_add(1, positive[:, None], weights"),
+    ("svm", "product - product.gather(1, positive[:, None]) + ridge * a", "product + ridge * a"),
+    ("svm", "positive[:, None]) + ridge * a", "positive[:, None])"),
+    ("svm", "product + excess[:, None] * a.sum", "product - excess[:, None] * a.sum"),
+    ("svm", "torch.where(negative, delta(ahead) - 2, 0.0)", "torch.where(negative, delta(ahead) - 1, 0.0)"),
+    ("svm", "(ahead - step * gradient).clamp(0, cost)", "(ahead - step * gradient).clamp(min=0)"),
+    ("svm", "(age - 1) / older", "0 * older"),
+    ("svm", "if exact and count % 50 == 49", "if exact"),
+    # distance polarization
+    ("penalties", "(1 - cosines) / 2", "(1 - cosines)"),
+    ("penalties", "(upper - distance)", "(distance - upper)"),
+    ("penalties", "(upper - distance)).clamp(min=0)", "(upper - distance))"),
+    ("penalties", "return total * len(total)", "return total"),
+    ("penalties", "total * (len(total) /", "total * (2 * len(total) /"),
+    ("penalties", "similarity, pairs.negative\n", "similarity, ~pairs.positive\n"),
+    ("penalties", "pairs.negative | pairs.positive", "pairs.negative"),
+    ("penalties", "~torch.eye(", "torch.ones_like(cosines, dtype=torch.bool) | torch.eye("),
+    ("penalties", "cosines < 1 - 2 * lower", "cosines < 1 - lower"),
+    # the low-rank projection
+    ("projection", "self.reconstruct(every) - every", "self.reconstruct(every) + every"),
+    ("projection", ".square().sum(1).mean()", ".square().mean()"),
+    ("projection", "reconstruction + self.alpha * size", "reconstruction + size"),
+    ("projection", "vector_norm(self.matrix, dim=0)", "vector_norm(self.matrix, dim=1)"),
+    ("projection", 'ord="nuc"', 'ord="fro"'),
+    ("projection", "/ len(view)\n", "\n"),
+    ("projection", "view - unit_rows(self.reconstruct(view))", "view - self.reconstruct(view)"),
+    ("projection", "views = [unit_rows(view) for view in views]", "pass"),
+    ("projection", "vector_norm(matrix, dim=0).topk(dimensions)", "vector_norm(matrix, dim=0).topk(dimensions, largest=False)"),
+    ("projection", "left[:, :dimensions] * values[:dimensions]", "left[:, :dimensions]"),
+    ("projection", "rest -= torch.outer(direction, direction @ rest)", "pass"),
+    ("projection", "if share < COLLAPSED", "if share > COLLAPSED"),
+]
+
+
+def source(module: str) -> str:
+    return (SHARED / f"{module}.py").read_text()
+
+
+def load(changed: dict[str, str]) -> SimpleNamespace:
+    """A second copy of the core's modules, some with another source; the real ones stay put."""
+    real = {name: item for name, item in sys.modules.items() if name.split(".")[0] == "shared"}
+    package = ModuleType("shared")
+    package.__path__ = []
+    try:
+        for name in real:
+            del sys.modules[name]
+        sys.modules["shared"] = package
+        sys.modules["shared.distributed"] = distributed
+        for name in MODULES:
+            module = ModuleType(f"shared.{name}")
+            sys.modules[module.__name__] = module
+            text = changed.get(name) or source(name)
+            exec(compile(text, f"{name}.py", "exec"), vars(module))
+            setattr(package, name, module)
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "shared"]:
+            del sys.modules[name]
+        sys.modules.update(real)
+    names: dict[str, Any] = {}
+    for name in MODULES:
+        names |= vars(getattr(package, name))
+    names["modules"] = package
+    return SimpleNamespace(**names)
+
+
+# The battery: what a copy of the core computes, beside what it has to be
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    compute: Callable[[SimpleNamespace], tuple[Tensor, ...]]
+    expected: tuple[Tensor, ...]
+    tolerance: float = 1e-9
+
+
+def differentiated(value: Tensor, leaves: list[Tensor]) -> tuple[Tensor, ...]:
+    upstream = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype).view(value.shape)
+    return (value.detach(), *layouts.gradients(value, upstream, leaves))
+
+
+NCE: list[tuple[str, dict[str, Any]]] = [
+    ("info_nce", {"temperature": 0.4}),
+    ("info_nce", {"temperature": 0.4, "positive_in_denominator": False}),
+    ("debiased_nce", {"temperature": 0.4, "tau_plus": 0.1}),
+    ("debiased_nce", {"temperature": 0.4, "tau_plus": 0.8}),
+    ("hard_nce", {"temperature": 0.4, "tau_plus": 0.2, "beta": 0.7}),
+    ("hard_nce", {"temperature": 0.4, "tau_plus": 0.2, "beta": 0.7, "detach_weights": True}),
+    ("hard_nce", {"temperature": 0.4, "tau_plus": 0.6, "beta": 0.7, "floor": "minimum"}),
+]
+MARGINS: list[dict[str, Any]] = [
+    {"angular": 0.6, "subtractive": 0.2},
+    {"subtractive": 0.3, "emphasis": 2.0},
+    {"curvature": 0.7},
+    {"curvature": 2.5, "curvature_form": "algorithm_3"},
+    {"angular": 0.5, "ratio": "row"},
+    {"angular": 0.5, "ratio": "positive"},
+    {"attenuation": 0.6},
+    {"attenuation": 0.9, "attenuation_scope": "positive"},
+]
+MACHINES: list[dict[str, Any]] = [
+    {"gamma": 2.0},
+    {"gamma": 0.5, "cost": 0.4},
+    {"kernel": "linear", "ridge": 0.5},
+    {"kernel": "tanh", "gamma": 0.8, "offset": 0.3, "unit_diagonal": True, "ridge": 2.0},
+]
+BANDS: list[dict[str, Any]] = [
+    {"reduction": "anchor_sum", "among": "negatives"},
+    {"reduction": "mean", "among": "all"},
+    {"reduction": "sum", "among": "anchors"},
+]
+
+
+def nce_checks(layout: str) -> list[Check]:
+    case = layouts.make(layout, 5)
+    checks = []
+    for name, numbers in NCE:
+
+        def compute(
+            core: SimpleNamespace, name: str = name, numbers: dict[str, Any] = numbers
+        ) -> tuple[Tensor, ...]:
+            leaves = case.fresh()
+            pairs = case.pairs(leaves, core)
+            similarity = core.cosine(pairs.anchor, pairs.candidate)
+            return differentiated(getattr(core, name)(pairs, similarity, **numbers), leaves)
+
+        leaves = case.fresh()
+        twin = case.layout(leaves)
+        similarity = reference.cosines(twin.anchor, twin.candidate)
+        value = getattr(reference, name)(similarity, twin.positives, twin.negatives, **numbers)
+        checks.append(Check(f"{name} {numbers}", compute, differentiated(value, leaves)))
+    return checks
+
+
+def margin_checks(layout: str) -> list[Check]:
+    case = layouts.make(layout, 5)
+    twin = case.layout(list(case.leaves))
+    similarity = reference.cosines(twin.anchor, twin.candidate)
+    checks = []
+    for numbers in MARGINS:
+
+        def compute(
+            core: SimpleNamespace, numbers: dict[str, Any] = numbers
+        ) -> tuple[Tensor, ...]:
+            leaf = similarity.clone().requires_grad_()
+            pairs = case.pairs(list(case.leaves), core)
+            value = core.margin_nce(pairs, leaf, temperature=0.4, **numbers)
+            return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
+
+        renamed = {
+            "curvature_exponent" if key == "curvature" else key: item
+            for key, item in numbers.items()
+        }
+        expected = reference.margin_nce(
+            similarity, twin.positives, twin.negatives, temperature=0.4, **renamed
+        )
+        checks.append(Check(f"margin_nce {numbers}", compute, expected))
+    return checks
+
+
+def machine_checks(layout: str) -> list[Check]:
+    case = layouts.make(layout, 5)
+    checks = []
+    for numbers in MACHINES:
+        cost = numbers.get("cost", 100.0)
+
+        def fixed_steps(delta: Any, cost: float = cost) -> Any:
+            start = reference.dual_closed_form(delta, cost)
+            return reference.dual_projected_gradient(delta, start, cost, 3, 0.03)
+
+        solvers: list[tuple[dict[str, Any], Any, float]] = [
+            ({}, None, 1e-9),
+            (
+                {"solver": "projected_gradient", "steps": 3, "step_size": 0.03},
+                fixed_steps,
+                1e-9,
+            ),
+        ]
+        if "cost" in numbers or "ridge" not in numbers:
+            solvers += [
+                (
+                    {"solver": solver, "steps": 50},
+                    lambda delta, cost=cost: reference.dual_exact(delta, cost),
+                    tolerance,
+                )
+                for solver, tolerance in (("projected_gradient", 5e-4), ("exact", 1e-7))
+            ]
+        for options, solve, tolerance in solvers:
+
+            def compute(
+                core: SimpleNamespace, numbers: dict[str, Any] = {**numbers, **options}
+            ) -> tuple[Tensor, ...]:
+                core.modules.svm.EXACT_STEPS = 2000
+                leaves = case.fresh()
+                pairs = case.pairs(leaves, core)
+                similarity = core.cosine(pairs.anchor, pairs.candidate)
+                return differentiated(core.max_margin(pairs, similarity, **numbers), leaves)
+
+            leaves = case.fresh()
+            value = reference.max_margin(case.layout(leaves), solve, **numbers)
+            expected = differentiated(value, leaves)
+            checks.append(Check(f"max_margin {numbers} {options}", compute, expected, tolerance))
+    return checks
+
+
+def polarization_checks(layout: str) -> list[Check]:
+    case = layouts.make(layout, 5)
+    checks = []
+    for numbers in BANDS:
+
+        def compute(
+            core: SimpleNamespace, numbers: dict[str, Any] = numbers
+        ) -> tuple[Tensor, ...]:
+            leaves = case.fresh()
+            pairs = case.pairs(leaves, core)
+            similarity = core.cosine(pairs.anchor, pairs.candidate)
+            value = core.distance_polarization(pairs, similarity, upper=0.6, **numbers).mean()
+            return differentiated(value, leaves)
+
+        leaves = case.fresh()
+        twin = case.layout(leaves)
+        chosen = twin.negatives
+        if numbers["among"] == "all":
+            chosen = [p + n for p, n in zip(twin.positives, twin.negatives, strict=True)]
+        among = twin.candidate
+        if numbers["among"] == "anchors":
+            among, count = twin.anchor, len(twin.anchor)
+            chosen = [[j for j in range(count) if j != i] for i in range(count)]
+        value = reference.distance_polarization(
+            reference.cosines(twin.anchor, among),
+            chosen,
+            lower=0.1,
+            upper=0.6,
+            reduction=numbers["reduction"],
+        )
+        expected = differentiated(value, leaves)
+        checks.append(Check(f"distance_polarization {numbers}", compute, expected))
+
+    def share(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        pairs = case.pairs(list(case.leaves), core)
+        similarity = core.cosine(pairs.anchor, pairs.candidate)
+        return (core.band_statistics(pairs, similarity, upper=0.6)["share_in_band"].double(),)
+
+    twin = case.layout(list(case.leaves))
+    cosines = reference.cosines(twin.anchor, twin.candidate)
+    listed = [float(cosines[i, j]) for i, others in enumerate(twin.negatives) for j in others]
+    inside = sum(-0.2 < c < 0.8 for c in listed) / len(listed)
+    expected = (torch.tensor(inside, dtype=torch.float64),)
+    return [*checks, Check("band_statistics", share, expected, 1e-6)]
+
+
+def projection_checks() -> list[Check]:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    views = list(torch.randn(2, 4, 5, generator=generator, dtype=torch.float64))
+    checks = []
+
+    def made(core: SimpleNamespace, options: dict[str, Any]) -> Any:
+        built = core.LowRankProjection(5, rows=3, **options).double()
+        with torch.no_grad():
+            built.matrix.copy_(start)
+        return built
+
+    for norm in ("l21", "nuclear", "none"):
+        options = {"norm": norm, "alpha": 0.7}
+
+        def paper(
+            core: SimpleNamespace, options: dict[str, Any] = options
+        ) -> tuple[Tensor, ...]:
+            built = made(core, options)
+            return differentiated(built(views)[0], [built.matrix])
+
+        leaf = start.clone().requires_grad_()
+        value = reference.low_rank_paper(leaf, torch.cat(views), **options)
+        checks.append(Check(f"projection {norm}", paper, differentiated(value, [leaf])))
+
+    def authors(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        built = made(core, {"form": "authors", "norm": "none"})
+        return differentiated(built(views)[0], [built.matrix])
+
+    leaf = start.clone().requires_grad_()
+    value = reference.low_rank_authors(leaf, views)
+    checks.append(Check("projection authors", authors, differentiated(value, [leaf])))
+    for selection in ("columns", "svd", "qr"):
+        checks.append(
+            Check(
+                f"project {selection}",
+                lambda core, selection=selection: (
+                    made(core, {}).project(views[0], dimensions=2, selection=selection),
+                ),
+                (views[0] @ reference.reduced_matrix(start, 2, selection).T,),
+            )
+        )
+    return checks
+
+
+def edge_checks() -> list[Check]:
+    """Finite and known at the edges: no negatives, zero rows, angle 0, a certain softmax."""
+    rows = torch.eye(3, dtype=torch.float64)
+
+    def angle_0(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        leaf = torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
+        pairs = core.query_key(rows, rows)
+        loss = core.margin_nce(pairs, leaf, temperature=0.5, angular=0.3)
+        gradient = torch.autograd.grad(loss.sum(), leaf)[0]
+        return (torch.isfinite(gradient).all(),)
+
+    def certain(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        pairs = core.query_key(rows, rows)
+        return (core.attenuation_weight(pairs, rows, temperature=0.01, alpha=1.0),)
+
+    def zero_row(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        leaf = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
+        similarity = core.cosine(leaf, leaf)
+        gradient = torch.autograd.grad(similarity.sum(), leaf)[0]
+        return similarity.detach(), torch.isfinite(gradient).all()
+
+    def one_pair(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        found = []
+        for name, numbers in NCE:
+            leaf = rows[:1].clone().requires_grad_()
+            pairs = core.query_key(leaf, rows[1:2])
+            value = getattr(core, name)(pairs, core.cosine(leaf, rows[1:2]), **numbers)
+            found.append(differentiated(value, [leaf]))
+        return tuple(torch.cat([value[:, None], gradient], dim=1) for value, gradient in found)
+
+    yes = torch.tensor(True)
+    nothing = torch.zeros(1, 4, dtype=torch.float64)
+    return [
+        Check("angle 0", angle_0, (yes,)),
+        Check("certain softmax", certain, (torch.full((3,), 100.0, dtype=torch.float64),)),
+        Check("zero row", zero_row, (torch.zeros(2, 2, dtype=torch.float64), yes)),
+        Check("one pair", one_pair, (nothing,) * len(NCE)),
+    ]
+
+
+def collapse_warning(core: SimpleNamespace) -> None:
+    """Silent at the start, a warning at a thousandth of it (warnings are errors in these tests)."""
+    made = core.LowRankProjection(3)
+    made.warn_if_collapsed()
+    with torch.no_grad():
+        made.matrix.mul_(5e-4)
+    with pytest.warns(RuntimeWarning, match="collapsed"):
+        made.warn_if_collapsed()
+
+
+@functools.cache
+def battery() -> list[Check]:
+    checks = projection_checks() + edge_checks()
+    for layout in ("two views", "query key bank", "documents", "masks"):
+        checks += nce_checks(layout) + polarization_checks(layout)
+    for layout in ("second view", "query key bank"):
+        checks += margin_checks(layout)
+    for layout in ("query key", "two views", "documents", "masks"):
+        checks += machine_checks(layout)
+    return checks
+
+
+@functools.cache
+def authors_cases() -> list[dict[str, Any]]:
+    return list(json.loads((test_parity.FOLDER / "losses.json").read_text()))
+
+
+def examine(core: SimpleNamespace) -> None:
+    """Raises an exception of some kind unless this copy of the core computes what it should."""
+    for check in battery():
+        found = check.compute(core)
+        scale = max(1.0, float(check.expected[0].double().abs().max()))
+        torch.testing.assert_close(
+            found,
+            check.expected,
+            rtol=check.tolerance,
+            atol=check.tolerance * scale,
+            msg=lambda text, name=check.name: f"{name}: {text}",
+        )
+    collapse_warning(core)
+    for case in authors_cases():
+        test_parity.check(case, core)
+
+
+def test_the_core_as_it_is_passes() -> None:
+    examine(load({}))
+
+
+def test_the_copies_are_copies() -> None:
+    import shared.losses
+
+    real = dict(sys.modules)
+    marked = load({"losses": source("losses") + "\nMARK = 1\n"})
+    assert marked.MARK == 1
+    assert marked.info_nce is not shared.losses.info_nce
+    assert not hasattr(shared.losses, "MARK")
+    assert {k: v for k, v in sys.modules.items() if k.startswith("shared")} == {
+        k: v for k, v in real.items() if k.startswith("shared")
+    }
+    with pytest.raises(SyntaxError):
+        load({"losses": "def"})
+    assert sys.modules["shared.losses"] is shared.losses
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "replacement"),
+    MUTATIONS,
+    ids=[f"{module}: {' '.join(text.split())}" for module, text, _ in MUTATIONS],
+)
+def test_a_spoilt_core_is_rejected(module: str, text: str, replacement: str) -> None:
+    original = source(module)
+    assert original.count(text) == 1, (
+        f"{text!r} occurs {original.count(text)} times in shared/{module}.py; "
+        f"bring this list up to date"
+    )
+    spoilt = load({module: original.replace(text, replacement)})
+    with pytest.raises(REJECTIONS):
+        examine(spoilt)
