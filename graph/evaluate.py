@@ -9,12 +9,14 @@ pretraining leaves behind; here they have a seed of their own.
 Shapes: G graphs, D embedding dimensions.
 """
 
+import multiprocessing
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed, parallel_config
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
@@ -25,6 +27,7 @@ from graph.encoder import Encoder
 
 PROTOCOL = "svm-10fold-nested-v1"
 COSTS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
+PARALLEL_FROM = 2500  # graphs; for fewer, starting processes takes longer than the folds
 
 
 def embed(encoder: Encoder, graphs: Graphs, batch_size: int = 128) -> np.ndarray:
@@ -56,7 +59,7 @@ def svm_ten_fold(
         features: embeddings, not standardised.
         labels: classes.
         fold_seed: decides the ten folds; the inner five follow from them.
-        workers: processes that share the ten folds; starting them takes a few seconds.
+        workers: processes that share the ten folds of a large dataset.
 
     Raises:
         ValueError: a feature is NaN or infinite.
@@ -66,11 +69,14 @@ def svm_ten_fold(
         value = features[graph, dimension]
         raise ValueError(f"feature {dimension} of graph {graph} is {value}; cannot be classified")
     features = features.astype(np.float64)
-    folds = StratifiedKFold(10, shuffle=True, random_state=fold_seed).split(features, labels)
-    with parallel_config(backend="loky", inner_max_num_threads=1):
-        results = Parallel(n_jobs=workers)(
-            delayed(_fold)(features, labels, train, test) for train, test in folds
-        )
+    folds = list(StratifiedKFold(10, shuffle=True, random_state=fold_seed).split(features, labels))
+    score = partial(_fold, features, labels)
+    if workers == 1 or len(labels) < PARALLEL_FROM:
+        results = [score(train, test) for train, test in folds]
+    else:
+        context = multiprocessing.get_context("forkserver")
+        with ProcessPoolExecutor(min(workers, len(folds)), mp_context=context) as pool:
+            results = list(pool.map(score, *zip(*folds, strict=True)))
     accuracies = [100 * accuracy for accuracy, _ in results]
     return {
         "protocol": PROTOCOL,

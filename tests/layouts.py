@@ -6,7 +6,7 @@ in its place.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class Case:
         """Copies of the embeddings that collect gradients."""
         return [leaf.clone().requires_grad_() for leaf in self.leaves]
 
-    def pairs(self, leaves: list[Tensor], module: ModuleType = core) -> Pairs:
+    def pairs(self, leaves: list[Tensor], module: ModuleType | SimpleNamespace = core) -> Pairs:
         return self.build(module, *leaves)
 
     def layout(self, leaves: list[Tensor]) -> reference.Layout:

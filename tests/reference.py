@@ -143,9 +143,11 @@ def hard_nce(
             positive = [torch.exp(row[p] / temperature) for p in own]
             mean_positive = sum(positive) / len(own)
             estimate = (reweighted - tau_plus * count * mean_positive) / (1 - tau_plus)
-            lowest = -1 / temperature if floor == "cosine" else min(float(s.detach()) for s in scores)
-            if float(estimate.detach()) < count * math.exp(lowest):
-                estimate = torch.full_like(estimate, count * math.exp(lowest))
+            lowest = count * math.exp(-1 / temperature)
+            if floor == "minimum":
+                lowest = count * min(math.exp(float(s.detach())) for s in scores)
+            if float(estimate.detach()) < lowest:
+                estimate = torch.full_like(estimate, lowest)
             loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)
         losses.append(loss)
     return torch.stack(losses)
@@ -170,9 +172,8 @@ def debiased_nce(
             positive = [torch.exp(row[p] / temperature) for p in own]
             mean_positive = sum(positive) / len(own)
             estimate = (total - tau_plus * count * mean_positive) / (1 - tau_plus)
-            if floor == "cosine":
-                lowest = count * math.exp(-1 / temperature)
-            else:
+            lowest = count * math.exp(-1 / temperature)
+            if floor == "minimum":
                 lowest = count * min(math.exp(float(row[j].detach()) / temperature) for j in others)
             if float(estimate.detach()) < lowest:
                 estimate = torch.full_like(estimate, lowest)

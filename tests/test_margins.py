@@ -185,7 +185,7 @@ def test_figures_of_the_two_curvature_forms() -> None:
         (1, 0.75, 0.75),
     ):
         weights = [
-            float(curvature_weight(quarter, exponent=exponent, form=form))  # type: ignore[arg-type]
+            float(curvature_weight(quarter, exponent=exponent, form=form))
             for form in ("equation_10", "algorithm_3")
         ]
         assert weights == pytest.approx([equation, listing], abs=1e-4)

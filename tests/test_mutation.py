@@ -8,7 +8,6 @@ follow the source.
 
 import functools
 import json
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from tests import layouts, reference, test_parity
 SHARED = Path(distributed.__file__).parent
 MODULES = ("pairs", "margins", "svm", "losses", "penalties", "projection")  # in order of imports
 
-# What stops a spoilt core: a figure that differs, an operation that fails, a warning that is missing.
+# What stops a spoilt core: a figure that differs, an operation that fails, a missing warning.
 REJECTIONS = (
     AssertionError,
     ArithmeticError,
@@ -66,7 +65,6 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ),
     ("losses", "total_gradient * ctx.scale", "total_gradient"),
     ("losses", "picked_gradient * ctx.pick_scale", "picked_gradient"),
-    ("losses", "torch.where(total == -math.inf, math.inf, total)", "total"),
     ("losses", "gradient.scatter_add_(1", "gradient.scatter_(1"),
     ("losses", "block.masked_fill_(_excluded(tuple(masks), rows), 0.0)", "pass"),
     ("losses", "* pick_scale\n", "* scale\n"),
@@ -92,15 +90,31 @@ MUTATIONS: list[tuple[str, str, str]] = [
         "log_negatives",
     ),
     ("losses", "torch.where(count > 0, log_negatives, -math.inf)", "log_negatives"),
-    ("losses", "_softplus(log_negatives[:, None] - score)", "_softplus(score - log_negatives[:, None])"),
+    (
+        "losses",
+        "_softplus(log_negatives[:, None] - score)",
+        "_softplus(score - log_negatives[:, None])",
+    ),
     ("losses", "torch.logaddexp(x, torch.zeros_like(x))", "torch.logaddexp(x, torch.ones_like(x))"),
     # margins
-    ("losses", "weight = weight[:, None]\n        margined = similarity\n", "weight = weight[:, None]\n"),
+    (
+        "losses",
+        "weight = weight[:, None]\n        margined = similarity\n",
+        "weight = weight[:, None]\n",
+    ),
     ("losses", "torch.where(pairs.positive, emphasised, margined)", "emphasised"),
-    ("losses", "positive_weight: Tensor | float = emphasis", "positive_weight: Tensor | float = 1.0"),
+    (
+        "losses",
+        "positive_weight: Tensor | float = emphasis",
+        "positive_weight: Tensor | float = 1.0",
+    ),
     ("losses", 'if ratio == "row"', 'if ratio == "positive"'),
     ("losses", 'if attenuation_scope == "row"', 'if attenuation_scope == "positive"'),
-    ("losses", "margined = scale_gradient(margined, row_weight)", "margined = row_weight * margined"),
+    (
+        "losses",
+        "margined = scale_gradient(margined, row_weight)",
+        "margined = row_weight * margined",
+    ),
     ("margins", "- sine * math.sin(margin)", "+ sine * math.sin(margin)"),
     ("margins", "similarity * math.cos(margin)", "similarity"),
     ("margins", "SOFTENING = 1e-7", "SOFTENING = 0.0"),
@@ -109,18 +123,16 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("margins", "(1 - angle**exponent)", "(1 - angle)"),
     ("margins", "(1 - angle) ** (1 / exponent)", "(1 - angle) ** exponent"),
     ("margins", "arccos() / math.pi", "arccos()"),
-    ("margins", "similarity.detach().clamp(-1, 1)", "similarity.clamp(-0.999, 0.999)"),
+    ("margins", "similarity.detach().clamp(-1, 1)", "similarity.clamp(-1, 1)"),
     ("margins", "plain = _log_denominator(similarity,", "plain = _log_denominator(margined,"),
     ("margins", "mask = pairs.positive | pairs.negative", "mask = pairs.negative"),
     ("margins", "1 - alpha *", "1 + alpha *"),
     ("margins", ".clamp(max=ATTENUATION_CAP)", ""),
-    ("margins", "similarity.detach() / temperature", "similarity / temperature"),
     # max_margin and its duals
     ("losses", "offset)).sum(1)", "offset)).mean(1)"),
     ("svm", "torch.expm1(2 * gamma * (cosines - 1))", "torch.expm1(gamma * (cosines - 1))"),
     ("svm", "torch.tanh(gamma * cosines + offset)", "torch.tanh(gamma * cosines)"),
     ("svm", "excess = 1 - points.diagonal()", "excess = points.diagonal() - 1"),
-    ("svm", 'if unit_diagonal and kernel != "rbf"', "if unit_diagonal"),
     ("svm", "points - mean - mean.T + mean.mean()", "points - mean - mean.T"),
     ("svm", "matrix.diagonal().add_(ridge)", "matrix.diagonal().add_(2 * ridge)"),
     ("svm", "inverse - 1 / ((constant + ridge) * size)", "inverse"),
@@ -131,17 +143,28 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("svm", "denominator + ridge * removed", "denominator - ridge * removed"),
     ("svm", "bordered[positive, positive] - removed", "bordered[positive, positive] + removed"),
     ("svm", "outsiders == positive[:, None], -1", "outsiders < 0, -1"),
-    ("svm", "excess, ridge\n            ).clamp(0, cost)", "excess, ridge\n            ).clamp(min=0)"),
+    (
+        "svm",
+        "excess, ridge\n            ).clamp(0, cost)",
+        "excess, ridge\n            ).clamp(min=0)",
+    ),
     ("svm", "weights = weights * present[:, None]", "pass"),
     ("svm", "total /= (positives >= 0)", "total *= (positives >= 0)"),
-    ("svm", "weights.scatter_add(1, positive[:, None], -weights", "weights.scatter_add(1, positive[:, None], weights"),
+    (
+        "svm",
+        "weights.scatter_add(1, positive[:, None], -weights",
+        "weights.scatter_add(1, positive[:, None], weights",
+    ),
     ("svm", "product - product.gather(1, positive[:, None]) + ridge * a", "product + ridge * a"),
     ("svm", "positive[:, None]) + ridge * a", "positive[:, None])"),
     ("svm", "product + excess[:, None] * a.sum", "product - excess[:, None] * a.sum"),
-    ("svm", "torch.where(negative, delta(ahead) - 2, 0.0)", "torch.where(negative, delta(ahead) - 1, 0.0)"),
+    (
+        "svm",
+        "torch.where(negative, delta(ahead) - 2, 0.0)",
+        "torch.where(negative, delta(ahead) - 1, 0.0)",
+    ),
     ("svm", "(ahead - step * gradient).clamp(0, cost)", "(ahead - step * gradient).clamp(min=0)"),
     ("svm", "(age - 1) / older", "0 * older"),
-    ("svm", "if exact and count % 50 == 49", "if exact"),
     # distance polarization
     ("penalties", "(1 - cosines) / 2", "(1 - cosines)"),
     ("penalties", "(upper - distance)", "(distance - upper)"),
@@ -150,7 +173,7 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("penalties", "total * (len(total) /", "total * (2 * len(total) /"),
     ("penalties", "similarity, pairs.negative\n", "similarity, ~pairs.positive\n"),
     ("penalties", "pairs.negative | pairs.positive", "pairs.negative"),
-    ("penalties", "~torch.eye(", "torch.ones_like(cosines, dtype=torch.bool) | torch.eye("),
+    ("penalties", "~torch.eye(", "torch.eye("),
     ("penalties", "cosines < 1 - 2 * lower", "cosines < 1 - lower"),
     # the low-rank projection
     ("projection", "self.reconstruct(every) - every", "self.reconstruct(every) + every"),
@@ -161,7 +184,11 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("projection", "/ len(view)\n", "\n"),
     ("projection", "view - unit_rows(self.reconstruct(view))", "view - self.reconstruct(view)"),
     ("projection", "views = [unit_rows(view) for view in views]", "pass"),
-    ("projection", "vector_norm(matrix, dim=0).topk(dimensions)", "vector_norm(matrix, dim=0).topk(dimensions, largest=False)"),
+    (
+        "projection",
+        "vector_norm(matrix, dim=0).topk(dimensions)",
+        "vector_norm(matrix, dim=0).topk(dimensions, largest=False)",
+    ),
     ("projection", "left[:, :dimensions] * values[:dimensions]", "left[:, :dimensions]"),
     ("projection", "rest -= torch.outer(direction, direction @ rest)", "pass"),
     ("projection", "if share < COLLAPSED", "if share > COLLAPSED"),
@@ -275,9 +302,7 @@ def margin_checks(layout: str) -> list[Check]:
     checks = []
     for numbers in MARGINS:
 
-        def compute(
-            core: SimpleNamespace, numbers: dict[str, Any] = numbers
-        ) -> tuple[Tensor, ...]:
+        def compute(core: SimpleNamespace, numbers: dict[str, Any] = numbers) -> tuple[Tensor, ...]:
             leaf = similarity.clone().requires_grad_()
             pairs = case.pairs(list(case.leaves), core)
             value = core.margin_nce(pairs, leaf, temperature=0.4, **numbers)
@@ -324,13 +349,17 @@ def machine_checks(layout: str) -> list[Check]:
         for options, solve, tolerance in solvers:
 
             def compute(
-                core: SimpleNamespace, numbers: dict[str, Any] = {**numbers, **options}
+                core: SimpleNamespace,
+                numbers: dict[str, Any] = numbers,
+                options: dict[str, Any] = options,
             ) -> tuple[Tensor, ...]:
                 core.modules.svm.EXACT_STEPS = 2000
                 leaves = case.fresh()
                 pairs = case.pairs(leaves, core)
                 similarity = core.cosine(pairs.anchor, pairs.candidate)
-                return differentiated(core.max_margin(pairs, similarity, **numbers), leaves)
+                return differentiated(
+                    core.max_margin(pairs, similarity, **numbers, **options), leaves
+                )
 
             leaves = case.fresh()
             value = reference.max_margin(case.layout(leaves), solve, **numbers)
@@ -344,9 +373,7 @@ def polarization_checks(layout: str) -> list[Check]:
     checks = []
     for numbers in BANDS:
 
-        def compute(
-            core: SimpleNamespace, numbers: dict[str, Any] = numbers
-        ) -> tuple[Tensor, ...]:
+        def compute(core: SimpleNamespace, numbers: dict[str, Any] = numbers) -> tuple[Tensor, ...]:
             leaves = case.fresh()
             pairs = case.pairs(leaves, core)
             similarity = core.cosine(pairs.anchor, pairs.candidate)
@@ -388,6 +415,9 @@ def polarization_checks(layout: str) -> list[Check]:
 def projection_checks() -> list[Check]:
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(3, 5, generator=generator, dtype=torch.float64)
+    # The second largest column lies along the largest: a pivoted QR has no use for it.
+    start[:, 1] *= 4 / start[:, 1].norm()
+    start[:, 3] = 0.9 * start[:, 1]
     views = list(torch.randn(2, 4, 5, generator=generator, dtype=torch.float64))
     checks = []
 
@@ -400,9 +430,7 @@ def projection_checks() -> list[Check]:
     for norm in ("l21", "nuclear", "none"):
         options = {"norm": norm, "alpha": 0.7}
 
-        def paper(
-            core: SimpleNamespace, options: dict[str, Any] = options
-        ) -> tuple[Tensor, ...]:
+        def paper(core: SimpleNamespace, options: dict[str, Any] = options) -> tuple[Tensor, ...]:
             built = made(core, options)
             return differentiated(built(views)[0], [built.matrix])
 
@@ -437,9 +465,17 @@ def edge_checks() -> list[Check]:
     def angle_0(core: SimpleNamespace) -> tuple[Tensor, ...]:
         leaf = torch.ones(3, 3, dtype=torch.float64, requires_grad=True)
         pairs = core.query_key(rows, rows)
-        loss = core.margin_nce(pairs, leaf, temperature=0.5, angular=0.3)
+        loss = core.margin_nce(pairs, leaf, temperature=0.5, angular=0.3, curvature=0.7)
         gradient = torch.autograd.grad(loss.sum(), leaf)[0]
         return (torch.isfinite(gradient).all(),)
+
+    def floored(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        leaf = floor_rows.clone().requires_grad_()
+        positive = torch.tensor([[True, False, False, False], [True, False, False, False]])
+        negative = torch.tensor([[False, True, True, False], [False, True, True, True]])
+        pairs = core.Pairs(rows[:2], torch.eye(4, dtype=torch.float64), positive, negative)
+        value = core.debiased_nce(pairs, leaf, temperature=0.5, tau_plus=0.7, floor="minimum")
+        return differentiated(value, [leaf])
 
     def certain(core: SimpleNamespace) -> tuple[Tensor, ...]:
         pairs = core.query_key(rows, rows)
@@ -460,10 +496,17 @@ def edge_checks() -> list[Check]:
             found.append(differentiated(value, [leaf]))
         return tuple(torch.cat([value[:, None], gradient], dim=1) for value, gradient in found)
 
+    # The lowest entry is ignored in the first row; the floor rules in both.
+    floor_rows = torch.tensor([[0.9, 0.2, 0.3, -0.9], [0.9, 0.2, 0.3, 0.1]], dtype=torch.float64)
+    leaf = floor_rows.clone().requires_grad_()
+    lowest = reference.debiased_nce(
+        leaf, [[0], [0]], [[1, 2], [1, 2, 3]], temperature=0.5, tau_plus=0.7, floor="minimum"
+    )
     yes = torch.tensor(True)
     nothing = torch.zeros(1, 4, dtype=torch.float64)
     return [
         Check("angle 0", angle_0, (yes,)),
+        Check("floored", floored, differentiated(lowest, [leaf])),
         Check("certain softmax", certain, (torch.full((3,), 100.0, dtype=torch.float64),)),
         Check("zero row", zero_row, (torch.zeros(2, 2, dtype=torch.float64), yes)),
         Check("one pair", one_pair, (nothing,) * len(NCE)),

@@ -67,7 +67,10 @@ LOSSES: dict[str, tuple[Term, Any]] = {
             subtractive=0.1,
         )[0],
     ),
-    "closed form": (term(max_margin, gamma=2.0), lambda layout, _: reference.max_margin(layout, gamma=2.0)),
+    "closed form": (
+        term(max_margin, gamma=2.0),
+        lambda layout, _: reference.max_margin(layout, gamma=2.0),
+    ),
     "projected gradient": (
         term(max_margin, gamma=2.0, solver="projected_gradient", steps=2000),
         lambda layout, _: reference.max_margin(
@@ -140,9 +143,7 @@ def test_every_loss_with_every_regulariser_is_the_sum_of_the_loops(
         losses = twin(layout, similarity)
         with_positive = [i for i, own in enumerate(layout.positives) if own]
         mean = sum(losses[i] for i in with_positive) / len(with_positive)
-        return loss_term.weight * mean + twin_of_regularisers(
-            objective, layout, similarity, matrix
-        )
+        return loss_term.weight * mean + twin_of_regularisers(objective, layout, similarity, matrix)
 
     if loss == "margin_nce":  # its loops have no graph of their own; values only
         case = layouts.make(name, 4)
@@ -159,9 +160,7 @@ def test_every_loss_with_every_regulariser_is_the_sum_of_the_loops(
             got.detach(), expected(case.layout(leaves), leaves), rtol=1e-6, atol=1e-6
         )
     else:
-        layouts.agreement(
-            layouts.make(name, 4), lambda pairs, _: criterion(pairs)[0], expected
-        )
+        layouts.agreement(layouts.make(name, 4), lambda pairs, _: criterion(pairs)[0], expected)
 
 
 def test_the_parts_are_named_and_detached() -> None:
@@ -199,7 +198,8 @@ def test_features_of_their_own_for_the_projection() -> None:
     rows = torch.randn(2, 6, 4, generator=generator)
     features = torch.randn(2, 6, 9, generator=generator)
     objective = Objective(
-        term(info_nce, temperature=0.5), projection=Projection(0.7, {"form": "authors", "norm": "none"})
+        term(info_nce, temperature=0.5),
+        projection=Projection(0.7, {"form": "authors", "norm": "none"}),
     )
     criterion = objective.build(9)
     assert criterion.projection is not None

@@ -120,9 +120,7 @@ def test_band_statistics_count_the_negatives_in_the_band(name: str) -> None:
     pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
     similarity = cosine(pairs.anchor, pairs.candidate)
     found = band_statistics(pairs, similarity, lower=0.2, upper=0.7)
-    listed = [
-        float(similarity[i, j]) for i, others in enumerate(layout.negatives) for j in others
-    ]
+    listed = [float(similarity[i, j]) for i, others in enumerate(layout.negatives) for j in others]
     inside = [c for c in listed if 0.2 < (1 - c) / 2 < 0.7]
     assert 0 < len(inside) < len(listed)
     assert float(found["share_in_band"]) == pytest.approx(len(inside) / len(listed))

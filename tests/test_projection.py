@@ -106,7 +106,7 @@ def test_starts() -> None:
 def test_the_identity_costs_nothing_but_its_norm() -> None:
     """|I| is 5 in both norms, and the reconstruction is exact."""
     for norm in ("l21", "nuclear"):
-        made = LowRankProjection(5, norm=norm, alpha=2.0)  # type: ignore[arg-type]
+        made = LowRankProjection(5, norm=norm, alpha=2.0)
         value, parts = made(features().float())
         assert float(parts["reconstruction"]) == 0
         assert float(value) == pytest.approx(10.0)
@@ -206,7 +206,7 @@ def test_columns_are_kept_by_number_where_there_are_fewer_rows_than_that() -> No
     generator = torch.Generator().manual_seed(0)
     matrix = torch.randn(3, 6, generator=generator, dtype=torch.float64)
     for selection in ("columns", "qr"):
-        reduced = reduce_matrix(matrix, 4, selection)  # type: ignore[arg-type]
+        reduced = reduce_matrix(matrix, 4, selection)
         assert int((reduced != 0).any(0).sum()) == (4 if selection == "columns" else 3)
     torch.testing.assert_close(reduce_matrix(matrix, 4, "svd"), matrix)
 

@@ -104,7 +104,7 @@ def test_the_gradient_is_that_of_fixed_weights(name: str, solver: str) -> None:
 
 
 def test_several_positives_are_the_mean_over_one_machine_for_each() -> None:
-    pairs, layout = drawn("context window", 6)
+    pairs, _ = drawn("context window", 6)
     several = weights(pairs)
     middle = 2
     singles = []

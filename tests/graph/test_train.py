@@ -1,0 +1,148 @@
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import graph
+from graph.config import Config
+from graph.data import load
+from graph.tables import TABLE_4
+from graph.train import PAIRS, views
+from shared import Objective, info_nce, query_key, term
+from shared.runs import Interrupted, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+ATLAS = Config(dataset="atlas", epochs=3, batch_size=64)
+
+
+def finish(folder: Path, config: Config) -> dict[str, object]:
+    with Run(folder, config) as run:
+        return run.finish(graph.run(config, run))["metrics"]
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("row", [row.label for row in TABLE_4.rows])
+def test_every_row_trains_on_embedded_graphs(tmp_path: Path, row: str) -> None:
+    config = dataclasses.replace(TABLE_4.cells("smoke", row=row)[0].config, epochs=1)
+    metrics = finish(tmp_path, config)
+    assert 40 < metrics["accuracy"] <= 100
+    assert len(metrics["fold_accuracies"]) == 10
+    assert metrics["accuracy"] == pytest.approx(np.mean(metrics["fold_accuracies"]))
+    assert (tmp_path / "log.jsonl").exists() is config.train
+
+
+def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
+    first = finish(tmp_path / "a", ATLAS)
+    assert finish(tmp_path / "b", ATLAS) == first
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    finish(tmp_path / "c", dataclasses.replace(ATLAS, seed=1))
+    assert losses(tmp_path / "a") != losses(tmp_path / "c")
+
+
+def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
+    whole = finish(tmp_path / "whole", ATLAS)
+    for epoch in range(1, ATLAS.epochs + 1):
+        with Run(tmp_path / "parts", ATLAS) as run:
+            run.stopping = True
+            with pytest.raises(Interrupted):
+                graph.run(ATLAS, run)
+        assert len(losses(tmp_path / "parts")) == epoch
+    assert finish(tmp_path / "parts", ATLAS) == whole
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+
+
+def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
+    address = "smoke/graph/mmcl/table-4/mmcl-inv-both-views/embedded-sample/seed-3"
+    command = [sys.executable, "-m", "shared", "--cell", address, "--runs"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([*command, str(whole)], cwd=ROOT, check=True, capture_output=True)
+    process = subprocess.Popen(
+        [*command, str(killed)], cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+    while not (killed / address / "log.jsonl").exists() and process.poll() is None:
+        time.sleep(0.001)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (killed / address / "result.json").exists()
+    subprocess.run([*command, str(killed)], cwd=ROOT, check=True, capture_output=True)
+    one, other = (
+        json.loads((folder / address / "result.json").read_text())["metrics"]
+        for folder in (whole, killed)
+    )
+    assert one == other
+    assert losses(whole / address) == losses(killed / address)
+
+
+def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
+    config = dataclasses.replace(ATLAS, learning_rate=1e30)
+    with pytest.raises(FloatingPointError, match=r"NaN or infinite at step [1-9]"):
+        finish(tmp_path, config)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_views_are_functions_of_seed_and_epoch() -> None:
+    graphs = load("atlas", Path())
+    again = [next(iter(views(ATLAS, graphs, epoch))) for epoch in (4, 4, 5)]
+    assert torch.equal(again[0][1].edge_index, again[1][1].edge_index)
+    assert again[0][0].y.tolist() != again[2][0].y.tolist()  # reshuffled
+    fixed = dataclasses.replace(ATLAS, reshuffle=False)
+    orders = [next(iter(views(fixed, graphs, epoch)))[0].edge_index for epoch in (4, 5)]
+    assert torch.equal(*orders)
+
+
+def test_the_program_reading_has_self_loops_in_the_original_view_only() -> None:
+    graphs = load("atlas", Path())
+    config = dataclasses.replace(ATLAS, authors_augmentation=True, drop_ratio=0.1)
+    original, augmented = next(iter(views(config, graphs, 0)))
+    loops = original.edge_index[0] == original.edge_index[1]
+    assert loops.sum() == len(original.x) - original.num_graphs
+    assert (augmented.edge_index[0] != augmented.edge_index[1]).all()
+
+
+def test_pairs_put_the_negatives_where_the_readings_want_them() -> None:
+    x, z = torch.randn(4, 3), torch.randn(4, 3)
+    negatives = {name: int(build(x, z).negative.sum(1)[0]) for name, build in PAIRS.items()}
+    assert negatives == {
+        "original_augmented": 3,
+        "augmented_original": 3,
+        "both_views": 6,
+        "symmetric": 6,
+    }
+    first_view = PAIRS["augmented_original"](x, z)
+    assert first_view.candidate is x
+    assert first_view.anchor is z
+    assert PAIRS["both_views"](x, z).anchor is z
+    assert torch.equal(query_key(x, z).candidate, PAIRS["original_augmented"](x, z).candidate)
+
+
+def test_pretraining_beats_the_untrained_encoder_on_mutag(tmp_path: Path, suite_data: Path) -> None:
+    """Two seeds on real molecules: the level of the published table is 3 points above."""
+    accuracy = {}
+    for train in (False, True):
+        runs = []
+        for seed in (0, 1):
+            config = Config(dataset="MUTAG", train=train, seed=seed)
+            with Run(tmp_path / f"{train}-{seed}", config, data_root=suite_data) as run:
+                runs.append(run.finish(graph.run(config, run))["metrics"]["accuracy"])
+        accuracy[train] = np.mean(runs)
+    assert 80 < accuracy[False] < accuracy[True]
+    assert accuracy[True] > 85
+
+
+def test_any_objective_takes_part(tmp_path: Path) -> None:
+    objective = Objective(term(info_nce, temperature=0.5))
+    config = dataclasses.replace(ATLAS, objective=objective, pairs="symmetric", epochs=6)
+    finish(tmp_path, config)
+    curve = losses(tmp_path)
+    assert curve[-1] < curve[0]

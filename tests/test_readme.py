@@ -1,0 +1,57 @@
+"""What the README says works: its commands are accepted, its code runs."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from shared import reproduce
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = sorted(
+    {
+        line.split("#")[0].strip().removeprefix("./reproduce.sh ")
+        for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+        for line in block.splitlines()
+        if line.startswith("./reproduce.sh ")
+    }
+)
+CODE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_there_is_something_to_check() -> None:
+    assert "graph mmcl --tier smoke" in COMMANDS
+    assert "test" in COMMANDS
+    assert len(COMMANDS) >= 7
+    assert len(CODE) == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_accepted(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = shlex.split(command)
+    if words[0] == "test":
+        assert 'if [ "${1:-}" = test ]' in (ROOT / "reproduce.sh").read_text()
+    elif words[0] == "data":
+        assert words[1] in reproduce.DOMAINS
+    elif words[0] == "report":
+        assert reproduce.main([*words, "--results", str(tmp_path), "--runs", str(tmp_path)]) == 0
+    else:
+        assert reproduce.main([*words, "--plan", "--runs", str(tmp_path)]) == 0
+        assert "to run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("code", CODE)
+def test_every_example_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_pictures_and_paths_exist() -> None:
+    for path in re.findall(r"\]\((?!http)([^)#]+)\)|<img src=\"([^\"]+)\"", README):
+        assert (ROOT / (path[0] or path[1])).exists(), path
+    for path in re.findall(r"`((?:shared|graph|tests|benchmarks|results)/[\w./-]*)`", README):
+        assert (ROOT / path).exists(), path
