@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
@@ -198,23 +198,23 @@ def _run(
     pool = _Pool(places, jobs, download=not options.no_download, console=console)
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} cells are done already")
-    outcomes = pool.run(waiting) if waiting else {}
+    if waiting:
+        pool.run(waiting)
 
     for table, some in chosen:
-        measured = measure(table, some[0].tier, places, outcomes) if some else None
-        if measured is not None:
-            console.print(report.terminal(measured))
+        measured = measure(table, some[0].tier, places, pool.outcomes)
+        console.print(report.terminal(measured))
     if pool.interrupted:
         console.print("interrupted; the same command goes on from here")
         return INTERRUPTED
-    for address, text in outcomes.items():
-        print(f"{address}: {text}", file=sys.stderr)
-    return 1 if outcomes else 0
+    for address, why in pool.outcomes.items():
+        print(f"{address}: {why}", file=sys.stderr)
+    return 1 if pool.outcomes else 0
 
 
 def measure(
     table: Table, tier: Tier, places: Places, outcomes: dict[str, str], *, results: bool = False
-) -> "report.Measured":
+) -> report.Measured:
     """The table as the runs on this disk fill it; with ``results`` also the committed records."""
     records: list[Record] = []
     status = dict(outcomes)
@@ -243,60 +243,66 @@ class _Pool:
         self.download = download
         self.console = console
         self.interrupted = False
+        self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
+        self._waiting: list[Cell] = []
+        self._running: dict[
+            Any, tuple[Cell, Any]
+        ] = {}  # by the pipe that the process talks through
         self._tried: set[str] = set()  # datasets that could not be fetched
 
-    def run(self, cells: list[Cell]) -> dict[str, str]:
-        """Run the cells; returns what kept those that are not done, by address."""
+    def run(self, cells: list[Cell]) -> None:
+        """Run the cells; what kept some from being done is then in ``outcomes``."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
             ["shared.reproduce", f"{cells[0].domain}.train", "torch.utils.tensorboard"]
         )
-        waiting = list(cells)
-        running: dict[Any, tuple[Cell, Any]] = {}
-        outcomes: dict[str, str] = {}
         workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
+        self._waiting, told = list(cells), False
         with _asked_to_stop() as asked, self._progress(len(cells)) as show:
-            while running or (waiting and not asked):
-                while waiting and len(running) < self.jobs and not asked:
-                    cell = waiting.pop(0)
+            while self._running or (self._waiting and not asked):
+                while self._waiting and len(self._running) < self.jobs and not asked:
                     here, there = context.Pipe()
+                    cell = self._waiting.pop(0)
                     process = context.Process(
                         target=_work, args=(cell, self.places, workers, there), name=cell.address
                     )
                     process.start()
                     there.close()
-                    running[here] = (cell, process)
-                if asked and not self.interrupted:
-                    self.interrupted = True
-                    for _, process in running.values():
-                        if process.is_alive():
-                            os.kill(process.pid, signal.SIGTERM)
-                for ready in wait(list(running), timeout=0.2):
-                    assert isinstance(ready, Connection)
-                    cell, process = running[ready]
-                    try:
-                        message = ready.recv()
-                    except EOFError:
-                        process.join()
-                        code = process.exitcode
-                        message = ("failed", "", f"failed: its process ended with code {code}")
-                    if message[0] == "progress":
-                        show(cell, message)
-                        continue
-                    process.join()
-                    del running[ready]
-                    ready.close()
-                    if message[0] == "missing" and self._fetch(cell, message[1]):
-                        waiting.insert(0, cell)
-                        continue
-                    if message[0] == "interrupted":
-                        self.interrupted = True
-                    elif message[0] != "done":
-                        outcomes[cell.address] = message[-1]
-                        if message[0] != "refused":  # a refused folder belongs to another run
-                            self._note(cell, message)
-                    show(cell, message)
-        return outcomes
+                    self._running[here] = (cell, process)
+                if asked and not told:
+                    told = True
+                    for _, process in self._running.values():
+                        process.terminate()
+                for pipe in wait(list(self._running), timeout=0.2):
+                    self._listen(pipe, show, stopping=bool(asked))
+        self.interrupted |= bool(asked and self._waiting)
+
+    def _listen(self, pipe: Any, show: Callable[..., None], *, stopping: bool) -> None:
+        """Take one message of a process; any but progress is its last."""
+        cell, process = self._running[pipe]
+        try:
+            message = pipe.recv()
+        except EOFError:
+            process.join()
+            why = f"failed: its process ended with code {process.exitcode}"
+            # Told to stop before it could listen, a process just ends.
+            message = ("interrupted",) if stopping else ("failed", "", why)
+        if message[0] == "progress":
+            show(cell, message)
+            return
+        process.join()
+        del self._running[pipe]
+        pipe.close()
+        if message[0] == "missing" and self._fetch(cell, message[1]):
+            self._waiting.insert(0, cell)
+            return
+        if message[0] == "interrupted":
+            self.interrupted = True
+        elif message[0] != "done":
+            self.outcomes[cell.address] = message[-1]
+            if message[0] != "refused":  # a refused folder belongs to another run
+                self._note(cell, message)
+        show(cell, message)
 
     def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
         _, trace, why = message

@@ -66,7 +66,7 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("losses", "total_gradient * ctx.scale", "total_gradient"),
     ("losses", "picked_gradient * ctx.pick_scale", "picked_gradient"),
     ("losses", "gradient.scatter_add_(1", "gradient.scatter_(1"),
-    ("losses", "block.masked_fill_(_excluded(tuple(masks), rows), 0.0)", "pass"),
+    ("losses", "block.masked_fill_(_excluded(masks, rows), -math.inf)", "pass"),
     ("losses", "* pick_scale\n", "* scale\n"),
     ("losses", "allowed = allowed | mask[rows]", "allowed = allowed & mask[rows]"),
     # debiased and hard
