@@ -57,7 +57,9 @@ def info_nce(
     masks = (pairs.negative, pairs.positive) if positive_in_denominator else (pairs.negative,)
     positives = pairs.positives()
     total, score = _logsumexp_and_pick(_lift(similarity), 1 / temperature, masks, positives)
-    return _mean_over_positives(total[:, None] - score, positives)
+    # With nothing to compare its positive with, an anchor has no loss in GraphCL's form either.
+    loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
+    return _mean_over_positives(loss, positives)
 
 
 def debiased_nce(
@@ -152,7 +154,7 @@ def hard_nce(
     if tau_plus > 0:
         present = positives >= 0
         log_positive = torch.logsumexp(score.masked_fill(~present, -math.inf), dim=1)
-        log_positive = log_positive - present.sum(1).clamp(min=1).log()
+        log_positive = log_positive - present.sum(1).clamp(min=1).to(score.dtype).log()
         excess = log_positive + log_count + math.log(tau_plus) - log_sum
         # Where the correction takes everything the floor rules; the logarithm is kept away from it.
         room = (excess < 0) & (count > 0)
@@ -207,6 +209,10 @@ def margin_nce(
     Source: Rho et al. 2023, Eqs. 4, 8-12, Section 5.4, Algorithms 2-6.
     """
     _check_temperature(temperature)
+    if ratio not in (None, "row", "positive"):
+        raise ValueError(f"ratio is 'row' or 'positive'; got {ratio!r}")
+    if attenuation_scope not in ("row", "positive"):
+        raise ValueError(f"attenuation_scope is 'row' or 'positive'; got {attenuation_scope!r}")
     similarity = _lift(similarity)
     margined = similarity
     if angular:

@@ -17,6 +17,7 @@ from shared.pairs import Pairs
 # instead of infinite, and its value 3e-4 instead of 0.
 SOFTENING = 1e-7
 ATTENUATION_CAP = 100.0
+RATIO_CAP = 1e6
 
 
 def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
@@ -88,11 +89,12 @@ def margin_ratio(
         temperature: positive.
 
     Returns:
-        r_i, (N,), without gradient.
+        r_i, (N,), without gradient; at most 1e6, and 1 for an anchor without candidates.
     """
     mask = pairs.positive | pairs.negative
     plain = _log_denominator(similarity, mask, temperature)
-    return (plain - _log_denominator(margined, mask, temperature)).exp()
+    ratio = (plain - _log_denominator(margined, mask, temperature)).exp()
+    return torch.where(mask.any(1), ratio, 1.0).clamp(max=RATIO_CAP)
 
 
 def attenuation_weight(
@@ -116,8 +118,8 @@ def attenuation_weight(
         raise ValueError(f"alpha lies in [0, 1]; got {alpha}")
     total = _log_denominator(similarity, pairs.positive | pairs.negative, temperature)
     positive = _log_denominator(similarity, pairs.positive, temperature)
-    weight = 1 / (1 - alpha * (positive - total).exp())
-    return weight.clamp(max=ATTENUATION_CAP)
+    probability = torch.where(pairs.positive.any(1), (positive - total).exp(), 0.0)
+    return (1 / (1 - alpha * probability)).clamp(max=ATTENUATION_CAP)
 
 
 def _log_denominator(similarity: Tensor, mask: Tensor, temperature: float) -> Tensor:

@@ -152,6 +152,8 @@ class Criterion(nn.Module):
         with torch.autocast(pairs.anchor.device.type, enabled=False):
             pairs = _lifted(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
+            if self.objective.loss.function is max_margin:
+                self._check(pairs, similarity.sum(), step)  # its factorisation cannot take NaN
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive have no loss; they do not count in the mean.
             defined = (pairs.positives() >= 0).any(1)

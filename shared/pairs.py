@@ -88,6 +88,8 @@ def two_views(
         Pairs with one positive and 2G - 2 negatives per anchor.
     """
     _same_shape(first, second)
+    if anchors not in ("both", "second"):
+        raise ValueError(f"anchors is 'both' or 'second'; got {anchors!r}")
     size = len(first)
     both = torch.cat([first, second])
     everyone = both if gather is None else torch.cat([gather(first), gather(second)])

@@ -51,7 +51,7 @@ def distance_polarization(
     if reduction == "anchor_sum":
         return total
     if reduction == "mean":
-        return total * (len(total) / mask.sum().clamp(min=1))
+        return total * (len(total) / mask.sum().clamp(min=1).to(total.dtype))
     if reduction == "sum":
         return total * len(total)
     raise ValueError(f"reduction is 'anchor_sum', 'mean' or 'sum'; got {reduction!r}")

@@ -62,6 +62,8 @@ class LowRankProjection(nn.Module):
             raise ValueError(f"norm is 'l21', 'nuclear' or 'none'; got {norm!r}")
         if form == "authors" and norm != "none":
             raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
+        if init not in (None, "identity", "normal"):
+            raise ValueError(f"init is 'identity' or 'normal'; got {init!r}")
         if alpha < 0:
             raise ValueError(f"alpha is at least 0; got {alpha}")
         rows = dim if rows is None else rows
@@ -148,7 +150,9 @@ def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tens
     """L (R, H) with all but ``dimensions`` columns or singular directions set to zero."""
     if dimensions < 1:
         raise ValueError(f"dimensions is at least 1; got {dimensions}")
-    if dimensions >= min(matrix.shape):
+    if selection not in ("columns", "svd", "qr"):
+        raise ValueError(f"selection is 'columns', 'svd' or 'qr'; got {selection!r}")
+    if dimensions >= matrix.shape[1]:
         return matrix
     if selection == "svd":
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)
@@ -156,10 +160,8 @@ def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tens
         return truncated
     if selection == "columns":
         kept = torch.linalg.vector_norm(matrix, dim=0).topk(dimensions).indices
-    elif selection == "qr":
-        kept = _pivots(matrix, dimensions)
     else:
-        raise ValueError(f"selection is 'columns', 'svd' or 'qr'; got {selection!r}")
+        kept = _pivots(matrix, min(dimensions, len(matrix)))
     reduced = torch.zeros_like(matrix)
     reduced[:, kept] = matrix[:, kept]
     return reduced

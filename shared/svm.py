@@ -109,12 +109,14 @@ def dual_weights(
                 bordered, complement, positive, others, pairs.negative, excess, ridge
             ).clamp(0, cost)
             if solver != "closed_form":
+                if start == "random":
+                    weights = torch.randn_like(weights).clamp(0, cost) * pairs.negative
                 weights = _projected_gradient(
                     points,
                     positive,
                     pairs.negative,
                     excess[positive],
-                    weights if start == "closed_form" else torch.randn_like(weights).clamp(0, cost),
+                    weights,
                     cost=cost,
                     ridge=ridge,
                     steps=steps,
