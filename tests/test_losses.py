@@ -350,7 +350,7 @@ def test_edges_are_finite_and_equal_the_loops(
     """1e-9 in float64, and 1e-4 of the largest value in float32."""
     loss, numbers = LOSSES[name]
     exact = edge_embeddings(kind)
-    first, second = (rows.to(dtype).requires_grad_() for rows in exact)
+    first, second = (rows.to(dtype, copy=True).requires_grad_() for rows in exact)
     pairs = BUILDERS[builder](first, second)
     value = loss(pairs, cosine(pairs.anchor, pairs.candidate), **numbers)
     expected = twin_of(loss, twin_layout(builder, *exact), **numbers)
