@@ -153,7 +153,8 @@ class Criterion(nn.Module):
             pairs = _lifted(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
             if self.objective.loss.function is max_margin:
-                self._check(pairs, similarity.sum(), step)  # its factorisation cannot take NaN
+                # Its factorisation cannot take NaN, and waits for the device anyway.
+                _check_finite(pairs, similarity.sum(), step)
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive have no loss; they do not count in the mean.
             defined = (pairs.positives() >= 0).any(1)
@@ -181,18 +182,18 @@ class Criterion(nn.Module):
                 )
                 total = total + self.objective.projection.weight * penalty_value
                 parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
-        self._check(pairs, total, step)
+        if total.device.type == "cpu" or (step or 0) % self.check_every == 0:
+            _check_finite(pairs, total, step)
         return total, parts
 
-    def _check(self, pairs: Pairs, total: Tensor, step: int | None) -> None:
-        if total.device.type != "cpu" and (step or 0) % self.check_every:
-            return
-        if torch.isfinite(total):
-            return
-        where = "" if step is None else f" at step {step}"
-        finite = torch.isfinite(pairs.anchor).all() and torch.isfinite(pairs.candidate).all()
-        what = "the loss is not finite" if finite else "embeddings are NaN or infinite"
-        raise FloatingPointError(f"{what}{where}; lower the learning rate or check the input")
+
+def _check_finite(pairs: Pairs, total: Tensor, step: int | None) -> None:
+    if torch.isfinite(total):
+        return
+    where = "" if step is None else f" at step {step}"
+    finite = torch.isfinite(pairs.anchor).all() and torch.isfinite(pairs.candidate).all()
+    what = "the loss is not finite" if finite else "embeddings are NaN or infinite"
+    raise FloatingPointError(f"{what}{where}; lower the learning rate or check the input")
 
 
 def _lifted(pairs: Pairs) -> Pairs:

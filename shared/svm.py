@@ -19,6 +19,7 @@ memory. Adding a constant to K changes nothing, so an RBF kernel is kept as exp(
 Dual weights are constants of the loss: nothing here carries a gradient.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -243,11 +244,15 @@ def _projected_gradient(
             residual = weights - (weights - torch.where(negative, delta(weights) - 2, 0.0)).clamp(
                 0, cost
             )
-            if residual.abs().max() <= EXACT_TOLERANCE * max(1.0, float(weights.max())):
+            gap = float(residual.abs().max())
+            if gap <= EXACT_TOLERANCE * max(1.0, float(weights.max())):
                 return weights
+            if not math.isfinite(gap):
+                break
     if exact:
         raise ArithmeticError(
-            f"the exact solver has not converged after {EXACT_STEPS} steps; raise the ridge"
+            f"the exact solver did not converge in {EXACT_STEPS} steps; raise the ridge, or "
+            f"give a finite cost"
         )
     return weights
 
