@@ -142,13 +142,14 @@ ROWS = (
     ),
 )
 
-# Minutes on one CPU core, and gigabytes, of a cell of the row 'GraphCL'.
+# Minutes on one CPU core, and gigabytes, of a cell of the row 'GraphCL'; REDDIT-MULTI-5K's are
+# scaled up from REDDIT-BINARY's.
 COLUMNS = (
-    Column("DD", {"dataset": "DD", "augmentations": MOLECULES}, 3.0, 1.5),
-    Column("MUTAG", {"dataset": "MUTAG", "augmentations": MOLECULES}, 0.2, 0.6),
-    Column("REDDIT-BINARY", {"dataset": "REDDIT-BINARY", "augmentations": SOCIAL}, 5.0, 2.0),
-    Column("REDDIT-MULTI-5K", {"dataset": "REDDIT-MULTI-5K", "augmentations": SOCIAL}, 40.0, 4.0),
-    Column("IMDB-BINARY", {"dataset": "IMDB-BINARY", "augmentations": SOCIAL}, 1.0, 0.7),
+    Column("DD", {"dataset": "DD", "augmentations": MOLECULES}, 0.8, 0.9),
+    Column("MUTAG", {"dataset": "MUTAG", "augmentations": MOLECULES}, 0.1, 0.4),
+    Column("REDDIT-BINARY", {"dataset": "REDDIT-BINARY", "augmentations": SOCIAL}, 1.4, 1.4),
+    Column("REDDIT-MULTI-5K", {"dataset": "REDDIT-MULTI-5K", "augmentations": SOCIAL}, 10.0, 3.5),
+    Column("IMDB-BINARY", {"dataset": "IMDB-BINARY", "augmentations": SOCIAL}, 0.2, 0.5),
 )
 ALL = tuple(column.label for column in COLUMNS)
 

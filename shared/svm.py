@@ -105,7 +105,9 @@ def dual_weights(
         for column in positives.unbind(1):
             present = column >= 0
             positive = column.clamp(min=0)
+            # The positive is one of the outsiders; sorting brings its place to the end.
             others = torch.where(outsiders == positive[:, None], -1, outsiders)
+            others = others.sort(dim=1, descending=True).values[:, :-1]
             weights = _closed_form(
                 bordered, complement, positive, others, pairs.negative, excess, ridge
             ).clamp(0, cost)
@@ -173,15 +175,17 @@ def _closed_form(
     """
     column = bordered[positive]
     denominator = complement[positive]
-    index, real = others.clamp(min=0), others >= 0
-    at_positive = torch.where(real, bordered[index, positive[:, None]], 0.0)
-    block = bordered[index[:, :, None], index[:, None, :]]
-    identity = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
-    block = torch.where(real[:, :, None] & real[:, None, :], block, identity)
-    coefficient = torch.linalg.solve(block, at_positive[:, :, None])[:, :, 0]
-    for place in range(others.shape[1]):
-        column -= coefficient[:, place, None] * bordered[index[:, place]]
-    removed = (coefficient * at_positive).sum(1)
+    removed = torch.zeros_like(denominator)
+    if others.shape[1]:
+        index, real = others.clamp(min=0), others >= 0
+        at_positive = torch.where(real, bordered[index, positive[:, None]], 0.0)
+        block = bordered[index[:, :, None], index[:, None, :]]
+        identity = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
+        block = torch.where(real[:, :, None] & real[:, None, :], block, identity)
+        coefficient = torch.linalg.solve(block, at_positive[:, :, None])[:, :, 0]
+        for place in range(others.shape[1]):
+            column -= coefficient[:, place, None] * bordered[index[:, place]]
+        removed = (coefficient * at_positive).sum(1)
     denominator = denominator + ridge * removed
     denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     return torch.where(negative, -2 * column / denominator[:, None], 0.0)
