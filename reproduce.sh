@@ -65,5 +65,6 @@ if [ "${1:-}" = test ]; then
   shift
   run_tests "$@"
 fi
-export SUITE_COMMAND="./reproduce.sh $*"
+SUITE_COMMAND="./reproduce.sh$(printf ' %q' "$@")"
+export SUITE_COMMAND
 exec "$venv/bin/python" -m shared "$@"

@@ -47,7 +47,8 @@ if TYPE_CHECKING:
 NOT_RUN = "not run"
 STALE = "stale: measured with another configuration"
 HERE, PRINTED = "measured here", "published"
-DASH = "–"  # noqa: RUF001
+DASH = "–"  # noqa: RUF001 (an en dash is meant)
+NAMED_ROWS = 3  # more rows without a result are counted in the legend, not named
 TIER_NOTES: dict[Tier, str] = {
     "paper": "",
     "short": "Short tier: real data, smaller budget than the paper's; verdicts are about this "
@@ -583,13 +584,9 @@ def _places(measured: Measured, why: str) -> list[str]:
             if seeds := tuple(seed for seed, reason in cell.missing.items() if reason == why):
                 rows.setdefault(seeds, []).append(cell.row.label)
         for seeds, labels in rows.items():
-            others = [cell.row.label for cell in column if cell.row.label not in labels]
-            if not others:
+            which = ", ".join(labels) if len(labels) <= NAMED_ROWS else f"{len(labels)} rows"
+            if len(labels) == len(column):
                 which = "all rows"
-            elif len(others) < len(labels):
-                which = f"all rows but {', '.join(others)}"
-            else:
-                which = ", ".join(labels)
             if seeds != measured.seeds:
                 which = f"seed {', '.join(map(str, seeds))} of {which}"
             places.append(f"{column[0].column.label} ({which})")
@@ -860,7 +857,8 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
             f"<td>{record.result['peak_memory_bytes'] / 2**20:.0f}</td>"
             f"<td>{escape(str(record.environment['started']))}</td>"
             f'<td><code title="{digest}">{digest[:12]}</code></td>'
-            f"<td><code>{escape(str(record.environment['command']))}</code></td></tr>\n"
+            f'<td><code title="started as: {escape(str(record.environment["command"]))}">'
+            f"./reproduce.sh --cell {escape(record.address)}</code></td></tr>\n"
         )
     facts = ""
     for name, describe in (
