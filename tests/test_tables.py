@@ -7,6 +7,7 @@ from toy.tables import BETTER, CLAIM, PLAIN, PUBLISHED, TABLES
 from toy.train import Config
 
 from shared.errors import UserError
+from shared.report import read_records
 from shared.tables import (
     TIERS,
     Claim,
@@ -40,6 +41,24 @@ def test_every_table_of_every_domain_builds(domain: str) -> None:
                 assert len({cell.address for cell in cells}) == len(cells) > 0
                 assert len(canonical_json([cell.config for cell in cells])) > 0
                 assert {cell.config.seed for cell in cells} == set(table.seeds[tier])
+
+
+def test_committed_results_are_those_of_the_declared_cells() -> None:
+    """A row or default that changes makes its committed numbers stale: run it again, or say so."""
+    declared = {
+        cell.address: canonical(cell.config)
+        for domain in DOMAINS
+        for some in importlib.import_module(f"{domain}.tables").TABLES.values()
+        for table in some
+        for tier in ("paper", "short")
+        for cell in table.cells(tier)
+    }
+    records = read_records(ROOT / "results")
+    assert records
+    for record in records:
+        assert declared[record.address] == record.config, record.address
+        assert record.environment["dirty"] is False
+        assert record.result["tier"] != "smoke"
 
 
 def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
