@@ -6,6 +6,7 @@ transformers, lightly) stops at ``operator torchvision::nms does not exist``. Tr
 most datasets need none of these operators.
 """
 
+import contextlib
 import importlib.util
 from pathlib import Path
 
@@ -31,13 +32,11 @@ def make_torchvision_importable() -> None:
     specification = importlib.util.find_spec("torchvision")
     if _declared or specification is None or specification.origin is None:
         return
-    try:
+    with contextlib.suppress(OSError):  # a CUDA build beside a CPU build of torch
         for library in Path(specification.origin).parent.glob("_C.*"):
             torch.ops.load_library(library)
         if hasattr(torch.ops.torchvision, "nms"):
             return
-    except OSError:
-        pass  # a CUDA build beside a CPU build of torch
     fragment = torch.library.Library("torchvision", "FRAGMENT")
     for schema in SCHEMAS:
         fragment.define(schema)

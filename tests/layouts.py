@@ -114,7 +114,7 @@ def make(name: str, size: int, dim: int = 3, seed: int = 0) -> Case:
     )
 
 
-def agreement(
+def assert_agreement(
     case: Case,
     ours: Callable[[Pairs, list[Tensor]], Tensor],
     twin: Callable[[reference.Layout, list[Tensor]], Tensor],

@@ -78,7 +78,7 @@ def test_nce_losses_equal_their_loops(
     name: str, loss: Loss, twin: Loss, numbers: dict[str, Any], temperature: float
 ) -> None:
     for size in (1, 2, 5):
-        layouts.agreement(
+        layouts.assert_agreement(
             layouts.make(name, size, seed=size),
             lambda pairs, _: loss(
                 pairs,
@@ -104,7 +104,7 @@ def test_nce_losses_equal_their_loops(
     ],
 )
 def test_unbounded_similarities(loss: Loss, twin: Loss, numbers: dict[str, Any]) -> None:
-    layouts.agreement(
+    layouts.assert_agreement(
         layouts.make("context window", 6, seed=4),
         lambda pairs, _: loss(
             pairs, inner_product(pairs.anchor, pairs.candidate), temperature=0.7, **numbers

@@ -160,7 +160,9 @@ def test_every_loss_with_every_regulariser_is_the_sum_of_the_loops(
             got.detach(), expected(case.layout(leaves), leaves), rtol=1e-6, atol=1e-6
         )
     else:
-        layouts.agreement(layouts.make(name, 4), lambda pairs, _: criterion(pairs)[0], expected)
+        layouts.assert_agreement(
+            layouts.make(name, 4), lambda pairs, _: criterion(pairs)[0], expected
+        )
 
 
 def test_the_parts_are_named_and_detached() -> None:
@@ -271,7 +273,7 @@ def test_a_learned_similarity_takes_part_in_the_loss_and_not_in_the_penalty(
         )
 
     case = layouts.make("query key", 4)
-    layouts.agreement(case, lambda pairs, _: criterion(pairs)[0], expected)
+    layouts.assert_agreement(case, lambda pairs, _: criterion(pairs)[0], expected)
     leaves = list(case.leaves)
     got = torch.autograd.grad(criterion(case.pairs(leaves))[0], similarity.matrix)
     want = torch.autograd.grad(expected(case.layout(leaves), leaves), matrix)

@@ -29,7 +29,7 @@ def test_value_and_gradient_equal_the_loops(
 ) -> None:
     lower, upper = band
     for size in (1, 2, 5):
-        layouts.agreement(
+        layouts.assert_agreement(
             layouts.make(name, size, seed=size),
             lambda pairs, _: distance_polarization(
                 pairs,

@@ -1,8 +1,10 @@
 """What the README says works: its commands are accepted, its code runs."""
 
+import math
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,9 +47,20 @@ def test_every_command_is_accepted(
 
 
 @pytest.mark.parametrize("code", CODE)
-def test_every_example_runs(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_example_runs(
+    code: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile(code, "README.md", "exec"), {})
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    if "loss" in names:
+        assert math.isfinite(names["loss"].item())
+        assert {"hard_nce", "distance_polarization", "projection_norm"} <= set(names["parts"])
+    else:
+        assert 0 < float(capsys.readouterr().out) <= 100
 
 
 def test_pictures_and_paths_exist() -> None:

@@ -76,7 +76,7 @@ def drawn(name: str, size: int, spread: float = 1.0) -> tuple[Pairs, reference.L
 @pytest.mark.parametrize("name", layouts.MAKERS)
 def test_closed_form_loss_and_gradient_equal_the_loops(name: str, numbers: dict[str, Any]) -> None:
     for size in (1, 2, 6):
-        layouts.agreement(
+        layouts.assert_agreement(
             layouts.make(name, size, dim=4, seed=size),
             lambda pairs, _: max_margin(pairs, cosine(pairs.anchor, pairs.candidate), **numbers),
             lambda layout, _: reference.max_margin(layout, **numbers),

@@ -1,4 +1,3 @@
-import os
 import shutil
 import subprocess
 import sys
@@ -24,18 +23,17 @@ from shared.data import MissingData
 from shared.errors import UserError
 
 
-def real_folder(name: str) -> Path:
-    root = os.environ.get("SUITE_DATA")
-    folder = Path(root or "") / "TUDataset" / name / "raw"
-    if root is None or not folder.is_dir():
-        pytest.skip(f"needs SUITE_DATA with TUDataset/{name}")
+def real_folder(suite_data: Path, name: str) -> Path:
+    folder = suite_data / "TUDataset" / name / "raw"
+    if not folder.is_dir():
+        pytest.skip(f"needs real data: {folder} is no folder")
     return folder
 
 
 @pytest.fixture
-def mutag(tmp_path: Path) -> Path:
+def mutag(tmp_path: Path, suite_data: Path) -> Path:
     """A data root with a copy of MUTAG's raw files, free to be damaged."""
-    shutil.copytree(real_folder("MUTAG"), tmp_path / "TUDataset" / "MUTAG" / "raw")
+    shutil.copytree(real_folder(suite_data, "MUTAG"), tmp_path / "TUDataset" / "MUTAG" / "raw")
     return tmp_path
 
 
@@ -135,9 +133,9 @@ def test_permutation_is_a_function_of_seed_and_epoch():
 
 
 @pytest.mark.parametrize("name", ["MUTAG", "IMDB-BINARY", "PROTEINS"])
-def test_real_statistics_are_the_published_ones(name: str, tmp_path: Path):
+def test_real_statistics_are_the_published_ones(name: str, tmp_path: Path, suite_data: Path):
     target = tmp_path / "TUDataset" / name / "raw"
-    shutil.copytree(real_folder(name), target)
+    shutil.copytree(real_folder(suite_data, name), target)
     graphs, published = load(name, tmp_path), DATASETS[name]
     assert graphs.num_graphs == published.graphs
     assert graphs.y.unique().tolist() == list(range(published.classes))
@@ -153,8 +151,8 @@ def test_real_statistics_are_the_published_ones(name: str, tmp_path: Path):
     assert torch.equal(graphs.batch[source], graphs.batch[target_node])
 
 
-def test_duplicate_rows_of_the_raw_file_are_merged(tmp_path: Path):
-    folder = real_folder("IMDB-BINARY")
+def test_duplicate_rows_of_the_raw_file_are_merged(tmp_path: Path, suite_data: Path):
+    folder = real_folder(suite_data, "IMDB-BINARY")
     shutil.copytree(folder, tmp_path / "TUDataset" / "IMDB-BINARY" / "raw")
     rows = (folder / "IMDB-BINARY_A.txt").read_text().count("\n")
     assert rows == 386_124
@@ -354,9 +352,11 @@ def test_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
         load("DD", tmp_path / "data")
 
 
-def test_download_is_verified_and_then_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_download_is_verified_and_then_loads(
+    tmp_path: Path, suite_data: Path, monkeypatch: pytest.MonkeyPatch
+):
     source = tmp_path / "source" / "MUTAG"
-    shutil.copytree(real_folder("MUTAG"), source)
+    shutil.copytree(real_folder(suite_data, "MUTAG"), source)
     shutil.make_archive(str(source), "zip", source.parent, "MUTAG")
     monkeypatch.setattr("graph.data.TUDataset.url", str(source.parent))
     fetch("MUTAG", tmp_path / "data")
