@@ -25,8 +25,9 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,graph" && return ;;
-      graph | graph/* | paper/graph/* | short/graph/* | smoke/graph/*) echo "graph" && return ;;
+      test) echo "test,graph,vision" && return ;;
+      graph | graph/* | */graph/*) echo "graph" && return ;;
+      vision | vision/* | */vision/*) echo "vision" && return ;;
     esac
   done
 }

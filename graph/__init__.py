@@ -1,13 +1,13 @@
 """The graph domain: GraphCL's unsupervised pretraining on TU datasets, with any objective.
 
-The names below are imported when first used, so that planning and reporting stay quick.
+The names below are imported when first used, so that planning and reporting stay quick. The
+function ``augment`` shares its module's name: ``from graph.augment import augment``.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graph.augment import augment
     from graph.config import Config
     from graph.data import Graphs, batches, load
     from graph.encoder import Encoder, ProjectionHead
@@ -21,7 +21,6 @@ __all__ = [
     "Encoder",
     "Graphs",
     "ProjectionHead",
-    "augment",
     "batches",
     "embed",
     "load",
@@ -35,7 +34,6 @@ _HOMES = {
     "Encoder": "encoder",
     "Graphs": "data",
     "ProjectionHead": "encoder",
-    "augment": "augment",
     "batches": "data",
     "embed": "evaluate",
     "load": "data",

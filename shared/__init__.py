@@ -3,7 +3,7 @@
 Importing it needs torch and numpy only.
 """
 
-from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
+from shared.losses import alignment, debiased_nce, hard_nce, info_nce, margin_nce, max_margin
 from shared.margins import (
     angular_margin,
     attenuation_weight,
@@ -32,6 +32,7 @@ __all__ = [
     "Pairs",
     "Projection",
     "Term",
+    "alignment",
     "angular_margin",
     "attenuation_weight",
     "band_statistics",

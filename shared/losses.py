@@ -249,6 +249,38 @@ def margin_nce(
     return info_nce(pairs, margined, temperature=temperature)
 
 
+def alignment(
+    pairs: Pairs,
+    similarity: Tensor,
+    *,
+    curvature: float | None = None,
+    curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
+) -> Tensor:
+    """BYOL's loss, ``2 - 2 cos`` to the positive: no negative takes part.
+
+    It is constant where all embeddings are equal; BYOL's predictor and moving teacher keep a
+    network from going there.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        curvature: exponent c of :func:`shared.margins.curvature_weight`, which scales the gradient
+            and leaves the value as it is; None: off.
+        curvature_form: as printed in Eq. 10, or in Algorithm 3.
+
+    Returns:
+        (N,).
+
+    Source: Grill et al. 2020, Eq. 2; Rho et al. 2023, Section 3 (beta = 0) and Eqs. 10-11.
+    """
+    similarity = _lift(similarity)
+    if curvature is not None:
+        weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
+        similarity = scale_gradient(similarity, weight)
+    positives = pairs.positives()
+    return _mean_over_positives(2 - 2 * similarity.gather(1, positives.clamp(min=0)), positives)
+
+
 def max_margin(
     pairs: Pairs,
     similarity: Tensor,

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from shared.losses import debiased_nce, hard_nce, margin_nce, max_margin
+from shared.losses import alignment, debiased_nce, hard_nce, margin_nce, max_margin
 from shared.pairs import Pairs, cosine
 from shared.penalties import band_statistics, distance_polarization
 from shared.projection import LowRankProjection
@@ -113,7 +113,7 @@ class Criterion(nn.Module):
         super().__init__()
         function, numbers = objective.loss.function, objective.loss.numbers
         if similarity is not cosine:
-            if function in (max_margin, margin_nce):
+            if function in (max_margin, margin_nce, alignment):
                 raise ValueError(
                     f"{function.__name__} is defined for cosines only (it needs distances or "
                     f"angles); build it with similarity=cosine"
@@ -152,8 +152,9 @@ class Criterion(nn.Module):
         with torch.autocast(pairs.anchor.device.type, enabled=False):
             pairs = _lifted(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
-            if self.objective.loss.function is max_margin:
-                # Its factorisation cannot take NaN, and waits for the device anyway.
+            looked_at = similarity.device.type == "cpu" or (step or 0) % self.check_every == 0
+            if looked_at and self.objective.loss.function is max_margin:
+                # The factorisation on the CPU cannot take NaN.
                 _check_finite(pairs, similarity.sum(), step)
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive have no loss; they do not count in the mean.
@@ -182,7 +183,7 @@ class Criterion(nn.Module):
                 )
                 total = total + self.objective.projection.weight * penalty_value
                 parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
-        if total.device.type == "cpu" or (step or 0) % self.check_every == 0:
+        if looked_at:
             _check_finite(pairs, total, step)
         return total, parts
 

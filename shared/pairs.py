@@ -108,6 +108,7 @@ def query_key(
     key: Tensor,
     bank: Tensor | None = None,
     *,
+    in_batch: bool = True,
     gather: Gather | None = None,
 ) -> Pairs:
     """Queries against keys, one direction (GraphCL, CURL, MoCo); the negatives are other keys.
@@ -119,10 +120,14 @@ def query_key(
         query: (B, D).
         key: (B, D); row i is the positive of query i.
         bank: (K, D), further negatives for every query (a queue).
+        in_batch: False leaves the keys of other queries out: the bank alone is negative (MoCo).
         gather: see the module; collects the keys.
 
     Returns:
-        Pairs with one positive and G - 1 + K negatives per anchor.
+        Pairs with one positive and G - 1 + K negatives per anchor, or K.
+
+    Raises:
+        ValueError: neither a bank nor the batch is to give negatives.
     """
     _same_shape(query, key)
     start = 0 if gather is None else rank() * len(query)
@@ -130,7 +135,16 @@ def query_key(
     if bank is not None:
         candidate = torch.cat([candidate, bank])
     own = torch.arange(start, start + len(query), device=query.device)
-    return _one_positive(query, candidate, own, own)
+    pairs = _one_positive(query, candidate, own, own)
+    if in_batch:
+        return pairs
+    if bank is None:
+        raise ValueError("in_batch=False needs a bank: without one there are no negatives")
+    keys = len(candidate) - len(bank)
+    negative = torch.zeros_like(pairs.negative)
+    negative[:, keys:] = True
+    everyone = torch.arange(keys, device=query.device).expand(len(query), keys)
+    return Pairs(query, candidate, pairs.positive, negative, pairs.positive_index, everyone)
 
 
 def context_window(

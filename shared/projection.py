@@ -4,7 +4,7 @@ Shapes: B instances, H dimensions of the feature, R rows of L.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -115,24 +115,36 @@ class LowRankProjection(nn.Module):
             return nuclear
         return self.matrix.new_zeros(())
 
-    @torch.no_grad()
     def project(
         self, features: Tensor, *, dimensions: int = 256, selection: Selection | None = None
     ) -> Tensor:
-        """The evaluated feature: ``L features`` with L reduced to ``dimensions``, (B, R).
+        """The evaluated feature of a batch, (B, H) -> (B, R); see :meth:`extractor`."""
+        return self.extractor(dimensions=dimensions, selection=selection)(features)
+
+    @torch.no_grad()
+    def extractor(
+        self, *, dimensions: int = 256, selection: Selection | None = None
+    ) -> Callable[[Tensor], Tensor]:
+        """The function to the evaluated feature: ``L features`` with L reduced to ``dimensions``.
 
         Args:
-            features: (B, H).
             dimensions: kept columns or singular directions; all of them where H is smaller.
             selection: ``"columns"``: those of largest norm (l2,1); ``"svd"``: the largest singular
                 values (default for the nuclear norm and none); ``"qr"``: the pivot columns of a
                 pivoted QR (the paper's "maximal linearly independent set").
+
+        Returns:
+            A function (B, H) -> (B, R) without gradient, for as many batches as there are.
         """
         self.warn_if_collapsed()
-        if self.unit_features:
-            features = unit_rows(features)
         selection = selection or ("columns" if self.norm == "l21" else "svd")
-        return features @ reduce_matrix(self.matrix, dimensions, selection).T
+        matrix = reduce_matrix(self.matrix.detach(), dimensions, selection)
+
+        @torch.no_grad()
+        def extract(features: Tensor) -> Tensor:
+            return (unit_rows(features) if self.unit_features else features) @ matrix.T
+
+        return extract
 
     def warn_if_collapsed(self) -> None:
         """Raise a ``RuntimeWarning`` when L has shrunk to under 1/1000 of its initial norm."""

@@ -1,8 +1,9 @@
 """From finished runs to tables that show what was measured beside what a paper prints.
 
 ``measure`` joins a declared table with the records of its finished cells; the renderers turn the
-outcome into text for the terminal, Markdown, LaTeX, CSV and one HTML page. A measured number and a
-published one never share a cell: every line or column says whose numbers it holds.
+outcome into text for the terminal, Markdown, LaTeX and CSV, and in ``shared.report_html`` into one
+page. A measured number and a published one never share a cell: every line or column says whose
+numbers it holds.
 
 A record counts for a cell only if it was measured in the same tier, with the protocol and with
 exactly the configuration that the table declares today; otherwise the cell is stale. Only declared
@@ -11,7 +12,6 @@ seeds count, so that nobody can add seeds until a claim comes out right.
 
 import csv
 import dataclasses
-import hashlib
 import io
 import json
 import math
@@ -19,9 +19,9 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from shared.errors import UserError
 from shared.statistics import Kind, Summary, Verdict, judge, summarise
@@ -35,7 +35,6 @@ from shared.tables import (
     Tier,
     Value,
     canonical,
-    canonical_json,
     slug,
 )
 
@@ -45,9 +44,12 @@ if TYPE_CHECKING:
     from shared.runs import Record
 
 NOT_RUN = "not run"
+UNAVAILABLE = "not implemented yet"
 STALE = "stale: measured with another configuration"
 HERE, PRINTED = "measured here", "published"
+NO_NUMBERS = "the paper prints no numbers for this figure"
 DASH = "–"  # noqa: RUF001 (an en dash is meant)
+NARROW = 12  # characters of a column in the terminal, so that five of them fit
 NAMED_ROWS = 3  # more rows without a result are counted in the legend, not named
 TIER_NOTES: dict[Tier, str] = {
     "paper": "",
@@ -88,6 +90,11 @@ class MeasuredCell:
     published: Value | None
     difference: float | None
 
+    @property
+    def unavailable(self) -> str:
+        """Why the cell cannot run yet; empty if it can."""
+        return self.row.unavailable or self.column.unavailable
+
 
 @dataclass(frozen=True)
 class Judged:
@@ -110,6 +117,7 @@ class Measured:
         ignored: what finished but does not count, one line each.
         records: every record of the table and tier, one per address, sorted by address: the one
             that counts, else the last one given.
+        figures: names of the paper's pictures; they lie in ``figures/`` beside the written table.
     """
 
     table: Table
@@ -118,6 +126,7 @@ class Measured:
     verdicts: tuple[Judged, ...]
     ignored: tuple[str, ...]
     records: tuple["Record", ...]
+    figures: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -129,12 +138,18 @@ class Measured:
         """The declared seeds of the tier."""
         return self.table.seeds[self.tier]
 
+    @property
+    def folder(self) -> Path:
+        """Where the written table lies below the folder of results."""
+        return folder_of(self.table, self.tier)
+
 
 def measure(
     table: Table,
     tier: Tier,
     records: Sequence["Record"],
     status: Mapping[str, str],
+    figures: Sequence[str] = (),
 ) -> Measured:
     """Join ``table`` with the records of its finished cells.
 
@@ -144,6 +159,7 @@ def measure(
         records: finished runs, of this or any other table; where two records of one address
             both count, the later one is taken.
         status: by address of a cell, why it has no result; "not run" where it says nothing.
+        figures: names of the paper's pictures, from :func:`read_figures`.
     """
     by_address: dict[str, list[Record]] = {}
     for record in records:
@@ -174,7 +190,8 @@ def measure(
         if address not in known
     )
     verdicts = _judge_all(table, grid) if tier != "smoke" else ()
-    return Measured(table, tier, grid, verdicts, ignored, tuple(kept[a] for a in sorted(kept)))
+    every = tuple(kept[address] for address in sorted(kept))
+    return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures))
 
 
 def terminal(measured: Measured) -> "RenderableType":
@@ -190,23 +207,24 @@ def terminal(measured: Measured) -> "RenderableType":
     grid.add_column("method", max_width=26)
     grid.add_column("whose", no_wrap=True)
     for column in measured.columns:
-        grid.add_column("\n".join(textwrap.wrap(column.label, 12)), justify="right")
-    marks = _marks(measured)
-    for heading, rows in _groups(measured):
+        grid.add_column("\n".join(textwrap.wrap(column.label, NARROW)), justify="right")
+    marks = marks_of(measured)
+    for heading, rows in groups_of(measured):
         grid.add_section()
         if heading:
             grid.add_row(Text(heading, style="italic"))
         for cells in rows:
-            measured_lines = [_measured_lines(cell, measured, marks) for cell in cells]
-            height = max(map(len, measured_lines))
+            here = [_narrow_lines(cell, measured, marks) for cell in cells]
+            height = max(map(len, here))
             printed = _printed_row(cells, measured)
             whose = Text("here" + "\n" * (height - 1))
             if printed:
                 whose.append("\npaper", style="dim italic")
             texts = []
-            for index, lines in enumerate(measured_lines):
-                text = Text(lines[0], style="" if cells[index].values else "dim")
-                text.append("".join("\n" + line for line in lines[1:]), style="yellow")
+            for index, lines in enumerate(here):
+                first, further = ("", "yellow") if cells[index].values else ("dim", "dim")
+                text = Text(lines[0], style=first)
+                text.append("".join("\n" + line for line in lines[1:]), style=further)
                 text.append("\n" * (height - len(lines)))
                 if printed:
                     text.append("\n" + printed[index], style="dim italic")
@@ -215,15 +233,17 @@ def terminal(measured: Measured) -> "RenderableType":
 
     parts: list[RenderableType] = [
         Text(f"{table.address}: {table.title}", style="bold"),
-        Text(f"here = {HERE}: {_headline(measured)}"),
+        Text(f"here = {HERE}: {headline(measured)}"),
     ]
     if measured.tier != "smoke":
-        parts.append(Text(f"paper = copied from {table.published.source}", style="dim italic"))
-    if note := _tier_note(measured):
+        source = table.published.source
+        copied = f"paper = copied from {source}" if table.published.rows else no_numbers(table)
+        parts.append(Text(copied, style="dim italic"))
+    if note := tier_note(measured):
         parts.append(Text(note, style="bold yellow"))
     parts.append(grid)
-    parts.extend(Text(line, style="dim") for line in _legend(measured))
-    for claim, verdicts in _by_claim(measured):
+    parts.extend(Text(line, style="dim") for line in legend_of(measured))
+    for claim, verdicts in by_claim(measured):
         reasons = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         idle = [judged.column for judged in verdicts if judged.verdict.kind == "not run"]
         for judged in verdicts:
@@ -232,7 +252,7 @@ def terminal(measured: Measured) -> "RenderableType":
                 reasons.add_row(
                     Text(judged.column),
                     Text(kind, style=KIND_COLOURS[kind]),
-                    Text(_explain(judged, measured)),
+                    Text(explain(judged, measured)),
                 )
         parts.append(Text(f"\nClaim: {claim.text}", style="bold"))
         if len(idle) < len(verdicts):
@@ -245,46 +265,51 @@ def terminal(measured: Measured) -> "RenderableType":
 def markdown(measured: Measured) -> str:
     """The table as Markdown: one line of measured numbers per row, the published ones below it."""
     table = measured.table
-    marks = _marks(measured)
+    marks = marks_of(measured)
     columns = [column.label for column in measured.columns]
     lines = [f"# {_md(table.title)}", ""]
     lines += [f"`{table.address}`, {_md(table.section)}.", ""]
-    lines += [f"Lines marked **{HERE}**: {_md(_headline(measured))}", ""]
+    lines += [f"Lines marked **{HERE}**: {_md(headline(measured))}", ""]
     if measured.tier != "smoke":
-        lines += [f"Lines marked *{PRINTED}*: {_md(_origin(table.published))}.", ""]
-    if note := _tier_note(measured):
+        printed = f"Lines marked *{PRINTED}*: {_md(origin(table.published))}."
+        lines += [printed if table.published.rows else _md(no_numbers(table)), ""]
+    if note := tier_note(measured):
         lines += [f"**{_md(note)}**", ""]
     lines += _md_row(["method", "whose number", *columns])
     lines += _md_row([":--", ":--", *["--:"] * len(columns)], plain=True)
-    for heading, rows in _groups(measured):
+    for heading, rows in groups_of(measured):
         if heading:
             lines += _md_row([f"*{_md(heading)}*", "", *[""] * len(columns)], plain=True)
         for cells in rows:
-            here = ["<br>".join(_measured_lines(cell, measured, marks)) for cell in cells]
+            here = ["<br>".join(measured_lines(cell, measured, marks)) for cell in cells]
             label = _md(cells[0].row.label)
             lines += _md_row([label, f"**{HERE}**", *here], plain=True)
-            if printed := _printed_row(cells, measured):
+            if numbers := _printed_row(cells, measured):
                 lines += _md_row(
-                    ["", f"*{PRINTED}*", *(f"*{text}*" for text in printed)], plain=True
+                    ["", f"*{PRINTED}*", *(f"*{text}*" for text in numbers)], plain=True
                 )
     lines.append("")
-    lines += [line for text in _legend(measured) for line in (_md(text), "")]
-    for claim, verdicts in _by_claim(measured):
+    lines += [line for text in legend_of(measured) for line in (_md(text), "")]
+    own, others = figures_of(measured)
+    lines += [line for name in own for line in (f"!{_md_link(name)}", "")]
+    if others:
+        lines += [f"Other figures of this paper: {', '.join(map(_md_link, others))}.", ""]
+    for claim, verdicts in by_claim(measured):
         lines += [f"**Claim.** {_md(claim.text)}", ""]
         lines += _md_row(["column", "verdict", "why"])
         lines += _md_row([":--"] * 3, plain=True)
         for judged in verdicts:
-            why = _md(_explain(judged, measured))
+            why = _md(explain(judged, measured))
             lines += _md_row([_md(judged.column), f"**{judged.verdict.kind}**", why], plain=True)
         lines.append("")
-    for heading, remarks in _remarks(measured):
+    for heading, remarks in remarks_of(measured):
         lines += [f"**{heading}**", "", *(f"- {_md(remark)}" for remark in remarks), ""]
     for reference in table.references:
-        lines += [f"**Published elsewhere.** {_md(_origin(reference))}", ""]
+        lines += [f"**Published elsewhere.** {_md(origin(reference))}", ""]
         lines += _md_row(["method", *reference.columns])
         lines += _md_row([":--", *["--:"] * len(reference.columns)], plain=True)
         for label, values in reference.rows.items():
-            lines += _md_row([label, *map(_value, values)])
+            lines += _md_row([label, *map(printed_value, values)])
         lines += ["", *(f"{_md(k)}: {_md(v)}\n" for k, v in reference.notes.items())]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -292,12 +317,13 @@ def markdown(measured: Measured) -> str:
 def latex(measured: Measured) -> str:
     """The table as a LaTeX ``table`` that needs the package booktabs."""
     table = measured.table
-    marks = _marks(measured)
+    marks = marks_of(measured)
     width = len(measured.columns) + 2
-    caption = [f"{table.title} ({table.section}). Lines marked {HERE}: {_headline(measured)}"]
+    caption = [f"{table.title} ({table.section}). Lines marked {HERE}: {headline(measured)}"]
     if measured.tier != "smoke":
-        caption.append(f"Lines marked {PRINTED}: {_origin(table.published)}.")
-    caption += [_tier_note(measured), *_legend(measured)]
+        printed = f"Lines marked {PRINTED}: {origin(table.published)}."
+        caption.append(printed if table.published.rows else no_numbers(table))
+    caption += [tier_note(measured), *legend_of(measured)]
     lines = [
         "% needs \\usepackage{booktabs}",
         "\\begin{table}",
@@ -306,15 +332,15 @@ def latex(measured: Measured) -> str:
         "\\toprule",
         _tex_row(["method", "whose number", *(column.label for column in measured.columns)]),
     ]
-    for heading, rows in _groups(measured):
+    for heading, rows in groups_of(measured):
         lines.append("\\midrule")
         if heading:
             lines.append(f"\\multicolumn{{{width}}}{{l}}{{\\textit{{{_tex(heading)}}}}} \\\\")
         for cells in rows:
-            here = [", ".join(_measured_lines(cell, measured, marks)) for cell in cells]
+            here = [", ".join(measured_lines(cell, measured, marks)) for cell in cells]
             lines.append(_tex_row([cells[0].row.label, HERE, *here]))
-            if printed := _printed_row(cells, measured):
-                lines.append(_tex_row(["", PRINTED, *printed], italic=True))
+            if numbers := _printed_row(cells, measured):
+                lines.append(_tex_row(["", PRINTED, *numbers], italic=True))
     lines += [
         "\\bottomrule",
         "\\end{tabular}",
@@ -342,8 +368,8 @@ def csv_text(measured: Measured) -> str:
             summary, published = cell.summary, cell.published
             writer.writerow(
                 [table.domain, table.paper, table.name, measured.tier, cell.row.label]
-                + ["yes" if cell.row.published is None else "no", cell.column.label]
-                + [table.metric, table.unit, table.protocol]
+                + ["yes" if is_ours(cell.row, table) else "no", cell.column.label]
+                + [table.metric_of(cell.column), table.unit, table.protocol]
                 + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
                 + [len(cell.values), len(measured.seeds)]
                 + ([published.mean, published.std] if published else [None] * 2)
@@ -352,33 +378,6 @@ def csv_text(measured: Measured) -> str:
                 + ["; ".join(f"seed {seed}: {why}" for seed, why in cell.missing.items())]
             )
     return stream.getvalue()
-
-
-def html(measured: Sequence[Measured]) -> str:
-    """One self-contained page with every table of ``measured``.
-
-    Raises:
-        ValueError: a table of the smoke tier, which never enters results.
-    """
-    for each in measured:
-        _refuse_smoke(each)
-    contents = "".join(
-        f'<li><a href="#{_anchor(each)}">{escape(_name(each))}</a> {escape(each.table.title)}</li>'
-        for each in measured
-    )
-    body = "".join(map(_html_table, measured)) or "<p>No table has a finished cell yet.</p>"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Measured beside published</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        "<header><h1>Measured beside published</h1>\n"
-        f'<p>Columns marked <b class="here">{HERE}</b> are results of this repository: mean ± '
-        f'sample standard deviation over seeds. Columns marked <i class="printed">{PRINTED}</i> '
-        "are copied from the papers; the small signed number below is measured minus published. "
-        "A measured number leads to the runs behind it.</p>\n"
-        f"<nav><ul>{contents}</ul></nav></header>\n<main>{body}</main>\n"
-        f"<script>{_SCRIPT}</script>\n</body>\n</html>\n"
-    )
 
 
 def write(results: Path, measured: Measured) -> None:
@@ -391,26 +390,24 @@ def write(results: Path, measured: Measured) -> None:
     """
     from shared.runs import write_atomically  # brings torch, which only the runs need
 
-    _refuse_smoke(measured)
+    refuse_smoke(measured)
     lines = [json.dumps(dataclasses.asdict(each), sort_keys=True) for each in measured.records]
-    table = measured.table
-    folder = results / ("" if measured.tier == "paper" else measured.tier)
-    folder = folder / table.domain / table.paper
-    write_atomically(folder / f"{table.name}.records.jsonl", "".join(f"{line}\n" for line in lines))
-    write_atomically(folder / f"{table.name}.md", markdown(measured))
-    write_atomically(folder / f"{table.name}.csv", csv_text(measured))
-    write_atomically(folder / f"{table.name}.tex", latex(measured))
+    folder, name = results / measured.folder, measured.table.name
+    write_atomically(folder / f"{name}.records.jsonl", "".join(f"{line}\n" for line in lines))
+    write_atomically(folder / f"{name}.md", markdown(measured))
+    write_atomically(folder / f"{name}.csv", csv_text(measured))
+    write_atomically(folder / f"{name}.tex", latex(measured))
 
 
-def write_index(results: Path, measured: Sequence[Measured]) -> None:
-    """Write the page of all tables to ``results/index.html``, moved over its target.
+def folder_of(table: Table, tier: Tier) -> Path:
+    """``[short/]<domain>/<paper>``: where a table is written below the folder of results."""
+    return Path("" if tier == "paper" else tier, table.domain, table.paper)
 
-    Raises:
-        ValueError: a table of the smoke tier.
-    """
-    from shared.runs import write_atomically  # brings torch, which only the runs need
 
-    write_atomically(results / "index.html", html(measured))
+def read_figures(results: Path, table: Table, tier: Tier) -> tuple[str, ...]:
+    """Names of the pictures (PNG) that lie in the folder of the paper's figures, sorted."""
+    folder = results / folder_of(table, tier) / "figures"
+    return tuple(sorted(file.name for file in folder.glob("*.png")))
 
 
 def read_records(results: Path) -> list["Record"]:
@@ -448,12 +445,12 @@ def _measure_cell(
     values: dict[int, float] = {}
     missing: dict[int, str] = {}
     for cell in cells:
-        why = status.get(cell.address, NOT_RUN)
+        why = unavailable(cell) or status.get(cell.address, NOT_RUN)
         for record in by_address.get(cell.address, ()):
-            fault = _fault(record, cell, table)
+            fault = _fault(record, cell, table, table.metric_of(column))
             if fault is None:
                 records[cell.seed] = record
-                values[cell.seed] = float(record.result["metrics"][table.metric])
+                values[cell.seed] = float(record.result["metrics"][table.metric_of(column)])
             else:
                 why = fault
         if cell.seed not in records:
@@ -466,8 +463,10 @@ def _measure_cell(
     return MeasuredCell(row, column, records, values, missing, summary, published, difference)
 
 
-def _fault(record: "Record", cell: Cell, table: Table) -> str | None:
+def _fault(record: "Record", cell: Cell, table: Table, metric: str) -> str | None:
     """Why ``record`` does not count for ``cell``; None when it does."""
+    if cell.unavailable:  # what its configuration does is not yet what its labels say
+        return unavailable(cell)
     result = record.result
     if result["tier"] != cell.tier:
         return f"stale: measured in the {result['tier']} tier"
@@ -475,9 +474,9 @@ def _fault(record: "Record", cell: Cell, table: Table) -> str | None:
         return f"stale: measured with protocol {result['protocol']}"
     if record.config != canonical(cell.config):
         return STALE
-    value = result["metrics"].get(table.metric)
+    value = result["metrics"].get(metric)
     if not isinstance(value, (int, float)) or not math.isfinite(value):
-        return f"failed: the result has no finite {table.metric}"
+        return f"failed: the result has no finite {metric}"
     return None
 
 
@@ -492,7 +491,8 @@ def _judge_all(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tupl
     return tuple(verdicts)
 
 
-def _refuse_smoke(measured: Measured) -> None:
+def refuse_smoke(measured: Measured) -> None:
+    """Raise ValueError for a table of the smoke tier, which never enters results."""
     if measured.tier == "smoke":
         raise ValueError(f"{measured.table.address}: the smoke tier never enters results")
 
@@ -500,57 +500,85 @@ def _refuse_smoke(measured: Measured) -> None:
 # What all renderers say
 
 
-def _mean_sd(mean: float, sd: float | None) -> str:
+def unavailable(cell: Cell) -> str:
+    """Status of a cell that cannot run yet; empty for one that can."""
+    return f"{UNAVAILABLE}: {cell.unavailable}" if cell.unavailable else ""
+
+
+def is_ours(row: Row, table: Table) -> bool:
+    """Whether no paper has the row; where the paper only plots, every row is the paper's."""
+    return row.published is None and bool(table.published.rows)
+
+
+def mean_sd(mean: float, sd: float | None) -> str:
+    """A mean and, where there is one, its deviation."""
     return f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}"
 
 
-def _value(value: Value | None) -> str:
-    return DASH if value is None else _mean_sd(value.mean, value.std)
+def printed_value(value: Value | None) -> str:
+    """A published number; a dash where the paper prints none."""
+    return DASH if value is None else mean_sd(value.mean, value.std)
 
 
-def _count(cell: MeasuredCell, measured: Measured) -> str:
+def seeds_of(cell: MeasuredCell, measured: Measured) -> str:
+    """How many of the declared seeds a measured number rests on."""
     done, declared = len(cell.values), len(measured.seeds)
     if done < declared:
         return f"{done} of {declared} seeds"
     return f"{done} seed{'s' if done > 1 else ''}"
 
 
-def _measured_lines(cell: MeasuredCell, measured: Measured, marks: Mapping[str, int]) -> list[str]:
+def measured_lines(cell: MeasuredCell, measured: Measured, marks: Mapping[str, int]) -> list[str]:
+    """What a cell shows: its number and how many seeds it lacks, or the marks of its reasons."""
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
-        return [f"{DASH} ({', '.join(map(str, reasons))})"]
-    lines = [_mean_sd(cell.summary.mean, cell.summary.sd)]
-    return [*lines, _count(cell, measured)] if cell.missing else lines
+        what = UNAVAILABLE if cell.unavailable else DASH
+        return [f"{what} ({', '.join(map(str, reasons))})"]
+    lines = [mean_sd(cell.summary.mean, cell.summary.sd)]
+    return [*lines, seeds_of(cell, measured)] if cell.missing else lines
+
+
+def _narrow_lines(cell: MeasuredCell, measured: Measured, marks: Mapping[str, int]) -> list[str]:
+    lines = measured_lines(cell, measured, marks)
+    return textwrap.wrap(lines[0], NARROW) if cell.unavailable else lines
 
 
 def _printed_row(cells: Sequence[MeasuredCell], measured: Measured) -> list[str]:
     """The published line below a row; empty where no paper prints the row."""
     if cells[0].row.published is None or measured.tier == "smoke":
         return []
-    return [_value(cell.published) for cell in cells]
+    return [printed_value(cell.published) for cell in cells]
 
 
-def _groups(measured: Measured) -> list[tuple[str, list[tuple[MeasuredCell, ...]]]]:
-    """The rows that the paper prints, then our own under a heading of their own."""
-    printed = [cells for cells in measured.cells if cells[0].row.published is not None]
-    ours = [cells for cells in measured.cells if cells[0].row.published is None]
+def groups_of(measured: Measured) -> list[tuple[str, list[tuple[MeasuredCell, ...]]]]:
+    """The rows that the paper has, then our own under a heading of their own."""
+    ours = [cells for cells in measured.cells if is_ours(cells[0].row, measured.table)]
+    printed = [cells for cells in measured.cells if not is_ours(cells[0].row, measured.table)]
     return [pair for pair in (("", printed), ("ours (not in paper)", ours)) if pair[1]]
 
 
-def _headline(measured: Measured) -> str:
+def headline(measured: Measured) -> str:
+    """What the measured numbers are."""
     table = measured.table
     unit = f" ({table.unit})" if table.unit else ""
+    shown: dict[str, list[str]] = {}
+    for column in measured.columns:
+        shown.setdefault(table.metric_of(column), []).append(column.label)
+    metrics = ", ".join(shown)
+    if len(shown) > 1:
+        metrics = "; ".join(f"{metric} in {', '.join(some)}" for metric, some in shown.items())
     seeds = ", ".join(map(str, measured.seeds))
     spread = f"mean ± sample standard deviation over seeds {seeds}"
     if len(measured.seeds) == 1:
         spread = f"seed {seeds} only"
     return (
-        f"{table.metric}{unit}, {spread}; protocol {table.protocol}; "
+        f"{metrics}{unit}, {spread}; protocol {table.protocol}; "
         f"varies between repeats: {table.varies}."
     )
 
 
-def _tier_note(measured: Measured) -> str:
+def tier_note(measured: Measured) -> str:
+    """What a tier other than the paper's means for the numbers."""
     note = TIER_NOTES[measured.tier]
     if measured.tier == "short" and measured.table.short:
         budget = ", ".join(f"{k} = {canonical(v)}" for k, v in measured.table.short.items())
@@ -558,27 +586,44 @@ def _tier_note(measured: Measured) -> str:
     return note
 
 
-def _origin(published: Published) -> str:
+def origin(published: Published) -> str:
+    """Where the printed numbers come from, and what they are."""
     return f"{published.source}: {published.title} ({published.statistic})"
 
 
-def _marks(measured: Measured) -> dict[str, int]:
+def no_numbers(table: Table) -> str:
+    """What is said in place of the origin where the paper only plots."""
+    return f"{table.published.source}: {NO_NUMBERS}."
+
+
+def figures_of(measured: Measured) -> tuple[list[str], list[str]]:
+    """The pictures named after the table (``figure-3.png``, ``figure-3-a.png``), and the rest."""
+    own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
+    return (
+        [name for name in measured.figures if own.fullmatch(name)],
+        [name for name in measured.figures if not own.fullmatch(name)],
+    )
+
+
+def marks_of(measured: Measured) -> dict[str, int]:
     """A number for every reason that leaves a declared seed without a result."""
     reasons = (why for cells in measured.cells for cell in cells for why in cell.missing.values())
     return {why: number for number, why in enumerate(dict.fromkeys(reasons), start=1)}
 
 
-def _legend(measured: Measured) -> list[str]:
+def legend_of(measured: Measured) -> list[str]:
+    """One line for each reason that leaves a declared seed without a result."""
     return [
         f"({number}) {'; '.join(_places(measured, why))}: {why}"
-        for why, number in _marks(measured).items()
+        for why, number in marks_of(measured).items()
     ]
 
 
 def _places(measured: Measured, why: str) -> list[str]:
     """The columns, rows and seeds that lack a result for one reason, in few words."""
-    places = []
+    by_column = []
     for column in zip(*measured.cells, strict=True):
+        places = []
         rows: dict[tuple[int, ...], list[str]] = {}
         for cell in column:
             if seeds := tuple(seed for seed, reason in cell.missing.items() if reason == why):
@@ -589,19 +634,29 @@ def _places(measured: Measured, why: str) -> list[str]:
                 which = "all rows"
             if seeds != measured.seeds:
                 which = f"seed {', '.join(map(str, seeds))} of {which}"
-            places.append(f"{column[0].column.label} ({which})")
-    if places == [f"{column.label} (all rows)" for column in measured.columns]:
+            places.append(which)
+        by_column.append(places)
+    first = by_column[0]
+    if first == ["all rows"] and by_column.count(first) == len(by_column):
         return ["every cell"]
-    return places
+    if len(by_column) > 1 and by_column.count(first) == len(by_column):
+        return [f"every column ({which})" for which in first]
+    return [
+        f"{column.label} ({which})"
+        for column, places in zip(measured.columns, by_column, strict=True)
+        for which in places
+    ]
 
 
-def _by_claim(measured: Measured) -> Iterator[tuple[Claim, list[Judged]]]:
+def by_claim(measured: Measured) -> Iterator[tuple[Claim, list[Judged]]]:
+    """The claims that were judged, each with its verdicts."""
     for claim in measured.table.claims:
         if verdicts := [judged for judged in measured.verdicts if judged.claim is claim]:
             yield claim, verdicts
 
 
-def _explain(judged: Judged, measured: Measured) -> str:
+def explain(judged: Judged, measured: Measured) -> str:
+    """The sentence of a verdict and what it rests on."""
     verdict = judged.verdict
     parts = [verdict.sentence]
     if verdict.inside:
@@ -611,10 +666,12 @@ def _explain(judged: Judged, measured: Measured) -> str:
     return " ".join(parts)
 
 
-def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
+def remarks_of(measured: Measured) -> list[tuple[str, list[str]]]:
     """Deviations, what is known of the published numbers, notes, and what does not count."""
     table = measured.table
     printed = [f"{label}: {note}" for label, note in table.published.notes.items()]
+    counted = [r for cells in measured.cells for cell in cells for r in cell.records.values()]
+    incomplete = [r.address for r in counted if r.environment.get("allow_missing")]
     remarks = [
         (
             "Where a row deviates from the paper",
@@ -622,12 +679,14 @@ def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
         ),
         ("About the published numbers", [*printed, *table.published.warnings]),
         ("Notes", list(table.notes)),
+        ("Measured with --allow-missing: files that were missing or broken left out", incomplete),
         ("Finished but not counted", list(measured.ignored)),
     ]
     return [(heading, lines) for heading, lines in remarks if lines]
 
 
-def _name(measured: Measured) -> str:
+def name_of(measured: Measured) -> str:
+    """Address and tier."""
     address = measured.table.address
     return address if measured.tier == "paper" else f"{address} ({measured.tier} tier)"
 
@@ -638,6 +697,10 @@ def _name(measured: Measured) -> str:
 def _md(text: str) -> str:
     text = re.sub(r"([\\|*_`\[\]])", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _md_link(figure: str) -> str:
+    return f"[{_md(figure)}](figures/{quote(figure)})"
 
 
 def _md_row(cells: Iterable[str], plain: bool = False) -> list[str]:
@@ -664,233 +727,3 @@ def _tex(text: str) -> str:
 def _tex_row(cells: Iterable[str], italic: bool = False) -> str:
     texts = (f"\\textit{{{_tex(cell)}}}" if italic and cell else _tex(cell) for cell in cells)
     return " & ".join(texts) + r" \\"
-
-
-# HTML
-
-_STYLE = """
-:root { --ink: #1d2433; --soft: #5d6678; --line: #dde2ea; --here: #0b4f8a; --ours: #f3f8f4; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 90rem; padding: 1.5rem; color: var(--ink); background: #fff;
-  font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .5rem; }
-h2 { font-size: 1.25rem; margin: 3rem 0 .25rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
-p { margin: .3rem 0; max-width: 60rem; }
-a { color: var(--here); }
-code { font-size: .85em; overflow-wrap: anywhere; }
-small, .soft { color: var(--soft); font-size: .85rem; }
-.banner { background: #fff4d6; border-left: 4px solid #d99a00; padding: .5rem .8rem; }
-.scroll { overflow-x: auto; margin: .8rem 0; }
-table { border-collapse: collapse; font-size: .84rem; }
-th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right;
-  vertical-align: top; white-space: nowrap; font-variant-numeric: tabular-nums; }
-thead th { vertical-align: bottom; }
-thead th[colspan] { text-align: center; border-left: 1px solid var(--line); }
-th:first-child, tbody th { text-align: left; }
-tbody th { font-weight: 600; white-space: normal; min-width: 10rem; max-width: 16rem;
-  position: sticky; left: 0; background: inherit; }
-tbody tr { background: #fff; }
-td small { display: block; font-size: .75rem; }
-.here { color: var(--here); }
-.printed { color: var(--soft); font-style: italic; font-weight: normal; }
-td.here { font-weight: 600; border-left: 1px solid var(--line); }
-td.here small { font-weight: normal; }
-td.partial small { color: #9a5b00; }
-tr.group th { padding-top: 1rem; background: var(--ours); font-style: italic; }
-tbody.ours tr { background: var(--ours); }
-.tag { font: 600 .7rem/1 system-ui, sans-serif; border: 1px solid #5f9b6d; color: #2f6b3d;
-  border-radius: 3px; padding: .1rem .3rem; white-space: nowrap; }
-ul.verdicts { list-style: none; padding: 0; margin: .3rem 0; max-width: 64rem; }
-ul.verdicts li { padding: .35rem 0; border-bottom: 1px solid var(--line); }
-.kind { display: inline-block; border-radius: 3px; padding: .05rem .45rem; font-weight: 600;
-  font-size: .8rem; }
-.reproduced { background: #d9f2df; color: #145a26; }
-.same-direction { background: #d8eef5; color: #0e4f63; }
-.not-reproduced { background: #fbdedb; color: #8a1c12; }
-.inconclusive { background: #fdefc8; color: #6f4b00; }
-.not-run { background: #e8eaee; color: #444b58; }
-details { border-bottom: 1px solid var(--line); padding: .3rem 0; }
-details:target { background: #eef5fc; }
-summary { cursor: pointer; }
-dl { margin: .3rem 0 .3rem 1rem; font-size: .88rem; overflow-wrap: anywhere; }
-dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; }
-dd { margin: 0; }
-@media (max-width: 46rem) {
-  body { padding: 1rem; }
-  .results, .results tbody, .results tr, .results th { display: block; }
-  .results thead { display: none; }
-  .results tbody th { position: static; border: 0; max-width: none; }
-  .results tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
-  .results td { display: grid; grid-template-columns: 1fr auto; column-gap: .6rem; border: 0;
-    padding: .1rem .45rem; }
-  .results td::before { content: attr(data-label); font-weight: normal; text-align: left; }
-  .results td small { grid-column: 2; }
-  .results td.none { display: none; }
-}
-"""
-
-_SCRIPT = """
-function reveal() {
-  const target = location.hash && document.getElementById(location.hash.slice(1));
-  if (target && target.tagName === "DETAILS") { target.open = true; target.scrollIntoView(); }
-}
-addEventListener("hashchange", reveal);
-reveal();
-"""
-
-
-def _anchor(measured: Measured, cell: MeasuredCell | None = None) -> str:
-    labels = (cell.row.label, cell.column.label) if cell else ()
-    return "--".join(map(slug, (f"{measured.tier} {measured.table.address}", *labels)))
-
-
-def _html_table(measured: Measured) -> str:
-    table = measured.table
-    marks = _marks(measured)
-    datasets = "".join(
-        f'<th colspan="2" scope="colgroup">{escape(column.label)}</th>'
-        for column in measured.columns
-    )
-    whose = f'<th class="here">{HERE}</th><th class="printed">{PRINTED}</th>' * len(
-        measured.columns
-    )
-    bodies = ""
-    for heading, rows in _groups(measured):
-        head = ""
-        if heading:
-            span = 1 + 2 * len(measured.columns)
-            head = f'<tr class="group"><th colspan="{span}">{escape(heading)}</th></tr>'
-        lines = "".join(_html_row(cells, measured, marks) for cells in rows)
-        bodies += f'<tbody class="{"ours" if heading else "paper"}">{head}{lines}</tbody>\n'
-    note = _tier_note(measured)
-    legend = "".join(f'<p class="soft">{escape(line)}</p>\n' for line in _legend(measured))
-    remarks = "".join(
-        f"<h3>{escape(heading)}</h3>\n<ul>"
-        + "".join(f"<li>{escape(line)}</li>" for line in lines)
-        + "</ul>\n"
-        for heading, lines in _remarks(measured)
-    )
-    runs = "".join(
-        _html_runs(cell, measured) for cells in measured.cells for cell in cells if cell.records
-    )
-    return (
-        f'<section id="{_anchor(measured)}">\n<h2>{escape(table.title)}</h2>\n'
-        f'<p class="soft"><code>{escape(_name(measured))}</code>, {escape(table.section)}</p>\n'
-        + (f'<p class="banner">{escape(note)}</p>\n' if note else "")
-        + f'<p><b class="here">{HERE}</b>: {escape(_headline(measured))}</p>\n'
-        f'<p><i class="printed">{PRINTED}</i>: {escape(_origin(table.published))}</p>\n'
-        f'<div class="scroll"><table class="results">\n<thead><tr><th rowspan="2">method</th>'
-        f"{datasets}</tr><tr>{whose}</tr></thead>\n{bodies}</table></div>\n{legend}"
-        + "".join(_html_claim(claim, judged, measured) for claim, judged in _by_claim(measured))
-        + remarks
-        + "".join(map(_html_reference, table.references))
-        + (f"<h3>The runs behind the numbers</h3>\n{runs}" if runs else "")
-        + "</section>\n"
-    )
-
-
-def _html_row(cells: Sequence[MeasuredCell], measured: Measured, marks: Mapping[str, int]) -> str:
-    row = cells[0].row
-    tag = ' <span class="tag">ours</span>' if row.published is None else ""
-    texts = []
-    for cell in cells:
-        label = escape(cell.column.label)
-        if cell.summary is None:
-            here = escape(_measured_lines(cell, measured, marks)[0])
-        else:
-            number = _mean_sd(cell.summary.mean, cell.summary.sd)
-            here = (
-                f'<a href="#{_anchor(measured, cell)}">{number}</a>'
-                f"<small>{_count(cell, measured)}</small>"
-            )
-        printed = _value(cell.published) if row.published else ""
-        if cell.difference is not None:
-            printed += f"<small>{cell.difference:+.2f}</small>"
-        partial = " partial" if cell.values and cell.missing else ""
-        none = " none" if cell.published is None else ""
-        texts.append(
-            f'<td class="here{partial}" data-label="{label}, {HERE}">{here}</td>'
-            f'<td class="printed{none}" data-label="{label}, {PRINTED}">{printed}</td>'
-        )
-    return f'<tr><th scope="row">{escape(row.label)}{tag}</th>{"".join(texts)}</tr>\n'
-
-
-def _html_claim(claim: Claim, verdicts: Sequence[Judged], measured: Measured) -> str:
-    lines = "".join(
-        f"<li><b>{escape(judged.column)}</b> "
-        f'<span class="kind {slug(judged.verdict.kind)}">{judged.verdict.kind}</span> '
-        f"{escape(_explain(judged, measured))}</li>\n"
-        for judged in verdicts
-    )
-    return f'<h3>Claim: {escape(claim.text)}</h3>\n<ul class="verdicts">{lines}</ul>\n'
-
-
-def _html_reference(reference: Published) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in reference.columns)
-    rows = "".join(
-        f'<tr><th scope="row">{escape(label)}</th>'
-        + "".join(f'<td class="printed">{_value(value)}</td>' for value in values)
-        + "</tr>"
-        for label, values in reference.rows.items()
-    )
-    notes = "".join(
-        f'<p class="soft">{escape(label)}: {escape(note)}</p>'
-        for label, note in reference.notes.items()
-    )
-    return (
-        f'<h3>Published elsewhere</h3>\n<p class="printed">{escape(_origin(reference))}</p>\n'
-        f'<div class="scroll"><table><thead><tr><th>method</th>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>\n{notes}"
-    )
-
-
-def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
-    """The disclosure behind one measured number: what was run, where, and at what cost."""
-    assert cell.summary is not None  # a cell with records has values
-    rows = ""
-    for seed, record in cell.records.items():
-        digest = hashlib.sha256(canonical_json(record.config).encode()).hexdigest()
-        rows += (
-            f"<tr><td>{seed}</td><td>{cell.values[seed]:.2f}</td>"
-            f"<td>{record.result['seconds']:.1f}</td>"
-            f"<td>{record.result['peak_memory_bytes'] / 2**20:.0f}</td>"
-            f"<td>{escape(str(record.environment['started']))}</td>"
-            f'<td><code title="{digest}">{digest[:12]}</code></td>'
-            f'<td><code title="started as: {escape(str(record.environment["command"]))}">'
-            f"./reproduce.sh --cell {escape(record.address)}</code></td></tr>\n"
-        )
-    facts = ""
-    for name, describe in (
-        ("commit", _commit),
-        ("data, SHA-256", lambda record: _plain(record.environment["data"])),
-        ("machine", lambda record: _plain(record.environment["hardware"])),
-        ("versions", lambda record: _plain(record.environment["versions"])),
-    ):
-        seeds: dict[str, list[int]] = {}
-        for seed, record in cell.records.items():
-            seeds.setdefault(describe(record), []).append(seed)
-        for text, which in seeds.items():
-            only = f" (seed {', '.join(map(str, which))})" if len(seeds) > 1 else ""
-            facts += f"<dt>{name}{only}</dt><dd>{escape(text)}</dd>\n"
-    number = _mean_sd(cell.summary.mean, cell.summary.sd)
-    return (
-        f'<details id="{_anchor(measured, cell)}"><summary>{escape(cell.row.label)}, '
-        f'{escape(cell.column.label)}: <b class="here">{number}</b> '
-        f"<small>{_count(cell, measured)}</small></summary>\n<dl>{facts}</dl>\n"
-        '<div class="scroll"><table><thead><tr><th>seed</th>'
-        f"<th>{escape(measured.table.metric)}</th><th>seconds</th><th>peak MiB</th>"
-        "<th>started</th><th>configuration, SHA-256</th><th>command</th></tr></thead>"
-        f"<tbody>{rows}</tbody></table></div></details>\n"
-    )
-
-
-def _commit(record: "Record") -> str:
-    dirty = " (dirty: with uncommitted changes)" if record.environment["dirty"] else ""
-    return f"{record.environment['commit']}{dirty}"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_plain(item)}" for key, item in sorted(value.items()))
-    return str(value)

@@ -15,7 +15,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
@@ -27,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as TextTable
 
-from shared import report
+from shared import report, report_html
 from shared.data import MissingData, data_root
 from shared.errors import UserError
 from shared.runs import (
@@ -42,7 +43,7 @@ from shared.runs import (
     read_record,
     record_failure,
 )
-from shared.tables import TIERS, Cell, Table, Tier, slug
+from shared.tables import TIERS, Cell, Config, Table, Tier, canonical, canonical_json, slug
 
 DOMAINS = ("vision", "text", "rl", "graph", "video")
 USAGE = """\
@@ -52,9 +53,17 @@ USAGE = """\
   ./reproduce.sh graph mmcl --plan             cells, what is done, time, memory, disk; runs nothing
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
   ./reproduce.sh report                        finished runs -> results/ and results/index.html
+  ./reproduce.sh vision lmcl --figures         finished runs -> results/vision/lmcl/figures/*.png
+  ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the test suite, as CI runs it
 """
+# Where the plan has its figures from.
+SOURCES = {
+    "measured": "measured on this machine",
+    "estimated": "estimated by a calibration on this machine",
+    "declared": "declared for one CPU core",
+}
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ def _main(arguments: Sequence[str]) -> int:
         prog="./reproduce.sh", usage="\n" + USAGE, formatter_class=argparse.RawTextHelpFormatter
     )
     add = parser.add_argument
-    add("words", nargs="*", metavar="DOMAIN PAPER | report | data DOMAIN", help=argparse.SUPPRESS)
+    add("words", nargs="*", metavar="DOMAIN PAPER | report | ...", help=argparse.SUPPRESS)
     add("--tier", choices=TIERS, default="paper", help="the paper's setting, less of it, or a test")
     add("--table", help="one table, by number or name")
     add("--row", help="one row, by label")
@@ -91,9 +100,14 @@ def _main(arguments: Sequence[str]) -> int:
     add("--seeds", type=_seeds, help="for example 0,1,2; default: those of the table")
     add("--cell", help="one cell, by address")
     add("--plan", action="store_true", help="say what would run, and run nothing")
-    add("--jobs", type=_positive, help="cells at a time; default: one per core, on a GPU one")
+    add("--figures", action="store_true", help="draw the figures of finished runs, and run nothing")
+    add("--jobs", type=_positive, help="cells at a time; default: cores / threads, on a GPU one")
+    add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
     add("--no-download", action="store_true", help="do not fetch missing data")
+    add("--allow-missing", action="store_true", help="leave out files that data sets lack")
     add("--dataset", help="with 'data': one dataset")
+    add("--to", type=Path, help="with 'export': where to; default: exports/ADDRESS")
+    add("--domain", help="with 'export': whose run it is, for folders outside --runs")
     add("--data-root", type=Path, help="where datasets lie; default: SUITE_DATA, else data/")
     add("--runs", type=Path, default=Path("runs"), help="where runs lie")
     add("--results", type=Path, default=Path("results"), help="where the report goes")
@@ -105,7 +119,11 @@ def _main(arguments: Sequence[str]) -> int:
             return _report(places)
         case ["data", domain]:
             return _data(domain, options.dataset, places)
-        case [] if options.cell:
+        case ["export", run]:
+            return _export(run, options.domain, options.to, places)
+        case [domain, paper] if options.figures:
+            return _draw(domain, paper, places)
+        case [] if options.cell and not options.figures:
             table, cells = _find_cell(options.cell)
             return _run([(table, cells)], places, options)
         case [domain, paper] if not options.cell:
@@ -132,18 +150,22 @@ def _present(domain: str) -> bool:
     return bool(find_spec(domain) and find_spec(f"{domain}.tables"))
 
 
-def _choose(
-    domain: str, paper: str, options: argparse.Namespace
-) -> list[tuple[Table, tuple[Cell, ...]]]:
+def _tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
     tables = tables_of(domain)
     if paper not in tables:
         raise UserError(f"{domain} has no paper {paper!r}; it has: {', '.join(tables)}")
-    chosen = tables[paper]
+    return tables[paper]
+
+
+def _choose(
+    domain: str, paper: str, options: argparse.Namespace
+) -> list[tuple[Table, tuple[Cell, ...]]]:
+    tables = chosen = _tables_of_paper(domain, paper)
     if options.table is not None:
         names = {f"table-{options.table}", slug(options.table)}
-        chosen = tuple(table for table in chosen if table.name in names)
+        chosen = tuple(table for table in tables if table.name in names)
         if not chosen:
-            known = ", ".join(table.name for table in tables[paper])
+            known = ", ".join(table.name for table in tables)
             raise UserError(f"{domain}/{paper} has no table {options.table!r}; it has: {known}")
     return [
         (
@@ -177,13 +199,15 @@ def _run(
     chosen: list[tuple[Table, tuple[Cell, ...]]], places: Places, options: argparse.Namespace
 ) -> int:
     console = Console()
-    cells = [cell for _, some in chosen for cell in some]
+    every = [cell for _, some in chosen for cell in some]
+    cells = [cell for cell in every if not cell.unavailable]
     for cell in cells:  # before anything runs: a conflict must not come up after hours
         check_config(places.runs / cell.address, cell.config)
-    jobs = options.jobs or _default_jobs()
+    jobs = options.jobs or _default_jobs(options.threads)
     if options.plan:
+        estimates = _estimate(cells, places, options.threads, console)
         for table, some in chosen:
-            console.print(_plan(table, some, places, jobs))
+            console.print(_plan(table, some, places, jobs, estimates))
         return 0
 
     places.runs.mkdir(parents=True, exist_ok=True)
@@ -195,7 +219,17 @@ def _run(
     waiting = [cell for cell in cells if read_record(places.runs / cell.address, "") is None]
     # The cheapest first: most of a table is there long before its largest column.
     waiting.sort(key=lambda cell: minutes[cell.table_address, cell.column])
-    pool = _Pool(places, jobs, download=not options.no_download, console=console)
+    pool = _Pool(
+        places,
+        jobs,
+        threads=options.threads,
+        allow_missing=options.allow_missing,
+        download=not options.no_download,
+        console=console,
+    )
+    for why, count in Counter(map(report.unavailable, every)).items():
+        if why:
+            console.print(f"{count} cells are {why}", soft_wrap=True, highlight=False, markup=False)
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} cells are done already")
     if waiting:
@@ -225,9 +259,11 @@ def measure(
             records.append(record)
         elif cell.address not in status:
             status[cell.address] = read_failure(folder) or report.NOT_RUN
+    figures: tuple[str, ...] = ()
     if results:  # of two records that count for one cell, the report takes the later: the local
         records = [*report.read_records(places.results), *records]
-    return report.measure(table, tier, records, status)
+        figures = report.read_figures(places.results, table, tier)
+    return report.measure(table, tier, records, status, figures)
 
 
 class _Pool:
@@ -237,9 +273,20 @@ class _Pool:
     fast, and safe for threads, CUDA and renderers.
     """
 
-    def __init__(self, places: Places, jobs: int, *, download: bool, console: Console) -> None:
+    def __init__(
+        self,
+        places: Places,
+        jobs: int,
+        *,
+        threads: int,
+        allow_missing: bool,
+        download: bool,
+        console: Console,
+    ) -> None:
         self.places = places
         self.jobs = jobs
+        self.threads = threads
+        self.allow_missing = allow_missing
         self.download = download
         self.console = console
         self.interrupted = False
@@ -263,9 +310,8 @@ class _Pool:
                 while self._waiting and len(self._running) < self.jobs and not asked:
                     here, there = context.Pipe()
                     cell = self._waiting.pop(0)
-                    process = context.Process(
-                        target=_work, args=(cell, self.places, workers, there), name=cell.address
-                    )
+                    given = (cell, self.places, self.threads, workers, self.allow_missing, there)
+                    process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
                     there.close()
                     self._running[here] = (cell, process)
@@ -367,12 +413,15 @@ class _Pool:
             yield show
 
 
-def _work(cell: Cell, places: Places, workers: int, pipe: Connection) -> None:
+def _work(
+    cell: Cell, places: Places, threads: int, workers: int, allow_missing: bool, pipe: Connection
+) -> None:
     """The process of one cell: run it, and say through the pipe how it went."""
     import torch
 
-    # One cell gives the same numbers to the bit however many run beside it.
-    torch.set_num_threads(1)
+    # One cell gives the same numbers to the bit however many run beside it; with another number
+    # of threads the last bits may differ, so that is not left to the machine.
+    torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     folder = places.runs / cell.address
 
@@ -380,16 +429,17 @@ def _work(cell: Cell, places: Places, workers: int, pipe: Connection) -> None:
         with contextlib.suppress(OSError):
             pipe.send(("progress", done, total, what))
 
+    run = Run(
+        folder,
+        cell.config,
+        tier=cell.tier,
+        workers=workers,
+        data_root=places.data,
+        allow_missing=allow_missing,
+        progress=progress,
+    )
     try:
         domain = importlib.import_module(cell.domain)
-        run = Run(
-            folder,
-            cell.config,
-            tier=cell.tier,
-            workers=workers,
-            data_root=places.data,
-            progress=progress,
-        )
         with run:
             _stop_with_parent(run)
             if read_record(folder, cell.address) is None:
@@ -405,10 +455,18 @@ def _work(cell: Cell, places: Places, workers: int, pipe: Connection) -> None:
         message = ("refused", str(error))
     except OSError as error:
         message = ("failed", traceback.format_exc(), f"failed: {_describe_os_error(error)}")
-    except (UserError, FloatingPointError) as error:
+    except UserError as error:
         message = ("failed", traceback.format_exc(), f"failed: {error}")
+    except FloatingPointError as error:
+        why = f"failed: {error}"
+        if run.saved_step is not None:
+            file = folder / "checkpoint.pt"
+            why = f"{why}; last good checkpoint: {file} at step {run.saved_step}"
+        message = ("failed", traceback.format_exc(), why)
     except Exception as error:
         why = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+        if _is_out_of_memory(error):
+            why = f"failed: {_describe_out_of_memory(cell.config)}"
         message = ("failed", traceback.format_exc(), why)
     with contextlib.suppress(OSError):  # the parent is gone; the files say it all
         pipe.send(message)
@@ -465,49 +523,117 @@ def _describe_os_error(error: OSError) -> str:
     )
 
 
-def _default_jobs() -> int:
+def _is_out_of_memory(error: Exception) -> bool:
     import torch
 
-    return 1 if torch.cuda.is_available() else os.cpu_count() or 1
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # The allocator of the CPU has no exception of its own, only these words.
+    words = ("not enough memory", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+
+
+def _describe_out_of_memory(config: Config) -> str:
+    size = getattr(config, "batch_size", None)
+    return "out of memory" if size is None else f"out of memory; lower batch_size ({size})"
+
+
+def _default_jobs(threads: int) -> int:
+    import torch
+
+    return 1 if torch.cuda.is_available() else max(1, (os.cpu_count() or 1) // threads)
 
 
 # ---- plan, report, data -------------------------------------------------------------------------
 
 
-def _plan(table: Table, cells: tuple[Cell, ...], places: Places, jobs: int) -> TextTable:
-    """What is done, and what the rest will take, measured on finished cells where there are any."""
+def _plan(
+    table: Table,
+    cells: tuple[Cell, ...],
+    places: Places,
+    jobs: int,
+    estimates: Mapping[str, tuple[float, float]],
+) -> TextTable:
+    """What is done, and what the rest will take: measured where cells of the column are done."""
     text = TextTable(title=f"{table.address}: {table.title}", title_justify="left")
-    for name in ("row", "column", "seeds done", "seeds to run", "minutes each", "memory"):
-        text.add_column(name, justify="left" if name in ("row", "column") else "right")
+    for name in ("row", "column", "seeds done", "seeds to run", "minutes each", "memory", "source"):
+        left_aligned = name in ("row", "column", "source")
+        text.add_column(name, justify="left" if left_aligned else "right")
+    available = [cell for cell in cells if not cell.unavailable]
     records = {
-        cell.address: read_record(places.runs / cell.address, cell.address) for cell in cells
+        cell.address: read_record(places.runs / cell.address, cell.address) for cell in available
     }
     columns = {column.label: column for column in table.columns_of(cells[0].tier)}
-    minutes_left, memory = 0.0, 0.0
+    minutes_left, memory, sources = 0.0, 0.0, set()
     for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.column) == (row, label)]
+        if some[0].unavailable:
+            text.add_row(row, label, "", "", "", "", report.unavailable(some[0]))
+            continue
         own = [record for cell in some if (record := records[cell.address])]
         left = len(some) - len(own)
-        same_column = (records[cell.address] for cell in cells if cell.column == label)
+        same_column = (records[cell.address] for cell in available if cell.column == label)
         own = own or [record for record in same_column if record]
+        source = "declared"
         minutes, gigabytes = columns[label].minutes, columns[label].gigabytes
         if own:
+            source = "measured"
             minutes = statistics.median(r.result["seconds"] for r in own) / 60
             gigabytes = max(r.result["peak_memory_bytes"] for r in own) / 1e9
+        elif estimate := estimates.get(_without_seed(some[0].config)):
+            source = "estimated"
+            minutes, gigabytes = estimate
+        sources.add(source)
         minutes_left += minutes * left
         memory = max(memory, gigabytes if left else 0.0)
-        text.add_row(
-            row, label, str(len(some) - left), str(left), f"{minutes:.1f}", f"{gigabytes:.1f} GB"
-        )
+        numbers = (str(len(some) - left), str(left), f"{minutes:.1f}", f"{gigabytes:.1f} GB")
+        text.add_row(row, label, *numbers, source)
     left = sum(record is None for record in records.values())
-    text.caption = (
-        f"{left} of {len(cells)} cells to run, {jobs} at a time: about "
+    known = "; ".join(words for source, words in SOURCES.items() if source in sources)
+    caption = [
+        f"{left} of {len(available)} cells to run, {jobs} at a time: about "
         f"{minutes_left / jobs:.0f} minutes, {memory * min(jobs, max(left, 1)):.1f} GB of memory, "
-        f"{max(1, left // 2)} MB of disk. Minutes are "
-        f"{'measured on this machine' if any(records.values()) else 'those of one CPU core'}."
-    )
+        f"{max(1, left // 2)} MB of disk."
+    ]
+    if len(available) < len(cells):
+        caption.append(f"{len(cells) - len(available)} cells are {report.UNAVAILABLE}.")
+    if known:
+        caption.append(f"Minutes and memory: {known}.")
+    text.caption = " ".join(caption)
     text.caption_justify = "left"
     return text
+
+
+def _estimate(
+    cells: Sequence[Cell], places: Places, threads: int, console: Console
+) -> dict[str, tuple[float, float]]:
+    """Minutes and gigabytes that a domain expects of its cells, by configuration without seed.
+
+    Only for columns without a finished cell; empty for domains that estimate nothing.
+    """
+    if not cells or not find_spec(f"{cells[0].domain}.estimate"):
+        return {}
+    import torch
+
+    estimate = importlib.import_module(f"{cells[0].domain}.estimate").estimate
+    torch.set_num_threads(threads)  # those of the cells that it speaks for
+    measured = {
+        (cell.table, cell.column)
+        for cell in cells
+        if read_record(places.runs / cell.address, cell.address)
+    }
+    unknown = [cell for cell in cells if (cell.table, cell.column) not in measured]
+    examples = {_without_seed(cell.config): cell for cell in unknown}
+    found = {}
+    with console.status("estimating") as status:
+        for number, (key, cell) in enumerate(examples.items(), start=1):
+            status.update(f"estimating {number} of {len(examples)}: {cell.row} / {cell.column}")
+            found[key] = estimate(cell.config, places.data)
+    return found
+
+
+def _without_seed(config: Config) -> str:
+    return canonical_json({k: v for k, v in canonical(config).items() if k != "seed"})
 
 
 def _report(places: Places) -> int:
@@ -522,8 +648,45 @@ def _report(places: Places) -> int:
                         shown.append(measured)
                         report.write(places.results, measured)
                         Console().print(report.terminal(measured))
-    report.write_index(places.results, shown)
+    report_html.write_index(places.results, shown)
     print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
+    return 0
+
+
+def _draw(domain: str, paper: str, places: Places) -> int:
+    """Draw the figures of a paper; prints where they are."""
+    _tables_of_paper(domain, paper)
+    if not find_spec(f"{domain}.figures"):
+        raise UserError(f"{domain} draws no figures")
+    figures = importlib.import_module(f"{domain}.figures")
+    files = figures.write(paper, places.runs, places.results, data_root=places.data)
+    if not files:
+        raise UserError(f"{domain}/{paper}: there is no figure to draw")
+    for file in files:
+        print(file)
+    return 0
+
+
+def _export(run: str, domain: str | None, target: Path | None, places: Places) -> int:
+    """Write the model of a finished run, given by folder or address; prints where it is."""
+    folder = Path(run) if (Path(run) / "config.json").exists() else places.runs / run
+    if not (folder / "config.json").exists():
+        raise UserError(f"no run {run!r}: neither a run's folder nor an address in {places.runs}/")
+    try:
+        address = folder.resolve().relative_to(places.runs.resolve())
+        home = next((part for part in address.parts if part not in TIERS), "")
+    except ValueError:  # it lies elsewhere
+        address, home = Path(folder.resolve().name), ""
+    if domain is None and home not in DOMAINS:
+        raise UserError(f"{folder} is not where the cells of a domain lie; name it with --domain")
+    domain = domain or home
+    tables_of(domain)
+    if not find_spec(f"{domain}.export"):
+        raise UserError(f"{domain} exports no models")
+    if read_record(folder, str(address)) is None:
+        raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
+    export = importlib.import_module(f"{domain}.export")
+    print(export.write(folder, target or Path("exports") / address))
     return 0
 
 

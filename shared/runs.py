@@ -3,7 +3,8 @@
     config.json        canonical, written first; another configuration is refused
     environment.json   commit, command, versions, hardware, hashes of the data
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
-    checkpoint.pt      everything tracked, the step, the seconds, every random state
+    checkpoint.pt      everything tracked, the step, the seconds, every random state; a domain may
+                       have it deleted once the run is done
     failure.json       why the last attempt gave no result; gone once the run is done
     result.json        metrics; its existence means done
 
@@ -40,7 +41,15 @@ from shared.errors import UserError
 from shared.tables import Config, canonical, canonical_json
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
-PACKAGES = ("torch", "torch-geometric", "scikit-learn", "numpy", "scipy")
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torch-geometric",
+    "scikit-learn",
+    "numpy",
+    "scipy",
+    "safetensors",
+)
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
 
@@ -91,7 +100,14 @@ class Run:
         tier: of the cell; free text for runs outside tables.
         workers: how many processes or threads the run may use.
         data_root: where datasets lie.
+        allow_missing: whether the run may leave out files that a dataset lacks or that cannot be
+            read; the environment says so.
         progress: called with (done, total, what) as the run goes on.
+
+    Attributes:
+        stopping: whether the run was asked to stop.
+        keep_checkpoint: set to False, :meth:`finish` deletes the checkpoint.
+        saved_step: the step that the checkpoint on disk holds; None without one.
 
     Raises:
         Locked: another process holds the folder.
@@ -106,6 +122,7 @@ class Run:
         tier: str = "own",
         workers: int = 1,
         data_root: Path = Path("data"),
+        allow_missing: bool = False,
         progress: Callable[[int, int, str], None] | None = None,
     ) -> None:
         self.folder = folder
@@ -113,11 +130,14 @@ class Run:
         self.tier = tier
         self.workers = workers
         self.data_root = data_root
+        self.allow_missing = allow_missing
         self.stopping = False
+        self.keep_checkpoint = True
+        self.saved_step: int | None = None
         self._progress = progress
         self._tracked: dict[str, Stateful] = {}
         self._seconds_before = 0.0
-        self._started = time.monotonic()
+        self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
         self._handlers: dict[int, Any] = {}
         self._writer: Any = None
@@ -135,6 +155,8 @@ class Run:
             if not (self.folder / "config.json").exists():
                 write_atomically(self.folder / "config.json", canonical_json(self.config))
             self._environment = environment(self.workers)
+            if self.allow_missing:
+                self._environment["allow_missing"] = True
             self._write_environment()
         except BaseException:
             self._lock.release()
@@ -142,7 +164,7 @@ class Run:
         for number in (signal.SIGTERM, signal.SIGINT):
             with contextlib.suppress(ValueError):  # not the main thread
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
-        self._started = time.monotonic()
+        self._started = self._saved = time.monotonic()
         seed_everything(self.config.seed)
         return self
 
@@ -179,10 +201,11 @@ class Run:
         step = 0
         if file.exists():
             try:
-                state = torch.load(file, weights_only=True)
+                # To the CPU: what was saved on one device resumes on any other.
+                state = torch.load(file, map_location="cpu", weights_only=True)
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
-                step = int(state["step"])
+                step = self.saved_step = int(state["step"])
                 self._seconds_before = float(state["seconds"])
                 restore_random_state(state["random"])
             except Exception as error:  # a damaged file can raise anything
@@ -210,12 +233,24 @@ class Run:
         if self._progress is not None:
             self._progress(done, total, what)
 
-    def checkpoint(self, step: int) -> None:
+    def checkpoint(self, step: int, *, every: float = 0.0) -> None:
         """Save what is tracked; then stop, if that was asked for.
+
+        Large models with short epochs would spend much of their time on saves: ``every`` spaces
+        them out. A run that is killed then repeats up to that much work, to the same numbers; one
+        that is told to stop still loses nothing. The last step of a run is best saved without
+        ``every``, so that the checkpoint holds what is evaluated.
+
+        Args:
+            step: the step reached.
+            every: seconds that must have passed since the last save, or since the start; 0 saves
+                always.
 
         Raises:
             Interrupted: after the save, when the run was told to stop.
         """
+        if not self.stopping and time.monotonic() - self._saved < every:
+            return
         state = {
             "step": step,
             "seconds": self.seconds,
@@ -227,6 +262,7 @@ class Run:
         torch.save(state, content)
         with replacing(self.folder / "checkpoint.pt") as part:
             part.write_bytes(content.getbuffer())
+        self.saved_step, self._saved = step, time.monotonic()
         if self.stopping:
             raise Interrupted
 
@@ -246,6 +282,8 @@ class Run:
         }
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
+        if not self.keep_checkpoint:
+            (self.folder / "checkpoint.pt").unlink(missing_ok=True)
         return result
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:

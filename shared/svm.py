@@ -146,7 +146,8 @@ def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[
     matrix = centred + constant / size
     matrix.diagonal().add_(ridge)
     if definite:
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky(matrix))
+        # Unchecked: the ridge makes it positive definite, and a check would wait for the device.
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(matrix).L)
     else:
         inverse = torch.linalg.inv(matrix)  # tanh is no positive definite kernel
     bordered = inverse - 1 / ((constant + ridge) * size)

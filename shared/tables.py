@@ -52,7 +52,7 @@ class Published:
     Args:
         source: the paper and the table it prints.
         title: the table's title.
-        columns: the printed column labels.
+        columns: the printed column labels; none where the paper only plots.
         rows: for each printed row label one ``Value`` (or None) per column.
         statistic: what the printed numbers are (mean over what, deviation of what).
         notes: by row label, what is known of that row.
@@ -84,12 +84,17 @@ class Row:
         published: label of the printed row that this row measures; None for rows that no paper
             prints ("ours").
         deviation: what differs from the paper, and why.
+        in_columns: further changes in single columns, by column label, for numbers that a paper
+            tunes per dataset.
+        unavailable: why the row cannot run yet ("needs SwAV"); empty if it can.
     """
 
     label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     published: str | None = None
     deviation: str = ""
+    in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unavailable: str = ""
 
 
 @dataclass(frozen=True)
@@ -102,12 +107,16 @@ class Column:
         minutes: wall time of one cell, as measured on one CPU core; used by ``--plan`` only as
             long as no cell of the column has finished on this machine.
         gigabytes: peak memory of one cell.
+        metric: key of the result that the column shows; empty for that of the table.
+        unavailable: why the column cannot run yet; empty if it can.
     """
 
     label: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     minutes: float = 1.0
     gigabytes: float = 1.0
+    metric: str = ""
+    unavailable: str = ""
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -136,7 +145,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row in one column with one seed in one tier."""
+    """One row in one column with one seed in one tier; ``unavailable`` says why it cannot run."""
 
     domain: str
     paper: str
@@ -146,6 +155,7 @@ class Cell:
     seed: int
     tier: Tier
     config: Config
+    unavailable: str = ""
 
     @property
     def table_address(self) -> str:
@@ -167,10 +177,10 @@ class Table:
     Args:
         domain: name of the package that runs the cells.
         paper: short name of the paper (``mmcl``).
-        name: address of the table (``table-4``).
+        name: address of the table or figure (``table-4``, ``figure-3``).
         title: one line.
         section: where in the paper.
-        metric: key of the result that the table shows.
+        metric: key of the result that the table shows, in columns that name no other.
         unit: unit of the metric, for the header.
         protocol: name and version of the evaluation protocol; equals the configuration's.
         config: the configuration that rows and columns change.
@@ -186,7 +196,8 @@ class Table:
 
     Raises:
         ValueError: a key that the configuration lacks, a published number without a cell, a
-            claim about an undeclared row or column, two rows or columns with one address.
+            claim about an undeclared row or column, changes of a row in an undeclared column, two
+            rows or columns with one address.
     """
 
     domain: str
@@ -226,6 +237,11 @@ class Table:
         if missing := set(self.published.rows) - printed:
             raise ValueError(f"{where}: published rows without a cell: {sorted(missing)}")
         labels = {column.label for column in self.columns}
+        for row in self.rows:
+            if missing := set(row.in_columns) - labels:
+                raise ValueError(
+                    f"{where}: {row.label}: changes in undeclared columns: {sorted(missing)}"
+                )
         if missing := set(self.published.columns) - labels:
             raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
         names = {row.label for row in self.rows}
@@ -245,6 +261,10 @@ class Table:
     def columns_of(self, tier: Tier) -> tuple[Column, ...]:
         """The columns of a tier; the smoke tier has one, its embedded data."""
         return (Column(EMBEDDED, minutes=0.1),) if tier == "smoke" else self.columns
+
+    def metric_of(self, column: Column) -> str:
+        """Key of the result that ``column`` shows."""
+        return column.metric or self.metric
 
     def cells(
         self,
@@ -276,6 +296,7 @@ class Table:
                     **(self.short if tier == "short" else {}),
                     **each_column.changes,
                     **each_row.changes,
+                    **_in_column(each_row, each_column, tier),
                 }
                 config = changed(self.config, changes, f"{self.address}: {each_row.label}")
                 config = config.reduced() if tier == "smoke" else config
@@ -290,6 +311,7 @@ class Table:
                             seed=seed,
                             tier=tier,
                             config=changed(config, {"seed": seed}, self.address),
+                            unavailable=each_row.unavailable or each_column.unavailable,
                         )
                     )
         return tuple(cells)
@@ -370,6 +392,13 @@ def load_published(file: Path, table: str) -> Published:
         )
     except KeyError as error:
         raise ValueError(f"{file}: {table}: missing key {error}") from None
+
+
+def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:
+    """What ``row`` changes in ``column`` alone."""
+    if tier == "smoke":  # on embedded data, too, a row that is given by column only is that method
+        return next(iter(row.in_columns.values()), {})
+    return row.in_columns.get(column.label, {})
 
 
 def _select(items: tuple[_Labelled, ...], wanted: str | None, where: str) -> tuple[_Labelled, ...]:

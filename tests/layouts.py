@@ -41,9 +41,13 @@ def _two_views(size: int, rows: Callable[[int], Tensor], anchors: str) -> Case:
     )
 
 
-def _query_key(size: int, rows: Callable[[int], Tensor], bank: int) -> Case:
+def _query_key(size: int, rows: Callable[[int], Tensor], bank: int, in_batch: bool = True) -> Case:
     leaves = (rows(size), rows(size)) + ((rows(bank),) if bank else ())
-    return Case(leaves, lambda module, *rows: module.query_key(*rows), reference.query_key)
+    return Case(
+        leaves,
+        lambda module, *rows: module.query_key(*rows, in_batch=in_batch),
+        lambda *rows: reference.query_key(*rows, in_batch=in_batch),
+    )
 
 
 def _context_window(size: int, rows: Callable[[int], Tensor], reach: int, cut: int) -> Case:
@@ -99,6 +103,7 @@ MAKERS: dict[str, Callable[[int, Callable[[int], Tensor]], Case]] = {
     "second view": lambda size, rows: _two_views(size, rows, "second"),
     "query key": lambda size, rows: _query_key(size, rows, 0),
     "query key bank": lambda size, rows: _query_key(size, rows, 4),
+    "bank alone": lambda size, rows: _query_key(size, rows, 4, in_batch=False),
     "context window": lambda size, rows: _context_window(size, rows, 1, 0),
     "documents": lambda size, rows: _context_window(size, rows, 2, size // 2),
     "local global": _local_global,

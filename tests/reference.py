@@ -44,11 +44,14 @@ def two_views(first: Tensor, second: Tensor, anchors: str = "both") -> Layout:
     return Layout(torch.stack(rows), torch.cat([first, second]), positives, negatives)
 
 
-def query_key(query: Tensor, key: Tensor, bank: Tensor | None = None) -> Layout:
+def query_key(
+    query: Tensor, key: Tensor, bank: Tensor | None = None, in_batch: bool = True
+) -> Layout:
     size = len(query)
     candidate = key if bank is None else torch.cat([key, bank])
     positives = [[i] for i in range(size)]
-    negatives = [[j for j in range(len(candidate)) if j != i] for i in range(size)]
+    first = 0 if in_batch else size
+    negatives = [[j for j in range(first, len(candidate)) if j != i] for i in range(size)]
     return Layout(query, candidate, positives, negatives)
 
 
@@ -269,6 +272,27 @@ def margin_nce(
             if j in own:
                 by_logit = positive_weight[j] * (by_logit - 1 / len(own))
             gradient[i, j] = row_weight * by_logit * slope[j]
+    return losses, gradient
+
+
+def alignment(
+    similarity: Tensor,
+    positives: Indices,
+    *,
+    curvature_exponent: float | None = None,
+    curvature_form: str = "equation_10",
+) -> tuple[Tensor, Tensor]:
+    """BYOL's loss of each anchor, (N,), and its gradient with respect to the cosines, (N, M)."""
+    losses = torch.zeros(len(similarity), dtype=torch.float64)
+    gradient = torch.zeros(similarity.shape, dtype=torch.float64)
+    for i, own in enumerate(positives):
+        for p in own:
+            cosine = float(similarity[i, p])
+            weight = 1.0
+            if curvature_exponent is not None:
+                weight = curvature(cosine, curvature_exponent, curvature_form)
+            losses[i] += (2 - 2 * cosine) / len(own)
+            gradient[i, p] = -2 * weight / len(own)
     return losses, gradient
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from shared import (
     Objective,
     Pairs,
+    alignment,
     context_window,
     cosine,
     debiased_nce,
@@ -65,6 +66,8 @@ LOSSES: dict[str, tuple[Loss, dict[str, Any]]] = {
         margin_nce,
         {"temperature": 0.5, "attenuation": 1.0, "attenuation_scope": "positive"},
     ),
+    "alignment": (alignment, {}),
+    "alignment, curvature": (alignment, {"curvature": 0.7}),
     "max_margin": (max_margin, {}),
     "projected gradient": (max_margin, {"solver": "projected_gradient"}),
     "linear kernel": (max_margin, {"kernel": "linear"}),
@@ -94,6 +97,31 @@ def test_nce_losses_equal_their_loops(
                 **numbers,
             ),
         )
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {},
+        {"curvature": 0.7},
+        {"curvature": 2.5},
+        {"curvature": 2.5, "curvature_form": "algorithm_3"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", layouts.MAKERS)
+def test_alignment_equals_its_loops_in_value_and_gradient(
+    name: str, numbers: dict[str, Any]
+) -> None:
+    case = layouts.make(name, 5)
+    layout = case.layout(list(case.leaves))
+    similarity = reference.cosines(layout.anchor, layout.candidate).requires_grad_()
+    value = alignment(case.pairs(list(case.leaves)), similarity, **numbers)
+    renamed = {"curvature_exponent" if k == "curvature" else k: v for k, v in numbers.items()}
+    expected, slope = reference.alignment(similarity.detach(), layout.positives, **renamed)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+    (gradient,) = torch.autograd.grad(value.sum(), similarity)
+    torch.testing.assert_close(gradient, slope, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -329,9 +357,11 @@ def twin_of(loss: Loss, layout: reference.Layout, **numbers: Any) -> Tensor:
             return reference.max_margin(layout, lambda d: reference.dual_exact(d, 100), **numbers)
         return reference.max_margin(layout, **numbers)
     similarity = reference.cosines(layout.anchor, layout.candidate)
+    if "curvature" in numbers:
+        numbers["curvature_exponent"] = numbers.pop("curvature")
+    if loss is alignment:
+        return reference.alignment(similarity, layout.positives, **numbers)[0]
     if loss is margin_nce:
-        if "curvature" in numbers:
-            numbers["curvature_exponent"] = numbers.pop("curvature")
         return reference.margin_nce(similarity, layout.positives, layout.negatives, **numbers)[0]
     return TWINS[loss.__name__](similarity, layout.positives, layout.negatives, **numbers)
 
@@ -370,7 +400,9 @@ def test_edges_are_finite_and_equal_the_loops(
 
 
 @pytest.mark.parametrize("kind", EDGES)
-@pytest.mark.parametrize("name", [name for name, (loss, _) in LOSSES.items() if loss != max_margin])
+@pytest.mark.parametrize(
+    "name", [name for name, (_, numbers) in LOSSES.items() if "temperature" in numbers]
+)
 def test_temperature_one_hundredth_in_single_precision(name: str, kind: str) -> None:
     """Scores reach +-100, beyond the range of exp in float32; the loops run in float64."""
     loss, numbers = LOSSES[name]

@@ -69,6 +69,9 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("losses", "block.masked_fill_(_excluded(masks, rows), -math.inf)", "pass"),
     ("losses", "* pick_scale\n", "* scale\n"),
     ("losses", "allowed = allowed | mask[rows]", "allowed = allowed & mask[rows]"),
+    ("losses", "2 - 2 * similarity.gather", "2 - similarity.gather"),
+    ("losses", "similarity = scale_gradient(similarity, weight)", "pass"),
+    ("pairs", "negative[:, keys:] = True", "negative[:, :keys] = True"),
     # debiased and hard
     ("losses", "similarity, (1 + beta) / temperature", "similarity, beta / temperature"),
     ("losses", "similarity, beta / temperature", "similarity, 2 * beta / temperature"),
@@ -316,6 +319,14 @@ def margin_checks(layout: str) -> list[Check]:
             similarity, twin.positives, twin.negatives, temperature=0.4, **renamed
         )
         checks.append(Check(f"margin_nce {numbers}", compute, expected))
+
+    def align(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        leaf = similarity.clone().requires_grad_()
+        value = core.alignment(case.pairs(list(case.leaves), core), leaf, curvature=0.7)
+        return value.detach(), torch.autograd.grad(value.sum(), leaf)[0]
+
+    expected = reference.alignment(similarity, twin.positives, curvature_exponent=0.7)
+    checks.append(Check("alignment", align, expected))
     return checks
 
 
@@ -526,7 +537,7 @@ def collapse_warning(core: SimpleNamespace) -> None:
 @functools.cache
 def battery() -> list[Check]:
     checks = projection_checks() + edge_checks()
-    for layout in ("two views", "query key bank", "documents", "masks"):
+    for layout in ("two views", "query key bank", "bank alone", "documents", "masks"):
         checks += nce_checks(layout) + polarization_checks(layout)
     for layout in ("second view", "query key bank"):
         checks += margin_checks(layout)

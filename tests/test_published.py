@@ -10,6 +10,7 @@ from shared.tables import Published, Value, load_published
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = ROOT / "graph" / "published"
+VISION = ROOT / "vision" / "published"
 FILES = sorted(ROOT.glob("*/published/*.toml"))
 
 
@@ -33,10 +34,21 @@ def test_the_graph_domain_has_its_files() -> None:
     }
 
 
+def test_the_vision_domain_has_its_files() -> None:
+    assert {file.name for file in FILES if file.parent == VISION} == {
+        "cllr.toml",
+        "lmcl.toml",
+        "margins.toml",
+        "mmcl.toml",
+        "references.toml",
+    }
+
+
 @pytest.mark.parametrize(("file", "key"), tables(), ids=lambda part: getattr(part, "stem", part))
 def test_every_published_table_loads(file: Path, key: str) -> None:
     published = load_published(file, key)
-    assert published.rows
+    assert bool(published.rows) is bool(published.columns)
+    assert bool(published.rows) is not key.startswith("figure")  # no figure prints numbers
     assert published.source
     assert len(set(published.columns)) == len(published.columns)
     for label, values in published.rows.items():
@@ -104,6 +116,138 @@ def test_references_of_the_graph_domain() -> None:
         "REDDIT-MULTI-5K": (56.69, 1.63),
         "IMDB-BINARY": (73.90, 3.33),
     }
+
+
+def test_lmcl_in_vision() -> None:
+    file = VISION / "lmcl.toml"
+    toy = load_published(file, "table-1")
+    assert toy.source.endswith("Distance Polarization Regularizer, Table 1")
+    assert toy.statistic == "mean ± std over 20 random trials, K-means accuracy in %"
+    assert row(toy, "Euclidean space") == {"three_bars": (75.2, 1.2), "nested_moons": (77.3, 2.3)}
+    assert row(toy, "LMCT (ours)") == {"three_bars": (84.2, 0.2), "nested_moons": (85.2, 2.3)}
+    imagenet = load_published(file, "table-2")
+    assert row(imagenet, "SwAV") == {
+        "n1024_top1": (60.93, None),
+        "n1024_top5": (79.43, None),
+        "n4096_top1": (75.78, None),
+        "n4096_top5": (92.86, None),
+    }
+    assert row(imagenet, "LMCL(CMC+DP)")["n4096_top1"] == (75.67, None)
+    assert "75.88" in imagenet.warnings[0]
+    sensitivity = load_published(file, "table-3")
+    assert [value and value.mean for value in sensitivity.rows["lambda=0.01"]] == [
+        80.4,
+        81.3,
+        81.2,
+        81.2,
+        80.8,
+    ]
+    assert sensitivity.value("lambda=5", "tau_0.4") == Value(80.5)
+
+
+def test_cllr_in_vision() -> None:
+    file = VISION / "cllr.toml"
+    dimensions = load_published(file, "table-1")
+    assert len(dimensions.rows) == 11
+    assert row(dimensions, "4096-dim (w/o R)") == {
+        "stl10_ep100": (55.1, 1.1),
+        "stl10_ep400": (75.2, 3.1),
+        "cifar10_ep100": (65.1, 1.9),
+        "cifar10_ep400": (85.4, 4.2),
+    }
+    assert row(dimensions, "256-dim (w/ nuclear)")["cifar10_ep400"] == (93.1, 1.3)
+    assert dimensions.notes["256-dim (w/o R)"] == "printed as 512"
+    assert dimensions.warnings[0].startswith("Confidence: LOW.")
+    imagenet = load_published(file, "table-3")
+    assert imagenet.value("CO2", "n1024_top1") == Value(61.21)
+    assert imagenet.value("CLLR(CMC+nuclear-norm)", "n4096_top1") == Value(76.91)
+
+
+def test_mmcl_in_vision() -> None:
+    file = VISION / "mmcl.toml"
+    transfer = load_published(file, "table-1")
+    assert row(transfer, "InsDis")["crop_diseases"] == (91.95, 0.44)
+    assert row(transfer, "Ours (MMCL)") == {
+        "aircraft": (85.38, None),
+        "cars": (89.23, None),
+        "dtd": (73.51, None),
+        "flowers": (95.24, None),
+        "food": (82.39, None),
+        "crop_diseases": (93.10, 0.45),
+        "eurosat": (88.75, 0.40),
+        "nyuv2_median_angular_error": (24.69, None),
+    }
+    for key, label, column, number in (
+        ("table-2", "MoCHI", "top1", 79.0),
+        ("table-2", "Ours (MMCL)", "top1", 80.7),
+        ("table-3", "SimCLR (510 negatives)", "top1", 60.62),
+        ("table-3", "Ours (MMCL)", "top1", 63.8),
+        ("table-6", "linear x.y", "cifar100", 41.43),
+        ("table-6", "RBF exp(-|x-y|^2/(2 sigma^2))", "stl10", 81.33),
+        ("table-7", "HCL", "batch64", 80.39),
+        ("table-7", "Ours (MMCL)", "batch128", 86.8),
+        ("table-8", "MMCL_PGD", "stl10", 88.03),
+        ("table-8", "MMCL_INV", "cifar100", 68.81),
+        ("longer-training", "Ours (MMCL)", "epochs_400", 69.9),
+        ("longer-training", "SimCLR", "epochs_200", 62.0),
+    ):
+        assert load_published(file, key).value(label, column) == Value(number), (key, label)
+
+
+def test_margins() -> None:
+    file = VISION / "margins.toml"
+    linear = load_published(file, "table-2")
+    assert len(linear.rows) == 12
+    assert row(linear, "MoCo + pos.") == {
+        "CIFAR10": (90.663, 0.159),
+        "CIFAR100": (65.413, 0.205),
+        "STL10": (90.357, 0.398),
+        "TinyImageNet": (48.273, 0.405),
+    }
+    for key, label, column, value in (
+        ("table-1", "MoCo, alpha=0.25", "CIFAR10_typeII", Value(89.713)),
+        ("table-1", "SimCLR, alpha=1", "TinyImageNet_typeI", Value(44.26)),
+        ("table-2", "BYOL + curv.", "TinyImageNet", Value(43.332, 0.564)),
+        ("table-3", "MoCo", "CIFAR100_to_CIFAR10", Value(75.417, 0.241)),
+        ("table-3", "SimCLR + ratio.", "STL10_to_TinyImageNet", Value(35.237, 0.032)),
+        ("table-4", "MoCov3 + pos. & curv.", "top1", Value(70.9)),
+        ("table-4", "SimCLR", "top1", Value(64.7)),
+        ("table-9", "s=1", "CIFAR100", Value(65.010, 0.215)),
+        ("table-9", "s=40", "STL10", Value(91.098, 0.209)),
+        ("table-10", "s=10", "CIFAR10_to_CIFAR100", Value(53.028, 0.569)),
+        ("table-10", "s=20", "TinyImageNet_to_STL10", Value(78.623, 0.193)),
+    ):
+        assert load_published(file, key).value(label, column) == value, (key, label)
+
+
+def test_hyperparameters_of_margins() -> None:
+    file = VISION / "margins.toml"
+    for key, label, numbers in (
+        ("table-5", "MoCov3, m1", [0.1, 0.5, 0.4, 0.1]),
+        ("table-5", "SimCLR, m2", [0.4, 0.6, 0.2, 0.8]),
+        ("table-6", "MoCov3, s", [20, 20, 40, 20]),
+        ("table-6", "SimCLR, s", [1.125, 1.0625, 1.0625, 1.0625]),
+        ("table-7", "MoCov3, c", [0.7, 1, 2.5, 2.5]),
+        ("table-7", "SimCLR, s", [2.5, 2, 1.25, 1.125]),
+        ("table-7", "BYOL, c", [1, 2.5, 5, 2.5]),
+        ("table-8", "MoCov3, m1", [1.6, 1.6, 0.4, 1.6]),
+        ("table-8", "SimCLR, m1", [0.2, 0.2, 0.4, 0.2]),
+    ):
+        published = load_published(file, key)
+        assert published.columns == ("CIFAR10", "CIFAR100", "STL10", "TinyImageNet")
+        assert [mean for mean, _ in row(published, label).values()] == numbers, (key, label)
+
+
+def test_references_of_the_vision_domain() -> None:
+    file = VISION / "references.toml"
+    assert row(load_published(file, "benchmark-mnn"), "BYOL") == {
+        "CIFAR10": (89.5, None),
+        "CIFAR100": (63.2, None),
+        "TinyImageNet": (45.3, None),
+    }
+    assert load_published(file, "ressl").value("MoCoV2", "STL10") == Value(85.88)
+    assert load_published(file, "dcl").value("DCL, tau_plus = 0.1", "STL10") == Value(84.26)
+    assert load_published(file, "hcl").value("HCL, beta = 1", "STL10") == Value(87.44)
 
 
 def test_nan_stands_for_a_number_that_is_not_printed(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shared import report
+from shared import report, report_html
 from shared.errors import UserError
 from shared.runs import Record
 from shared.tables import Cell, Claim, Column, Published, Row, Table, Tier, Value, canonical
@@ -210,7 +210,7 @@ def test_tiers_are_never_mixed() -> None:
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 70.0, 1: 70.0}
     assert found(measured, "GraphCL", "MUTAG").summary is None
     assert "epochs = 2" in report.markdown(measured)
-    assert "Short tier" in report.html([measured])
+    assert "Short tier" in report_html.html([measured])
 
 
 def test_the_later_counting_record_of_one_address_is_taken() -> None:
@@ -277,7 +277,7 @@ def test_smoke_never_enters_results(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="smoke"):
         report.write(tmp_path, measured)
     with pytest.raises(ValueError, match="smoke"):
-        report.write_index(tmp_path, [measured])
+        report_html.write_index(tmp_path, [measured])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -367,7 +367,7 @@ class Page(HTMLParser):
 
 def test_html_is_one_well_formed_page(measured: report.Measured) -> None:
     short = report.measure(TABLE, "short", [], {})
-    page = Page(report.html([measured, short]))
+    page = Page(report_html.html([measured, short]))
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
     assert page.links
@@ -376,7 +376,7 @@ def test_html_is_one_well_formed_page(measured: report.Measured) -> None:
 
 
 def test_html_escapes_and_discloses(measured: report.Measured) -> None:
-    text = report.html([measured])
+    text = report_html.html([measured])
     assert "ours &amp; &lt;new&gt;_1" in text
     assert "<new>" not in text
     assert "<Processor>" not in text
@@ -392,7 +392,7 @@ def test_html_escapes_and_discloses(measured: report.Measured) -> None:
 
 
 def test_html_marks_whose_number_every_cell_holds(measured: report.Measured) -> None:
-    text = report.html([measured])
+    text = report_html.html([measured])
     assert re.search(r'<td class="here"[^>]*><a [^>]*>87.00 ± 1.00</a><small>3 seeds<', text)
     assert re.search(r'<td class="printed"[^>]*>86.80 ± 1.34<small>\+0.20<', text)
     assert text.count('<th class="here">') == text.count('<th class="printed">') == 2
@@ -435,8 +435,8 @@ def test_a_stale_record_is_kept_in_results(tmp_path: Path) -> None:
 
 
 def test_index(tmp_path: Path, measured: report.Measured) -> None:
-    report.write_index(tmp_path, [measured])
-    assert (tmp_path / "index.html").read_text(encoding="utf-8") == report.html([measured])
+    report_html.write_index(tmp_path, [measured])
+    assert (tmp_path / "index.html").read_text(encoding="utf-8") == report_html.html([measured])
 
 
 def test_a_broken_record_names_file_and_line(tmp_path: Path) -> None:

@@ -5,9 +5,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
+
+from shared import reproduce
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,6 +34,24 @@ def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out, err
+
+
+@pytest.fixture
+def at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[str, str]]]:
+    """``call`` in this process, in ``tmp_path``: for what starts no cell."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(reproduce, "DOMAINS", (*reproduce.DOMAINS, "toy"))
+    threads = torch.get_num_threads()
+
+    def call(*arguments: str, code: int = 0) -> tuple[str, str]:
+        assert reproduce.main(arguments) == code
+        return tuple(capsys.readouterr())
+
+    yield call
+    torch.set_num_threads(threads)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -87,6 +109,163 @@ def test_selection_by_table_row_column_seeds(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("table", "name"), [("3", "table-3"), ("figure-3", "figure-3")])
+def test_tables_and_figures_by_number_or_name(
+    at_once: Callable[..., tuple[str, str]], table: str, name: str
+) -> None:
+    out, _ = at_once("toy", "partial", "--table", table, "--plan")
+    assert f"toy/partial/{name}: " in out
+    assert out.count("toy/partial/") == 1
+
+
+def test_cells_that_cannot_run_are_planned_shown_and_left_alone(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    arguments = ("toy", "partial", "--table", "figure-3")
+    out, _ = at_once(*arguments, "--plan")
+    words = " ".join(out.split())
+    assert "4 of 4 cells to run" in words
+    assert "8 cells are not implemented yet." in words
+    assert "not implemented yet: needs a telescope" in words
+    out, err = call(tmp_path, *arguments)
+    assert err == ""
+    assert "2 cells are not implemented yet: needs a telescope" in out
+    assert "6 cells are not implemented yet: needs needles" in out
+    assert "(2) every column (needy): not implemented yet: needs needles" in out
+    folder = tmp_path / "runs/toy/partial/figure-3"
+    assert {file.parts[-4:-2] for file in folder.rglob("config.json")} == {
+        ("curve", "left"),
+        ("curve", "right"),
+    }
+    # By its address, too: it is told, and nothing has failed.
+    out, err = at_once("--cell", "toy/partial/figure-3/needy/left/seed-0")
+    assert err == ""
+    assert "1 cells are not implemented yet: needs needles" in out
+    assert not (folder / "needy").exists()
+    call(tmp_path, *arguments, "--tier", "smoke")
+    assert {file.parts[-4:-2] for file in (tmp_path / "runs/smoke").rglob("config.json")} == {
+        ("curve", "embedded-sample")
+    }
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU one cell runs at a time")
+def test_threads_and_jobs_share_the_cores(
+    at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    for threads, jobs in ((1, 8), (3, 2), (16, 1)):
+        out, _ = at_once("toy", "toy", "--plan", "--threads", str(threads))
+        assert f"cells to run, {jobs} at a time" in out
+    out, _ = at_once("toy", "toy", "--plan", "--threads", "3", "--jobs", "5")
+    assert "cells to run, 5 at a time" in out
+
+
+def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
+    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    address = "toy/toy/table-1/plain/left/seed-0"
+
+    def environment(folder: Path) -> dict[str, object]:
+        return json.loads((folder / "runs" / address / "environment.json").read_text())
+
+    call(tmp_path, "--cell", address, "--allow-missing", "--threads", "2")
+    assert environment(done)["threads"] == 1
+    assert environment(tmp_path)["threads"] == 2
+    assert "allow_missing" not in environment(done)
+    assert environment(tmp_path)["allow_missing"] is True
+    at_once("report")
+    lines = (tmp_path / "results/toy/toy/table-1.md").read_text().splitlines()
+    start = lines.index(
+        "**Measured with --allow-missing: files that were missing or broken left out**"
+    )
+    assert lines[start + 2 :] == [f"- {address}"]
+
+
+def test_the_plan_asks_the_domain_once_for_each_kind_of_cell(
+    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    (tmp_path / "data").mkdir()
+    arguments = ("--plan", "--data-root", "data", "--jobs", "2")
+    out, _ = at_once("toy", "partial", *arguments)
+    words = " ".join(out.split())
+    assert "estimated by a calibration on this machine" in words
+    assert "declared" not in words
+    calls = (tmp_path / "data/calls.txt").read_text().splitlines()
+    # Both tables have a cell without changes; seeds and what cannot run are not asked for.
+    assert sorted(line.split()[0] for line in calls) == ["0.0", "1.0", "2.0", "5.0"]
+    assert "12 of 12 cells to run, 2 at a time: about 608 minutes, 6.0 GB of memory" in words
+    assert "4 of 4 cells to run, 2 at a time: about 205 minutes, 6.0 GB of memory" in words
+
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    (tmp_path / "data/calls.txt").unlink()
+    out, _ = at_once("toy", "toy", *arguments, "--column", "right")
+    assert "Minutes and memory: measured on this machine." in " ".join(out.split())
+    assert not (tmp_path / "data/calls.txt").exists()
+    shutil.rmtree(tmp_path / "runs/toy/toy/table-1/better/right")
+    at_once("toy", "toy", *arguments, "--column", "right")
+    assert not (tmp_path / "data/calls.txt").exists()  # other cells of the column are done
+
+
+def test_what_a_domain_does_not_estimate_is_declared(
+    at_once: Callable[..., tuple[str, str]],
+) -> None:
+    out, _ = at_once("graph", "mmcl", "--plan")
+    words = " ".join(out.split())
+    assert "Minutes and memory: declared for one CPU core." in words
+
+
+def test_figures_are_drawn_and_shown_in_the_report(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    folder = "results/toy/partial/figures"
+    out, _ = at_once("toy", "partial", "--figures", "--data-root", "here")
+    assert out.split() == [f"{folder}/figure-3.png", f"{folder}/overview.png"]
+    assert (tmp_path / folder / "overview.png").read_text() == "of runs, with here"
+    assert not (tmp_path / "runs").exists()  # nothing was run
+    call(tmp_path, "toy", "partial", "--column", "left", "--seeds", "0")
+    at_once("report")
+    figure = (tmp_path / "results/toy/partial/figure-3.md").read_text()
+    assert "\n![figure-3.png](figures/figure-3.png)\n" in figure
+    assert "Other figures of this paper: [overview.png](figures/overview.png).\n" in figure
+    table = (tmp_path / "results/toy/partial/table-3.md").read_text()
+    assert "![" not in table
+    assert "[figure-3.png](figures/figure-3.png), [overview.png](figures/overview.png)" in table
+    index = (tmp_path / "results/index.html").read_text()
+    assert index.count('<img src="toy/partial/figures/figure-3.png"') == 1
+
+
+def test_export_of_a_finished_run(
+    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    address = "toy/toy/table-1/plain/left/seed-0"
+    config = (done / "runs" / address / "config.json").read_text()
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    shutil.copytree(done / "runs" / address, tmp_path / "mine")
+    for arguments, target in (
+        ((address,), f"exports/{address}"),
+        ((f"runs/{address}", "--to", "there"), "there"),
+        (("mine", "--domain", "toy"), "exports/mine"),
+    ):
+        out, _ = at_once("export", *arguments)
+        assert out == f"{target}/model.json\n"
+        assert (tmp_path / target / "model.json").read_text() == config
+    short = tmp_path / "runs/short" / address
+    shutil.copytree(tmp_path / "mine", short)
+    out, _ = at_once("export", f"short/{address}")
+    assert out == f"exports/short/{address}/model.json\n"
+    (short / "result.json").unlink()
+    for arguments, text in (
+        (("mine",), "mine is not where the cells of a domain lie; name it with --domain"),
+        (("mine", "--domain", "tractor"), "no domain 'tractor'"),
+        (("mine", "--domain", "graph"), "graph exports no models"),
+        (("yours",), "no run 'yours': neither a run's folder nor an address in runs/"),
+        ((f"short/{address}",), "the run is not finished"),
+    ):
+        _, err = at_once("export", *arguments, code=2)
+        assert err.startswith("error: ")
+        assert text in err
+
+
 @pytest.mark.parametrize("tier", ["paper", "smoke", "short"])
 def test_one_cell_by_its_address(tmp_path: Path, tier: str) -> None:
     column = "embedded-sample" if tier == "smoke" else "left"
@@ -104,10 +283,17 @@ def test_one_cell_by_its_address(tmp_path: Path, tier: str) -> None:
 def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     out, err = call(tmp_path, "toy", "broken", "--seeds", "0", "--column", "left", code=1)
     cells = tmp_path / "runs/toy/broken/table-1"
+    checkpoint = "runs/toy/broken/table-1/diverges/left/seed-0/checkpoint.pt"
     for row, text in (
         ("made-to-fail", "RuntimeError: made to fail"),
-        ("diverges", "the loss is not finite at step 1"),
+        (
+            "diverges",
+            f"the loss is not finite at step 1; last good checkpoint: {checkpoint} at step 1",
+        ),
         ("killed", "its process ended with code -9"),
+        ("too-large", "out of memory; lower batch_size (16)"),
+        ("too-large-array", "out of memory; lower batch_size (16)"),
+        ("too-large-on-a-device", "out of memory; lower batch_size (512)"),
     ):
         failure = json.loads((cells / row / "left/seed-0/failure.json").read_text())
         assert failure["why"] == f"failed: {text}"
@@ -137,6 +323,11 @@ def test_a_changed_configuration_stops_before_anything_runs(done: Path, tmp_path
     [
         (("tractor", "toy"), "no domain 'tractor'; domains are: vision, text, rl, graph, video"),
         (("toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
+        (("toy", "lcml", "--figures"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
+        (("toy", "toy", "--figures"), "toy/toy: there is no figure to draw"),
+        (("graph", "mmcl", "--figures"), "graph draws no figures"),
+        (("--cell", "toy/toy/table-1/plain/left/seed-0", "--figures"), "say what to run"),
+        (("export",), "say what to run"),
         (("toy", "toy", "--table", "9"), "no table '9'; it has: table-1"),
         (("toy", "toy", "--row", "Plian"), "row 'Plian' is not declared; declared are: 'plain'"),
         (("toy", "toy", "--column", "up"), "column 'up' is not declared; declared are: 'left'"),

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import random
@@ -6,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 
 import filelock
@@ -122,6 +124,76 @@ def test_stopping_raises_after_the_save(tmp_path: Path) -> None:
     assert assert_whole(tmp_path / "run") == 1
 
 
+def test_saves_may_be_spaced_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, clock = tmp_path / "run", [100.0]
+    monkeypatch.setattr(runs.time, "monotonic", lambda: clock[0])
+    with Run(folder, Config(5)) as run:
+        saved = []
+        for step, now in enumerate((105.0, 110.0, 115.0, 119.0, 120.0), start=1):
+            clock[0] = now
+            run.checkpoint(step, every=10.0)
+            saved.append(assert_whole(folder))
+        assert saved == [0, 2, 2, 2, 5]  # ten seconds after the start, ten after the last save
+        assert run.saved_step == 5
+        run.checkpoint(6)
+        assert assert_whole(folder) == 6
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            run.checkpoint(7, every=10.0)
+    assert assert_whole(folder) == 7
+
+
+def test_steps_after_the_last_save_are_repeated_to_the_same_bits(
+    tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, config = tmp_path / "run", Config(40)
+    checkpoint = Run.checkpoint
+
+    def spaced(run: Run, step: int, *, every: float = 0.0) -> None:
+        """Save step 10 alone; be gone at step 25, without a word."""
+        checkpoint(run, step, every=0.0 if step == 10 else 3600.0)
+        if step == 25:
+            raise ConnectionError("power cut")
+
+    monkeypatch.setattr(Run, "checkpoint", spaced)
+    with pytest.raises(ConnectionError), Run(folder, config) as run:
+        train(config, run)
+    assert assert_whole(folder) == run.saved_step == 10
+    monkeypatch.setattr(Run, "checkpoint", checkpoint)
+    with Run(folder, config) as run:
+        run.finish(train(config, run))
+    assert result(folder) == result(uninterrupted)
+    assert losses(folder) == losses(uninterrupted)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_the_checkpoint_of_a_finished_run_is_kept_or_not(tmp_path: Path, keep: bool) -> None:
+    with Run(tmp_path / "run", Config(2)) as run:
+        run.keep_checkpoint = keep
+        metrics = train(run.config, run)
+        assert assert_whole(run.folder) == 2
+        run.finish(metrics)
+    assert result(run.folder) == metrics
+    assert (run.folder / "checkpoint.pt").exists() is keep
+
+
+def test_a_checkpoint_of_another_device_resumes(
+    tmp_path: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, config = tmp_path / "run", Config(40)
+    with monkeypatch.context() as patch, Run(folder, config) as run:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:0")
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            train(config, run)
+    if not torch.cuda.is_available():
+        with pytest.raises(RuntimeError, match="CUDA"):
+            torch.load(folder / "checkpoint.pt", weights_only=True)
+    with Run(folder, config) as run:
+        run.finish(train(config, run))
+    assert result(folder) == result(uninterrupted)
+
+
 def test_another_configuration_is_refused_and_named(tmp_path: Path, uninterrupted: Path) -> None:
     before = {file.name: file.read_bytes() for file in uninterrupted.iterdir() if file.is_file()}
     with pytest.raises(Conflict, match=r"steps: 40 there, 41 here"):
@@ -223,6 +295,24 @@ def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
     )
     assert record.environment["commit"] == (head.stdout.strip() or "unknown")
     assert runs.read_record(uninterrupted.parent / "none", "toy") is None
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_that_data_may_be_missing_is_recorded(tmp_path: Path, allowed: bool) -> None:
+    with Run(tmp_path / "run", Config(1), allow_missing=allowed) as run:
+        assert run.allow_missing is allowed
+        run.finish(train(run.config, run))
+    record = runs.read_record(tmp_path / "run", "toy")
+    assert record is not None
+    assert record.environment.get("allow_missing", False) is allowed
+    assert ("allow_missing" in record.environment) is allowed
+
+
+def test_versions_of_what_the_domains_use_are_recorded() -> None:
+    versions = runs.environment(workers=1)["versions"]
+    for package in ("torch", "torchvision", "safetensors", "scikit-learn"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            assert versions[package] == metadata.version(package)
 
 
 def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:

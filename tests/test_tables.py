@@ -3,7 +3,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from toy.tables import BETTER, CLAIM, PLAIN, PUBLISHED, TABLES
+from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, TABLES
 from toy.train import Config
 
 from shared.errors import UserError
@@ -15,6 +15,7 @@ from shared.tables import (
     Published,
     Row,
     Table,
+    Tier,
     Value,
     canonical,
     canonical_json,
@@ -93,11 +94,76 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
         ({"protocol": "toy-v2"}, "protocol 'toy-v2' is not the configuration's 'toy-v1'"),
         ({"claims": (Claim("", "best", "plain", ("left",), 1.0),)}, "undeclared rows"),
         ({"claims": (Claim("", "better", "plain", ("up",), 1.0),)}, "undeclared columns"),
+        (
+            {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"up": {"offset": 1.0}}))},
+            r"better: changes in undeclared columns: \['up'\]",
+        ),
+        (
+            {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"left": {"of": 1.0}}))},
+            "unknown key 'of'",
+        ),
     ],
 )
 def test_a_mistake_in_a_declaration_is_an_error(change: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         dataclasses.replace(TABLE, **change)
+
+
+def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
+    tuned = Row(
+        "tuned",
+        {"offset": 2.0, "steps": 4},
+        in_columns={"right": {"offset": 3.0}, "left": {"offset": 9.0, "steps": 5}},
+    )
+    table = dataclasses.replace(
+        TABLE,
+        rows=(PLAIN, BETTER, tuned),
+        columns=(*TABLE.columns, Column("middle", {"offset": 1.0})),
+    )
+
+    def numbers(tier: Tier, column: str) -> tuple[float, int]:
+        (config,) = (c.config for c in table.cells(tier, row="tuned", column=column, seeds=(0,)))
+        return config.offset, config.steps
+
+    assert numbers("paper", "left") == (9.0, 5)
+    assert numbers("paper", "right") == (3.0, 4)
+    assert numbers("paper", "middle") == (2.0, 4)
+    assert numbers("short", "left") == (9.0, 5)
+    # The smoke tier has no such column: the first one that the row names stands for all.
+    assert numbers("smoke", "embedded sample") == (3.0, 2)
+    assert table.cells("paper", row="plain") == TABLE.cells("paper", row="plain") + table.cells(
+        "paper", row="plain", column="middle"
+    )
+
+
+def test_cells_that_cannot_run_say_why() -> None:
+    why = {(cell.row, cell.column): cell.unavailable for cell in FIGURE.cells("paper")}
+    assert why == {
+        ("curve", "left"): "",
+        ("curve", "right"): "",
+        ("curve", "far"): "needs a telescope",
+        ("needy", "left"): "needs needles",
+        ("needy", "right"): "needs needles",
+        ("needy", "far"): "needs needles",  # the row's reason before the column's
+    }
+    smoke = {cell.row: cell.unavailable for cell in FIGURE.cells("smoke")}
+    assert smoke == {"curve": "", "needy": "needs needles"}
+
+
+def test_a_column_may_show_a_metric_of_its_own() -> None:
+    assert [FIGURE.metric_of(column) for column in FIGURE.columns] == [
+        "accuracy",
+        "norm",
+        "accuracy",
+    ]
+    assert [FIGURE.metric_of(column) for column in FIGURE.columns_of("smoke")] == ["accuracy"]
+
+
+def test_a_table_may_have_no_published_number() -> None:
+    assert FIGURE.address == "toy/partial/figure-3"
+    assert FIGURE.published.value("curve", "left") is None
+    with pytest.raises(ValueError, match="no published row 'curve'"):
+        dataclasses.replace(FIGURE, rows=(Row("curve", published="curve"),))
 
 
 def test_undeclared_rows_and_columns_cannot_be_selected() -> None:

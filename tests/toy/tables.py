@@ -1,3 +1,5 @@
+import dataclasses
+
 from shared.tables import Claim, Column, Published, Row, Table, Value
 from toy.train import Config
 
@@ -32,6 +34,23 @@ def table(paper: str, rows: tuple[Row, ...], claims: tuple[Claim, ...] = ()) -> 
 PLAIN = Row("plain", published="plain")
 BETTER = Row("better", {"offset": 2.0}, published="better")
 CLAIM = Claim("better is better", "better", "plain", ("left", "right"), 1.0)
+# What a paper only plots, half of which cannot run yet.
+FIGURE = dataclasses.replace(
+    table("partial", (PLAIN, BETTER)),
+    name="figure-3",
+    section="Figure 3",
+    rows=(
+        Row("curve", in_columns={"right": {"offset": 5.0}}),
+        Row("needy", unavailable="needs needles"),
+    ),
+    columns=(
+        Column("left"),
+        Column("right", {"offset": 1.0}, metric="norm"),
+        Column("far", unavailable="needs a telescope"),
+    ),
+    seeds={"paper": (0, 1), "short": (0,), "smoke": (0,)},
+    published=Published("Toy 2026, Figure 3", "Curves", columns=(), rows={}),
+)
 TABLES = {
     "toy": (table("toy", (PLAIN, BETTER), (CLAIM,)),),
     "broken": (
@@ -44,8 +63,15 @@ TABLES = {
                 Row("diverges", {"kind": "nan"}),
                 Row("lacks data", {"kind": "missing"}),
                 Row("killed", {"kind": "killed"}),
+                Row("too large", {"kind": "full"}),
+                Row("too large array", {"kind": "full array"}),
+                Row("too large on a device", {"kind": "full device", "batch_size": 512}),
             ),
         ),
     ),
     "slow": (table("slow", (Row("plain", {"pause": 0.2, "steps": 30}, "plain"), BETTER)),),
+    "partial": (
+        dataclasses.replace(table("partial", (PLAIN, BETTER)), name="table-3"),
+        FIGURE,
+    ),
 }

@@ -22,8 +22,10 @@ from shared.runs import Run
 @dataclass(frozen=True)
 class Config:
     steps: int = 3
-    kind: str = "works"  # or "fails", "nan", "missing", "killed"
+    kind: str = "works"  # or "fails", "nan", "missing", "killed", "full": see FULL
     offset: float = 0.0
+    batch_size: int = 16
+    every: float = 0.0  # seconds between checkpoints
     megabytes: float = 0.0
     pause: float = 0.0
     seed: int = 7
@@ -31,6 +33,17 @@ class Config:
 
     def reduced(self) -> "Config":
         return dataclasses.replace(self, steps=2)
+
+
+def full_device() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\n1024.00 PiB")
+
+
+FULL = {
+    "full": lambda: torch.empty(2**60, dtype=torch.uint8),
+    "full array": lambda: np.empty(2**60, dtype=np.uint8),
+    "full device": full_device,
+}
 
 
 class Padded(nn.Module):
@@ -57,13 +70,15 @@ def run(config: Config, run: Run) -> dict[str, float]:
         import signal
 
         os.kill(os.getpid(), signal.SIGKILL)
+    if config.kind in FULL:
+        FULL[config.kind]()
     model = Padded(config.megabytes)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
     first = run.track(model=model, optimiser=optimiser, schedule=schedule)
     for step in range(first, config.steps):
         # One draw from each global generator: all of them must come back after a kill.
-        x = torch.randn(16, 4) + random.random() + float(np.random.rand())
+        x = torch.randn(config.batch_size, 4) + random.random() + float(np.random.rand())
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
         if config.kind == "nan" and step == 1:
             raise FloatingPointError(f"the loss is not finite at step {step}")
@@ -72,7 +87,7 @@ def run(config: Config, run: Run) -> dict[str, float]:
         optimiser.step()
         schedule.step()
         run.log(step + 1, loss=float(loss.detach()))
-        run.checkpoint(step + 1)
+        run.checkpoint(step + 1, every=config.every)
         run.progress(step + 1, config.steps, "training")
         time.sleep(config.pause)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).double()

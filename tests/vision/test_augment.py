@@ -1,0 +1,522 @@
+"""The augmentations against torchvision's image by image, their draws against loops and chance.
+
+Twins call torchvision.transforms.v2.functional on one image with the numbers of one sample.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter
+from scipy.stats import chisquare, ks_2samp, kstest
+from torch import Tensor
+
+from shared.compat import make_torchvision_importable
+from vision import augment as module
+from vision.augment import (
+    POLICIES,
+    Parameters,
+    Policy,
+    augment,
+    brightness,
+    contrast,
+    flip,
+    gaussian_blur,
+    grayscale,
+    hue,
+    parameters,
+    resized_crop,
+    saturation,
+    uniforms,
+)
+
+make_torchvision_importable()
+from torchvision.transforms import RandomResizedCrop  # noqa: E402 (importable only now)
+from torchvision.transforms.v2 import functional  # noqa: E402
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
+ADJUST: tuple[Callable[[Tensor, float], Tensor], ...] = (
+    functional.adjust_brightness,
+    functional.adjust_contrast,
+    functional.adjust_saturation,
+    functional.adjust_hue,
+)
+
+
+def images(count: int = 12, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
+    """At least 8: noise, smooth, smooth, gray, black, white, saturated, almost gray, noise..."""
+    rng = torch.Generator().manual_seed(seed)
+    batch = torch.rand(count, 3, height, width, generator=rng)
+    corners = torch.rand(2, 3, 2, 2, generator=rng)
+    batch[1:3] = functional.resize(corners, [height, width], antialias=True)
+    batch[3] = batch[3, :1]
+    batch[4], batch[5] = 0, 1
+    batch[6] = (batch[6] > 0.5).float()
+    batch[7] = 0.5 + 1e-7 * batch[7]
+    return batch
+
+
+def bytes_of(count: int, height: int, width: int, seed: int = 0) -> Tensor:
+    return images(count, height, width, seed).mul(255).round().to(torch.uint8)
+
+
+def view_of(pixels: Tensor, policy: Policy, size: int, **changes: Any) -> Tensor:
+    settings = {"seed": 3, "epoch": 5, "samples": np.arange(len(pixels)), "view": 1}
+    return augment(pixels, policy, size, **{**settings, "mean": MEAN, "std": STD, **changes})
+
+
+def draw(
+    policy: Policy, count: int, height: int = 32, width: int = 32, seed: int = 0
+) -> Parameters:
+    return parameters(policy, seed, 0, np.arange(count), 0, height, width)
+
+
+def twin(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) -> Tensor:
+    """One uint8 image under its row of the parameters, by torchvision's functions alone."""
+    image = functional.to_dtype(image, torch.float32, scale=True)
+    box = [int(side[i]) for side in (drawn.top, drawn.left, drawn.height, drawn.width)]
+    image = functional.resized_crop(image, *box, [size, size], antialias=True)
+    if drawn.flip[i]:
+        image = functional.horizontal_flip(image)
+    if drawn.grayscale[i] and policy.grayscale_first:
+        image = functional.rgb_to_grayscale(image, num_output_channels=3)
+    if drawn.jitter[i]:
+        for operation in drawn.order[i]:
+            image = ADJUST[operation](image, float(drawn.factors[i, operation]))
+    if drawn.grayscale[i] and not policy.grayscale_first:
+        image = functional.rgb_to_grayscale(image, num_output_channels=3)
+    if drawn.blur[i]:
+        kernel = policy.kernel or 2 * (size // 10 // 2) + 1
+        image = functional.gaussian_blur(image, [kernel, kernel], [float(drawn.sigma[i])] * 2)
+    return functional.normalize(image, list(MEAN), list(STD))
+
+
+# The transforms, each against torchvision's
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "size"),
+    [(32, 32, 32), (96, 96, 32), (28, 28, 32), (8, 8, 32), (40, 56, 24), (56, 40, 64), (64, 64, 7)],
+)
+def test_resized_crop_is_torchvisions(height: int, width: int, size: int):
+    rng = np.random.default_rng(size)
+    boxes = [(0, 0, height, width), (0, 0, 1, 1), (height - 1, width - 1, 1, 1)]
+    boxes += [(0, 0, height, 1), (height - 1, 0, 1, width), (height - 3, width - 2, 3, 2)]
+    boxes += [(0, width // 2, height // 2, 2), (1, 2, min(size, height - 1), min(size, width - 2))]
+    while len(boxes) < 40:
+        tall, wide = rng.integers(1, height + 1), rng.integers(1, width + 1)
+        top, left = rng.integers(0, height - tall + 1), rng.integers(0, width - wide + 1)
+        boxes.append((int(top), int(left), int(tall), int(wide)))
+    batch = images(len(boxes), height, width)
+    ours = resized_crop(batch, *torch.tensor(boxes, dtype=torch.float32).T, size)
+    for image, box, found in zip(batch, boxes, ours, strict=True):
+        expected = functional.resized_crop(image, *box, [size, size], antialias=True)
+        torch.testing.assert_close(found, expected, atol=3e-6, rtol=0)
+
+
+def test_crop_of_the_output_size_copies_its_pixels():
+    batch = images(8, 40, 40)[:2]
+    start, side = torch.tensor([0.0, 9.0]), torch.tensor([31.0, 31.0])
+    found = resized_crop(batch, start, start, side, side, 31)
+    assert torch.equal(found[0], batch[0, :, :31, :31])
+    assert torch.equal(found[1], batch[1, :, 9:, 9:])
+
+
+def test_crop_sees_nothing_outside_its_box():
+    batch = images()[:1]
+    box = [torch.tensor([float(number)]) for number in (8, 5, 11, 17)]
+    inside = resized_crop(batch, *box, 32)
+    batch[:, :, :8], batch[:, :, 19:], batch[..., :5], batch[..., 22:] = 9, 9, 9, 9
+    assert torch.equal(resized_crop(batch, *box, 32), inside)
+
+
+def test_flip_exchanges_left_and_right():
+    batch = images(8, 5, 7)
+    assert torch.equal(flip(batch), functional.horizontal_flip(batch))
+    assert torch.equal(flip(batch)[..., 0], batch[..., 6])
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "factors"),
+    [
+        (brightness, functional.adjust_brightness, (0, 0.2, 0.6, 1, 1.4, 1.8)),
+        (contrast, functional.adjust_contrast, (0, 0.2, 0.6, 1, 1.4, 1.8)),
+        (saturation, functional.adjust_saturation, (0, 0.2, 0.6, 1, 1.4, 1.8)),
+        (hue, functional.adjust_hue, (-0.5, -0.4, -0.2, -0.1, 0, 0.05, 0.1, 0.25, 0.4, 0.5)),
+    ],
+)
+def test_colour_operations_are_torchvisions(
+    ours: Callable[[Tensor, Tensor], Tensor],
+    theirs: Callable[[Tensor, float], Tensor],
+    factors: tuple[float, ...],
+):
+    batch = images()
+    before = batch.clone()
+    for shift in range(len(factors)):  # so that every image meets every factor
+        mine = [factors[(shift + i) % len(factors)] for i in range(len(batch))]
+        found = ours(batch, torch.tensor(mine, dtype=torch.float32))
+        for image, factor, result in zip(batch, mine, found, strict=True):
+            torch.testing.assert_close(result, theirs(image, factor), atol=2e-6, rtol=0)
+    assert torch.equal(batch, before)
+
+
+def test_gray_has_neither_hue_nor_saturation():
+    gray = images()[3:6]
+    assert torch.equal(hue(gray, torch.tensor([0.1, -0.5, 0.5])), gray)
+    kept = saturation(gray, torch.tensor([0.0, 1.8, 0.4]))
+    torch.testing.assert_close(kept, gray, atol=1e-4, rtol=0)  # the weights add up to 0.9999
+
+
+def test_hue_turns_the_primary_colours_into_each_other():
+    red, green, blue = torch.eye(3)[:, :, None, None]
+    third = torch.tensor([1 / 3, -1 / 3, 0.0])
+    turned = hue(torch.stack((red, red, red)), third)
+    torch.testing.assert_close(turned, torch.stack((green, blue, red)), atol=1e-6, rtol=0)
+
+
+def test_grayscale_is_torchvisions():
+    batch = images()
+    expected = functional.rgb_to_grayscale(batch, num_output_channels=3)
+    torch.testing.assert_close(grayscale(batch), expected, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "side"), [(1, 8), (3, 32), (7, 28), (13, 7), (13, 32), (23, 33)]
+)
+def test_blur_is_torchvisions(kernel: int, side: int):
+    batch = images(12, side, side + 2)
+    sigma = torch.tensor([0.1, 0.15, 0.3, 0.5, 0.8, 1, 1.2, 1.5, 1.7, 1.9, 2, 2])
+    found = gaussian_blur(batch, sigma, kernel)
+    for image, deviation, result in zip(batch, sigma, found, strict=True):
+        expected = functional.gaussian_blur(image, [kernel, kernel], [float(deviation)] * 2)
+        torch.testing.assert_close(result, expected, atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.5, 2.0])
+def test_kernel_of_ressl_reaches_as_far_as_pils_blur(sigma: float):
+    impulse = np.zeros((33, 33), np.uint8)
+    impulse[16, 16] = 255
+    blurred = np.asarray(Image.fromarray(impulse).filter(ImageFilter.GaussianBlur(sigma)))
+    reach = int(np.abs(np.argwhere(blurred) - 16).max())
+    assert reach <= POLICIES["ressl_strong"].kernel // 2 == 6
+    noise = (images()[0] * 255).round()
+    image = Image.fromarray(noise.to(torch.uint8).permute(1, 2, 0).numpy())
+    theirs = torch.from_numpy(np.array(image.filter(ImageFilter.GaussianBlur(sigma))))
+    ours = gaussian_blur(noise[None], torch.tensor([sigma]), 13)[0].permute(1, 2, 0)
+    # PIL rounds to bytes between its box blurs, and extends the edge where others reflect.
+    assert (ours - theirs)[6:-6, 6:-6].abs().mean() < 1
+
+
+# The parameters
+
+
+def twin_box(
+    numbers: np.ndarray, scale: tuple, ratio: tuple, height: int, width: int
+) -> tuple[int, int, int, int]:
+    """torchvision's loop for one image, on 10 draws of area, 10 of ratio, and 2 of position."""
+    for area, log_ratio in zip(numbers[:10], numbers[10:20], strict=True):
+        target = height * width * (scale[0] + area * (scale[1] - scale[0]))
+        low, high = math.log(ratio[0]), math.log(ratio[1])
+        aspect = math.exp(low + log_ratio * (high - low))
+        wide, tall = round(math.sqrt(target * aspect)), round(math.sqrt(target / aspect))
+        if 0 < wide <= width and 0 < tall <= height:
+            top = math.floor(numbers[20] * (height - tall + 1))
+            return top, math.floor(numbers[21] * (width - wide + 1)), tall, wide
+    if width / height < min(ratio):
+        wide, tall = width, round(width / min(ratio))
+    elif width / height > max(ratio):
+        wide, tall = round(height * max(ratio)), height
+    else:
+        wide, tall = width, height
+    return (height - tall) // 2, (width - wide) // 2, tall, wide
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "scale"),
+    [
+        (32, 32, (0.08, 1.0)),
+        (96, 96, (0.2, 1.0)),
+        (20, 90, (0.5, 1.0)),  # too wide for large crops: often the centre
+        (90, 20, (0.5, 1.0)),
+        (31, 31, (0.99, 1.0)),  # nearly only square ratios fit
+        (3, 3, (0.01, 0.2)),  # boxes of no or one pixel
+    ],
+)
+def test_crops_follow_the_loop_of_torchvision(height: int, width: int, scale: tuple):
+    policy = Policy(scale=scale)
+    numbers = uniforms(7, 2, np.arange(800), 1, 22)
+    drawn = parameters(policy, 7, 2, np.arange(800), 1, height, width)
+    found = np.stack((drawn.top, drawn.left, drawn.height, drawn.width), 1).tolist()
+    for row, box in zip(numbers, found, strict=True):
+        assert tuple(box) == twin_box(row, scale, policy.ratio, height, width)
+
+
+def test_fallback_to_the_centre_takes_place():
+    """The former test would not notice if the loop always found a box."""
+    tall = draw(Policy(scale=(0.9, 1.0)), 50, 100, 10)
+    assert (tall.top == 43).all()
+    assert (tall.height == 13).all()
+    wide = draw(Policy(scale=(0.9, 1.0)), 50, 10, 100)
+    assert (wide.left == 43).all()
+    assert (wide.width == 13).all()
+    tiny = draw(Policy(scale=(0.01, 0.02)), 50, 3, 3)
+    assert (tiny.width == 3).all()
+    assert (tiny.top == 0).all()
+
+
+def test_each_image_may_have_its_own_size():
+    heights, widths = np.array([32, 90, 480, 7]), np.array([32, 20, 640, 500])
+    drawn = parameters(POLICIES["simclr"], 1, 2, np.arange(4), 0, heights, widths)
+    for i in range(4):
+        alone = parameters(POLICIES["simclr"], 1, 2, np.array([i]), 0, heights[i], widths[i])
+        for name in ("top", "left", "height", "width", "sigma"):
+            assert getattr(alone, name) == getattr(drawn, name)[i]
+
+
+@pytest.mark.parametrize(("side", "scale"), [(32, (0.08, 1.0)), (224, (0.2, 1.0))])
+def test_crops_are_distributed_as_torchvisions(side: int, scale: tuple):
+    torch.manual_seed(0)
+    blank = torch.empty(3, side, side)
+    theirs = np.array(
+        [RandomResizedCrop.get_params(blank, list(scale), [3 / 4, 4 / 3]) for _ in range(20_000)]
+    )
+    drawn = draw(Policy(scale=scale), 20_000, side, side)
+    ours = np.stack((drawn.top, drawn.left, drawn.height, drawn.width), 1)
+    areas = [boxes[:, 2] * boxes[:, 3] for boxes in (ours, theirs)]
+    ratios = [boxes[:, 3] / boxes[:, 2] for boxes in (ours, theirs)]
+    ends = [boxes[:, 0] + boxes[:, 2] for boxes in (ours, theirs)]
+    for one, other in (*zip(ours.T, theirs.T, strict=True), areas, ratios, ends):
+        assert ks_2samp(one, other).pvalue > 0.001
+        spread = math.hypot(one.std(), other.std()) / math.sqrt(20_000)
+        assert abs(one.mean() - other.mean()) < 3.5 * spread
+
+
+def test_uniforms_are_uniform_and_uncorrelated():
+    draws = uniforms(0, 0, np.arange(20_000), 0, 6)
+    assert draws.min() >= 0
+    assert draws.max() < 1
+    for column in draws.T:
+        assert kstest(column, "uniform").pvalue > 0.01
+    other = [uniforms(*key, 1)[:, 0] for key in ((1, 0, np.arange(20_000), 0),)]
+    other += [uniforms(0, 1, np.arange(20_000), 0, 1)[:, 0]]
+    other += [uniforms(0, 0, np.arange(20_000), 1, 1)[:, 0]]
+    other += [uniforms(0, 0, np.arange(1, 20_001), 0, 1)[:, 0]]
+    correlation = np.corrcoef([*draws.T, *other])
+    assert np.abs(correlation - np.eye(10)).max() < 4.5 / math.sqrt(20_000)
+
+
+def test_first_uniforms_follow_the_published_splitmix64():
+    """SplitMix64 started at 0 begins with these three words (Vigna's reference program)."""
+    words = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    steps = np.arange(1, 4, dtype=np.uint64) * module._STEP
+    assert module._mix(steps).tolist() == words
+
+
+def test_roles_of_seed_epoch_sample_and_view_cannot_be_exchanged():
+    keys = itertools.product((0, 1, 2), repeat=4)
+    firsts = {uniforms(s, e, np.array([i]), v, 1)[0, 0] for s, e, i, v in keys}
+    assert len(firsts) == 81
+
+
+def test_rates_factors_and_sigma_are_those_of_the_policy():
+    count = 20_000
+    for policy in (POLICIES["hcl"], POLICIES["simclr"]):
+        drawn = draw(policy, count)
+        rates = (policy.flip, policy.jitter_probability, policy.grayscale, policy.blur)
+        flags = (drawn.flip, drawn.jitter, drawn.grayscale, drawn.blur)
+        for rate, flag in zip(rates, flags, strict=True):
+            assert abs(flag.mean() - rate) < 4 * math.sqrt(rate * (1 - rate) / count)
+        assert np.abs(np.corrcoef(flags) - np.eye(4)).max() < 4 / math.sqrt(count)
+        for factor, strength in zip(drawn.factors.T[:3], policy.jitter, strict=False):
+            assert kstest(factor, "uniform", (1 - strength, 2 * strength)).pvalue > 0.01
+        shift = policy.jitter[3]
+        assert kstest(drawn.factors[:, 3], "uniform", (-shift, 2 * shift)).pvalue > 0.01
+        assert kstest(drawn.sigma, "uniform", (0.1, 1.9)).pvalue > 0.01
+
+
+def test_factors_are_never_negative():
+    drawn = draw(Policy(jitter=(1.5, 2.0, 1.0, 0.5), jitter_probability=1.0), 5000)
+    assert drawn.factors[:, :3].min() >= 0
+    assert kstest(drawn.factors[:, 0], "uniform", (0, 2.5)).pvalue > 0.01
+
+
+def test_all_orders_of_the_jitter_are_equally_likely():
+    drawn = draw(POLICIES["hcl"], 24_000)
+    orders = Counter(map(tuple, drawn.order.tolist()))
+    assert set(orders) == set(itertools.permutations(range(4)))
+    assert chisquare(list(orders.values())).pvalue > 0.01
+    places = drawn.order.argsort(axis=1)
+    together = np.corrcoef(places.T, drawn.factors.T)[:4, 4:]
+    assert np.abs(together).max() < 4 / math.sqrt(24_000)
+
+
+def test_policies_without_a_transform_leave_it_out():
+    drawn = draw(POLICIES["crop_flip"], 500)
+    for flag in (drawn.jitter, drawn.grayscale, drawn.blur):
+        assert not flag.any()
+    whole = draw(POLICIES["plain"], 500, 20, 30)
+    assert not whole.flip.any()
+    assert (whole.height == 20).all()
+    assert (whole.width == 30).all()
+
+
+# augment
+
+
+@pytest.mark.parametrize(
+    ("name", "height", "width", "size"),
+    [(name, 32, 32, 32) for name in POLICIES]
+    + [("hcl", 96, 96, 32), ("ressl_strong", 96, 96, 64), ("simclr", 28, 28, 32)]
+    + [("hcl", 8, 8, 8), ("simclr", 30, 50, 40), ("plain", 30, 50, 32)],
+)
+def test_view_is_the_composition_of_torchvisions_transforms(
+    name: str, height: int, width: int, size: int
+):
+    policy, pixels = POLICIES[name], bytes_of(96, height, width)
+    before = pixels.clone()
+    found = view_of(pixels, policy, size)
+    drawn = parameters(policy, 3, 5, np.arange(96), 1, height, width)
+    assert found.dtype == torch.float32
+    assert found.is_contiguous()
+    for i in range(96):
+        expected = twin(pixels[i], drawn, i, policy, size)
+        # One step of 8-bit pixels is 0.02 here; the division by std multiplies errors by five.
+        torch.testing.assert_close(found[i], expected, atol=3e-5, rtol=0)
+    assert torch.equal(pixels, before)
+
+
+def test_order_of_the_jitter_is_the_samples_own():
+    """An order that is not followed would show: strong factors do not commute."""
+    policy = Policy(jitter=(0.8, 0.8, 0.8, 0.2), jitter_probability=1.0)
+    pixels = bytes_of(8, 16, 16)[1:2].expand(96, -1, -1, -1)
+    drawn = parameters(policy, 3, 5, np.arange(96), 1, 16, 16)
+    assert len(set(map(tuple, drawn.order.tolist()))) == 24
+    found = view_of(pixels, policy, 16)
+    backwards = dataclasses.replace(drawn, order=drawn.order[:, ::-1])
+    apart = [
+        float((found[i] - twin(pixels[i], backwards, i, policy, 16)).abs().max()) for i in range(96)
+    ]
+    assert np.median(apart) > 0.05
+
+
+def test_plain_only_normalises():
+    pixels = bytes_of(8, 32, 32)
+    expected = (pixels / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    torch.testing.assert_close(view_of(pixels, POLICIES["plain"], 32), expected)
+
+
+def test_mean_0_and_deviation_1_keep_the_scale_from_0_to_1():
+    raw = view_of(bytes_of(64, 32, 32), POLICIES["simclr"], 32, mean=(0, 0, 0), std=(1, 1, 1))
+    assert -1e-6 <= float(raw.min()) < 0.01
+    assert 0.99 < float(raw.max()) <= 1 + 1e-6
+
+
+def test_view_of_a_sample_does_not_depend_on_its_batch():
+    pixels, policy = bytes_of(48, 32, 32), POLICIES["hcl"]
+    whole = view_of(pixels, policy, 32)
+    order = torch.from_numpy(np.random.default_rng(0).permutation(48))
+    shuffled = view_of(pixels[order], policy, 32, samples=order.numpy())
+    torch.testing.assert_close(shuffled, whole[order], atol=1e-5, rtol=0)
+    for part in order.split(5):
+        some = view_of(pixels[part], policy, 32, samples=part.numpy())
+        torch.testing.assert_close(some, whole[part], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 4}, {"epoch": 6}, {"view": 0}, {"samples": np.ones(1)}]
+)
+def test_another_seed_epoch_view_or_sample_gives_another_view(change: dict):
+    pixels = bytes_of(8, 32, 32)[:1]
+    views = [view_of(pixels, POLICIES["hcl"], 32, **settings) for settings in ({}, {}, change)]
+    assert torch.equal(views[0], views[1])
+    assert (views[0] - views[2]).abs().mean() > 0.1
+
+
+def test_global_random_states_are_neither_read_nor_moved():
+    pixels = bytes_of(12, 32, 32)
+    torch.manual_seed(1)
+    states = torch.get_rng_state(), np.random.get_state()[1].tolist()
+    first = view_of(pixels, POLICIES["hcl"], 32)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert np.random.get_state()[1].tolist() == states[1]
+    torch.manual_seed(2)
+    assert torch.equal(view_of(pixels, POLICIES["hcl"], 32), first)
+
+
+def test_autocast_does_not_round_the_pixels():
+    pixels = bytes_of(12, 32, 32)
+    expected = view_of(pixels, POLICIES["hcl"], 32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(view_of(pixels, POLICIES["hcl"], 32), expected)
+
+
+def test_loader_that_has_cropped_passes_the_rest_of_the_policy():
+    """What the module promises for images that are streamed from files of many sizes."""
+    policy, photo = POLICIES["simclr"], bytes_of(8, 90, 70)
+    drawn = parameters(policy, 3, 5, np.arange(8), 1, np.full(8, 90), np.full(8, 70))
+    boxes = [
+        torch.from_numpy(x).float() for x in (drawn.top, drawn.left, drawn.height, drawn.width)
+    ]
+    cropped = resized_crop(photo.float(), *boxes, 32).round().to(torch.uint8)
+    rest = view_of(cropped, dataclasses.replace(policy, scale=None), 32)
+    # Rounding to bytes moves a pixel by half a step; the jitter stretches it by up to 1.8 each.
+    assert (rest - view_of(photo, policy, 32)).abs().mean() < 0.02
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (torch.zeros(4, 3, 8, 8), r"\(B, 3, H, W\) uint8, got \(4, 3, 8, 8\) float32"),
+        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), r"got \(4, 1, 8, 8\) uint8"),
+        (torch.zeros(3, 8, 8, dtype=torch.uint8), r"got \(3, 8, 8\) uint8"),
+        (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "5 images but 4 samples"),
+    ],
+)
+def test_wrong_pixels_are_named(pixels: Tensor, message: str):
+    with pytest.raises(ValueError, match=message):
+        view_of(pixels, POLICIES["hcl"], 8, samples=np.arange(4))
+
+
+def test_blur_that_reaches_beyond_the_image_is_an_error():
+    with pytest.raises(ValueError, match="6 x 6 pixels are too few for a blur of 13"):
+        view_of(bytes_of(32, 8, 8), POLICIES["ressl_strong"], 6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"scale": (0.0, 1.0)}, r"scale must be two rising numbers in \(0, 1\]"),
+        ({"scale": (0.5, 0.2)}, "scale must be"),
+        ({"ratio": (0.0, 1.0)}, "ratio must be two rising numbers above 0"),
+        ({"sigma": (2.0, 0.1)}, "sigma must be two rising numbers above 0"),
+        ({"flip": 1.5}, r"flip must lie in \[0, 1\], got 1.5"),
+        ({"blur": -0.1}, r"blur must lie in \[0, 1\]"),
+        ({"jitter": (0.4, 0.4, 0.4, 0.6)}, "hue at most 0.5"),
+        ({"jitter": (-0.4, 0.4, 0.4, 0.1)}, "jitter must be 4 numbers >= 0"),
+        ({"kernel": 22}, "kernel must be an odd number of pixels, got 22"),
+    ],
+)
+def test_impossible_policies_are_named(settings: dict, message: str):
+    with pytest.raises(ValueError, match=message):
+        Policy(**settings)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", POLICIES)
+def test_accelerator_gives_the_same_view_without_being_waited_for(name: str):
+    pixels = bytes_of(48, 96, 96)
+    there = pixels.cuda()
+    view_of(there, POLICIES[name], 64)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = view_of(there, POLICIES[name], 64)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    expected = view_of(pixels, POLICIES[name], 64)
+    torch.testing.assert_close(found.cpu(), expected, atol=5e-5, rtol=0)

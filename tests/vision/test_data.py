@@ -1,0 +1,843 @@
+import hashlib
+import os
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+import vision.data
+from shared.compat import make_torchvision_importable
+from shared.data import MissingData
+from shared.errors import UserError
+from vision.augment import POLICIES, Policy, parameters
+from vision.data import (
+    DATASETS,
+    DIGITS,
+    Dataset,
+    ImageFiles,
+    Images,
+    central_crops,
+    choose,
+    describe,
+    fetch,
+    fingerprint,
+    load,
+    permutation,
+    stream,
+)
+
+make_torchvision_importable()
+
+# After the call above, without which the import fails beside a CPU build of torch.
+import torchvision  # noqa: E402
+from torchvision.transforms.v2 import functional  # noqa: E402
+
+WNIDS = ("n00000001", "n00000002", "n00000003")
+
+
+def in_memory(name: str, root: Path, split: vision.data.Split, **options: bool) -> Images:
+    images = load(name, root, split, **options)
+    assert isinstance(images, Images)
+    return images
+
+
+def on_disk(name: str, root: Path, split: vision.data.Split, **options: bool) -> ImageFiles:
+    images = load(name, root, split, **options)
+    assert isinstance(images, ImageFiles)
+    return images
+
+
+def error_of(action: Callable[[], object]) -> str:
+    """The one line of the user error that an action ends in."""
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def never(*arguments: object) -> None:
+    raise AssertionError("must not be called")
+
+
+def save_image(path: Path, seed: int, width: int = 64, height: int = 64, mode: str = "RGB") -> None:
+    """A smooth random image, for JPEG."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+    image.convert(mode).save(path, format="JPEG", quality=95)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def decoded(path: Path) -> torch.Tensor:
+    with Image.open(path) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+# The embedded set
+
+
+def test_digits_are_scikit_learns_in_three_equal_channels():
+    train, test = (in_memory(DIGITS, Path("nowhere"), split) for split in ("train", "test"))
+    assert (len(train), len(test)) == (1297, 500)
+    assert torch.equal(in_memory(DIGITS, Path("nowhere"), "pretrain").pixels, train.pixels)
+    pixels, labels = torch.cat([train.pixels, test.pixels]), torch.cat([train.labels, test.labels])
+    assert pixels.shape == (1797, 3, 8, 8)
+    assert pixels.dtype == torch.uint8
+    assert (pixels == pixels[:, :1]).all()
+    bunch = load_digits()
+    assert torch.equal(labels, torch.from_numpy(bunch.target))
+    assert np.abs(pixels[:, 0].numpy() / 255 * 16 - bunch.images).max() < 0.04
+    # The first row of the first digit has the grays 0 0 5 13 9 1 0 0 of 16.
+    assert train.pixels[0, 1, 0].tolist() == [0, 0, 80, 207, 143, 16, 0, 0]
+    dataset = describe(DIGITS)
+    assert float(train.pixels.float().div(255).mean()) == pytest.approx(dataset.mean[0], abs=5e-5)
+    assert float(train.pixels.float().div(255).std()) == pytest.approx(dataset.std[0], abs=5e-5)
+
+
+def test_fingerprint_of_the_digits_follows_their_arrays(monkeypatch: pytest.MonkeyPatch):
+    known = fingerprint(DIGITS, Path("nowhere"))
+    assert known == fingerprint(DIGITS, Path("elsewhere"))
+    assert len(known) == 64
+    other = Images(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), torch.arange(2))
+    monkeypatch.setattr("vision.data._digits", lambda part: other)
+    assert fingerprint(DIGITS, Path("nowhere")) != known
+
+
+def test_images_move_and_are_chosen_with_their_labels():
+    images = in_memory(DIGITS, Path("nowhere"), "test")
+    part = images.subset(torch.tensor([7, 2])).to("cpu")
+    assert torch.equal(part.pixels, images.pixels[[7, 2]])
+    assert part.labels.tolist() == images.labels[[7, 2]].tolist()
+
+
+# Choosing and ordering
+
+
+def test_choice_is_balanced_in_order_and_fixed_by_the_seed():
+    labels = torch.arange(1000) % 10
+    images = Images(torch.arange(1000).view(-1, 1, 1, 1).expand(-1, 3, 1, 1), labels)
+    chosen = choose(images, 103, seed=1)
+    assert chosen.labels.bincount().tolist() == [11, 11, 11, 10, 10, 10, 10, 10, 10, 10]
+    positions = chosen.pixels[:, 0, 0, 0]
+    assert (positions.diff() > 0).all()
+    assert torch.equal(chosen.labels, positions % 10)
+    assert torch.equal(positions, choose(images, 103, seed=1).pixels[:, 0, 0, 0])
+    assert not torch.equal(positions, choose(images, 103, seed=2).pixels[:, 0, 0, 0])
+    smaller = choose(images, 40, seed=1).pixels[:, 0, 0, 0]
+    assert torch.isin(smaller, positions).all()
+    # Of each class any image may be chosen, not only its first ones.
+    assert positions.float().mean() == pytest.approx(500, abs=100)
+
+
+def test_a_class_that_is_used_up_is_filled_from_the_others():
+    labels = torch.tensor([0] * 3 + [1] * 50 + [2] * 47)
+    images = ImageFiles(tuple(Path(str(i)) for i in range(100)), labels)
+    assert choose(images, 43).labels.bincount().tolist() == [3, 20, 20]
+    assert choose(images, 100).files == images.files
+    chosen = choose(images, 10)
+    assert chosen.labels.tolist() == [labels[int(file.name)] for file in chosen.files]
+
+
+def test_partly_unlabelled_split_is_drawn_from_uniformly():
+    labels = torch.cat([torch.zeros(500), torch.ones(500), -torch.ones(9000)]).long()
+    images = ImageFiles(tuple(map(Path, map(str, range(10_000)))), labels)
+    count = (choose(images, 2000).labels + 1).bincount().tolist()
+    assert sum(count) == 2000
+    assert count[0] == pytest.approx(1800, abs=40)  # three standard deviations are 36
+
+
+def test_choice_of_all_or_too_many():
+    images = in_memory(DIGITS, Path("nowhere"), "test")
+    assert choose(images, None) is images
+    for count in (0, 501):
+        message = error_of(partial(choose, images, count))
+        assert message == f"images = {count}: the split has 500, choose from 1 to that"
+
+
+def test_permutation_is_a_function_of_seed_and_epoch():
+    assert sorted(permutation(10, 0, 0).tolist()) == list(range(10))
+    assert np.array_equal(permutation(100, 1, 2), permutation(100, 1, 2))
+    drawn = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len({tuple(permutation(100, seed, epoch)) for seed, epoch in drawn}) == len(drawn)
+
+
+# CIFAR and STL-10
+
+
+@pytest.fixture
+def cifar10(tmp_path: Path, suite_data: Path) -> Path:
+    """A data root with links to CIFAR-10's files; replace them, do not write to them."""
+    folder = suite_data / "cifar-10-batches-py"
+    if not folder.is_dir():
+        pytest.skip(f"needs real data: {folder} is no folder")
+    target = tmp_path / "cifar-10-batches-py"
+    target.mkdir()
+    for file in folder.iterdir():
+        if not file.name.startswith("."):
+            (target / file.name).symlink_to(file.resolve())
+    return tmp_path
+
+
+def damage(root: Path, part: str) -> Path:
+    """Replace a linked file of CIFAR-10 by a copy with one byte changed."""
+    file = root / "cifar-10-batches-py" / part
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.unlink()
+    file.write_bytes(content)
+    return file
+
+
+def test_real_cifar10_is_read_as_written(cifar10: Path):
+    train, test = (in_memory("CIFAR10", cifar10, split) for split in ("train", "test"))
+    assert train.pixels.shape == (50_000, 3, 32, 32)
+    assert train.pixels.is_contiguous()
+    assert train.labels.bincount().tolist() == [5000] * 10
+    assert test.labels.bincount().tolist() == [1000] * 10
+    assert train.labels[:10].tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    assert test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+    assert train.pixels[0, :, 0, 0].tolist() == [59, 62, 63]
+    assert test.pixels[-1, :, -1, -1].tolist() == [27, 26, 26]
+    content = (cifar10 / "cifar-10-batches-py" / "data_batch_3").read_bytes()
+    rows = pickle.loads(content, encoding="bytes")[b"data"]
+    assert np.array_equal(train.pixels[20_000:30_000].flatten(1).numpy(), rows)
+    mean = train.pixels.double().mean((0, 2, 3)) / 255
+    assert mean.tolist() == pytest.approx(DATASETS["CIFAR10"].mean, abs=6e-5)
+    assert torch.equal(in_memory("CIFAR10", cifar10, "pretrain").labels, train.labels)
+
+
+def test_every_damaged_file_of_cifar10_is_named(cifar10: Path):
+    file = damage(cifar10, "test_batch")
+    message = error_of(lambda: load("CIFAR10", cifar10, "train"))
+    folder = cifar10 / "cifar-10-batches-py"
+    remedy = f"delete {folder} and run: ./reproduce.sh data vision --dataset CIFAR10"
+    assert message == f"{file}: its MD5 is not 40351d587109b95175f43aff81a1287e; {remedy}"
+    file.unlink()
+    message = error_of(lambda: fetch("CIFAR10", cifar10))
+    found = "batches.meta, data_batch_1, data_batch_2, ..."
+    assert message == f"{folder}: expected test_batch, found {found}; {remedy}"
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def cifar100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with 7 training and 3 test images in CIFAR-100's format."""
+    folder = tmp_path / "cifar-100-python"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for part, labels in (("train", [99, 0, 5, 5, 98, 3, 1]), ("test", [4, 99, 0])):
+        content = {
+            "data": generator.integers(0, 256, (len(labels), 3072), dtype=np.uint8),
+            "fine_labels": labels,
+            "coarse_labels": [19] * len(labels),
+        }
+        (folder / part).write_bytes(pickle.dumps(content))
+    names = [f"class {i}" for i in range(100)]
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": names}))
+    source = torchvision.datasets.CIFAR100
+    monkeypatch.setattr(source, "train_list", [["train", md5(folder / "train")]])
+    monkeypatch.setattr(source, "test_list", [["test", md5(folder / "test")]])
+    meta = {"filename": "meta", "key": "fine_label_names", "md5": md5(folder / "meta")}
+    monkeypatch.setattr(source, "meta", meta)
+    return tmp_path
+
+
+def test_cifar100_has_the_fine_labels(cifar100: Path):
+    train, test = (in_memory("CIFAR100", cifar100, split) for split in ("pretrain", "test"))
+    assert train.labels.tolist() == [99, 0, 5, 5, 98, 3, 1]
+    assert test.labels.tolist() == [4, 99, 0]
+    content = pickle.loads((cifar100 / "cifar-100-python" / "test").read_bytes())
+    assert test.pixels[2, 1, 3, 30] == content["data"][2, 1 * 1024 + 3 * 32 + 30]
+    (cifar100 / "cifar-100-python" / "meta").write_bytes(b"")
+    assert "meta: its MD5 is not" in error_of(lambda: load("CIFAR100", cifar100, "train"))
+
+
+def test_verified_once_and_again_when_a_file_has_changed(
+    cifar100: Path, monkeypatch: pytest.MonkeyPatch
+):
+    known = fingerprint("CIFAR100", cifar100)
+    with monkeypatch.context() as patch:
+        patch.setattr("vision.data._verify_checksums", never)
+        patch.setattr("vision.data.sha256_of_files", never)
+        assert fingerprint("CIFAR100", cifar100) == known
+        assert len(load("CIFAR100", cifar100, "test")) == 3
+    (cifar100 / "cifar-100-python" / ".verified").write_text("half a")
+    assert fingerprint("CIFAR100", cifar100) == known
+    file = cifar100 / "cifar-100-python" / "train"
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.write_bytes(content)
+    assert error_of(lambda: load("CIFAR100", cifar100, "test")).startswith(f"{file}: its MD5")
+
+
+def test_folder_that_cannot_be_written_to_is_verified_every_time(
+    cifar100: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(path: Path, text: str) -> None:
+        raise PermissionError(path)
+
+    monkeypatch.setattr("vision.data.write_atomically", refuse)
+    known = fingerprint("CIFAR100", cifar100)
+    assert fingerprint("CIFAR100", cifar100) == known
+    monkeypatch.setattr("vision.data._verify_checksums", never)
+    with pytest.raises(AssertionError, match="must not be called"):
+        fingerprint("CIFAR100", cifar100)
+
+
+def test_fetch_verifies_even_what_was_verified(cifar100: Path, monkeypatch: pytest.MonkeyPatch):
+    fetch("CIFAR100", cifar100)
+    fetch(DIGITS, cifar100)
+    monkeypatch.setattr("vision.data._verify_checksums", never)
+    with pytest.raises(AssertionError, match="must not be called"):
+        fetch("CIFAR100", cifar100)
+
+
+@pytest.fixture
+def stl10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with 4 training, 3 test and 6 unlabelled images in STL-10's format."""
+    folder = tmp_path / "stl10_binary"
+    folder.mkdir()
+    generator = np.random.default_rng(0)
+    for part, count in (("train", 4), ("test", 3), ("unlabeled", 6)):
+        pixels = generator.integers(0, 256, (count, 3, 96, 96), dtype=np.uint8)
+        (folder / f"{part}_X.bin").write_bytes(pixels.tobytes())
+    (folder / "train_y.bin").write_bytes(bytes([1, 10, 3, 3]))
+    (folder / "test_y.bin").write_bytes(bytes([2, 9, 10]))
+    source = torchvision.datasets.STL10
+    for name in ("train_list", "test_list"):
+        listed = [[part, md5(folder / part)] for part, _ in getattr(source, name)]
+        monkeypatch.setattr(source, name, listed)
+    return tmp_path
+
+
+def test_stl10_pretrains_on_the_unlabelled_images_too(stl10: Path):
+    pretrain, train, test = (
+        in_memory("STL10", stl10, split) for split in ("pretrain", "train", "test")
+    )
+    assert train.labels.tolist() == [0, 9, 2, 2]
+    assert test.labels.tolist() == [1, 8, 9]
+    assert pretrain.labels.tolist() == [0, 9, 2, 2] + [-1] * 6
+    assert pretrain.pixels.shape == (10, 3, 96, 96)
+    assert torch.equal(pretrain.pixels[:4], train.pixels)
+    content = (stl10 / "stl10_binary" / "unlabeled_X.bin").read_bytes()
+    channel, row, column = 2, 17, 80
+    # The file goes down the columns.
+    position = (5 * 3 + channel) * 96 * 96 + column * 96 + row
+    assert pretrain.pixels[9, channel, row, column] == content[position]
+    assert DATASETS["STL10"].train + DATASETS["STL10"].unlabelled == 105_000
+
+
+def test_truncated_stl10_is_named(stl10: Path):
+    file = stl10 / "stl10_binary" / "unlabeled_X.bin"
+    file.write_bytes(file.read_bytes()[:-1])
+    assert error_of(lambda: load("STL10", stl10, "test")).startswith(f"{file}: its MD5 is not")
+
+
+def test_missing_data_name_the_command(tmp_path: Path):
+    for name, dataset in DATASETS.items():
+        for action in (partial(load, split="train"), fingerprint):
+            with pytest.raises(MissingData) as caught:
+                action(name, tmp_path)
+            assert caught.value.command == f"./reproduce.sh data vision --dataset {name}"
+            assert caught.value.folder == tmp_path / dataset.folder
+
+
+def test_unknown_names(tmp_path: Path):
+    message = error_of(lambda: load("CIFAR11", tmp_path, "train"))
+    assert message.startswith("unknown dataset 'CIFAR11'; known are CIFAR10, CIFAR100, STL10")
+    assert message.endswith("ImageNet and digits")
+    with pytest.raises(ValueError, match="one of pretrain, train, test, got 'validation'"):
+        load(DIGITS, tmp_path, "validation")  # type: ignore[arg-type]
+
+
+# TinyImageNet
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with TinyImageNet's layout: 3 classes, 4 training images each, 5 in val."""
+    folder = tmp_path / "tiny-imagenet-200"
+    for label, wnid in enumerate(WNIDS):
+        (folder / "train" / wnid).mkdir(parents=True)
+        (folder / "train" / wnid / f"{wnid}_boxes.txt").write_text("0\t0\t62\t62\n")
+        for number in range(4):
+            file = folder / "train" / wnid / "images" / f"{wnid}_{number}.JPEG"
+            save_image(file, seed=10 * label + number, mode="L" if number == 2 else "RGB")
+    lines = []
+    for number, label in enumerate((2, 0, 1, 2, 2)):
+        save_image(folder / "val" / "images" / f"val_{number}.JPEG", seed=100 + number)
+        lines.append(f"val_{number}.JPEG\t{WNIDS[label]}\t0\t32\t44\t62\n")
+    (folder / "val" / "val_annotations.txt").write_text("".join(lines))
+    small = Dataset("tiny-imagenet-200", 3, 64, 12, 5, (0.5,) * 3, (0.5,) * 3)
+    monkeypatch.setitem(DATASETS, "TinyImageNet", small)
+    return tmp_path
+
+
+def tiny_file(root: Path, wnid: int, number: int) -> Path:
+    name = f"{WNIDS[wnid]}_{number}.JPEG"
+    return root / "tiny-imagenet-200" / "train" / WNIDS[wnid] / "images" / name
+
+
+def test_tiny_imagenet_is_decoded_with_its_labels(tiny: Path):
+    train, test = (in_memory("TinyImageNet", tiny, split) for split in ("pretrain", "test"))
+    assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert test.labels.tolist() == [2, 0, 1, 2, 2]
+    for position in range(12):
+        file = tiny_file(tiny, position // 4, position % 4)
+        assert torch.equal(train.pixels[position], decoded(file))
+    assert (train.pixels[2] == train.pixels[2, :1]).all()  # a gray file
+    val = tiny / "tiny-imagenet-200" / "val" / "images"
+    assert torch.equal(test.pixels[3], decoded(val / "val_3.JPEG"))
+
+
+def test_tiny_imagenet_is_decoded_once_and_again_when_an_image_has_changed(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = in_memory("TinyImageNet", tiny, "train")
+    known = fingerprint("TinyImageNet", tiny)
+    with monkeypatch.context() as patch:
+        patch.setattr("vision.data._decode", never)
+        after = in_memory("TinyImageNet", tiny, "train")
+        assert torch.equal(after.pixels, before.pixels)
+        assert torch.equal(after.labels, before.labels)
+    save_image(tiny_file(tiny, 1, 1), seed=7)
+    assert fingerprint("TinyImageNet", tiny) != known
+    changed = in_memory("TinyImageNet", tiny, "train").pixels != before.pixels
+    assert changed.flatten(1).any(1).nonzero().flatten().tolist() == [5]
+
+
+def test_tiny_imagenet_is_decoded_by_one_while_others_wait(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    calls = []
+    decode_all = vision.data._decoded
+
+    def slow(*arguments: object) -> object:
+        calls.append(arguments)
+        time.sleep(0.3)
+        return decode_all(*arguments)  # type: ignore[arg-type]
+
+    fingerprint("TinyImageNet", tiny)
+    monkeypatch.setattr("vision.data._decoded", slow)
+    sizes: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: sizes.append(len(load("TinyImageNet", tiny, "train"))))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sizes == [12] * 3
+    assert len(calls) == 1
+
+
+def test_damaged_decoded_file_is_named(tiny: Path):
+    load("TinyImageNet", tiny, "train")
+    kept = tiny / "tiny-imagenet-200" / "decoded-train.npz"
+    intact = kept.read_bytes()
+    for content in (intact[: len(intact) // 2], b"", b"no archive"):
+        kept.write_bytes(content)
+        message = error_of(lambda: load("TinyImageNet", tiny, "train"))
+        assert message == f"{kept}: damaged, delete it and run again"
+    kept.unlink()
+    assert len(load("TinyImageNet", tiny, "train")) == 12
+
+
+def test_damaged_images_are_counted_and_named_or_left_out(tiny: Path):
+    for number in range(4):
+        truncate(tiny_file(tiny, 0, number))
+    tiny_file(tiny, 1, 0).write_bytes(b"")
+    tiny_file(tiny, 1, 1).write_text("<html>not found</html>")
+    save_image(tiny_file(tiny, 2, 3), seed=0, width=32)
+    folder = tiny / "tiny-imagenet-200"
+    for _ in range(2):  # decoded now, or remembered
+        message = error_of(lambda: load("TinyImageNet", tiny, "train"))
+        start, remedy = message.split("; ")
+        names = [tiny_file(tiny, 0, number) for number in range(4)] + [tiny_file(tiny, 1, 0)]
+        named = ", ".join(str(name.relative_to(folder)) for name in names)
+        assert start == f"{folder}: 7 images damaged or missing: {named} and 2 more"
+        assert remedy.startswith("restore them and run: ./reproduce.sh data vision --dataset Tiny")
+        assert "--allow-missing" in remedy
+        with pytest.warns(UserWarning, match="7 images damaged or missing: train/n00000001/"):
+            train = in_memory("TinyImageNet", tiny, "train", allow_missing=True)
+        assert train.labels.tolist() == [1, 1, 2, 2, 2]
+        assert torch.equal(train.pixels[1], decoded(tiny_file(tiny, 1, 3)))
+        assert torch.equal(train.pixels[4], decoded(tiny_file(tiny, 2, 2)))
+    assert len(load("TinyImageNet", tiny, "test")) == 5
+
+
+def test_missing_training_images_are_counted(tiny: Path):
+    tiny_file(tiny, 0, 1).unlink()
+    tiny_file(tiny, 2, 0).unlink()
+    place = tiny / "tiny-imagenet-200" / "train"
+    message = error_of(lambda: load("TinyImageNet", tiny, "train"))
+    assert message.startswith(f"{place}: 2 of 12 images missing; restore them")
+    assert "--allow-missing" in message
+    with pytest.warns(UserWarning, match="2 of 12 images missing; going on without them"):
+        train = in_memory("TinyImageNet", tiny, "train", allow_missing=True)
+    assert train.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 3
+
+
+def test_missing_validation_images_are_named(tiny: Path):
+    folder = tiny / "tiny-imagenet-200"
+    (folder / "val" / "images" / "val_1.JPEG").unlink()
+    message = error_of(lambda: load("TinyImageNet", tiny, "test"))
+    assert "1 images damaged or missing: val/images/val_1.JPEG;" in message
+    with pytest.warns(UserWarning, match=r"val_1\.JPEG"):
+        test = in_memory("TinyImageNet", tiny, "test", allow_missing=True)
+    assert test.labels.tolist() == [2, 1, 2, 2]
+    # Restored, it is taken up again.
+    save_image(folder / "val" / "images" / "val_1.JPEG", seed=101)
+    assert in_memory("TinyImageNet", tiny, "test").labels.tolist() == [2, 0, 1, 2, 2]
+
+
+def test_no_images_at_all_are_never_accepted(tiny: Path):
+    for wnid in WNIDS:
+        shutil.rmtree(tiny / "tiny-imagenet-200" / "train" / wnid / "images")
+    message = error_of(lambda: load("TinyImageNet", tiny, "train", allow_missing=True))
+    assert "train: 0 images, TinyImageNet has 12; delete" in message
+
+
+def test_surplus_images_are_refused(tiny: Path):
+    save_image(tiny_file(tiny, 0, 9), seed=0)
+    message = error_of(lambda: load("TinyImageNet", tiny, "train", allow_missing=True))
+    assert "train: 13 images, TinyImageNet has 12; delete" in message
+
+
+def test_rearranged_validation_images_are_refused(tiny: Path):
+    place = tiny / "tiny-imagenet-200" / "val"
+    (place / "val_annotations.txt").unlink()
+    (place / "images").rename(place / WNIDS[0])
+    message = error_of(lambda: load("TinyImageNet", tiny, "test"))
+    assert message.startswith(f"{place}: expected val_annotations.txt, found n00000001; delete")
+
+
+def test_wrong_annotation_is_named_with_its_line(tiny: Path):
+    file = tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt"
+    lines = file.read_text().splitlines()
+    for line, name in (("val_2.JPEG\tn00000009\t0", "n00000009"), ("val_2.JPEG", "")):
+        file.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
+        message = error_of(lambda: load("TinyImageNet", tiny, "test"))
+        assert message.startswith(f"{file}, line 3: {name!r} is no class of ")
+
+
+def test_wrong_number_of_classes_is_refused(tiny: Path):
+    place = tiny / "tiny-imagenet-200" / "train"
+    (place / WNIDS[1]).rename(place / "goldfish")
+    message = error_of(lambda: load("TinyImageNet", tiny, "train"))
+    expected = "expected 3 folders named like n01440764 (2 are there)"
+    assert message.startswith(f"{place}: {expected}, found goldfish, n00000001, n00000003; ")
+
+
+def test_unwritable_folder_is_one_line(tiny: Path):
+    (tiny / "tiny-imagenet-200" / ".decoding.lock").mkdir()
+    message = error_of(lambda: load("TinyImageNet", tiny, "train"))
+    assert "decoded-train.npz: cannot store the decoded images" in message
+
+
+# ImageNet
+
+
+@pytest.fixture
+def imagenet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with ImageNet's layout: 3 classes, 4 training images each, 2 in val."""
+    for label, wnid in enumerate(WNIDS):
+        for number in range(4):
+            file = tmp_path / "imagenet" / "train" / wnid / f"{wnid}_{number}.JPEG"
+            width, height = 60 + 20 * number, 100 - 10 * label
+            save_image(file, 10 * label + number, width, height)
+        for number in range(2):
+            file = tmp_path / "imagenet" / "val" / wnid / f"ILSVRC2012_val_{number}.JPEG"
+            save_image(file, 100 + 10 * label + number, 90, 70)
+    small = Dataset("imagenet", 3, 224, 12, 6, (0.5,) * 3, (0.5,) * 3)
+    monkeypatch.setitem(DATASETS, "ImageNet", small)
+    return tmp_path
+
+
+def imagenet_file(root: Path, wnid: int, number: int) -> Path:
+    name = f"{WNIDS[wnid]}_{number}.JPEG"
+    return root / "imagenet" / "train" / WNIDS[wnid] / name
+
+
+def test_imagenet_is_a_list_of_files(imagenet: Path):
+    train, test = (on_disk("ImageNet", imagenet, split) for split in ("pretrain", "test"))
+    assert train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert train.files[6] == imagenet_file(imagenet, 1, 2)
+    assert test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    part = train.subset(torch.tensor([11, 6]))
+    assert part.files == (imagenet_file(imagenet, 2, 3), imagenet_file(imagenet, 1, 2))
+    assert part.labels.tolist() == [2, 1]
+
+
+def test_fingerprint_of_imagenet_follows_names_and_sizes(imagenet: Path):
+    known = fingerprint("ImageNet", imagenet)
+    file = imagenet / "imagenet" / "val" / WNIDS[2] / "ILSVRC2012_val_1.JPEG"
+    os.utime(file, (0, 0))
+    assert fingerprint("ImageNet", imagenet) == known
+    file.rename(file.with_name("ILSVRC2012_val_7.JPEG"))
+    renamed = fingerprint("ImageNet", imagenet)
+    truncate(file.with_name("ILSVRC2012_val_7.JPEG"))
+    assert len({known, renamed, fingerprint("ImageNet", imagenet)}) == 3
+
+
+def test_imagenet_without_class_folders_is_refused(imagenet: Path):
+    place = imagenet / "imagenet" / "val"
+    for wnid in WNIDS:
+        for file in (place / wnid).iterdir():
+            file.rename(place / f"{wnid}-{file.name}")
+        (place / wnid).rmdir()
+    message = error_of(lambda: load("ImageNet", imagenet, "test"))
+    assert message.startswith(f"{place}: expected a folder n00000001, found n00000001-ILSVRC2012_")
+    assert message.endswith("val/<wnid>/*.JPEG")
+    assert len(load("ImageNet", imagenet, "train")) == 12
+    shutil.rmtree(imagenet / "imagenet" / "train")
+    message = error_of(lambda: load("ImageNet", imagenet, "train"))
+    assert "train: expected 3 folders named like n01440764 (0 are there), found nothing" in message
+
+
+def test_missing_images_of_imagenet_are_counted(imagenet: Path):
+    imagenet_file(imagenet, 1, 3).unlink()
+    message = error_of(lambda: load("ImageNet", imagenet, "train"))
+    assert "train: 1 of 12 images missing; restore them" in message
+    with pytest.warns(UserWarning, match="1 of 12 images missing"):
+        train = on_disk("ImageNet", imagenet, "train", allow_missing=True)
+    assert train.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+
+
+def test_fetch_decodes_imagenet_once_and_load_knows_the_damaged_images(
+    imagenet: Path, monkeypatch: pytest.MonkeyPatch
+):
+    truncate(imagenet_file(imagenet, 0, 2))
+    assert len(load("ImageNet", imagenet, "train")) == 12  # not decoded yet
+    for action in (fetch, fetch, partial(load, split="train")):
+        message = error_of(partial(action, "ImageNet", imagenet))
+        assert "1 images damaged or missing: train/n00000001/n00000001_2.JPEG; " in message
+    with pytest.warns(UserWarning, match="1 images damaged"):
+        train = on_disk("ImageNet", imagenet, "train", allow_missing=True)
+    assert len(train) == 11
+    assert imagenet_file(imagenet, 0, 2) not in train.files
+    assert train.labels.tolist() == [0] * 3 + [1] * 4 + [2] * 4
+    assert len(load("ImageNet", imagenet, "test")) == 6
+
+    save_image(imagenet_file(imagenet, 0, 2), seed=2, width=100, height=100)
+    fetch("ImageNet", imagenet)
+    assert len(load("ImageNet", imagenet, "train")) == 12
+    monkeypatch.setattr("vision.data._is_intact", never)
+    fetch("ImageNet", imagenet)
+
+
+def test_verdict_that_cannot_be_stored_is_one_line(imagenet: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path, text: str) -> None:
+        raise PermissionError(f"{path} is only readable")
+
+    monkeypatch.setattr("vision.data.write_atomically", refuse)
+    message = error_of(lambda: fetch("ImageNet", imagenet))
+    assert message.startswith(f"{imagenet}/ImageNet-decoded.txt: cannot store which images are")
+
+
+def test_imagenet100_has_the_hundred_classes_of_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    listed = Path(vision.data.__file__).with_name("imagenet100.txt").read_text().split()
+    assert len(set(listed)) == 100
+    assert listed == sorted(listed)
+    assert (listed[0], listed[-1]) == ("n01558993", "n13040303")
+    folder = tmp_path / "imagenet"
+    for number, wnid in enumerate([*listed, "n99999999"]):
+        save_image(folder / "train" / wnid / "0.JPEG", number, 8, 8)
+        save_image(folder / "val" / wnid / "0.JPEG", number, 8, 8)
+    small = Dataset("imagenet", 100, 224, 100, 100, (0.5,) * 3, (0.5,) * 3)
+    monkeypatch.setitem(DATASETS, "ImageNet100", small)
+    train = on_disk("ImageNet100", tmp_path, "pretrain")
+    assert [file.parent.name for file in train.files] == listed
+    assert train.labels.tolist() == list(range(100))
+    (folder / "val" / listed[5]).rename(folder / "val" / "elsewhere")
+    message = error_of(lambda: load("ImageNet100", tmp_path, "test"))
+    assert f"val: expected a folder {listed[5]}, found elsewhere, n01" in message
+
+
+# Fetching
+
+
+def test_imagenet_is_not_downloaded_but_explained(tmp_path: Path):
+    message = error_of(lambda: fetch("ImageNet100", tmp_path))
+    assert message.startswith("ImageNet100 cannot be downloaded freely")
+    assert f"{tmp_path}/imagenet/val/<wnid>/*.JPEG" in message
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
+    """A folder, and the address at which its files can be downloaded from this machine."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    handler = partial(QuietHandler, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield folder, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def pack(folder: Path, archive: Path, form: str) -> str:
+    """Pack a folder and give the archive's MD5."""
+    return md5(Path(shutil.make_archive(str(archive), form, folder.parent, folder.name)))
+
+
+def test_failed_download_is_one_line(
+    site: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("vision.data._TINY_IMAGENET_URL", f"{site[1]}/nowhere.zip")
+    message = error_of(lambda: fetch("TinyImageNet", tmp_path / "data"))
+    assert message == "TinyImageNet: download failed: HTTP Error 404: File not found"
+    with pytest.raises(MissingData):
+        load("TinyImageNet", tmp_path / "data", "train")
+
+
+def test_download_with_another_checksum_is_not_unpacked(
+    tiny: Path, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+):
+    pack(tiny / "tiny-imagenet-200", site[0] / "tiny", "zip")
+    monkeypatch.setattr("vision.data._TINY_IMAGENET_URL", f"{site[1]}/tiny.zip")
+    message = error_of(lambda: fetch("TinyImageNet", tiny / "data"))
+    assert message.startswith("TinyImageNet: download failed: File not found or corrupted")
+    assert not (tiny / "data" / "tiny-imagenet-200").exists()
+
+
+def test_downloads_are_unpacked_verified_and_load(
+    tiny: Path, cifar100: Path, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+):
+    data = tiny / "data"
+    checksum = pack(tiny / "tiny-imagenet-200", site[0] / "tiny", "zip")
+    monkeypatch.setattr("vision.data._TINY_IMAGENET_URL", f"{site[1]}/tiny.zip")
+    monkeypatch.setattr("vision.data._TINY_IMAGENET_MD5", checksum)
+    fetch("TinyImageNet", data)
+    assert (data / "tiny-imagenet-200" / "decoded-test.npz").exists()
+    assert len(load("TinyImageNet", data, "test")) == 5
+
+    checksum = pack(cifar100 / "cifar-100-python", site[0] / "cifar", "gztar")
+    monkeypatch.setattr(torchvision.datasets.CIFAR100, "url", f"{site[1]}/cifar.tar.gz")
+    monkeypatch.setattr(torchvision.datasets.CIFAR100, "tgz_md5", checksum)
+    fetch("CIFAR100", data)
+    assert len(load("CIFAR100", data, "train")) == 7
+
+
+# Streaming
+
+
+def streamed(
+    images: ImageFiles, batches: list[list[int]], workers: int = 0, epoch: int = 3, seed: int = 5
+) -> list[tuple[torch.Tensor, ...]]:
+    policies = [POLICIES["simclr"], POLICIES["ressl_weak"]]
+    positions = [np.array(batch) for batch in batches]
+    return list(stream(images, positions, policies, 24, seed, epoch, workers))
+
+
+def test_streamed_crops_are_those_of_torchvision(imagenet: Path):
+    images = on_disk("ImageNet", imagenet, "train")
+    for interpolation, filter_ in (
+        (Image.Resampling.BILINEAR, functional.InterpolationMode.BILINEAR),
+        (Image.Resampling.BICUBIC, functional.InterpolationMode.BICUBIC),
+    ):
+        policies = [POLICIES["simclr"], POLICIES["crop_flip"]]
+        batch = np.array([7, 0, 11])
+        ((first, second),) = stream(
+            images, [batch], policies, 24, 5, 3, interpolation=interpolation
+        )
+        assert first.shape == second.shape == (3, 3, 24, 24)
+        assert first.dtype == torch.uint8
+        assert first.is_contiguous()
+        for view, (policy, crops) in enumerate(zip(policies, (first, second), strict=True)):
+            for sample, crop in zip(batch, crops, strict=True):
+                with Image.open(images.files[sample]) as image:
+                    box = parameters(
+                        policy, 5, 3, np.array([sample]), view, image.height, image.width
+                    )
+                    sides = (int(side[0]) for side in (box.top, box.left, box.height, box.width))
+                    expected = functional.resized_crop(
+                        image.convert("RGB"), *sides, [24, 24], filter_
+                    )
+                assert torch.equal(crop, functional.pil_to_tensor(expected))
+
+
+def test_stream_depends_on_neither_workers_nor_batches_but_on_seed_epoch_and_view(imagenet: Path):
+    images = on_disk("ImageNet", imagenet, "train")
+    batches = [[3, 1, 8, 4], [0, 2, 11], [5, 6, 7], [9, 10]]
+    alone, by_workers = streamed(images, batches), streamed(images, batches, workers=2)
+    for mine, theirs in zip(alone, by_workers, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+    ((first, second),) = streamed(images, [[2, 8, 11, 3]])
+    assert torch.equal(first[1], alone[0][0][2])
+    assert torch.equal(second[2], alone[1][1][2])
+    for changed in ({"epoch": 4}, {"seed": 6}):
+        ((other_first, _),) = streamed(images, [[2, 8, 11, 3]], **changed)
+        assert not torch.equal(first, other_first)
+    policies = [POLICIES["simclr"]] * 2
+    ((one, two),) = stream(images, [np.array([2, 8])], policies, 24, 5, 3)
+    assert not torch.equal(one, two)
+
+
+def test_stream_leaves_the_global_generator_alone(imagenet: Path):
+    images = on_disk("ImageNet", imagenet, "train")
+    before = torch.get_rng_state()
+    streamed(images, [[0], [1]])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_streaming_stops_at_a_damaged_image_and_names_it(imagenet: Path, workers: int):
+    images = on_disk("ImageNet", imagenet, "train")
+    file = imagenet_file(imagenet, 1, 1)
+    truncate(file)
+    message = error_of(lambda: streamed(images, [[0, 1], [4, 5], [8, 9]], workers))
+    assert message.startswith(f"{file}: cannot be decoded (")
+    file.unlink()
+    message = error_of(lambda: list(central_crops(images, 24, batch_size=5, workers=workers)))
+    assert message.startswith(f"{file}: cannot be decoded (")
+
+
+@pytest.mark.parametrize("mode", ["L", "CMYK"])
+def test_images_without_three_channels_get_them(tmp_path: Path, mode: str):
+    save_image(tmp_path / "0.JPEG", 0, 40, 40, mode)
+    images = ImageFiles((tmp_path / "0.JPEG",), torch.zeros(1, dtype=torch.int64))
+    ((whole,),) = stream(images, [np.array([0])], [Policy()], 40, 0, 0)
+    assert torch.equal(whole[0], decoded(tmp_path / "0.JPEG"))
+
+
+def test_central_crops_are_those_of_torchvision(imagenet: Path):
+    images = on_disk("ImageNet", imagenet, "train")
+    crops = list(central_crops(images, 28, batch_size=5, workers=2))
+    assert [len(crop) for crop in crops] == [5, 5, 2]
+    for crop, file in zip(torch.cat(crops), images.files, strict=True):
+        with Image.open(file) as image:
+            resized = functional.resize(image.convert("RGB"), [32])
+            expected = functional.center_crop(resized, [28, 28])
+        assert torch.equal(crop, functional.pil_to_tensor(expected))
+    (whole,) = central_crops(images.subset(torch.tensor([1])), 20, 1.0)
+    with Image.open(images.files[1]) as image:
+        expected = functional.resize(image, [20])
+    assert expected.size == (20, 25)
+    assert torch.equal(whole[0], functional.pil_to_tensor(expected)[:, 2:22])

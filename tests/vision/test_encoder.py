@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch import nn
+
+from vision.encoder import WIDTH, Teacher, encoder, head
+
+
+@pytest.mark.parametrize(("stem", "side"), [("cifar", 4), ("small", 2), ("imagenet", 1)])
+def test_the_stems_shrink_a_32_pixel_image_to_their_sides(stem: str, side: int) -> None:
+    network = encoder("resnet18", stem)
+    seen: list[torch.Size] = []
+    network.layer4.register_forward_hook(lambda _, __, output: seen.append(output.shape))
+    features = network(torch.randn(2, 3, 32, 32))
+    assert features.shape == (2, 512)
+    assert seen == [(2, 512, side, side)]
+
+
+@pytest.mark.parametrize("backbone", WIDTH)
+def test_parameters_are_torchvision_s(backbone: str) -> None:
+    from torchvision import models
+
+    theirs = {
+        name: item.shape
+        for name, item in getattr(models, backbone)().state_dict().items()
+        if not name.startswith("fc.")
+    }
+    ours = {name: item.shape for name, item in encoder(backbone, "imagenet").state_dict().items()}
+    assert ours == theirs
+    cifar = {name: item.shape for name, item in encoder(backbone, "cifar").state_dict().items()}
+    assert cifar == {**theirs, "conv1.weight": (64, 3, 3, 3)}
+
+
+def test_known_numbers_of_parameters() -> None:
+    def count(module: nn.Module) -> int:
+        return sum(parameter.numel() for parameter in module.parameters())
+
+    # torchvision prints 11,689,512 with the classifier of 513,000
+    assert count(encoder("resnet18", "imagenet")) == 11_176_512
+    assert count(head(512, 2048, 128)) == 512 * 2048 + 2 * 2048 + 2048 * 128 + 128
+    normed = head(2048, 2048, 128, output_norm=True)
+    trained = sum(item.numel() for item in normed.parameters() if item.requires_grad)
+    assert trained == 2048 * 2048 + 2 * 2048 + 2048 * 128 + 128
+
+
+def test_unknown_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="backbone is one of resnet18, resnet50; got 'resnet34'"):
+        encoder("resnet34")  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(ValueError, match="stem is 'cifar', 'small' or 'imagenet'; got 'tiny'"):
+        encoder("resnet18", "tiny")  # type: ignore[arg-type]  # the mistake under test
+
+
+def test_the_teacher_is_the_moving_average_and_takes_no_gradient() -> None:
+    student, projection = nn.Linear(3, 2), nn.Linear(2, 2)
+    teacher = Teacher(student, projection)
+    start = student.weight.detach().clone()
+    assert torch.equal(teacher.encoder.weight, start)
+    for _ in range(2):
+        with torch.no_grad():
+            student.weight += 1.0
+        teacher.follow(student, projection, momentum=0.9)
+    # 0.9 (0.9 w + 0.1 (w + 1)) + 0.1 (w + 2)
+    torch.testing.assert_close(teacher.encoder.weight, start + 0.29)
+    assert torch.equal(teacher.head.weight, projection.weight)
+    assert not teacher(torch.randn(4, 3)).requires_grad
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())

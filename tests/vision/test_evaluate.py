@@ -1,0 +1,746 @@
+import copy
+import dataclasses
+import itertools
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, linear
+
+from shared.data import MissingData
+from shared.runs import Interrupted, Run
+from vision import evaluate as module
+from vision.augment import POLICIES, augment
+from vision.config import Config
+from vision.data import ImageFiles, Images, choose, describe, load, stream
+from vision.evaluate import (
+    PROTOCOLS,
+    Probe,
+    ProbeResult,
+    as_test_images,
+    embed,
+    evaluate,
+    kmeans_accuracy,
+    knn,
+    knn_predictions,
+    learning_rate,
+    linear_probe,
+    statistics,
+)
+
+SGD = Probe("sgd", 1.0, 256, 100, momentum=0.9, nesterov=True, schedule="cosine", deviation=0.01)
+# 200 training and 500 test digits, features without augmentation
+DIGITS = Config(
+    dataset="digits",
+    images=200,
+    image_size=8,
+    precision="float32",
+    probe_augmentation=False,
+    probe_epochs=3,
+    seed=3,
+)
+PLAIN = ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+def small_encoder() -> nn.Module:
+    """Convolution, batch norm, 2 x 2 averages: (B, 3, S, S) -> (B, 32)."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = (nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU())
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten())
+
+
+def scored(
+    folder: Path, config: Config, encoder: nn.Module | None = None, **options: object
+) -> dict[str, object]:
+    with Run(folder, config, data_root=folder / "data") as run:
+        return evaluate(config, encoder or small_encoder(), run, **options)
+
+
+def clusters(count: int, classes: int, distance: float, width: int = 16) -> tuple[Tensor, Tensor]:
+    """Gaussian classes around random centres, in the order 0, 1, ..., 0, 1, ..."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(count) % classes
+    centres = distance * torch.randn(classes, width, generator=generator)
+    return centres[labels] + torch.randn(count, width, generator=generator), labels
+
+
+def random_states() -> list[object]:
+    return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]
+
+
+# nearest neighbours
+
+
+def knn_twin(
+    train: Tensor, labels: Tensor, test: Tensor, classes: int, temperature: float, neighbours: int
+) -> list[int]:
+    predicted = []
+    for point in test.double().tolist():
+        cosines = []
+        for other, label in zip(train.double().tolist(), labels.tolist(), strict=True):
+            product = sum(a * b for a, b in zip(point, other, strict=True))
+            cosines.append((product / math.hypot(*point) / math.hypot(*other), label))
+        votes = [0.0] * classes
+        for cosine, label in sorted(cosines, reverse=True)[:neighbours]:
+            votes[label] += math.exp(cosine / temperature)
+        predicted.append(votes.index(max(votes)))
+    return predicted
+
+
+@pytest.mark.parametrize("neighbours", [1, 7, 40, 200])
+@pytest.mark.parametrize("temperature", [0.07, 0.5])
+def test_knn_is_the_loop(neighbours: int, temperature: float) -> None:
+    train, labels = clusters(90, 4, 0.5)
+    test, _ = clusters(130, 4, 0.5)
+    test = test[90:]
+    numbers = {"classes": 4, "temperature": temperature, "neighbours": neighbours}
+    found = knn_predictions(train, labels, test, **numbers)
+    assert found.tolist() == knn_twin(train, labels, test, **numbers)
+
+
+def test_knn_is_scikit_learns() -> None:
+    points, labels = clusters(400, 5, 0.4)
+    classifier = KNeighborsClassifier(
+        30, metric="cosine", weights=lambda distance: np.exp((1 - distance) / 0.2)
+    )
+    expected = classifier.fit(points[:300], labels[:300]).predict(points[300:])
+    found = knn_predictions(
+        points[:300], labels[:300], points[300:], classes=5, temperature=0.2, neighbours=30
+    )
+    assert found.tolist() == expected.tolist()
+    assert 30 < 100 * float((found == labels[300:]).double().mean()) < 95
+
+
+def test_knn_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, labels = clusters(300, 5, 0.4)
+    arguments = (points[:200], labels[:200], points[200:])
+    whole = knn_predictions(*arguments, classes=5, temperature=0.1)
+    monkeypatch.setattr(module, "ENTRIES", 700)  # 3 rows
+    assert torch.equal(knn_predictions(*arguments, classes=5, temperature=0.1), whole)
+    monkeypatch.setattr(module, "ENTRIES", 1)
+    assert torch.equal(knn_predictions(*arguments, classes=5, temperature=0.1), whole)
+
+
+def test_knn_at_a_tiny_temperature_is_the_nearest_neighbour() -> None:
+    points, labels = clusters(300, 5, 0.4)
+    arguments = (points[:200], labels[:200], points[200:])
+    nearest = knn_predictions(*arguments, classes=5, temperature=1.0, neighbours=1)
+    assert torch.equal(knn_predictions(*arguments, classes=5, temperature=1e-5), nearest)
+
+
+def test_knn_does_not_see_the_length_of_a_feature() -> None:
+    train = torch.tensor([[100.0, 0.0], [0.0, 0.1], [0.1, 1.0]])
+    labels, test = torch.tensor([1, 0, 0]), torch.tensor([[1.0, 0.9], [0.1, 0.2], [3.0, 0.0]])
+    found = knn_predictions(train, labels, test, classes=2, temperature=0.1, neighbours=1)
+    assert found.tolist() == [1, 0, 1]
+    assert knn(
+        *(train, labels, test, torch.tensor([1, 1, 1])), classes=2, temperature=0.1, neighbours=1
+    ) == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize("numbers", [{"temperature": 0.0}, {"temperature": 1.0, "neighbours": 0}])
+def test_knn_refuses_numbers_without_meaning(numbers: dict[str, float]) -> None:
+    points, labels = clusters(10, 2, 1.0)
+    with pytest.raises(ValueError, match="temperature and neighbours are positive"):
+        knn_predictions(points, labels, points, classes=2, **numbers)
+
+
+# linear probes
+
+
+@pytest.mark.parametrize("name", [name for name in PROTOCOLS if PROTOCOLS[name].probe])
+def test_separable_features_reach_100(name: str) -> None:
+    points, labels = clusters(3000, 6, 3.0)
+    probe = PROTOCOLS[name].probe
+    result = linear_probe(
+        points[:2500], labels[:2500], points[2500:], labels[2500:], classes=6, probe=probe
+    )
+    assert result.top1[-1] == 100
+    assert result.top5[-1] == 100
+    assert len(result.top1) == len(result.top5) == probe.epochs
+
+
+def probe_twin(
+    train: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor, probe: Probe, seed: int
+) -> tuple[nn.Linear, list[float]]:
+    """The protocol as its words say it, with torch's own parts."""
+    layer = nn.Linear(train.shape[1], int(labels.max()) + 1)
+    generator = torch.Generator().manual_seed(seed)
+    if probe.deviation is None:
+        bound = train.shape[1] ** -0.5
+        nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+        nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+    else:
+        nn.init.normal_(layer.weight, 0, probe.deviation, generator=generator)
+        nn.init.zeros_(layer.bias)
+    if probe.optimiser == "sgd":
+        optimiser = torch.optim.SGD(
+            layer.parameters(),
+            lr=probe.learning_rate,
+            momentum=probe.momentum,
+            nesterov=probe.nesterov,
+            weight_decay=probe.weight_decay,
+        )
+    else:
+        optimiser = torch.optim.Adam(
+            layer.parameters(), lr=probe.learning_rate, weight_decay=probe.weight_decay
+        )
+    per_epoch = math.ceil(len(train) / probe.batch_size)
+    total = probe.epochs * per_epoch
+    shapes: dict[str, Callable[[int], float]] = {
+        "constant": lambda step: 1.0,
+        "cosine": lambda step: 0.5 * (1 + math.cos(math.pi * step / total)),
+        "epoch_cosine": lambda s: 0.5 * (1 + math.cos(math.pi * (s // per_epoch) / probe.epochs)),
+        "linear": lambda step: 1 - step / total,
+        "steps": lambda step: (
+            probe.factor ** sum(step >= share * total for share in probe.milestones)
+        ),
+    }
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, shapes[probe.schedule])
+    accuracies = []
+    for epoch in range(probe.epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(len(train))
+        for start in range(0, len(train), probe.batch_size):
+            batch = torch.from_numpy(order[start : start + probe.batch_size])
+            optimiser.zero_grad()
+            cross_entropy(layer(train[batch]), labels[batch]).backward()
+            optimiser.step()
+            schedule.step()
+        accuracies.append(100 * float((layer(test).argmax(1) == test_labels).double().mean()))
+    return layer, accuracies
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        dataclasses.replace(SGD, batch_size=64, epochs=4),
+        dataclasses.replace(SGD, batch_size=64, epochs=4, schedule="linear", nesterov=False),
+        dataclasses.replace(SGD, batch_size=64, epochs=4, schedule="epoch_cosine", deviation=0.0),
+        dataclasses.replace(
+            *(SGD,), batch_size=64, epochs=4, schedule="steps", milestones=(0.5, 0.75), factor=0.2
+        ),
+        Probe("adam", 1e-2, batch_size=100, epochs=4, weight_decay=0.1),
+        Probe("sgd", 0.1, batch_size=1000, epochs=4, weight_decay=0.01),
+    ],
+    ids=lambda probe: f"{probe.optimiser}-{probe.schedule}-{probe.batch_size}",
+)
+def test_probe_is_the_plain_loop(probe: Probe) -> None:
+    points, labels = clusters(330, 7, 0.6)
+    data = (points[:230], labels[:230], points[230:], labels[230:])
+    layer, accuracies = probe_twin(*data, probe, seed=5)
+    result = linear_probe(*data, classes=7, probe=probe, seed=5)
+    assert result.top1.tolist() == pytest.approx(accuracies, abs=1e-12)
+    torch.testing.assert_close(result.classifier.weight, layer.weight, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(result.classifier.bias, layer.bias, rtol=1e-5, atol=1e-6)
+    assert 20 < accuracies[-1] < 95
+
+
+def test_top5_counts_labels_among_the_five_largest() -> None:
+    points, labels = clusters(300, 12, 0.4)
+    result = linear_probe(points, labels, points, labels, classes=12, probe=SGD)
+    order = result.classifier(points).argsort(dim=1, descending=True)
+    hits = [label in row[:5] for row, label in zip(order.tolist(), labels.tolist(), strict=True)]
+    assert result.top5[-1] == pytest.approx(100 * sum(hits) / 300)
+    assert result.top1[-1] < result.top5[-1] < 100
+
+
+def test_few_classes_have_their_whole_list_as_top5() -> None:
+    points, labels = clusters(60, 3, 0.1)
+    probe = dataclasses.replace(SGD, epochs=2)
+    result = linear_probe(points, labels, points, labels, classes=3, probe=probe)
+    assert result.top5.tolist() == [100, 100]
+
+
+def test_the_start_is_the_protocols() -> None:
+    points, labels = clusters(50, 10, 1.0, width=400)
+    at_start = {
+        name: linear_probe(
+            *(points, labels, points, labels),
+            classes=10,
+            probe=Probe("sgd", 0.0, 50, 1, deviation=deviation),
+        ).classifier
+        for name, deviation in (("zero", 0.0), ("normal", 0.01), ("torch", None))
+    }
+    assert at_start["zero"].weight.abs().max() == 0
+    assert at_start["normal"].weight.std().item() == pytest.approx(0.01, rel=0.05)
+    assert at_start["normal"].bias.abs().max() == 0
+    bound = 1 / 20  # nn.Linear: uniform in 1 / sqrt(features)
+    for parameter in at_start["torch"].parameters():
+        assert 0.75 * bound < parameter.abs().max() <= bound
+    assert at_start["torch"].weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [2, 2, 2, 2, 2, 2, 2, 2]),
+        ("cosine", [1 + math.cos(math.pi * step / 8) for step in range(8)]),
+        ("epoch_cosine", [2, 2, 1 + 0.5**0.5, 1 + 0.5**0.5, 1, 1, 1 - 0.5**0.5, 1 - 0.5**0.5]),
+        ("linear", [2, 1.75, 1.5, 1.25, 1, 0.75, 0.5, 0.25]),
+        ("steps", [2, 2, 2, 2, 0.4, 0.4, 0.08, 0.08]),
+    ],
+)
+def test_schedules(schedule: str, expected: list[float]) -> None:
+    probe = Probe("sgd", 2.0, 1, 4, schedule=schedule, milestones=(2 / 4, 3 / 4), factor=0.2)
+    assert [learning_rate(probe, step, 2) for step in range(8)] == pytest.approx(expected)
+
+
+def test_the_steps_of_cmc_fall_on_its_epochs() -> None:
+    probe = PROTOCOLS["linear-cmc-v1"].probe
+    rates = [learning_rate(probe, 100 * epoch, 100) for epoch in range(60)]
+    expected = [10.0] * 30 + [2.0] * 10 + [0.4] * 10 + [0.08] * 10
+    assert rates == pytest.approx(expected)
+
+
+def test_features_from_a_function_are_asked_for_in_the_order_of_the_labels() -> None:
+    points, labels = clusters(100, 4, 0.5)
+    probe = dataclasses.replace(SGD, batch_size=30, epochs=3)
+    asked = []
+
+    def batches(epoch: int, chosen: list[np.ndarray]) -> Iterator[Tensor]:
+        asked.append((epoch, [len(samples) for samples in chosen]))
+        for samples in chosen:
+            yield points[samples]
+
+    numbers = {"classes": 4, "probe": probe, "seed": 2}
+    given = linear_probe(batches, labels, points, labels, **numbers)
+    kept = linear_probe(points, labels, points, labels, **numbers)
+    assert asked == [(epoch, [30, 30, 30, 10]) for epoch in range(3)]
+    assert torch.equal(given.classifier.weight, kept.classifier.weight)
+    assert torch.equal(given.top1, kept.top1)
+
+
+def test_accuracies_are_kept_epoch_by_epoch() -> None:
+    points, labels = clusters(60, 2, 3.0)
+    signs = iter([1.0, -1.0, 1.0])
+    done: list[int] = []
+    result = linear_probe(
+        *(points, labels, points, labels),
+        classes=2,
+        probe=dataclasses.replace(SGD, epochs=3, schedule="constant"),
+        test_again=lambda: next(signs) * points,
+        after_epoch=done.append,
+    )
+    assert result.top1[0] == result.top1[2] == 100
+    assert result.top1[1] < 20
+    assert done == [1, 2, 3]
+
+
+def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
+    points, labels = clusters(60, 2, 1.0)
+    data = (points, labels, points, labels)
+    probe = dataclasses.replace(SGD, learning_rate=1e38, schedule="constant", weight_decay=1.0)
+    with pytest.raises(FloatingPointError, match=r"diverged at a learning rate of 1e\+38"):
+        linear_probe(*data, classes=2, probe=probe)
+    with pytest.raises(ValueError, match="at least 1 epoch; got 0"):
+        linear_probe(*data, classes=2, probe=dataclasses.replace(SGD, epochs=0))
+
+
+def test_numbers_of_the_protocols() -> None:
+    probes = {name: protocol.probe for name, protocol in PROTOCOLS.items() if protocol.probe}
+    rates = {name: (probe.learning_rate, probe.batch_size) for name, probe in probes.items()}
+    assert rates == {
+        "linear-sgd-v1": (1.0, 256),
+        "linear-adam-v1": (1e-3, 512),
+        "linear-mmcl-imagenet-v1": (1.6, 4096),
+        "linear-cmc-v1": (10.0, 256),
+        "linear-mocov3-v1": (0.1 * 1024 / 256, 1024),
+        "linear-simclr-v1": (0.1 * 4096 / 256, 4096),
+    }
+    assert PROTOCOLS["linear-sgd-v1"].temperature == 0.1
+    assert PROTOCOLS["linear-adam-v1"].temperature == PROTOCOLS["knn-200-v1"].temperature == 0.5
+    assert PROTOCOLS["knn-200-v1"].epochs == 0
+    assert all(probe.policy in POLICIES for probe in probes.values())
+
+
+# features
+
+
+def test_embed_is_the_encoder_in_evaluation_mode() -> None:
+    encoder = small_encoder().train()
+    images = load("digits", Path(), "test")
+    before = copy.deepcopy(encoder.state_dict())
+    features = embed(encoder, images, 8, *PLAIN)
+    assert encoder.training
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    expected = encoder.eval()(images.pixels.float() / 255)
+    assert features.dtype == torch.float32
+    assert not features.requires_grad
+    torch.testing.assert_close(features, expected.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_embed_in_half_precision_is_close_and_float32() -> None:
+    images = load("digits", Path(), "test")
+    exact = embed(small_encoder(), images, 8, *PLAIN)
+    half = embed(small_encoder(), images, 8, *PLAIN, precision="bfloat16")
+    assert half.dtype == torch.float32
+    assert 1e-4 < float((half - exact).abs().max()) < 0.05
+
+
+def test_features_that_are_not_finite_are_refused() -> None:
+    encoder = small_encoder()
+    encoder[0].weight.data[0, 0, 0, 0] = math.nan
+    with pytest.raises(ValueError, match="NaN or infinite"):
+        embed(encoder, load("digits", Path(), "test"), 8, *PLAIN)
+
+
+def test_test_images_of_the_right_side_are_normalised_only() -> None:
+    pixels = torch.arange(2 * 3 * 16).reshape(2, 3, 4, 4).to(torch.uint8)
+    found = as_test_images(pixels, 4, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
+    for image, channel, row, column in itertools.product(range(2), range(3), range(4), range(4)):
+        value = float(pixels[image, channel, row, column]) / 255
+        value = (value - (0.1, 0.2, 0.3)[channel]) / (0.5, 0.25, 2.0)[channel]
+        assert float(found[image, channel, row, column]) == pytest.approx(value, abs=1e-6)
+
+
+def test_stl10_at_64_pixels_is_resized_to_70_and_cropped() -> None:
+    rng = np.random.default_rng(0)
+    smooth = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).resize((96, 96))
+    pixels = torch.from_numpy(np.array(smooth)).permute(2, 0, 1)[None]
+    found = as_test_images(pixels, 64, *PLAIN)
+    pillow = np.array(smooth.resize((70, 70), Image.Resampling.BILINEAR))[3:67, 3:67]
+    assert found.shape == (1, 3, 64, 64)
+    # Pillow rounds to whole pixel values after each of its two passes.
+    expected = torch.from_numpy(pillow).permute(2, 0, 1)[None].float() / 255
+    torch.testing.assert_close(found, expected, rtol=0, atol=1.5 / 255)
+
+
+def test_statistics() -> None:
+    digits = describe("digits")
+    assert statistics(DIGITS, digits) == (digits.mean, digits.std)
+    named = dataclasses.replace(DIGITS, statistics="CIFAR10")
+    assert statistics(named, digits) == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    assert statistics(dataclasses.replace(DIGITS, statistics="none"), digits) == PLAIN
+
+
+# the whole evaluation
+
+
+def digits_by_hand(config: Config) -> tuple[Images, Images]:
+    train = choose(load("digits", Path(), "train"), config.images)
+    return train, load("digits", Path(), "test")
+
+
+@pytest.mark.parametrize("protocol", ["linear-sgd-v1", "linear-adam-v1", "knn-200-v1"])
+def test_evaluation_on_kept_features_by_hand(tmp_path: Path, protocol: str) -> None:
+    config = dataclasses.replace(DIGITS, protocol=protocol)
+    found = scored(tmp_path, config)
+    train, test = digits_by_hand(config)
+    digits = describe("digits")
+    x, z = (embed(small_encoder(), part, 8, digits.mean, digits.std) for part in (train, test))
+    temperature = 0.1 if protocol == "linear-sgd-v1" else 0.5
+    votes = knn_twin(x, train.labels, z, 10, temperature, 200)
+    assert found["knn_top1"] == 100 * np.mean(np.array(votes) == test.labels.numpy())
+    if protocol == "knn-200-v1":
+        assert set(found) == {"knn_top1"}
+        return
+    probe = dataclasses.replace(PROTOCOLS[protocol].probe, epochs=3)
+    layer, accuracies = probe_twin(x, train.labels, z, test.labels, probe, seed=3)
+    assert found["linear_top1"] == pytest.approx(accuracies[-1])
+    assert found["linear_best_top1"] == pytest.approx(max(accuracies))
+    best = layer(z).topk(5).indices
+    top5 = 100 * float((best == test.labels[:, None]).any(1).double().mean())
+    assert found["linear_top5"] == pytest.approx(top5)
+    assert set(found) == {"knn_top1", "linear_top1", "linear_top5", "linear_best_top1"}
+
+
+def test_the_last_epoch_counts_and_the_best_is_only_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    curves = torch.tensor([[50.0, 70.0, 60.0], [90.0, 95.0, 92.0]], dtype=torch.float64)
+    result = ProbeResult(nn.Linear(1, 1), *curves)
+    monkeypatch.setattr(module, "linear_probe", lambda *arguments, **options: result)
+    found = scored(tmp_path, DIGITS)
+    del found["knn_top1"]
+    assert found == {"linear_top1": 60.0, "linear_best_top1": 70.0, "linear_top5": 92.0}
+
+
+def test_five_classes_have_no_top5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    five = dataclasses.replace(describe("digits"), classes=5)
+    monkeypatch.setattr(module, "describe", lambda name: five)
+
+    def few(*arguments: object, **options: object) -> Images:
+        images = load(*arguments, **options)
+        return images.subset(torch.nonzero(images.labels < 5)[:, 0])
+
+    monkeypatch.setattr(module, "load", few)
+    assert set(scored(tmp_path, DIGITS)) == {"knn_top1", "linear_top1", "linear_best_top1"}
+
+
+def augmented_twin(config: Config, probe: Probe) -> tuple[float, Tensor]:
+    """Top-1 after a probe on augmented images, and the batch norm's mean at the end."""
+    encoder = small_encoder()
+    train, test = digits_by_hand(config)
+    digits = describe("digits")
+    numbers = {"seed": config.seed, "mean": digits.mean, "std": digits.std}
+    generator = torch.Generator().manual_seed(config.seed)
+    weight = torch.empty(10, 32).normal_(0, probe.deviation, generator=generator).requires_grad_()
+    bias = torch.zeros(10, requires_grad=True)
+    optimiser = torch.optim.SGD([weight, bias], lr=1.0, momentum=0.9, nesterov=True)
+    steps = math.ceil(len(train) / probe.batch_size)
+    for epoch in range(probe.epochs):
+        order = np.random.default_rng([config.seed, epoch]).permutation(len(train))
+        for step, samples in enumerate(
+            np.split(order, range(probe.batch_size, len(train), probe.batch_size))
+        ):
+            done = (epoch * steps + step) / (steps * probe.epochs)
+            optimiser.param_groups[0]["lr"] = 0.5 * (1 + math.cos(math.pi * done))
+            views = augment(
+                *(train.pixels[samples], POLICIES[probe.policy], config.image_size),
+                **{"epoch": epoch, "samples": samples, "view": 0, **numbers},
+            )
+            encoder.train(config.probe_batch_norm == "train")
+            with torch.no_grad():
+                features = encoder(views)
+            optimiser.zero_grad()
+            cross_entropy(linear(features, weight, bias), train.labels[samples]).backward()
+            optimiser.step()
+    encoder.eval()
+    z = encoder(as_test_images(test.pixels, config.test_size or 8, digits.mean, digits.std))
+    hits = linear(z, weight, bias).argmax(1) == test.labels
+    return 100 * float(hits.double().mean()), encoder[1].running_mean
+
+
+@pytest.mark.parametrize("batch_norm", ["eval", "train"])
+@pytest.mark.parametrize("test_size", [None, 16])
+def test_augmented_probe_by_hand(tmp_path: Path, batch_norm: str, test_size: int | None) -> None:
+    config = dataclasses.replace(
+        DIGITS, probe_augmentation=True, probe_batch_norm=batch_norm, test_size=test_size
+    )
+    seen: list[Tensor] = []
+    encoder = small_encoder()
+    norm = encoder[1]
+    norm.register_forward_hook(lambda *_: seen.append(norm.running_mean.clone()))
+    before = norm.running_mean.clone()
+    found = scored(tmp_path, config, encoder)
+    probe = dataclasses.replace(PROTOCOLS["linear-sgd-v1"].probe, epochs=3)
+    accuracy, mean = augmented_twin(config, probe)
+    assert found["linear_top1"] == pytest.approx(accuracy)
+    torch.testing.assert_close(seen[-1], mean)
+    assert torch.equal(mean, before) is (batch_norm == "eval")
+
+
+def test_drifting_batch_norms_without_augmentation(tmp_path: Path) -> None:
+    plain = dataclasses.replace(
+        *(DIGITS,), probe_augmentation=True, probe_batch_norm="train", protocol="linear-sgd-v1"
+    )
+    policies = POLICIES | {"crop_flip": POLICIES["plain"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "POLICIES", policies)
+        expected = scored(tmp_path / "a", plain)
+    found = scored(tmp_path / "b", dataclasses.replace(plain, probe_augmentation=False))
+    assert found == expected
+    kept = scored(tmp_path / "c", dataclasses.replace(DIGITS, probe_batch_norm="eval"))
+    assert found["linear_top1"] != kept["linear_top1"]
+    assert found["knn_top1"] == kept["knn_top1"]  # before anything drifts
+
+
+@pytest.mark.parametrize("batch_norm", ["eval", "train"])
+@pytest.mark.parametrize("training", [True, False])
+def test_encoder_and_generators_are_left_as_they_were(
+    tmp_path: Path, batch_norm: str, training: bool
+) -> None:
+    config = dataclasses.replace(DIGITS, probe_augmentation=True, probe_batch_norm=batch_norm)
+    encoder = small_encoder().train(training)
+    before = copy.deepcopy(encoder.state_dict())
+    with Run(tmp_path, config) as run:
+        states = random_states()
+        first = evaluate(config, encoder, run)
+        assert random_states() == states
+        torch.manual_seed(99)  # what ran before does not matter
+        assert evaluate(config, encoder, run) == first
+    assert encoder.training is training
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert all(parameter.grad is None for parameter in encoder.parameters())
+
+
+def test_the_seed_matters(tmp_path: Path) -> None:
+    config = dataclasses.replace(DIGITS, probe_epochs=1)
+    found = [
+        scored(tmp_path / str(seed), dataclasses.replace(config, seed=seed)) for seed in range(3)
+    ]
+    assert len({metrics["linear_top1"] for metrics in found}) > 1
+    assert len({metrics["knn_top1"] for metrics in found}) == 1
+
+
+def test_transfer_uses_the_other_dataset(tmp_path: Path) -> None:
+    config = dataclasses.replace(DIGITS, dataset="CIFAR10")
+    with pytest.raises(MissingData, match="CIFAR10"):
+        scored(tmp_path / "own", config)
+    transfer = dataclasses.replace(config, evaluate_on="digits")
+    assert scored(tmp_path / "other", transfer) == scored(tmp_path / "digits", DIGITS)
+    recorded = [
+        json.loads((tmp_path / name / "environment.json").read_text())["data"]
+        for name in ("other", "digits")
+    ]
+    assert set(recorded[0]) == {"digits"}
+    assert recorded[1] == {}  # the training run has recorded its own
+
+
+def test_a_projection_is_scored_in_place_of_the_features(tmp_path: Path) -> None:
+    full = scored(tmp_path / "full", DIGITS)
+    same = scored(tmp_path / "same", DIGITS, project=lambda features: features @ torch.eye(32))
+    assert same == full
+    narrow = scored(tmp_path / "narrow", DIGITS, project=lambda features: features[:, :2])
+    assert narrow["knn_top1"] < full["knn_top1"]
+    nothing = scored(tmp_path / "nothing", DIGITS, project=torch.zeros_like)
+    assert nothing["linear_top1"] < 15
+    augmented = dataclasses.replace(DIGITS, probe_augmentation=True)
+    found = scored(tmp_path / "augmented", augmented, project=lambda features: features[:, :2])
+    assert found["knn_top1"] == narrow["knn_top1"]
+    assert found["linear_top1"] != narrow["linear_top1"]
+
+
+def test_more_images_than_labelled_ones_are_all_of_them(tmp_path: Path) -> None:
+    config = dataclasses.replace(DIGITS, images=5000, probe_epochs=1)
+    everything = dataclasses.replace(config, images=None)
+    assert scored(tmp_path / "a", config) == scored(tmp_path / "b", everything)
+
+
+def test_progress_and_a_stop(tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    with Run(tmp_path / "a", DIGITS, progress=lambda *args: told.append(args)) as run:
+        evaluate(DIGITS, small_encoder(), run)
+    assert told == [(done, 3, "linear-sgd-v1") for done in range(4)]
+    with Run(tmp_path / "b", DIGITS) as run:
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            evaluate(DIGITS, small_encoder(), run)
+
+
+def test_an_unknown_protocol_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"protocol is one of linear-sgd-v1, .*; got 'svm'"):
+        scored(tmp_path, dataclasses.replace(DIGITS, protocol="svm"))
+
+
+# images on disk
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ImageFiles:
+    """Forty digits as files of 24 x 32 pixels."""
+    images = load("digits", Path(), "train")
+    paths = []
+    for number in range(40):
+        array = images.pixels[number].permute(1, 2, 0).numpy()
+        paths.append(tmp_path / f"{number}.png")
+        Image.fromarray(array).resize((32, 24)).save(paths[-1])
+    return ImageFiles(tuple(paths), images.labels[:40])
+
+
+def test_streamed_test_images_are_cropped_at_the_centre(files: ImageFiles) -> None:
+    expected = []
+    for file in files.files:
+        image = Image.open(file).resize((round(32 * 16 / 24), 16), Image.Resampling.BILINEAR)
+        left = round((image.width - 14) / 2)
+        expected.append(np.array(image)[1:15, left : left + 14])
+    pixels = torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2)
+    features = embed(small_encoder(), files, 14, *PLAIN)
+    by_hand = embed(small_encoder(), Images(pixels, files.labels), 14, *PLAIN)
+    torch.testing.assert_close(features, by_hand)
+
+
+@pytest.mark.parametrize("augmentation", [True, False])
+def test_streamed_images_whatever_the_workers(
+    tmp_path: Path, files: ImageFiles, augmentation: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "load", lambda *arguments, **options: files)
+    config = dataclasses.replace(
+        *(DIGITS,),
+        images=None,
+        image_size=12,
+        probe_augmentation=augmentation,
+        probe_batch_norm="train",
+        probe_epochs=2,
+    )
+    found = []
+    for workers in (0, 2):
+        with Run(tmp_path / f"run-{workers}", config, workers=workers) as run:
+            found.append(evaluate(config, small_encoder(), run))
+    assert found[0] == found[1]
+    assert 0 <= found[0]["linear_top1"] <= 100
+
+
+def test_streamed_images_are_cropped_once(
+    tmp_path: Path, files: ImageFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "load", lambda *arguments, **options: files)
+    config = dataclasses.replace(
+        *(DIGITS,), images=None, image_size=12, probe_augmentation=True, probe_epochs=1
+    )
+    seen: list[Tensor] = []
+    encoder = small_encoder()
+    encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    with Run(tmp_path / "run", config, workers=0) as run:
+        evaluate(config, encoder, run)
+    assert len(seen) == 3  # training and test images as test images, then the one batch
+    order = np.random.default_rng([config.seed, 0]).permutation(40)
+    policy = POLICIES["crop_flip"]
+    ((crops,),) = stream(files, [order], [policy], 12, config.seed, 0)
+    digits = describe("digits")
+    expected = augment(
+        *(crops, dataclasses.replace(policy, scale=None), 12),
+        **{"seed": config.seed, "epoch": 0, "samples": order, "view": 0},
+        **{"mean": digits.mean, "std": digits.std},
+    )
+    assert torch.equal(seen[2], expected)
+
+
+# K-means
+
+
+def test_kmeans_does_not_care_for_the_names_of_classes() -> None:
+    points, labels = clusters(120, 4, 5.0)
+    for order in itertools.permutations(range(4)):
+        renamed = torch.tensor(order)[labels]
+        assert kmeans_accuracy(points.numpy(), renamed.numpy(), 4, seed=0, restarts=3) == 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_kmeans_takes_the_best_assignment(seed: int) -> None:
+    from sklearn.cluster import KMeans
+
+    points, labels = clusters(150, 4, 0.6)
+    found = KMeans(4, n_init=2, random_state=seed).fit_predict(points.numpy())
+    best = max(
+        np.mean(np.array(order)[found] == labels.numpy())
+        for order in itertools.permutations(range(4))
+    )
+    accuracy = kmeans_accuracy(points.numpy(), labels.numpy(), 4, seed=seed, restarts=2)
+    assert accuracy == pytest.approx(100 * best)
+    assert 30 < accuracy < 95
+
+
+# real images, accelerators
+
+
+def test_pixels_of_cifar10_are_worth_more_than_chance(tmp_path: Path, suite_data: Path) -> None:
+    encoder = nn.Sequential(nn.Conv2d(3, 3, 1), nn.AvgPool2d(4), nn.Flatten())
+    encoder[0].weight.data.copy_(torch.eye(3)[:, :, None, None])
+    encoder[0].bias.data.zero_()
+    config = Config(images=2000, probe_augmentation=False, probe_epochs=20, precision="float32")
+    config = dataclasses.replace(config, protocol="linear-adam-v1")
+    with Run(tmp_path, config, data_root=suite_data) as run:
+        found = evaluate(config, encoder, run)
+    assert 25 < found["knn_top1"] < 40
+    assert 25 < found["linear_top1"] < 45
+    assert 70 < found["linear_top5"] < 95
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_agrees_with_the_cpu(tmp_path: Path) -> None:
+    config = dataclasses.replace(DIGITS, probe_augmentation=True)
+    expected = scored(tmp_path / "cpu", config)
+    found = scored(tmp_path / "cuda", config, small_encoder().to("cuda"))
+    assert found == pytest.approx(expected, abs=1.0)

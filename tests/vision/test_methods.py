@@ -1,0 +1,176 @@
+"""Every loss x method x regulariser that is defined trains a step; the others are refused."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared import (
+    Criterion,
+    Objective,
+    Projection,
+    alignment,
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    margin_nce,
+    max_margin,
+    term,
+)
+from shared.pairs import unit_rows
+from vision.config import Config
+from vision.methods import METHODS, Networks, check, compare
+from vision.train import make_optimiser, train_step
+
+LOSSES = {
+    "info_nce": term(info_nce, temperature=0.25),
+    "debiased_nce": term(debiased_nce, temperature=0.25, tau_plus=0.1),
+    "hard_nce": term(hard_nce, temperature=0.25, tau_plus=0.1, beta=1.0),
+    "margins": term(margin_nce, temperature=0.25, angular=0.3, subtractive=0.2),
+    "emphasis": term(margin_nce, temperature=0.25, emphasis=20.0, curvature=0.7),
+    "ratio": term(margin_nce, temperature=0.25, angular=0.2, ratio="row"),
+    "attenuation": term(margin_nce, temperature=0.25, attenuation=1.0),
+    "max_margin": term(max_margin, gamma=0.5),
+    "max_margin, gradient": term(max_margin, gamma=0.5, solver="projected_gradient"),
+    "alignment": term(alignment, curvature=2.5),
+}
+REGULARISERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
+    "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
+    "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
+}
+SMALL = dataclasses.replace(Config().reduced(), head_hidden=16, head_output=8, batch_size=6)
+
+
+def small(**changes: Any) -> Config:
+    return dataclasses.replace(SMALL, **{"predictor_hidden": 16, "queue": 8, **changes})
+
+
+class Tiny(nn.Module):
+    """In the place of a ResNet, for the tests that only look at who meets whom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3 * 8 * 8, 512)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(images.flatten(1))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr("vision.methods.encoder", lambda backbone, stem: Tiny())
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
+    method: str, loss: str, regulariser: str
+) -> None:
+    objective = Objective(LOSSES[loss], **REGULARISERS[regulariser])
+    config = small(method=method, objective=objective, learning_rate=0.1)
+    if (method == "byol") != (loss == "alignment"):
+        with pytest.raises(ValueError, match=r"byol compares positives alone|no negatives"):
+            check(config)
+        return
+    check(config)
+    networks = Networks(config)
+    criterion = Criterion(objective, networks.dim)
+    before = {name: item.clone() for name, item in networks.named_parameters()}
+    views = (torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8))
+    optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
+    parts = train_step(config, networks, criterion, optimiser, views, 0)
+    assert torch.isfinite(torch.stack(list(parts.values()))).all()
+    moved = {
+        name for name, item in networks.named_parameters() if not torch.equal(item, before[name])
+    }
+    trained = {name for name, item in networks.named_parameters() if item.requires_grad}
+    # A bias before a batch norm has no gradient; none of ours stands there.
+    assert moved == trained
+    if criterion.projection is not None:
+        assert not torch.equal(criterion.projection.matrix, torch.eye(512))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_who_meets_whom() -> None:
+    first, second = torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8)
+
+    networks = Networks(small()).eval()
+    x, z = (networks.head(networks.encoder(view)) for view in (first, second))
+    (both,), features = compare(small(), networks, first, second)
+    assert torch.equal(both.anchor, torch.cat([x, z]))
+    assert torch.equal(both.candidate, both.anchor)
+    assert [len(feature) for feature in features] == [6, 6]
+    (paper,), _ = compare(small(pairs="both_views"), networks, first, second)
+    assert torch.equal(paper.anchor, z)
+    assert torch.equal(paper.candidate, torch.cat([x, z]))
+    assert paper.negative.sum(1).tolist() == [10] * 6
+    (authors,), _ = compare(small(pairs="first_view"), networks, first, second)
+    assert torch.equal(authors.anchor, z)
+    assert torch.equal(authors.candidate, x)
+    assert authors.negative.sum(1).tolist() == [5] * 6
+
+    config = small(method="moco_v3", symmetric=True)
+    networks = Networks(config).eval()
+    assert networks.predictor is not None
+    assert networks.teacher is not None
+    with torch.no_grad():
+        networks.teacher.encoder.layer.weight += 1.0  # so that it is not the student
+    one, other = compare(config, networks, first, second)[0]
+    student = networks.predictor(networks.head(networks.encoder(first)))
+    torch.testing.assert_close(one.anchor, student)
+    torch.testing.assert_close(one.candidate, networks.teacher(second))
+    torch.testing.assert_close(other.candidate, networks.teacher(first))
+    assert not one.candidate.requires_grad
+    (alone,), features = compare(small(method="moco_v3"), networks, first, second)
+    assert torch.equal(alone.anchor, one.anchor)
+    assert len(features) == 1
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
+    config = small(method="moco_v2", queue=10)
+    networks = Networks(config).eval()
+    assert networks.teacher is not None
+    assert networks.queue is not None
+    torch.testing.assert_close(networks.queue.norm(dim=1), torch.ones(10))
+    old = networks.queue.clone()
+    views = [torch.randn(6, 3, 8, 8) for _ in range(2)]
+    keys = [unit_rows(networks.teacher(view)) for view in views]
+    for count, view in enumerate(views):
+        (pairs,), _ = compare(config, networks, view, view)
+        assert pairs.candidate.shape == (16, 8)
+        assert pairs.negative[:, :6].sum() == 0
+        assert pairs.negative[:, 6:].all()
+        networks.remember(pairs)
+        if count == 0:
+            torch.testing.assert_close(networks.queue, torch.cat([keys[0], old[:4]]))
+    torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"method": "swav"}, "method is one of simclr, moco_v2, moco_v3, byol; got 'swav'"),
+        ({"method": "byol"}, "byol compares positives alone, info_nce needs negatives"),
+        ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
+        ({"pairs": "one"}, "pairs is 'both', 'both_views' or 'first_view'; got 'one'"),
+        ({"method": "moco_v3", "pairs": "first_view"}, "'first_view' are SimCLR's"),
+        ({"symmetric": True}, "simclr has no other direction"),
+        ({"gamma_schedule": ((1, 10.0),)}, "info_nce has no kernel"),
+        ({"batch_size": 1}, "batch_size 1: a lone image has no negatives; take 2"),
+        ({"epochs": -1}, "epochs is at least 0; got -1"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_the_reason(
+    changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ValueError, match=reason):
+        check(dataclasses.replace(Config(), **changes))

@@ -1,0 +1,579 @@
+"""The tables of LMCL, CLLR and MMCL: what is in their cells, and what cannot run yet."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from shared import (
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    max_margin,
+)
+from shared.tables import TIERS, Cell, Table, Tier, canonical_json
+from vision.augment import POLICIES
+from vision.config import CMC, HCL, Config
+from vision.methods import check
+from vision.tables_cllr import CLLR
+from vision.tables_lmcl import LMCL, SHORT
+from vision.tables_mmcl import MMCL
+from vision.toy import ToyConfig
+
+TABLES = {table.address.removeprefix("vision/"): table for table in (*LMCL, *CLLR, *MMCL)}
+IMAGE_TABLES = [name for name in TABLES if name != "lmcl/table-1"]
+STL10_AND_CIFAR10 = [
+    f"{dataset}, {batch_size}"
+    for dataset in ("STL-10", "CIFAR-10")
+    for batch_size in (32, 64, 128, 256, 512)
+]
+
+
+def cell(table: str, row: str, column: str, tier: Tier = "paper") -> Cell:
+    cells = TABLES[table].cells(tier, row=row, column=None if tier == "smoke" else column)
+    return cells[0]
+
+
+def config_of(table: str, row: str, column: str, tier: Tier = "paper") -> Config:
+    config = cell(table, row, column, tier).config
+    assert isinstance(config, Config)
+    return config
+
+
+def numbers(config: Config) -> dict[str, Any]:
+    return dict(config.objective.loss.numbers)
+
+
+def printed(table: str, row: str, column: str) -> tuple[float, float | None]:
+    value = TABLES[table].published.value(row, column)
+    assert value is not None
+    return value.mean, value.std
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "columns", "seeds", "unavailable"),
+    [
+        ("lmcl/table-1", 9, 2, 20, 0),
+        ("lmcl/table-2", 11, 4, 1, 44),
+        ("lmcl/table-3", 9, 5, 1, 0),
+        ("lmcl/figure-4", 9, 10, 1, 0),
+        ("cllr/table-1", 16, 4, 5, 0),
+        ("cllr/table-3", 12, 4, 1, 48),
+        ("cllr/figure-4", 13, 10, 1, 20),
+        ("mmcl/table-1", 8, 8, 1, 64),
+        ("mmcl/table-2", 7, 1, 1, 7),
+        ("mmcl/table-3", 7, 1, 1, 7),
+        ("mmcl/table-6", 4, 2, 1, 0),
+        ("mmcl/table-7", 5, 3, 1, 0),
+        ("mmcl/table-8", 6, 2, 1, 0),
+        ("mmcl/longer-training", 4, 2, 1, 8),
+        ("mmcl/figure-3a", 6, 2, 1, 0),
+        ("mmcl/figure-3c", 3, 5, 1, 0),
+    ],
+)
+def test_what_the_papers_print_is_declared(
+    name: str, rows: int, columns: int, seeds: int, unavailable: int
+) -> None:
+    table = TABLES[name]
+    assert (len(table.rows), len(table.columns)) == (rows, columns)
+    cells = table.cells("paper")
+    assert len(cells) == rows * columns * seeds
+    assert sum(bool(each.unavailable) for each in cells) == unavailable
+
+
+def test_no_table_is_left_out() -> None:
+    assert len(TABLES) == 16
+    assert all(table.domain == "vision" for table in TABLES.values())
+
+
+@pytest.mark.parametrize("tier", TIERS)
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_that_can_run_has_a_meaning_and_an_address(name: str, tier: Tier) -> None:
+    cells = TABLES[name].cells(tier)
+    assert len({each.address for each in cells}) == len(cells)
+    for each in cells:
+        assert json.loads(canonical_json(each.config))["seed"] == each.seed
+        if isinstance(each.config, Config) and not each.unavailable:
+            check(each.config)
+            assert set(each.config.augmentations) <= set(POLICIES)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_columns_leave_the_network_to_the_tier(name: str) -> None:
+    for column in TABLES[name].columns:
+        assert not {"stem", "backbone"} & set(column.changes)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_readings_of_one_printed_row_differ_and_say_how(name: str) -> None:
+    """Two rows with one printed label are two readings of it, each with its own reason."""
+    readings: dict[str, list[Any]] = {}
+    for row in TABLES[name].rows:
+        if row.published is not None:
+            readings.setdefault(row.published, []).append(row)
+    for rows in readings.values():
+        if len(rows) > 1:
+            assert all(row.deviation for row in rows)
+            assert len({row.deviation for row in rows}) == len(rows)
+            assert len({canonical_json([row.changes, row.in_columns]) for row in rows}) == len(rows)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_two_rows_are_the_same_run(name: str) -> None:
+    table: Table = TABLES[name]
+    for column in table.columns:
+        configs = [
+            canonical_json(each.config)
+            for each in table.cells("paper", column=column.label, seeds=(0,))
+            if not each.unavailable or each.unavailable == column.unavailable
+        ]
+        assert len(set(configs)) == len(configs)
+
+
+# What cannot run yet
+
+
+@pytest.mark.parametrize(
+    ("name", "waiting"),
+    [
+        ("lmcl/table-2", {"CMC", "SwAV", "LMCL(CMC+DP)"}),
+        (
+            "cllr/table-3",
+            {"CMC", "SwAV", "CO2", "CLLR(CMC+l2,1-norm)", "CLLR(CMC+nuclear-norm)"},
+        ),
+        ("cllr/figure-4", {"SwAV", "CO2"}),
+        ("mmcl/table-1", {row.label for row in TABLES["mmcl/table-1"].rows}),
+        ("mmcl/table-2", {"MoCo", "CMC", "MoCHI"}),
+        ("mmcl/table-3", {"MoCHI"}),
+    ],
+)
+def test_rows_that_need_other_programs_wait_on_embedded_data_too(
+    name: str, waiting: set[str]
+) -> None:
+    assert {each.row for each in TABLES[name].cells("smoke") if each.unavailable} == waiting
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "why"),
+    [
+        ("lmcl/table-2", "CMC", "n1024_top1", "needs CMC"),
+        ("lmcl/table-2", "LMCL(CMC+DP)", "n4096_top5", "needs CMC"),
+        ("lmcl/table-2", "SwAV", "n1024_top1", "needs SwAV"),
+        ("lmcl/table-2", "DCL", "n1024_top1", "needs ImageNet"),
+        ("cllr/table-3", "CO2", "n1024_top1", "needs CO2"),
+        ("cllr/table-3", "CLLR(HCL+nuclear-norm)", "n4096_top1", "needs ImageNet"),
+        ("cllr/figure-4", "SwAV", "CIFAR-10, 64", "needs SwAV"),
+        ("cllr/figure-4", "CO2", "STL-10, 512", "needs CO2"),
+        ("mmcl/table-1", "MMCL_PGD", "cars", "needs the transfer suite of Ericsson et al. 2021"),
+        ("mmcl/table-2", "MMCL_INV", "top1", "needs ImageNet"),
+        ("mmcl/table-3", "MoCo-v2", "top1", "needs ImageNet"),
+        ("mmcl/longer-training", "SimCLR", "epochs_400", "needs ImageNet"),
+    ],
+)
+def test_why_a_cell_cannot_run(table: str, row: str, column: str, why: str) -> None:
+    assert cell(table, row, column).unavailable == why
+
+
+def test_all_on_cifar_and_stl10_that_needs_no_other_program_can_run() -> None:
+    for name in IMAGE_TABLES:
+        for each in TABLES[name].cells("paper"):
+            assert isinstance(each.config, Config)
+            if each.config.dataset in ("CIFAR10", "CIFAR100", "STL10"):
+                assert bool(each.unavailable) is (each.row in ("SwAV", "CO2"))
+
+
+# The protocol of DCL's and HCL's programs
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "column", "dataset", "epochs", "batch_size", "test_size"),
+    [
+        ("lmcl/table-3", "lambda=0.1", "tau_0.3", "STL10", 100, 256, 96),
+        ("lmcl/figure-4", "DCL", "STL-10, 32", "STL10", 100, 32, 96),
+        ("lmcl/figure-4", "HCL", "CIFAR-10, 512", "CIFAR10", 100, 512, None),
+        ("cllr/table-1", "512-dim (w/o R)", "stl10_ep400", "STL10", 400, 256, 96),
+        ("cllr/table-1", "512-dim (w/o R)", "cifar10_ep100", "CIFAR10", 100, 256, None),
+        ("mmcl/table-6", "linear x.y", "cifar100", "CIFAR100", 200, 256, None),
+        ("mmcl/table-7", "SimCLR", "batch64", "STL10", 400, 64, 96),
+        ("mmcl/table-8", "MMCL_INV", "stl10", "STL10", 400, 256, 96),
+        ("mmcl/figure-3c", "MMCL_PGD", "25 epochs", "STL10", 25, 256, 96),
+    ],
+)
+def test_hcl_protocol(
+    table: str,
+    row: str,
+    column: str,
+    dataset: str,
+    epochs: int,
+    batch_size: int,
+    test_size: int | None,
+) -> None:
+    config = config_of(table, row, column)
+    assert config.dataset == dataset
+    assert (config.epochs, config.batch_size) == (epochs, batch_size)
+    assert (config.image_size, config.test_size, config.stem) == (32, test_size, "cifar")
+    same = ("statistics", "backbone", "head_hidden", "augmentations", "optimiser", "schedule")
+    for name in (*same, "learning_rate", "weight_decay", "warmup_epochs"):
+        assert getattr(config, name) == HCL[name], name
+
+
+def test_short_tier() -> None:
+    config = config_of("lmcl/figure-4", "SimCLR", "CIFAR-10, 64", "short")
+    assert (config.backbone, config.stem, config.images, config.epochs) == (
+        "resnet18",
+        "small",
+        4000,
+        10,
+    )
+    assert config.batch_size == 64  # the column's, being what it is about
+    assert config.probe_augmentation is False
+    assert config_of("mmcl/table-8", "MMCL_INV", "stl10", "short").batch_size == 128
+    for table, column, epochs in (
+        ("cllr/table-1", "cifar10_ep400", 400),
+        ("mmcl/figure-3c", "400 epochs", 400),
+    ):
+        config = config_of(
+            table, "SimCLR" if "mmcl" in table else "256-dim (w/o R)", column, "short"
+        )
+        assert (config.epochs, config.images) == (epochs, 512)
+    assert SHORT["epochs"] == 10
+
+
+def test_metrics() -> None:
+    for name, expected in (
+        ("lmcl/table-2", ["linear_top1", "linear_top5"] * 2),
+        ("cllr/table-3", ["linear_top1", "linear_top5"] * 2),
+        ("mmcl/table-6", ["knn_top1"] * 2),
+        ("mmcl/table-8", ["linear_top1"] * 2),
+        ("mmcl/figure-3a", ["knn_top1"] * 2),
+        ("mmcl/figure-3c", ["knn_top1"] * 5),
+    ):
+        table = TABLES[name]
+        assert [table.metric_of(column) for column in table.columns] == expected
+    transfer = TABLES["mmcl/table-1"]
+    assert {column.label: transfer.metric_of(column) for column in transfer.columns} == {
+        "aircraft": "finetuned_mean_per_class",
+        "cars": "finetuned_top1",
+        "dtd": "finetuned_top1",
+        "flowers": "finetuned_mean_per_class",
+        "food": "finetuned_top1",
+        "crop_diseases": "few_shot_top1",
+        "eurosat": "few_shot_top1",
+        "nyuv2_median_angular_error": "median_angular_error",
+    }
+
+
+# LMCL
+
+
+def test_lmcl_toy_table() -> None:
+    table = TABLES["lmcl/table-1"]
+    assert table.seeds["paper"] == tuple(range(20))
+    readings = {
+        (reduction, normalised): cell(
+            "lmcl/table-1", f"LMCT, {reduction}, {name}", "nested_moons"
+        ).config
+        for reduction in ("anchor_sum", "mean", "sum")
+        for name, normalised in (("inner product", False), ("normalised", True))
+    }
+    for (reduction, normalised), config in readings.items():
+        assert isinstance(config, ToyConfig)
+        assert config.data == "nested_moons"
+        assert config.normalised is normalised
+        assert config.objective is not None
+        (penalty,) = config.objective.penalties
+        assert penalty.weight == 0.1
+        assert dict(penalty.numbers) == {"lower": 0.1, "upper": 0.5, "reduction": reduction}
+    plain = cell("lmcl/table-1", "Euclidean space", "three_bars").config
+    assert isinstance(plain, ToyConfig)
+    assert plain.objective is None
+    conventional = cell("lmcl/table-1", "Conventional CT, normalised", "three_bars").config
+    assert isinstance(conventional, ToyConfig)
+    assert conventional.objective is not None
+    assert conventional.objective.penalties == ()
+    assert printed("lmcl/table-1", "Euclidean space", "three_bars") == (75.2, 1.2)
+    assert printed("lmcl/table-1", "LMCT (ours)", "nested_moons") == (85.2, 2.3)
+
+
+@pytest.mark.parametrize("reduction", ["anchor_sum", "mean"])
+@pytest.mark.parametrize("weight", [0.01, 0.1, 0.5, 5.0])
+@pytest.mark.parametrize("temperature", [0.1, 0.2, 0.25, 0.3, 0.4])
+def test_lmcl_sensitivity(weight: float, temperature: float, reduction: str) -> None:
+    row = f"lambda={weight:g}" + ("" if reduction == "anchor_sum" else ", mean")
+    config = config_of("lmcl/table-3", row, f"tau_{temperature}")
+    assert config.objective.loss.function is info_nce
+    assert numbers(config) == {"temperature": temperature}
+    (penalty,) = config.objective.penalties
+    assert penalty.function is distance_polarization
+    assert penalty.weight == weight
+    assert penalty.numbers["reduction"] == reduction
+    assert printed("lmcl/table-3", "lambda=0.5", "tau_0.25") == (80.7, None)
+
+
+def test_lmcl_sensitivity_starts_from_simclr() -> None:
+    config = config_of("lmcl/table-3", "lambda=0", "tau_0.2")
+    assert numbers(config) == {"temperature": 0.2}
+    assert config.objective.penalties == ()
+
+
+@pytest.mark.parametrize(
+    ("base", "function", "expected"),
+    [
+        ("SimCLR", info_nce, {"temperature": 0.5}),
+        ("DCL", debiased_nce, {"temperature": 0.5, "tau_plus": 0.1}),
+        ("HCL", hard_nce, {"temperature": 0.5, "tau_plus": 0.1, "beta": 1.0}),
+    ],
+)
+def test_lmcl_figure_4(base: str, function: Any, expected: dict[str, float]) -> None:
+    table = TABLES["lmcl/figure-4"]
+    assert [column.label for column in table.columns] == STL10_AND_CIFAR10
+    plain = config_of("lmcl/figure-4", base, "CIFAR-10, 256")
+    assert plain.objective.penalties == ()
+    for row, reduction in (
+        (f"LMCL({base}+DP)", "anchor_sum"),
+        (f"LMCL({base}+DP), mean", "mean"),
+    ):
+        config = config_of("lmcl/figure-4", row, "CIFAR-10, 256")
+        assert config.objective.loss == plain.objective.loss
+        assert config.objective.loss.function is function
+        assert numbers(config) == expected
+        (penalty,) = config.objective.penalties
+        assert penalty.weight == 0.1
+        assert dict(penalty.numbers) == {"lower": 0.1, "upper": 0.5, "reduction": reduction}
+    assert table.published.rows == {}
+
+
+def test_lmcl_claims() -> None:
+    claims = TABLES["lmcl/figure-4"].claims
+    assert {(claim.better, claim.than) for claim in claims} == {
+        ("LMCL(SimCLR+DP)", "SimCLR"),
+        ("LMCL(SimCLR+DP), mean", "SimCLR"),
+    }
+    for claim in claims:
+        assert claim.columns == tuple(STL10_AND_CIFAR10)
+        assert claim.tolerance == 0.5
+
+
+@pytest.mark.parametrize("table", ["lmcl/table-2", "cllr/table-3"])
+def test_imagenet100_is_in_cmc_s_framework(table: str) -> None:
+    for column, queue in (("n1024_top5", 1024), ("n4096_top1", 4096)):
+        config = config_of(table, "HCL", column)
+        assert (config.dataset, config.queue, config.method) == ("ImageNet100", queue, "moco_v2")
+        assert numbers(config) == {"temperature": 0.07, "tau_plus": 0.01, "beta": 1.0}
+        assert config.milestones == CMC["milestones"]
+        assert config.protocol == "linear-cmc-v1"
+    assert printed(table, "HCL", "n4096_top5") == (92.32, None)
+
+
+# CLLR
+
+
+@pytest.mark.parametrize("dimensions", [4096, 3072, 2048, 512, 256])
+def test_cllr_without_projection(dimensions: int) -> None:
+    config = config_of("cllr/table-1", f"{dimensions}-dim (w/o R)", "stl10_ep100")
+    assert config.head_output == dimensions
+    assert config.objective.projection is None
+
+
+@pytest.mark.parametrize("dimensions", [512, 256])
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ("(w/ l2,1)", {"norm": "l21", "alpha": 10.0}),
+        ("(w/ nuclear)", {"norm": "nuclear", "alpha": 10.0}),
+        ("(w/ l2,1), norm over batch", {"norm": "l21", "alpha": 10 / 256}),
+        ("(w/ nuclear), norm over batch", {"norm": "nuclear", "alpha": 10 / 256}),
+    ],
+)
+def test_cllr_with_projection(dimensions: int, row: str, expected: dict[str, Any]) -> None:
+    config = config_of("cllr/table-1", f"{dimensions}-dim {row}", "cifar10_ep400")
+    assert config.objective.projection is not None
+    assert config.objective.projection.weight == 0.1
+    assert dict(config.objective.projection.options) == expected
+    assert config.projection_dimensions == dimensions
+    assert (config.epochs, config.head_output) == (400, 128)
+
+
+@pytest.mark.parametrize("dimensions", [512, 256])
+def test_cllr_without_sparsity(dimensions: int) -> None:
+    config = config_of("cllr/table-1", f"{dimensions}-dim (w/o sparsity, alpha=0)", "stl10_ep100")
+    assert config.objective.projection is not None
+    options = dict(config.objective.projection.options)
+    assert options == {"norm": "none", "alpha": 0.0, "rows": dimensions}
+    assert config.projection_dimensions == dimensions
+
+
+def test_cllr_authors_program() -> None:
+    config = config_of("cllr/table-1", "512-dim, authors' program", "stl10_ep400")
+    assert config.objective.projection is not None
+    assert config.objective.projection.options["form"] == "authors"
+    assert config.objective.projection.options["rows"] == 512
+    assert config.head_output == 1024
+
+
+def test_cllr_published_numbers_keep_their_warning() -> None:
+    table = TABLES["cllr/table-1"]
+    assert printed("cllr/table-1", "256-dim (w/ nuclear)", "cifar10_ep400") == (93.1, 1.3)
+    assert printed("cllr/table-1", "4096-dim (w/o R)", "stl10_ep100") == (55.1, 1.1)
+    assert any("LOW" in warning for warning in table.published.warnings)
+    assert table.seeds["paper"] == (0, 1, 2, 3, 4)
+
+
+def test_cllr_figure_4() -> None:
+    assert [column.label for column in TABLES["cllr/figure-4"].columns] == STL10_AND_CIFAR10
+    for base, function in (("SimCLR", info_nce), ("HCL", hard_nce)):
+        for name, norm in (("l2,1", "l21"), ("nuclear", "nuclear")):
+            row = f"CLLR({base}+{name}-norm)"
+            for batch_size in (32, 512):
+                column = f"STL-10, {batch_size}"
+                config = config_of("cllr/figure-4", row, column)
+                assert config.objective.loss.function is function
+                assert config.objective.projection is not None
+                assert config.objective.projection.options == {"norm": norm, "alpha": 10.0}
+                assert config.projection_dimensions == 256
+                config = config_of("cllr/figure-4", f"{row}, norm over batch", column)
+                assert config.objective.projection is not None
+                assert config.objective.projection.options["alpha"] == 10.0 / batch_size
+
+
+# MMCL
+
+
+@pytest.mark.parametrize(
+    ("table", "row"),
+    [
+        ("mmcl/table-6", "RBF exp(-|x-y|^2/(2 sigma^2))"),
+        ("mmcl/table-8", "MMCL_PGD"),
+        ("mmcl/table-8", "MMCL_INV"),
+        ("mmcl/table-8", "MMCL_INV, first view"),
+        ("mmcl/figure-3a", "C = 100"),
+    ],
+)
+def test_mmcl_kernel_width(table: str, row: str) -> None:
+    cifar100 = config_of(table, row, "cifar100")
+    widths = [
+        cifar100.objective_at(epoch).loss.numbers["gamma"] for epoch in (0, 74, 75, 124, 125, 399)
+    ]
+    assert widths == pytest.approx([0.02, 0.02, 0.2, 0.2, 2.0, 2.0])
+    stl10 = config_of(table, row, "stl10")
+    assert stl10.gamma_schedule == ()
+    assert stl10.objective_at(399).loss.numbers["gamma"] == 0.5
+    for config in (cifar100, stl10):
+        assert config.objective.loss.function is max_margin
+        assert (numbers(config)["cost"], numbers(config)["ridge"]) == (100.0, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("row", "pairs", "solver", "step_size"),
+    [
+        ("MMCL_PGD", "both_views", "projected_gradient", None),
+        ("MMCL_PGD, first view", "first_view", "projected_gradient", None),
+        ("MMCL_PGD, first view, fixed step", "first_view", "projected_gradient", 1e-3),
+        ("MMCL_INV", "both_views", "closed_form", None),
+        ("MMCL_INV, first view", "first_view", "closed_form", None),
+    ],
+)
+@pytest.mark.parametrize("column", ["cifar100", "stl10"])
+def test_mmcl_variants(
+    row: str, pairs: str, solver: str, step_size: float | None, column: str
+) -> None:
+    config = config_of("mmcl/table-8", row, column)
+    assert config.pairs == pairs
+    assert numbers(config).get("solver", "closed_form") == solver
+    assert numbers(config).get("step_size") == step_size
+    if step_size is not None:
+        assert (numbers(config)["steps"], numbers(config)["start"]) == (1000, "random")
+
+
+def test_mmcl_kernels() -> None:
+    linear = config_of("mmcl/table-6", "linear x.y", "cifar100")
+    assert numbers(linear)["kernel"] == "linear"
+    assert linear.gamma_schedule == ()
+    tanh = config_of("mmcl/table-6", "tanh(-gamma x.y + eta)", "stl10")
+    assert (numbers(tanh)["kernel"], numbers(tanh)["gamma"], numbers(tanh)["offset"]) == (
+        "tanh",
+        1.0,
+        0.0,
+    )
+    assert tanh.protocol == "knn-200-v1"
+    assert printed("mmcl/table-6", "linear x.y", "cifar100") == (41.43, None)
+    assert printed("mmcl/table-6", "tanh(-gamma x.y + eta)", "stl10") == (80.5, None)
+
+
+def test_mmcl_batch_sizes() -> None:
+    table = TABLES["mmcl/table-7"]
+    assert [column.changes["batch_size"] for column in table.columns] == [64, 128, 256]
+    assert printed("mmcl/table-7", "Ours (MMCL)", "batch64") == (80.11, None)
+    assert printed("mmcl/table-7", "HCL", "batch256") == (87.44, None)
+    against_hcl = [claim for claim in table.claims if claim.than == "HCL"]
+    assert {claim.better for claim in against_hcl} == {"MMCL_INV", "MMCL_INV, first view"}
+    # At 64 the printed numbers contradict the text.
+    assert {claim.columns for claim in against_hcl} == {("batch128", "batch256")}
+
+
+def test_mmcl_claims_about_variants() -> None:
+    claims = {(claim.better, claim.than) for claim in TABLES["mmcl/table-8"].claims}
+    assert claims == {
+        ("MMCL_INV", "MMCL_PGD"),
+        ("MMCL_PGD", "SimCLR"),
+        ("MMCL_INV", "SimCLR"),
+        ("MMCL_INV, first view", "MMCL_PGD, first view"),
+        ("MMCL_PGD, first view", "SimCLR"),
+        ("MMCL_INV, first view", "SimCLR"),
+    }
+    assert printed("mmcl/table-8", "MMCL_INV", "cifar100") == (68.81, None)
+
+
+def test_mmcl_slack() -> None:
+    slacks = [
+        numbers(config_of("mmcl/figure-3a", row.label, "cifar100"))["cost"]
+        for row in TABLES["mmcl/figure-3a"].rows
+    ]
+    assert slacks == [0.01, 0.1, 1.0, 10.0, 100.0, math.inf]
+
+
+def test_mmcl_convergence() -> None:
+    table = TABLES["mmcl/figure-3c"]
+    assert [column.changes["epochs"] for column in table.columns] == [25, 50, 100, 200, 400]
+    assert config_of("mmcl/figure-3c", "SimCLR", "50 epochs").pairs == "both"
+    assert config_of("mmcl/figure-3c", "MMCL_INV", "50 epochs").pairs == "both_views"
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "dataset", "batch_size", "epochs", "warmup"),
+    [
+        ("mmcl/table-2", "top1", "ImageNet100", 128, 200, 20.0),
+        ("mmcl/table-3", "top1", "ImageNet", 256, 100, 10.0),
+        ("mmcl/longer-training", "epochs_400", "ImageNet", 256, 400, 40.0),
+    ],
+)
+def test_mmcl_on_imagenet(
+    table: str, column: str, dataset: str, batch_size: int, epochs: int, warmup: float
+) -> None:
+    config = config_of(table, "MMCL_PGD", column)
+    assert (config.dataset, config.batch_size, config.epochs) == (dataset, batch_size, epochs)
+    assert config.warmup_epochs == warmup
+    assert (config.optimiser, config.pairs, config.statistics) == ("lars", "both_views", "none")
+    assert numbers(config) == {
+        "gamma": 0.1,
+        "cost": 100.0,
+        "ridge": 0.1,
+        "solver": "projected_gradient",
+    }
+    authors = config_of(table, "MMCL_PGD, first view, fixed step", column)
+    assert authors.pairs == "first_view"
+    assert numbers(authors)["cost"] == math.inf
+
+
+def test_mmcl_s_baselines_on_imagenet() -> None:
+    assert config_of("mmcl/table-3", "SimCLR (254 negatives)", "top1").batch_size == 128
+    assert config_of("mmcl/table-3", "SimCLR (510 negatives)", "top1").batch_size == 256
+    assert config_of("mmcl/table-2", "MoCo-v2", "top1").queue == 16_000
+    moco = config_of("mmcl/table-3", "MoCo-v2", "top1")
+    assert (moco.queue, moco.optimiser, moco.statistics) == (65_536, "sgd", "ImageNet")
+    assert printed("mmcl/table-3", "SimCLR (510 negatives)", "top1") == (60.62, None)
+    assert printed("mmcl/table-2", "Ours (MMCL)", "top1") == (80.7, None)
+    assert printed("mmcl/longer-training", "Ours (MMCL)", "epochs_400") == (69.9, None)
+    assert printed("mmcl/table-1", "Ours (MMCL)", "eurosat") == (88.75, 0.4)

@@ -1,0 +1,226 @@
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import vision
+from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
+from shared.errors import UserError
+from shared.runs import Interrupted, Run
+from vision.augment import POLICIES, augment
+from vision.config import CMC, HCL, MMCL_IMAGENET, Config
+from vision.data import choose, describe, load, permutation
+from vision.methods import Networks, check
+from vision.train import Means, batches, learning_rate, make_optimiser, teacher_momentum
+
+DIGITS = dataclasses.replace(Config().reduced(), epochs=2, learning_rate=0.01)
+
+
+def finish(folder: Path, config: Config, tier: str = "smoke") -> dict[str, Any]:
+    with Run(folder, config, tier=tier) as run:
+        metrics: dict[str, Any] = run.finish(vision.run(config, run))["metrics"]
+    return metrics
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"method": "moco_v2", "queue": 64},
+        {"method": "moco_v3", "symmetric": True, "optimiser": "adam"},
+        {
+            "objective": Objective(
+                term(info_nce, temperature=0.25),
+                (term(distance_polarization, weight=0.1),),
+                Projection(0.1, {"norm": "nuclear", "alpha": 0.1}),
+            )
+        },
+    ],
+    ids=["simclr", "moco_v2", "moco_v3", "regularised"],
+)
+def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    config = dataclasses.replace(DIGITS, **changes)  # two steps an epoch
+    whole = finish(tmp_path / "whole", config)
+    for _ in range(3):
+        with Run(tmp_path / "parts", config, tier="smoke") as run:
+            run.stopping = True
+            with pytest.raises(Interrupted):
+                vision.run(config, run)
+    assert finish(tmp_path / "parts", config) == whole
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "whole")) == 2
+    assert not (tmp_path / "whole" / "checkpoint.pt").exists()
+
+
+def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
+    first = finish(tmp_path / "a", DIGITS)
+    assert finish(tmp_path / "b", DIGITS) == first
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    finish(tmp_path / "c", dataclasses.replace(DIGITS, seed=1))
+    assert losses(tmp_path / "a") != losses(tmp_path / "c")
+
+
+def test_it_lowers_the_loss_and_keeps_the_encoder_of_all_but_smoke_runs(tmp_path: Path) -> None:
+    weak = ("ressl_weak", "ressl_weak")
+    config = dataclasses.replace(DIGITS, epochs=8, learning_rate=0.1, augmentations=weak)
+    metrics = finish(tmp_path / "own", config, tier="own")
+    assert metrics["knn_top1"] > 30
+    first, *_, last = losses(tmp_path / "own")
+    assert last < first - 0.3
+    assert (tmp_path / "own" / "encoder.safetensors").exists()
+    untrained = finish(tmp_path / "smoke", dataclasses.replace(DIGITS, epochs=0))
+    assert untrained["knn_top1"] > 30
+    assert not (tmp_path / "smoke" / "log.jsonl").exists()
+    assert not (tmp_path / "smoke" / "encoder.safetensors").exists()
+
+
+def test_the_projected_feature_is_evaluated(tmp_path: Path) -> None:
+    """With L reduced to one column all features lie on a line."""
+    projection = Projection(0.1, {"norm": "l21", "alpha": 0.1})
+    config = dataclasses.replace(
+        DIGITS, objective=Objective(term(info_nce, temperature=0.25), projection=projection)
+    )
+    wide = finish(tmp_path / "wide", config)
+    narrow = finish(tmp_path / "narrow", dataclasses.replace(config, projection_dimensions=1))
+    assert losses(tmp_path / "wide") == losses(tmp_path / "narrow")
+    assert narrow["knn_top1"] < wide["knn_top1"] - 10
+
+
+def test_batches_are_functions_of_seed_epoch_and_sample() -> None:
+    images = choose(load("digits", Path(), "pretrain"), 96)
+    assert not isinstance(images, vision.ImageFiles)
+    every = list(batches(DIGITS, images, "cpu", 0, 4, 1))
+    assert len(every) == 4
+    later = list(batches(DIGITS, images, "cpu", 3, 4, 1))
+    assert len(later) == 1
+    assert torch.equal(later[0][0], every[3][0])
+    assert torch.equal(later[0][1], every[3][1])
+
+    dataset = describe("digits")
+    order = permutation(96, 0, 1)
+    for view, name in enumerate(DIGITS.augmentations):
+        expected = augment(
+            images.pixels[torch.from_numpy(order[48:])],
+            POLICIES[name],
+            8,
+            seed=0,
+            epoch=1,
+            samples=order[48:],
+            view=view,
+            mean=dataset.mean,
+            std=dataset.std,
+        )
+        assert torch.equal(every[3][view], expected)
+
+
+def test_learning_rates() -> None:
+    config = Config(learning_rate=0.06, epochs=200, warmup_epochs=5.0)
+    assert learning_rate(config, 0, 195) == pytest.approx(0.06 / 975)
+    assert learning_rate(config, 974, 195) == pytest.approx(0.06)
+    assert learning_rate(config, 975, 195) == pytest.approx(0.06)
+    middle = 975 + (39000 - 975) // 2
+    assert learning_rate(config, middle, 195) == pytest.approx(0.03, rel=1e-4)
+    assert learning_rate(config, 38999, 195) < 1e-6
+    assert learning_rate(dataclasses.replace(config, **HCL), 12345, 195) == 1e-3
+    cmc = dataclasses.replace(config, **CMC)
+    rates = [learning_rate(cmc, epoch * 10, 10) for epoch in (0, 49, 50, 67, 83, 99)]
+    assert rates == pytest.approx([0.03, 0.03, 0.003, 3e-4, 3e-5, 3e-5])
+
+
+def test_the_teacher_keeps_more_and_more_with_cosine() -> None:
+    assert teacher_momentum(Config(), 17, 100) == 0.99
+    cosine = Config(teacher_schedule="cosine")
+    assert teacher_momentum(cosine, 0, 100) == pytest.approx(0.99)
+    assert teacher_momentum(cosine, 50, 100) == pytest.approx(0.995)
+    assert teacher_momentum(cosine, 100, 100) == 1.0
+
+
+def test_the_kernel_width_follows_its_schedule() -> None:
+    schedule = ((75, 10.0), (125, 10.0))
+    config = Config(objective=Objective(term(max_margin, gamma=0.02)), gamma_schedule=schedule)
+    gammas = [config.objective_at(epoch).loss.numbers["gamma"] for epoch in (0, 74, 75, 125, 399)]
+    assert gammas == pytest.approx([0.02, 0.02, 0.2, 2.0, 2.0])
+    assert config.objective_at(10) is config.objective
+
+
+def test_lars_leaves_vectors_out_of_decay_and_adaptation() -> None:
+    config = dataclasses.replace(DIGITS, optimiser="lars", weight_decay=0.5, learning_rate=1.0)
+    module = nn.Linear(2, 2)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([[3.0, 0.0], [0.0, 4.0]]))
+    module.weight.grad = torch.tensor([[0.0, 0.0], [6.0, 8.0]])
+    module.bias.grad = torch.tensor([0.5, -0.5])
+    bias = module.bias.detach().clone()
+    make_optimiser(config, module).step()
+    # You et al. 2017, Eq. 6: rate * trust * |w| / (|g| + decay |w|) * (g + decay w); |w| = 5
+    step = 1e-3 * 5 / (10 + 0.5 * 5)
+    moved = torch.tensor([[3.0, 0.0], [0.0, 4.0]])
+    moved = moved - step * torch.tensor([[1.5, 0.0], [6.0, 10.0]])
+    torch.testing.assert_close(module.weight.detach(), moved)
+    torch.testing.assert_close(module.bias.detach(), bias - torch.tensor([0.5, -0.5]))
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam)]
+)
+def test_other_optimisers_decay_everything(optimiser: str, kind: type) -> None:
+    config = dataclasses.replace(DIGITS, optimiser=optimiser)
+    networks = Networks(dataclasses.replace(config, method="byol"))
+    made = make_optimiser(config, networks)
+    assert type(made) is kind
+    (group,) = made.param_groups
+    assert group["weight_decay"] == 5e-4
+    assert len(group["params"]) == sum(item.requires_grad for item in networks.parameters())
+
+
+def test_means_have_a_state() -> None:
+    means, other = Means(), Means()
+    means.add({"loss": torch.tensor(1.0)})
+    other.load_state_dict(means.state_dict())
+    other.add({"loss": torch.tensor(4.0)})
+    assert other.take() == {"loss": 2.5}
+    assert other.take() == {}
+
+
+@pytest.mark.parametrize("changes", [HCL, CMC, MMCL_IMAGENET], ids=["HCL", "CMC", "MMCL"])
+def test_the_protocols_are_configurations(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(Config(), **changes)
+    check(config)
+    assert set(config.augmentations) <= set(POLICIES)
+
+
+def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
+    with pytest.raises(FloatingPointError, match=r"at step [1-9]"):
+        finish(tmp_path, dataclasses.replace(DIGITS, learning_rate=1e30, epochs=4))
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_batch_larger_than_the_set_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="batch_size 97 is larger than the 96 training images"):
+        finish(tmp_path, dataclasses.replace(DIGITS, batch_size=97))
+
+
+def test_one_epoch_on_real_images(suite_data: Path, tmp_path: Path) -> None:
+    """A path through everything in the paper's form, on 256 real images."""
+    config = Config(images=256, batch_size=64, epochs=1, stem="small", probe_epochs=3)
+    with Run(tmp_path, config, data_root=suite_data) as run:
+        metrics = run.finish(vision.run(config, run))["metrics"]
+    assert 10 < metrics["linear_top1"] < 60
+    assert 10 < metrics["knn_top1"] < 60
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert len(environment["data"]["CIFAR10"]) == 64
+    (line,) = [json.loads(text) for text in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert 0 < line["loss"] < math.log(2 * 64) + 4
+    assert np.isfinite(line["learning_rate"])

@@ -1,0 +1,174 @@
+"""The configuration of a vision run; each default cites its source.
+
+[margins]: Rho et al. 2023; [ReSSL]: the small-data code of Zheng et al. 2021 that it builds on;
+[HCL]: the image program of Robinson et al. 2021, which DCL, LMCL, CLLR and MMCL's CIFAR and STL-10
+numbers go back to; [CMC]: Tian et al. 2020, the program of LMCL's and CLLR's ImageNet-100 tables;
+[MMCL]: Shah et al. 2022 and its configurations for ImageNet.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from shared import Objective, info_nce, term
+from shared.losses import max_margin
+
+Backbone = Literal["resnet18", "resnet50"]
+Stem = Literal["cifar", "small", "imagenet"]
+Method = Literal["simclr", "moco_v2", "moco_v3", "byol"]
+PairsOf = Literal["both", "both_views", "first_view"]
+
+NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
+
+
+@dataclass(frozen=True)
+class Config:
+    """One pretraining run and its evaluation. The defaults are [margins] on CIFAR-10."""
+
+    dataset: str = "CIFAR10"
+    evaluate_on: str | None = None  # another dataset for the probes (transfer); None: the same
+    images: int | None = None  # of the training split, class-balanced; None: all of them
+    image_size: int = 32  # side of the training crops in pixels; [ReSSL]: 32 CIFAR, 64 others
+    test_size: int | None = None  # side of the test images; None: image_size
+    # Whose mean and deviation normalise the input: None takes the dataset's own ([ReSSL]),
+    # "CIFAR10" is [HCL] on every dataset, "none" is [MMCL] on ImageNet.
+    statistics: str | None = None
+
+    backbone: Backbone = "resnet18"  # [margins]
+    # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
+    # "imagenet" torchvision's own.
+    stem: Stem = "cifar"
+    head_hidden: int = 2048  # [margins]
+    head_output: int = 128  # [margins]
+    head_output_norm: bool = False  # batch norm after the last layer ([MMCL] on ImageNet: True)
+    predictor_hidden: int = 2048  # of MoCo v3 and BYOL; [margins]: the heads' width
+
+    method: Method = "simclr"
+    # Who is compared with whom in SimCLR: "both" views are anchors (NT-Xent); "both_views" has the
+    # second view as anchor against both (MMCL's Algorithm 1); "first_view" the second against the
+    # first (the program of MMCL's authors).
+    pairs: PairsOf = "both"
+    objective: Objective = NT_XENT
+    projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022
+    # The kernel width of max_margin over time: from each epoch on, gamma times the factor.
+    gamma_schedule: tuple[tuple[int, float], ...] = ()
+    symmetric: bool = False  # MoCo v3, BYOL: both directions; [margins]: strong to weak alone
+    teacher_momentum: float = 0.99  # [ReSSL]: 0.99 CIFAR, 0.996 STL-10 and TinyImageNet
+    teacher_schedule: Literal["constant", "cosine"] = "constant"  # [ReSSL]
+    queue: int = 4096  # negatives of MoCo v2; [ReSSL]
+
+    # Policies of vision.augment for the first (student's) and second (teacher's) view.
+    augmentations: tuple[str, str] = ("ressl_strong", "ressl_weak")  # [margins]
+    batch_size: int = 256  # [margins]
+    epochs: int = 200  # [margins]; evaluated after the last, never the best
+    optimiser: Literal["sgd", "adam", "lars"] = "sgd"  # [margins]
+    learning_rate: float = 0.06  # [margins]
+    sgd_momentum: float = 0.9  # [margins]; LARS takes it, too
+    weight_decay: float = 5e-4  # [ReSSL]; not printed in [margins]
+    warmup_epochs: float = 5.0  # [ReSSL]
+    schedule: Literal["constant", "cosine", "steps"] = "cosine"  # [ReSSL], per step
+    # With schedule "steps": the epochs from which on the rate is a tenth ([CMC]).
+    milestones: tuple[int, ...] = ()
+    precision: Literal["bfloat16", "float32"] = "bfloat16"  # autocast of the networks; ours
+    compile: bool = False  # torch.compile the encoder; ours
+
+    protocol: str = "linear-sgd-v1"  # see vision.evaluate.PROTOCOLS
+    probe_epochs: int | None = None  # None: the protocol's
+    # False computes the probe's features once, without augmentation: the short tier's economy.
+    probe_augmentation: bool = True
+    # "train" lets the frozen backbone's batch norms normalise by the batch and drift, as the
+    # [HCL] program does.
+    probe_batch_norm: Literal["eval", "train"] = "eval"
+    seed: int = 0  # initialisation, augmentations, order of batches
+
+    def reduced(self) -> "Config":
+        """The same run on 8-pixel digits, for the smoke tier."""
+        return dataclasses.replace(
+            self,
+            dataset="digits",
+            evaluate_on=None if self.evaluate_on is None else "digits",
+            images=96,
+            image_size=8,
+            test_size=None,
+            statistics=None,
+            backbone="resnet18",
+            stem="cifar",
+            head_hidden=min(self.head_hidden, 128),
+            head_output=min(self.head_output, 128),
+            predictor_hidden=min(self.predictor_hidden, 128),
+            queue=96,
+            batch_size=48,
+            epochs=min(self.epochs, 1),
+            warmup_epochs=0.0,
+            precision="float32",
+            compile=False,
+            probe_epochs=2,
+            probe_augmentation=False,
+        )
+
+    def objective_at(self, epoch: int) -> Objective:
+        """The objective in an epoch, counted from 0: the kernel width follows its schedule."""
+        factor = 1.0
+        for start, times in self.gamma_schedule:
+            if epoch >= start:
+                factor *= times
+        if factor == 1.0:
+            return self.objective
+        loss = self.objective.loss
+        numbers = {**loss.numbers, "gamma": loss.numbers.get("gamma", 0.5) * factor}
+        return dataclasses.replace(self.objective, loss=dataclasses.replace(loss, numbers=numbers))
+
+
+# What [HCL] does otherwise. Its probe, see vision.evaluate, is "linear-adam-v1".
+HCL: dict[str, Any] = {
+    "statistics": "CIFAR10",
+    "backbone": "resnet50",
+    "head_hidden": 512,
+    "objective": Objective(term(info_nce, temperature=0.5)),
+    "augmentations": ("hcl", "hcl"),
+    "epochs": 400,
+    "optimiser": "adam",
+    "learning_rate": 1e-3,
+    "weight_decay": 1e-6,
+    "warmup_epochs": 0.0,
+    "schedule": "constant",
+    "protocol": "linear-adam-v1",
+}
+
+# What [MMCL] does on ImageNet otherwise.
+MMCL_IMAGENET: dict[str, Any] = {
+    "image_size": 224,
+    "statistics": "none",
+    "backbone": "resnet50",
+    "stem": "imagenet",
+    "head_output_norm": True,
+    "pairs": "both_views",
+    "objective": Objective(term(max_margin, gamma=0.1, cost=100.0, ridge=0.1)),
+    "augmentations": ("mmcl_imagenet", "mmcl_imagenet"),
+    "epochs": 100,
+    "optimiser": "lars",
+    "learning_rate": 1.2,
+    "weight_decay": 1e-6,
+    "warmup_epochs": 10.0,
+    "protocol": "linear-mmcl-imagenet-v1",
+}
+
+# What [CMC] does otherwise (train_moco_ins.py), its 240 epochs scaled to the papers' 100.
+CMC: dict[str, Any] = {
+    "dataset": "ImageNet100",
+    "image_size": 224,
+    "backbone": "resnet50",
+    "stem": "imagenet",
+    "method": "moco_v2",
+    "objective": Objective(term(info_nce, temperature=0.07)),
+    "teacher_momentum": 0.999,
+    "augmentations": ("cmc", "cmc"),
+    "batch_size": 128,
+    "epochs": 100,
+    "learning_rate": 0.03,
+    "weight_decay": 1e-4,
+    "warmup_epochs": 0.0,
+    "schedule": "steps",
+    "milestones": (50, 67, 83),
+    "protocol": "linear-cmc-v1",
+}

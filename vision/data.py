@@ -1,0 +1,781 @@
+"""Image datasets: in memory where they fit, streamed from disk where they do not.
+
+Shapes: n images of a split, B images of a batch, H x W pixels, S side of a crop.
+
+Folders under the data root are laid out as the archives and torchvision lay them out:
+
+    cifar-10-batches-py/  cifar-100-python/  stl10_binary/      as downloaded
+    tiny-imagenet-200/    train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt
+    imagenet/             train/<wnid>/*.JPEG, val/<wnid>/*.JPEG; ImageNet-100 is a part of it
+"""
+
+import contextlib
+import functools
+import hashlib
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+import numpy as np
+import torch
+from filelock import FileLock
+from PIL import Image
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.utils.data import DataLoader
+from torch.utils.data import Dataset as TorchDataset
+
+from shared.compat import make_torchvision_importable
+from shared.data import MissingData, sha256_of_files
+from shared.errors import UserError
+from shared.runs import replacing, write_atomically
+from vision.augment import Policy, parameters
+
+make_torchvision_importable()
+
+# After the call above, without which the import fails beside a CPU build of torch.
+from torchvision import datasets as sources  # noqa: E402
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
+from torchvision.datasets.utils import check_integrity, download_and_extract_archive  # noqa: E402
+from torchvision.transforms.v2.functional import center_crop, resize  # noqa: E402
+
+DIGITS = "digits"
+Split = Literal["pretrain", "train", "test"]
+Part = Literal["train", "test"]  # of the sets of single image files, which pretrain on "train"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """What a dataset looks like: its folder, counts, and the statistics that normalise it.
+
+    ``size`` is the side of the images in pixels, for ImageNet that of the usual crop. ``mean`` and
+    ``std`` belong to the red, green and blue channel, in units of the largest pixel value.
+    """
+
+    folder: str
+    classes: int
+    size: int
+    train: int
+    test: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    unlabelled: int = 0
+
+
+_IMAGENET_MEAN = (0.485, 0.456, 0.406)
+_IMAGENET_STD = (0.229, 0.224, 0.225)
+# The statistics are those of the programs the papers build on: ReSSL (Zheng et al. 2021) has those
+# of the small sets, HCL (Robinson et al. 2021) CIFAR-10's for all.
+DATASETS: dict[str, Dataset] = {
+    "CIFAR10": Dataset(
+        "cifar-10-batches-py",
+        classes=10,
+        size=32,
+        train=50_000,
+        test=10_000,
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2023, 0.1994, 0.2010),
+    ),
+    "CIFAR100": Dataset(
+        "cifar-100-python",
+        classes=100,
+        size=32,
+        train=50_000,
+        test=10_000,
+        mean=(0.5071, 0.4867, 0.4408),
+        std=(0.2675, 0.2565, 0.2761),
+    ),
+    "STL10": Dataset(
+        "stl10_binary",
+        classes=10,
+        size=96,
+        train=5_000,
+        test=8_000,
+        mean=(0.4408, 0.4279, 0.3867),
+        std=(0.2682, 0.2610, 0.2686),
+        unlabelled=100_000,
+    ),
+    "TinyImageNet": Dataset(
+        "tiny-imagenet-200",
+        classes=200,
+        size=64,
+        train=100_000,
+        test=10_000,
+        mean=(0.4802, 0.4481, 0.3975),
+        std=(0.2302, 0.2265, 0.2262),
+    ),
+    "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, _IMAGENET_MEAN, _IMAGENET_STD),
+    "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, _IMAGENET_MEAN, _IMAGENET_STD),
+}
+_DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
+# The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
+_IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
+_TINY_IMAGENET_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
+_TINY_IMAGENET_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images in memory: a split, or a part of one.
+
+    pixels: (n, 3, H, W) uint8. labels: (n,) int64, -1 where there is none.
+    """
+
+    pixels: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> "Images":
+        """The same images on ``device``."""
+        return Images(self.pixels.to(device), self.labels.to(device))
+
+    def subset(self, index: Tensor) -> "Images":
+        """The images at the positions ``index``, (m,) int64, in that order."""
+        return Images(self.pixels[index], self.labels[index])
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
+
+    labels: (n,) int64.
+    """
+
+    files: tuple[Path, ...]
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def subset(self, index: Tensor) -> "ImageFiles":
+        """The images at the positions ``index``, (m,) int64, in that order."""
+        return ImageFiles(tuple(self.files[i] for i in index.tolist()), self.labels[index])
+
+
+AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
+
+
+def describe(name: str) -> Dataset:
+    """Counts and statistics of a dataset, or of the embedded one for ``"digits"``.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    if name == DIGITS:
+        return _DIGITS
+    if name not in DATASETS:
+        raise UserError(f"unknown dataset {name!r}; known are {', '.join(DATASETS)} and {DIGITS}")
+    return DATASETS[name]
+
+
+def load(
+    name: str, data_root: Path, split: Split, *, allow_missing: bool = False
+) -> Images | ImageFiles:
+    """A split of a dataset: in memory, or for the ImageNets as a list of files.
+
+    ``"pretrain"`` is the training split, with STL-10's unlabelled images; ``"test"`` of the
+    ImageNets is their validation split. Files are verified before they are read for the first time
+    and whenever a size or time of modification has changed: CIFAR and STL-10 by torchvision's
+    checksums, TinyImageNet by decoding all images. Of ImageNet only layout and counts are checked
+    each time; it is :func:`fetch` that decodes its images, and :func:`stream` stops at damaged
+    ones.
+
+    Args:
+        name: of ``DATASETS``, or ``"digits"``.
+        data_root: the folder that holds the datasets.
+        split: which part.
+        allow_missing: leave out, with a warning, images that are missing or were found damaged;
+            for the sets of single image files.
+
+    Raises:
+        MissingData: the dataset is not there.
+        UserError: the name is unknown, the layout is another, or files are missing or damaged.
+        ValueError: the split is unknown.
+    """
+    describe(name)
+    if split not in get_args(Split):
+        raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
+    part: Part = "test" if split == "test" else "train"
+    if name == DIGITS:
+        return _digits(part)
+    if name in _ARCHIVES:
+        return _archive(name, data_root, split)
+    if name == "TinyImageNet":
+        return _tiny_imagenet(data_root, part, allow_missing)
+    return _imagenet(name, data_root, part, allow_missing)
+
+
+def fetch(name: str, data_root: Path) -> None:
+    """Download the dataset if it is not there, and verify it in any case.
+
+    Decoding all of ImageNet takes hours; it is not repeated while names and sizes are the same.
+
+    Raises:
+        UserError: the name is unknown, the dataset cannot be downloaded, or files are missing or
+            damaged.
+    """
+    if name == DIGITS:
+        return
+    folder = data_root / describe(name).folder
+    if not folder.is_dir():
+        _download(name, data_root)
+    if name in _ARCHIVES:
+        _verify_checksums(name, folder)
+    elif folder.name == "imagenet":
+        _decode_all(name, data_root)
+    load(name, data_root, "train")
+    load(name, data_root, "test")
+
+
+def fingerprint(name: str, data_root: Path) -> str:
+    """SHA-256 over the files of a dataset, or over the arrays of the embedded one.
+
+    Reading the ImageNets would take an hour: theirs is over the names and sizes of the files. The
+    other files are verified and read once; a file beside them keeps the result until a size or
+    time of modification has changed.
+
+    Raises:
+        MissingData: the dataset is not there.
+        UserError: the name is unknown, the layout is another, or a checksum differs.
+    """
+    if name == DIGITS:
+        parts = (_digits("train"), _digits("test"))
+        arrays = [tensor.numpy() for part in parts for tensor in (part.pixels, part.labels)]
+        return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+    folder = _folder(name, data_root)
+    files = _raw_files(name, folder)
+    if folder.name == "imagenet":
+        return _digest(f"{file.relative_to(folder)} {file.stat().st_size}" for file in files)
+    state = _digest(f"{file.name} {_state(file)}" for file in files)
+    stamp = folder / ".verified"
+    with contextlib.suppress(OSError, ValueError):
+        known, result = stamp.read_text().split()
+        if known == state:
+            return result
+    if name in _ARCHIVES:
+        _verify_checksums(name, folder)
+    result = sha256_of_files(file for file in files if file.is_file())
+    with contextlib.suppress(OSError):  # where one may only read, it is verified every time
+        write_atomically(stamp, f"{state}\n{result}\n")
+    return result
+
+
+def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
+    """A class-balanced part of a split, fixed by the seed, in the order of the split.
+
+    Each class has the same count, the first ones one more where it does not come out even; what a
+    class is short of comes from the others. A split with unlabelled images is drawn from
+    uniformly. With one seed, a smaller part lies in the larger ones.
+
+    Args:
+        images: the split.
+        count: size of the part; None: all.
+        seed: of the choice.
+
+    Raises:
+        UserError: the split has fewer images, or the count is not positive.
+    """
+    if count is None:
+        return images
+    if not 1 <= count <= len(images):
+        raise UserError(f"images = {count}: the split has {len(images)}, choose from 1 to that")
+    order = np.random.default_rng(seed).permutation(len(images))
+    labels = images.labels.cpu().numpy()[order]
+    if labels.min() >= 0:
+        by_class = np.argsort(labels, kind="stable")
+        rank = np.empty(len(labels), dtype=np.int64)  # of each image among those of its class
+        rank[by_class] = np.arange(len(labels)) - np.searchsorted(
+            labels[by_class], labels[by_class]
+        )
+        order = order[np.lexsort((labels, rank))]
+    index = torch.from_numpy(np.sort(order[:count]))
+    return images.subset(index.to(images.labels.device))
+
+
+def permutation(count: int, seed: int, epoch: int) -> np.ndarray:
+    """An order of ``count`` images, (count,) int64, as a pure function of seed and epoch."""
+    return np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def stream(
+    images: ImageFiles,
+    batches: Iterable[np.ndarray],
+    policies: Sequence[Policy],
+    size: int,
+    seed: int,
+    epoch: int,
+    workers: int = 0,
+    *,
+    interpolation: Image.Resampling = Image.Resampling.BILINEAR,
+) -> Iterator[tuple[Tensor, ...]]:
+    """Random crops of images on disk: for each batch one (B, 3, S, S) uint8 tensor per view.
+
+    The box of a crop is that of :func:`vision.augment.parameters` for the image's position in
+    ``images``; neither order nor content depends on the number of workers. What else a policy does
+    is left to :func:`vision.augment.augment` with the policy's ``scale=None``.
+
+    Args:
+        images: what to read from.
+        batches: (B,) positions in ``images``, one array for each batch.
+        policies: of view 0, 1, ...; their ``scale`` and ``ratio`` are used here.
+        size: S in pixels.
+        seed: of the run.
+        epoch: number of the epoch.
+        workers: processes that decode; 0: this one.
+        interpolation: Pillow's filter; it widens with the box, so that nothing aliases.
+
+    Raises:
+        UserError: an image is missing or damaged. None is skipped: a batch has what was asked for.
+    """
+    crops = functools.partial(
+        _random_crops,
+        policies=tuple(policies),
+        size=size,
+        seed=seed,
+        epoch=epoch,
+        interpolation=interpolation,
+    )
+    yield from _loaded(images, crops, batches, workers)
+
+
+def central_crops(
+    images: ImageFiles,
+    size: int,
+    crop_fraction: float = 0.875,
+    *,
+    batch_size: int = 256,
+    workers: int = 0,
+) -> Iterator[Tensor]:
+    """Central crops of images on disk, in their order: (B, 3, S, S) uint8.
+
+    As torchvision does it, the shorter side is first resized to ``size / crop_fraction`` pixels,
+    bilinearly: 256 for 224.
+
+    Args:
+        images: what to read from.
+        size: S in pixels.
+        crop_fraction: share of the shorter side that is kept.
+        batch_size: B; the last batch may be smaller.
+        workers: processes that decode; 0: this one.
+
+    Raises:
+        UserError: an image is missing or damaged.
+    """
+    batches = [batch.numpy() for batch in torch.arange(len(images)).split(batch_size)]
+    crop = functools.partial(_central_crop, size=size, resized=round(size / crop_fraction))
+    for (view,) in _loaded(images, crop, batches, workers):
+        yield view
+
+
+# Sets in archives: CIFAR, STL-10 and the embedded digits
+
+
+@functools.cache
+def _digits(part: Part) -> Images:
+    """Scikit-learn's digits, 17 grays spread over the 256 of a byte; the last 500 are "test"."""
+    bunch = load_digits()
+    gray = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8))
+    digits = Images(gray[:, None].repeat(1, 3, 1, 1), torch.from_numpy(bunch.target).long())
+    train, test = torch.arange(len(digits)).split([_DIGITS.train, _DIGITS.test])
+    return digits.subset(test if part == "test" else train)
+
+
+class _Verified:
+    """A source of torchvision's whose files need not be hashed again at every load."""
+
+    def _check_integrity(self) -> bool:
+        return True
+
+
+class _CIFAR10(_Verified, sources.CIFAR10):
+    pass
+
+
+class _CIFAR100(_Verified, sources.CIFAR100):
+    pass
+
+
+class _STL10(_Verified, sources.STL10):
+    pass
+
+
+_ARCHIVES: dict[str, Any] = {"CIFAR10": _CIFAR10, "CIFAR100": _CIFAR100, "STL10": _STL10}
+
+
+def _archive(name: str, data_root: Path, split: Split) -> Images:
+    fingerprint(name, data_root)  # verifies the files
+    if name == "STL10":
+        source = _STL10(data_root, "train+unlabeled" if split == "pretrain" else split)
+        pixels, labels = source.data, source.labels
+    else:
+        source = _ARCHIVES[name](data_root, train=split != "test")
+        pixels, labels = source.data.transpose(0, 3, 1, 2), source.targets
+    pixels = torch.from_numpy(np.ascontiguousarray(pixels))
+    return Images(pixels, torch.from_numpy(np.array(labels, dtype=np.int64)))
+
+
+def _checksums(name: str) -> dict[str, str]:
+    """The MD5 of each file, as torchvision has them."""
+    source = _ARCHIVES[name]
+    checksums = dict(source.train_list + source.test_list)
+    if name != "STL10":
+        checksums[source.meta["filename"]] = source.meta["md5"]
+    return checksums
+
+
+def _verify_checksums(name: str, folder: Path) -> None:
+    remedy = _remedy(name, folder)
+    for part, checksum in _checksums(name).items():
+        if not (folder / part).is_file():
+            raise UserError(f"{folder}: expected {part}, found {_content(folder)}; {remedy}")
+        if not check_integrity(folder / part, checksum):
+            raise UserError(f"{folder / part}: its MD5 is not {checksum}; {remedy}")
+
+
+# Sets of single image files: TinyImageNet and the ImageNets
+
+
+def _tiny_imagenet(data_root: Path, part: Part, allow_missing: bool) -> Images:
+    """All images of a part, decoded once by one process and kept in a file beside them.
+
+    That file also has the fingerprint of what it was made from, and the names of damaged images.
+    """
+    name = "TinyImageNet"
+    folder = _folder(name, data_root)
+    files, labels = _listing(name, folder, part)
+    _check_count(name, folder, part, len(files), allow_missing)
+    source = fingerprint(name, data_root)
+    kept = folder / f"decoded-{part}.npz"
+    found = _read_decoded(kept, source)
+    if found is None:
+        try:
+            with FileLock(folder / ".decoding.lock"):
+                found = _read_decoded(kept, source)
+                if found is None:
+                    found = _decoded(folder, files, labels, describe(name).size)
+                    _keep_decoded(kept, source, *found)
+        except OSError as error:
+            raise UserError(f"{kept}: cannot store the decoded images: {error}") from error
+    images, damaged = found
+    if damaged:
+        _leave_out(name, folder, damaged, allow_missing)
+    return images
+
+
+def _decoded(
+    folder: Path, files: Sequence[Path], labels: Sequence[int], size: int
+) -> tuple[Images, list[str]]:
+    """The images that can be decoded, and the names of the others."""
+    pixels = np.empty((len(files), 3, size, size), dtype=np.uint8)
+    intact = np.zeros(len(files), dtype=bool)
+    for position, file in enumerate(files):
+        with contextlib.suppress(UserError):
+            image = _decode(file)
+            if image.size == (size, size):
+                pixels[position] = np.asarray(image).transpose(2, 0, 1)
+                intact[position] = True
+    images = Images(torch.from_numpy(pixels[intact]), torch.from_numpy(np.array(labels)[intact]))
+    return images, [_name(folder, files[position]) for position in np.flatnonzero(~intact).tolist()]
+
+
+def _keep_decoded(kept: Path, source: str, images: Images, damaged: list[str]) -> None:
+    with replacing(kept) as part, part.open("wb") as stream:
+        np.savez(
+            stream,
+            source=np.array(source),
+            damaged=np.array(damaged, dtype=str),
+            pixels=images.pixels.numpy(),
+            labels=images.labels.numpy(),
+        )
+
+
+def _read_decoded(kept: Path, source: str) -> tuple[Images, list[str]] | None:
+    """What was kept, if it was made from ``source``."""
+    if not kept.exists():
+        return None
+    try:
+        with np.load(kept) as content:
+            if str(content["source"]) != source:
+                return None
+            pixels, labels = (torch.from_numpy(content[key]) for key in ("pixels", "labels"))
+            return Images(pixels, labels), content["damaged"].tolist()
+    # A damaged archive can raise anything.
+    except Exception as error:
+        raise UserError(f"{kept}: damaged, delete it and run again") from error
+
+
+def _imagenet(name: str, data_root: Path, part: Part, allow_missing: bool) -> ImageFiles:
+    """The files of a part, without those that :func:`fetch` found damaged."""
+    folder = _folder(name, data_root)
+    files, labels = _listing(name, folder, part)
+    _check_count(name, folder, part, len(files), allow_missing)
+    known = {folder / damaged for damaged in _verdict(name, data_root)[1:]}
+    images = ImageFiles(tuple(files), torch.tensor(labels))
+    damaged = [_name(folder, file) for file in files if file in known]
+    if not damaged:
+        return images
+    _leave_out(name, folder, damaged, allow_missing)
+    intact = [position for position, file in enumerate(files) if file not in known]
+    return images.subset(torch.tensor(intact))
+
+
+def _decode_all(name: str, data_root: Path) -> None:
+    """Decode all images of an ImageNet, unless that was done, and note the damaged ones."""
+    source = fingerprint(name, data_root)
+    if _verdict(name, data_root) == [source]:
+        return
+    folder = _folder(name, data_root)
+    files = _raw_files(name, folder)
+    with ThreadPool() as pool:  # Pillow decodes without Python's lock
+        intact = pool.imap(_is_intact, files, chunksize=64)
+        damaged = [
+            _name(folder, file) for file, fine in zip(files, intact, strict=True) if not fine
+        ]
+    verdict = _verdict_file(name, data_root)
+    try:
+        write_atomically(verdict, "\n".join([source, *damaged]) + "\n")
+    except OSError as error:
+        raise UserError(f"{verdict}: cannot store which images are damaged: {error}") from error
+
+
+def _verdict(name: str, data_root: Path) -> list[str]:
+    """The fingerprint of the ImageNet whose images were all decoded, and the damaged ones."""
+    file = _verdict_file(name, data_root)
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def _verdict_file(name: str, data_root: Path) -> Path:
+    return data_root / f"{name}-decoded.txt"  # the folder of the images is often not ours
+
+
+def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[int]]:
+    """The files of a part and their classes, numbered in the order of the names."""
+    classes = {wnid: label for label, wnid in enumerate(_classes(name, folder))}
+    if name == "TinyImageNet" and part == "test":
+        return _annotated(name, folder / "val", classes)
+    place = folder / ("val" if part == "test" else "train")
+    for wnid in classes:
+        if not (place / wnid).is_dir():
+            raise _wrong_layout(name, place, f"a folder {wnid}")
+    found = make_dataset(str(place), classes, IMG_EXTENSIONS, allow_empty=True)
+    return [Path(file) for file, _ in found], [label for _, label in found]
+
+
+def _classes(name: str, folder: Path) -> list[str]:
+    if name == "ImageNet100":
+        return _IMAGENET100.read_text().split()
+    found = (path.name for path in (folder / "train").glob("n*") if path.is_dir())
+    classes = sorted(wnid for wnid in found if re.fullmatch(r"n\d{8}", wnid))
+    if len(classes) != (expected := describe(name).classes):
+        what = f"{expected} folders named like n01440764 ({len(classes)} are there)"
+        raise _wrong_layout(name, folder / "train", what)
+    return classes
+
+
+def _annotated(name: str, place: Path, classes: dict[str, int]) -> tuple[list[Path], list[int]]:
+    """The validation images of TinyImageNet as its annotations list them, there or not."""
+    annotations = place / "val_annotations.txt"
+    for path in (annotations, place / "images"):
+        if not path.exists():
+            raise _wrong_layout(name, place, path.name)
+    files, labels = [], []
+    lines = annotations.read_text(errors="replace").splitlines()
+    for number, line in enumerate(lines, start=1):
+        file, _, rest = line.partition("\t")
+        wnid = rest.partition("\t")[0]
+        if wnid not in classes:
+            text = f"{wnid!r} is no class of {place.parent / 'train'}"
+            raise UserError(f"{annotations}, line {number}: {text}; {_remedy(name, place.parent)}")
+        files.append(place / "images" / file)
+        labels.append(classes[wnid])
+    return files, labels
+
+
+def _check_count(name: str, folder: Path, part: Part, found: int, allow_missing: bool) -> None:
+    expected: int = getattr(describe(name), part)
+    place = folder / ("val" if part == "test" else "train")
+    if found > expected or not found:
+        raise UserError(f"{place}: {found} images, {name} has {expected}; {_remedy(name, folder)}")
+    if found < expected:
+        fault = f"{place}: {expected - found} of {expected} images missing"
+        _tolerate(name, fault, allow_missing)
+
+
+def _leave_out(name: str, folder: Path, damaged: list[str], allow_missing: bool) -> None:
+    more = f" and {len(damaged) - 5} more" if len(damaged) > 5 else ""
+    fault = f"{folder}: {len(damaged)} images damaged or missing: {', '.join(damaged[:5])}{more}"
+    _tolerate(name, fault, allow_missing)
+
+
+def _tolerate(name: str, fault: str, allow_missing: bool) -> None:
+    if not allow_missing:
+        remedy = f"restore them and run: {_command(name)}, or go on without: --allow-missing"
+        raise UserError(f"{fault}; {remedy}")
+    warnings.warn(f"{fault}; going on without them", stacklevel=2)
+
+
+def _wrong_layout(name: str, place: Path, expected: str) -> UserError:
+    remedy = _remedy(name, place.parent)
+    return UserError(f"{place}: expected {expected}, found {_content(place)}; {remedy}")
+
+
+# What all sets need
+
+
+def _download(name: str, data_root: Path) -> None:
+    folder = data_root / describe(name).folder
+    if folder.name == "imagenet":
+        raise UserError(
+            f"{name} cannot be downloaded freely: get ILSVRC 2012 from image-net.org and unpack it "
+            f"to {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
+        )
+    try:
+        if name in _ARCHIVES:
+            source = _ARCHIVES[name]
+            download_and_extract_archive(source.url, data_root, md5=source.tgz_md5)
+        else:
+            download_and_extract_archive(_TINY_IMAGENET_URL, data_root, md5=_TINY_IMAGENET_MD5)
+    # What a download raises depends on the transport and on the archive.
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name}: download failed: {reason}") from error
+
+
+def _folder(name: str, data_root: Path) -> Path:
+    folder = data_root / describe(name).folder
+    if not folder.is_dir():
+        raise MissingData(name, folder, _command(name))
+    return folder
+
+
+def _raw_files(name: str, folder: Path) -> list[Path]:
+    """All files of a dataset that are read; missing ones among them where their names are known."""
+    if name in _ARCHIVES:
+        return [folder / part for part in _checksums(name)]
+    files = _listing(name, folder, "train")[0] + _listing(name, folder, "test")[0]
+    return [*files, folder / "val" / "val_annotations.txt"] if name == "TinyImageNet" else files
+
+
+def _state(file: Path) -> str:
+    """What changes when a file does."""
+    try:
+        status = file.stat()
+    except OSError:
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _digest(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _name(folder: Path, file: Path) -> str:
+    return file.relative_to(folder).as_posix()
+
+
+def _content(folder: Path) -> str:
+    """The first names in a folder, for messages."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "") or "nothing"
+
+
+def _remedy(name: str, folder: Path) -> str:
+    if folder.name == "imagenet":
+        return f"{name} belongs in {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
+    return f"delete {folder} and run: {_command(name)}"
+
+
+def _command(name: str) -> str:
+    return f"./reproduce.sh data vision --dataset {name}"
+
+
+# Reading image files
+
+
+def _decode(file: Path) -> Image.Image:
+    """An image in three channels; :class:`UserError` where it is missing or damaged."""
+    try:
+        with Image.open(file) as image:
+            return image.convert("RGB")
+    # What Pillow raises depends on the damage.
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{file}: cannot be decoded ({reason})") from error
+
+
+def _is_intact(file: Path) -> bool:
+    try:
+        _decode(file)
+    except UserError:
+        return False
+    return True
+
+
+def _random_crops(
+    image: Image.Image,
+    sample: int,
+    policies: Sequence[Policy],
+    size: int,
+    seed: int,
+    epoch: int,
+    interpolation: Image.Resampling,
+) -> list[Image.Image]:
+    views = []
+    for view, policy in enumerate(policies):
+        drawn = parameters(policy, seed, epoch, np.array([sample]), view, image.height, image.width)
+        left, top = int(drawn.left[0]), int(drawn.top[0])
+        box = (left, top, left + int(drawn.width[0]), top + int(drawn.height[0]))
+        # Pillow's resize(box=...) would let the filter reach over the border of the box.
+        views.append(image.crop(box).resize((size, size), interpolation))
+    return views
+
+
+def _central_crop(image: Image.Image, sample: int, size: int, resized: int) -> list[Image.Image]:
+    return [center_crop(resize(image, [resized]), [size, size])]
+
+
+@dataclass(frozen=True)
+class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
+    """Batches of views: element (B,) positions is one (B, 3, S, S) tensor for each view."""
+
+    files: tuple[Path, ...]
+    crops: Callable[[Image.Image, int], list[Image.Image]]
+
+    def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:
+        try:
+            samples = [self.crops(_decode(self.files[i]), i) for i in batch.tolist()]
+        except UserError as error:
+            return error  # raised in a worker, it would come with the worker's traceback as text
+        views = (
+            np.stack([np.asarray(crop) for crop in view]) for view in zip(*samples, strict=True)
+        )
+        return tuple(torch.from_numpy(view).permute(0, 3, 1, 2).contiguous() for view in views)
+
+
+def _loaded(
+    images: ImageFiles,
+    crops: Callable[[Image.Image, int], list[Image.Image]],
+    batches: Iterable[np.ndarray],
+    workers: int,
+) -> Iterator[tuple[Tensor, ...]]:
+    loader = DataLoader(
+        _Batches(images.files, crops),
+        batch_size=None,
+        sampler=batches,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator(),  # else each pass would draw from the global one
+    )
+    for views in loader:
+        if isinstance(views, UserError):
+            raise views
+        yield views

@@ -1,0 +1,668 @@
+"""Evaluation of a frozen encoder: linear probes and nearest neighbours, named and versioned.
+
+Shapes: n training images, m test images, B images of a batch, S side in pixels, H features, C
+classes.
+
+Every accuracy is in percent and belongs to the last epoch of a probe; the best epoch on the test
+images is reported beside it and never enters a table. All random numbers (the classifier's start,
+the order of the batches, the augmentations) come from the seed alone, so that an evaluation does
+not depend on what ran before it.
+
+Test images whose side is not S are resized to 70/64 S and cropped at the centre, as ReSSL's
+program does to STL-10 (96 -> 70 -> 64); streamed ones as is usual on ImageNet (256 -> 224).
+"""
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize
+
+from shared.compat import make_torchvision_importable
+from shared.runs import Interrupted, Run
+from vision.augment import POLICIES, augment
+from vision.config import Config
+from vision.data import (
+    Dataset,
+    ImageFiles,
+    Images,
+    central_crops,
+    choose,
+    describe,
+    fingerprint,
+    load,
+    permutation,
+    stream,
+)
+
+make_torchvision_importable()
+
+from torchvision.transforms.v2.functional import (  # noqa: E402 (needs the line above)
+    center_crop,
+    resize,
+)
+
+# Gives the features (B, H) of each batch of an epoch, from the epoch's number, which is 0 at first,
+# and its batches, each the numbers (B,) of its images.
+Batches = Callable[[int, list[np.ndarray]], Iterable[Tensor]]
+
+BATCH = 256  # images that pass the frozen encoder at a time
+ENTRIES = 2**26  # of the matrix of cosines that nearest neighbours look at at a time: 256 MB
+RESIZED = 70 / 64  # side of the resized test image over that of its central crop; ReSSL's program
+
+
+@dataclass(frozen=True)
+class Probe:
+    """How a linear classifier is trained on frozen features.
+
+    Attributes:
+        optimiser: ``"sgd"`` or ``"adam"``.
+        learning_rate: at the start.
+        batch_size: B; the last batch of an epoch may be smaller.
+        epochs: passes over the training images.
+        momentum: of SGD.
+        nesterov: of SGD.
+        weight_decay: L2, on weights and biases.
+        schedule: ``"constant"``; ``"cosine"`` and ``"linear"`` fall to 0, step by step;
+            ``"epoch_cosine"`` once per epoch; ``"steps"`` multiplies by ``factor`` at the
+            milestones.
+        milestones: shares of the epochs.
+        factor: see ``schedule``.
+        deviation: standard deviation of the weights at the start, with biases 0; None: torch's
+            default for both.
+        policy: of ``vision.augment.POLICIES``, for the training images.
+    """
+
+    optimiser: Literal["sgd", "adam"]
+    learning_rate: float
+    batch_size: int
+    epochs: int
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    schedule: Literal["constant", "cosine", "epoch_cosine", "linear", "steps"] = "constant"
+    milestones: tuple[float, ...] = ()
+    factor: float = 1.0
+    deviation: float | None = None
+    policy: str = "crop_flip"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is measured: nearest neighbours at a temperature and, where there is one, a probe."""
+
+    temperature: float
+    probe: Probe | None = None
+
+    @property
+    def epochs(self) -> int:
+        """Of the probe; 0 without one."""
+        return 0 if self.probe is None else self.probe.epochs
+
+
+# Nearest neighbours: 0.5 is the temperature of the program of Robinson et al. 2021 (HCL), which
+# LMCL, CLLR and MMCL go back to; 0.1 is what programs around ReSSL use (MSVQ, lightly).
+PROTOCOLS: dict[str, Protocol] = {
+    # Rho et al. 2023: SGD with momentum 0.9, rate 1, cosine, 100 epochs, as the author of ReSSL
+    # advises; batch, Nesterov, no decay, start and augmentation are those of ReSSL's program.
+    "linear-sgd-v1": Protocol(
+        temperature=0.1,
+        probe=Probe(
+            optimiser="sgd",
+            learning_rate=1.0,
+            batch_size=256,
+            epochs=100,
+            momentum=0.9,
+            nesterov=True,
+            schedule="cosine",
+            deviation=0.01,
+        ),
+    ),
+    # linear.py of HCL's program, and of MMCL's for CIFAR-100
+    "linear-adam-v1": Protocol(
+        temperature=0.5,
+        probe=Probe(
+            optimiser="adam",
+            learning_rate=1e-3,
+            batch_size=512,
+            epochs=100,
+            weight_decay=1e-6,
+            policy="hcl",
+        ),
+    ),
+    # imagenet100_eval.yaml and models/ssl.py of MMCL's program; 100 epochs as in Shah et al. 2022
+    # (the program: 126 on ImageNet-100, 90 on ImageNet)
+    "linear-mmcl-imagenet-v1": Protocol(
+        temperature=0.5,
+        probe=Probe(
+            optimiser="sgd",
+            learning_rate=1.6,
+            batch_size=4096,
+            epochs=100,
+            momentum=0.9,
+            schedule="linear",
+            deviation=0.0,
+        ),
+    ),
+    # eval_moco_ins.py of CMC's program (Tian et al. 2020), with the rate that its notes advise for
+    # ImageNet-100
+    "linear-cmc-v1": Protocol(
+        temperature=0.5,
+        probe=Probe(
+            optimiser="sgd",
+            learning_rate=10.0,
+            batch_size=256,
+            epochs=60,
+            momentum=0.9,
+            schedule="steps",
+            milestones=(30 / 60, 40 / 60, 50 / 60),
+            factor=0.2,
+            deviation=0.01,
+            policy="cmc",
+        ),
+    ),
+    # main_lincls.py of MoCo v3's program (Chen et al. 2021): rate 0.1 * batch / 256
+    "linear-mocov3-v1": Protocol(
+        temperature=0.1,
+        probe=Probe(
+            optimiser="sgd",
+            learning_rate=0.4,
+            batch_size=1024,
+            epochs=90,
+            momentum=0.9,
+            schedule="epoch_cosine",
+            deviation=0.01,
+        ),
+    ),
+    # The program of SimCLR (Chen et al. 2020), "fine-tuning a linear head" on ImageNet: rate
+    # 0.1 * batch / 256
+    "linear-simclr-v1": Protocol(
+        temperature=0.1,
+        probe=Probe(
+            optimiser="sgd",
+            learning_rate=1.6,
+            batch_size=4096,
+            epochs=90,
+            momentum=0.9,
+            nesterov=True,
+            weight_decay=1e-6,
+            schedule="cosine",
+            deviation=0.0,
+        ),
+    ),
+    # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
+    "knn-200-v1": Protocol(temperature=0.5),
+}
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """A trained classifier and its accuracies on the test images.
+
+    top1, top5: (epochs,) float64 in percent, after each epoch; of fewer than 5 classes, ``top5``
+    counts all.
+    """
+
+    classifier: nn.Linear
+    top1: Tensor
+    top5: Tensor
+
+
+def evaluate(
+    config: Config,
+    encoder: nn.Module,
+    run: Run,
+    *,
+    project: Callable[[Tensor], Tensor] | None = None,
+) -> dict[str, object]:
+    """Score an encoder by the configuration's protocol, on its dataset or on ``evaluate_on``.
+
+    Keys of the result, all in percent: ``knn_top1``; with a probe ``linear_top1`` and, for more
+    than 5 classes, ``linear_top5``, both after the last epoch; ``linear_best_top1``, that of the
+    epoch that is best on the test images, for the record. The encoder is left as it was.
+
+    The training images are those of the labelled split, or ``config.images`` of them. Without
+    ``probe_augmentation`` the probe sees them as test images are seen. With
+    ``probe_batch_norm="train"`` the batch norms normalise each of the probe's batches by itself;
+    their running statistics, which the test images are normalised by, follow.
+
+    Args:
+        config: names data, sizes, statistics and protocol.
+        encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
+        run: knows where data lie, and is told of progress.
+        project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
+
+    Raises:
+        ValueError: an unknown protocol, or features that are not finite.
+        FloatingPointError: the probe diverged.
+        Interrupted: the run was told to stop; resumed, it evaluates from the start.
+    """
+    if config.protocol not in PROTOCOLS:
+        raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
+    protocol = PROTOCOLS[config.protocol]
+    name = config.evaluate_on or config.dataset
+    dataset = describe(name)
+    mean, std = statistics(config, dataset)
+    train, test = (
+        load(name, run.data_root, split, allow_missing=run.allow_missing)
+        for split in ("train", "test")
+    )
+    if name != config.dataset:
+        run.record_data(**{name: fingerprint(name, run.data_root)})
+    if config.images is not None:
+        train = choose(train, min(config.images, len(train)))
+    device = _device(encoder)
+    if isinstance(train, Images):
+        train = train.to(device)  # once, not in every epoch
+    labels, test_labels = train.labels.to(device), test.labels.to(device)
+
+    def embedded(images: Images | ImageFiles) -> Tensor:
+        features = embed(
+            encoder,
+            images,
+            config.test_size or config.image_size,
+            mean,
+            std,
+            precision=config.precision,
+            workers=run.workers,
+        )
+        return features if project is None else project(features)
+
+    probe = protocol.probe
+    if probe is not None and config.probe_epochs is not None:
+        probe = dataclasses.replace(probe, epochs=config.probe_epochs)
+
+    run.progress(0, 1 if probe is None else probe.epochs, config.protocol)
+    features, test_features = embedded(train), embedded(test)
+    metrics: dict[str, object] = {
+        "knn_top1": knn(
+            features,
+            labels,
+            test_features,
+            test_labels,
+            classes=dataset.classes,
+            temperature=protocol.temperature,
+        )
+    }
+    if probe is None:
+        return metrics
+
+    policy, epochs = probe.policy, probe.epochs
+    drifts = config.probe_batch_norm == "train"
+
+    def batches(epoch: int, chosen: list[np.ndarray]) -> Iterator[Tensor]:
+        encoder.train(drifts)
+        for views in _views(config, policy, train, epoch, chosen, device, run.workers):
+            features = _features(encoder, views, config.precision)
+            yield features if project is None else project(features)
+
+    def after_epoch(done: int) -> None:
+        run.progress(done, epochs, config.protocol)
+        if run.stopping:
+            raise Interrupted
+
+    with _left_as_it_was(encoder):
+        result = linear_probe(
+            batches if drifts or config.probe_augmentation else features,
+            labels,
+            test_features,
+            test_labels,
+            classes=dataset.classes,
+            probe=probe,
+            seed=config.seed,
+            test_again=(lambda: embedded(test)) if drifts else None,
+            after_epoch=after_epoch,
+        )
+    metrics["linear_top1"] = float(result.top1[-1])
+    if dataset.classes > 5:
+        metrics["linear_top5"] = float(result.top5[-1])
+    metrics["linear_best_top1"] = float(result.top1.max())
+    return metrics
+
+
+def statistics(config: Config, dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each colour that the input is normalised with.
+
+    Args:
+        config: its ``statistics`` name them.
+        dataset: whose own they are where the configuration names none.
+    """
+    if config.statistics == "none":
+        return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    if config.statistics is not None:
+        dataset = describe(config.statistics)
+    return dataset.mean, dataset.std
+
+
+def embed(
+    encoder: nn.Module,
+    images: Images | ImageFiles,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    *,
+    precision: Literal["bfloat16", "float32"] = "float32",
+    workers: int = 0,
+) -> Tensor:
+    """Features (n, H) float32 of images seen as test images, by the encoder in evaluation mode.
+
+    They lie on the encoder's device, wherever the images lie. The encoder's mode is restored.
+
+    Args:
+        encoder: (B, 3, S, S) -> (B, H).
+        images: n images in memory or on disk.
+        size: S; see the module for images of another side.
+        mean: per channel, on the scale from 0 to 1.
+        std: per channel.
+        precision: of the encoder's operations.
+        workers: processes that decode images on disk.
+
+    Raises:
+        ValueError: a feature is NaN or infinite.
+    """
+    device = _device(encoder)
+    pixels: Iterable[Tensor]
+    if isinstance(images, Images):
+        pixels = images.pixels.split(BATCH)
+    else:
+        pixels = central_crops(images, size, batch_size=BATCH, workers=workers)
+    was_training = encoder.training
+    encoder.eval()
+    features = torch.cat(
+        [
+            _features(encoder, as_test_images(batch.to(device), size, mean, std), precision)
+            for batch in pixels
+        ]
+    )
+    encoder.train(was_training)
+    if not torch.isfinite(features).all():
+        raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
+    return features
+
+
+def as_test_images(
+    pixels: Tensor, size: int, mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
+    """Test images (B, 3, S, S) float32, normalised, of pixels (B, 3, H, W) uint8.
+
+    Args:
+        pixels: on the device that is to do the work.
+        size: S; see the module for images of another side.
+        mean: per channel, on the scale from 0 to 1.
+        std: per channel.
+    """
+    images = pixels.float().div_(255)
+    if images.shape[-2:] != (size, size):
+        images = center_crop(resize(images, [round(size * RESIZED)]), [size, size])
+    for channel, (center, deviation) in enumerate(zip(mean, std, strict=True)):
+        images[:, channel].sub_(center).div_(deviation)
+    return images
+
+
+def linear_probe(
+    train: Tensor | Batches,
+    labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    *,
+    classes: int,
+    probe: Probe,
+    seed: int = 0,
+    test_again: Callable[[], Tensor] | None = None,
+    after_epoch: Callable[[int], None] | None = None,
+) -> ProbeResult:
+    """Train a linear classifier on features, and score it after each epoch.
+
+    Start and order are functions of the seed alone. Nothing waits for the device before the end.
+
+    Args:
+        train: (n, H) features, or what gives them batch by batch, see ``Batches``.
+        labels: (n,) int64.
+        test: (m, H) features.
+        test_labels: (m,) int64.
+        classes: C.
+        probe: how to train; that of a protocol is ``PROTOCOLS[name].probe``.
+        seed: of start and order.
+        test_again: gives the test features after each epoch anew, for an encoder that changes.
+        after_epoch: called with the number of epochs done.
+
+    Raises:
+        ValueError: no epoch to train.
+        FloatingPointError: the classifier's weights are no longer finite.
+    """
+    if probe.epochs < 1:
+        raise ValueError(f"a probe trains for at least 1 epoch; got {probe.epochs}")
+    classifier = _classifier(test.shape[1], classes, probe.deviation, seed).to(test.device)
+    optimiser = _optimiser(probe, classifier)
+    per_epoch = math.ceil(len(labels) / probe.batch_size)
+    step = 0
+    found = []
+    for epoch in range(probe.epochs):
+        order = torch.from_numpy(permutation(len(labels), seed, epoch))
+        index = order.to(labels.device).split(probe.batch_size)
+        if isinstance(train, Tensor):
+            features: Iterable[Tensor] = (train.index_select(0, batch) for batch in index)
+        else:
+            features = train(epoch, [batch.numpy() for batch in order.split(probe.batch_size)])
+        for batch, inputs in zip(index, features, strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(probe, step, per_epoch)
+            loss = cross_entropy(classifier(inputs), labels[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            step += 1
+        if test_again is not None:
+            test = test_again()
+        with torch.no_grad():
+            best = classifier(test).topk(min(5, classes)).indices == test_labels[:, None]
+            found.append(torch.stack([best[:, 0].sum(), best.any(1).sum()]))
+        if after_epoch is not None:
+            after_epoch(epoch + 1)
+    if not all(torch.isfinite(parameter).all() for parameter in classifier.parameters()):
+        raise FloatingPointError(f"the probe diverged at a learning rate of {probe.learning_rate}")
+    top1, top5 = 100 * torch.stack(found, dim=1).cpu().double() / len(test_labels)
+    return ProbeResult(classifier, top1, top5)
+
+
+def learning_rate(probe: Probe, step: int, per_epoch: int) -> float:
+    """The rate of a step, counted from 0, where an epoch has ``per_epoch`` steps."""
+    done = step / (probe.epochs * per_epoch)
+    epochs_done = step // per_epoch / probe.epochs
+    match probe.schedule:
+        case "constant":
+            return probe.learning_rate
+        case "cosine":
+            return probe.learning_rate * (1 + math.cos(math.pi * done)) / 2
+        case "epoch_cosine":
+            return probe.learning_rate * (1 + math.cos(math.pi * epochs_done)) / 2
+        case "linear":
+            return probe.learning_rate * (1 - done)
+        case "steps":
+            passed = sum(epochs_done >= milestone for milestone in probe.milestones)
+            return float(probe.learning_rate * probe.factor**passed)
+
+
+def knn(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    test_labels: Tensor,
+    *,
+    classes: int,
+    temperature: float,
+    neighbours: int = 200,
+) -> float:
+    """Accuracy in percent of :func:`knn_predictions` for labels (m,) of the test features."""
+    predicted = knn_predictions(
+        train, labels, test, classes=classes, temperature=temperature, neighbours=neighbours
+    )
+    return 100 * int((predicted == test_labels).sum()) / len(test_labels)
+
+
+def knn_predictions(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    *,
+    classes: int,
+    temperature: float,
+    neighbours: int = 200,
+) -> Tensor:
+    """The class (m,) int64 of each test feature, by a vote of its nearest neighbours.
+
+    A neighbour's vote is ``exp(cos / temperature)``.
+
+    Args:
+        train: (n, H) features.
+        labels: (n,) int64.
+        test: (m, H) features.
+        classes: C.
+        temperature: positive.
+        neighbours: that vote; all of them where n is smaller.
+
+    Raises:
+        ValueError: a temperature or number of neighbours that is not positive.
+
+    Source: Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
+    Discrimination", Section 3.4.
+    """
+    if temperature <= 0 or neighbours < 1:
+        raise ValueError(
+            f"temperature and neighbours are positive; got {temperature} and {neighbours}"
+        )
+    train, test = normalize(train), normalize(test)
+    predicted = []
+    for block in test.split(max(1, ENTRIES // len(train))):
+        cosines, index = (block @ train.T).topk(min(neighbours, len(train)))
+        # Relative to the nearest neighbour: nothing overflows however small the temperature.
+        votes = ((cosines - cosines[:, :1]) / temperature).exp()
+        scores = votes.new_zeros(len(block), classes).scatter_add_(1, labels[index], votes)
+        predicted.append(scores.argmax(1))
+    return torch.cat(predicted)
+
+
+def kmeans_accuracy(
+    points: np.ndarray, labels: np.ndarray, clusters: int, seed: int, restarts: int
+) -> float:
+    """Accuracy in percent of K-means, each cluster standing for the class that fits best overall.
+
+    Args:
+        points: (n, H).
+        labels: (n,) classes from 0 to ``clusters`` - 1.
+        clusters: number of clusters and of classes.
+        seed: of the starts.
+        restarts: the tightest of so many clusterings counts.
+    """
+    with threadpool_limits(1):  # sums, and so the result, depend on the number of threads
+        found = KMeans(clusters, n_init=restarts, random_state=seed).fit_predict(points)
+    together = np.zeros((clusters, clusters), dtype=np.int64)
+    np.add.at(together, (found, labels), 1)
+    return 100 * float(together[linear_sum_assignment(together, maximize=True)].sum()) / len(points)
+
+
+def _views(
+    config: Config,
+    policy: str,
+    images: Images | ImageFiles,
+    epoch: int,
+    chosen: list[np.ndarray],
+    device: torch.device,
+    workers: int,
+) -> Iterator[Tensor]:
+    """A probe's training images, (B, 3, S, S) for each batch, augmented if they are to be."""
+    mean, std = statistics(config, describe(config.evaluate_on or config.dataset))
+    drawn = POLICIES[policy]
+    size = config.image_size if config.probe_augmentation else config.test_size or config.image_size
+    pixels: Iterable[Tensor]
+    if isinstance(images, Images):
+        resident = images.pixels.to(device)
+        pixels = (resident[torch.from_numpy(samples).to(device)] for samples in chosen)
+    elif config.probe_augmentation:
+        crops = stream(images, chosen, [drawn], size, config.seed, epoch, workers)
+        pixels = (crop for (crop,) in crops)
+        drawn = dataclasses.replace(drawn, scale=None)
+    else:
+        ordered = images.subset(torch.from_numpy(np.concatenate(chosen)))
+        pixels = central_crops(ordered, size, batch_size=len(chosen[0]), workers=workers)
+    for samples, batch in zip(chosen, pixels, strict=True):
+        batch = batch.to(device, non_blocking=True)
+        if config.probe_augmentation:
+            yield augment(
+                batch,
+                drawn,
+                size,
+                seed=config.seed,
+                epoch=epoch,
+                samples=samples,
+                view=0,
+                mean=mean,
+                std=std,
+            )
+        else:
+            yield as_test_images(batch, size, mean, std)
+
+
+@torch.no_grad()
+def _features(encoder: nn.Module, views: Tensor, precision: str) -> Tensor:
+    """Features (B, H) float32 of views (B, 3, S, S), in the encoder's mode."""
+    views = views.contiguous(memory_format=torch.channels_last)
+    # In training mode the batch norms must see the batch as a whole.
+    parts = (views,) if encoder.training else views.split(BATCH)
+    with torch.autocast(views.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        return torch.cat([encoder(part) for part in parts]).float()
+
+
+@contextlib.contextmanager
+def _left_as_it_was(encoder: nn.Module) -> Iterator[None]:
+    """Restore an encoder's mode and its batch norms' statistics at the end."""
+    was_training = encoder.training
+    buffers = [(buffer, buffer.clone()) for buffer in encoder.buffers()]
+    try:
+        yield
+    finally:
+        encoder.train(was_training)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+
+
+def _classifier(features: int, classes: int, deviation: float | None, seed: int) -> nn.Linear:
+    """A linear layer as a probe starts it, with a generator of its own."""
+    generator = torch.Generator().manual_seed(seed)
+    layer = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
+    with torch.no_grad():
+        if deviation is None:
+            bound = 1 / math.sqrt(features)  # nn.Linear's own start
+            layer.weight.uniform_(-bound, bound, generator=generator)
+            layer.bias.uniform_(-bound, bound, generator=generator)
+        else:
+            layer.weight.normal_(0, deviation, generator=generator)
+            layer.bias.zero_()
+    return layer
+
+
+def _optimiser(probe: Probe, classifier: nn.Linear) -> torch.optim.Optimizer:
+    if probe.optimiser == "adam":
+        return torch.optim.Adam(
+            classifier.parameters(), probe.learning_rate, weight_decay=probe.weight_decay
+        )
+    return torch.optim.SGD(
+        classifier.parameters(),
+        probe.learning_rate,
+        momentum=probe.momentum,
+        nesterov=probe.nesterov,
+        weight_decay=probe.weight_decay,
+    )
+
+
+def _device(encoder: nn.Module) -> torch.device:
+    return next(encoder.parameters()).device

@@ -1,0 +1,297 @@
+"""Trained encoders as files that others can read: safetensors with torchvision's names.
+
+Shapes: S side in pixels, H features of the backbone.
+
+A file carries a SHA-256 over everything in it, and the features of a fixed input: the first says
+that the file is as it was written, the second that this code and this torchvision still build the
+network that was trained.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from shared.errors import UserError
+from shared.runs import Record, read_record, replacing, write_atomically
+from shared.tables import canonical_json
+from vision.config import Config
+from vision.data import describe
+from vision.encoder import WIDTH, encoder
+from vision.evaluate import statistics
+
+FILE = "encoder.safetensors"
+PROBE_SIDE = 32  # pixels of the fixed input
+PROBE_GROUPS = 16  # sums over as many groups of features are kept
+TOLERANCE = 1e-2  # of the features' norm, for other hardware; another network differs by about 1
+
+# Names of the datasets on the Hugging Face hub; others go by their own name.
+HUB = {"CIFAR10": "uoft-cs/cifar10", "CIFAR100": "uoft-cs/cifar100", "ImageNet": "imagenet-1k"}
+TIERS = {
+    "paper": "Trained in the paper's setting (tier `paper`).",
+    "short": "Trained on a smaller budget than the paper's (tier `short`): its numbers cannot "
+    "stand beside published ones.",
+    "own": "Trained outside the tables (tier `own`): its numbers cannot stand beside published "
+    "ones.",
+}
+
+
+def save_encoder(encoder: nn.Module, file: Path, *, config: Config) -> None:
+    """Write the encoder's state, with what is needed to rebuild and to check it.
+
+    Args:
+        encoder: of ``vision.encoder.encoder(config.backbone, config.stem)``, on any device.
+        file: where to; replaced in one move.
+        config: of the run that trained it.
+
+    Raises:
+        ValueError: a module with other parameters than the configuration's backbone has.
+    """
+    state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
+    try:
+        network = _rebuild(config.backbone, config.stem, state)
+    except RuntimeError as error:
+        raise ValueError(f"this module is no {config.backbone} as built here: {error}") from error
+    mean, std = statistics(config, describe(config.dataset))
+    metadata = {
+        "format": "pt",
+        "backbone": config.backbone,
+        "stem": config.stem,
+        "dim": str(WIDTH[config.backbone]),
+        "image_size": str(config.image_size),
+        "mean": json.dumps(mean),
+        "std": json.dumps(std),
+        "features": json.dumps(_probe(network).tolist()),
+    }
+    metadata["sha256"] = _digest(state, metadata)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as part:
+        save_file(state, part, metadata)
+
+
+def load_encoder(path: Path) -> nn.Module:
+    """The encoder of a file, on the CPU, in eval mode: (B, 3, S, S) -> (B, H).
+
+    Args:
+        path: the file, or a folder that holds ``encoder.safetensors``.
+
+    Raises:
+        UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
+    """
+    file = path / FILE if path.is_dir() else path
+    metadata, state = _read(file)
+    try:
+        network = _rebuild(metadata["backbone"], metadata["stem"], state)
+        stored = torch.tensor(json.loads(metadata["features"]), dtype=torch.float64)
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise _damaged(file, str(error)) from error
+    difference = torch.linalg.vector_norm(_probe(network) - stored)
+    if not difference <= TOLERANCE * torch.linalg.vector_norm(stored):
+        raise UserError(
+            f"{file}: its features are not those stored when it was written; use the version of "
+            f"this project and of torchvision that wrote it"
+        )
+    return network
+
+
+def write(folder: Path, target: Path) -> Path:
+    """Put a finished run's encoder and a model card into ``target``, a folder, and return it.
+
+    Args:
+        folder: of the run.
+        target: made if it is not there; its ``encoder.safetensors`` and ``README.md`` are replaced.
+
+    Raises:
+        UserError: a run that is not finished or has no encoder, or a damaged file.
+    """
+    record = read_record(folder, folder.name)
+    if record is None:
+        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+    if record.result["tier"] == "smoke":
+        raise UserError(f"{folder}: a smoke run keeps no encoder; export one of another tier")
+    if "backbone" not in record.config:
+        raise UserError(f"{folder}: this run trains no image encoder; export one that does")
+    source = folder / FILE
+    load_encoder(source)
+    target.mkdir(parents=True, exist_ok=True)
+    with replacing(target / FILE) as part:
+        shutil.copyfile(source, part)
+    metadata, _ = _read(target / FILE)
+    write_atomically(target / "README.md", _card(record, metadata))
+    return target
+
+
+def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a file whose SHA-256 is right."""
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; give an exported folder or its {FILE}")
+    try:
+        with safe_open(file, framework="pt") as stream:
+            metadata: dict[str, str] = stream.metadata() or {}
+            state = {name: stream.get_tensor(name) for name in stream.keys()}
+    except SafetensorError as error:
+        raise _damaged(file, str(error)) from error
+    if "sha256" not in metadata:
+        raise UserError(f"{file}: not written by this project (no fingerprint); export a run of it")
+    if metadata["sha256"] != _digest(state, metadata):
+        raise _damaged(file, "its SHA-256 is not the one written into it")
+    return metadata, state
+
+
+def _damaged(file: Path, reason: str) -> UserError:
+    reason = " ".join(reason.split())
+    return UserError(f"{file}: damaged or edited ({reason}); copy or export it again")
+
+
+def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """SHA-256 over the metadata without itself, and every tensor's name, type, shape and bytes."""
+    rest = {name: text for name, text in metadata.items() if name != "sha256"}
+    digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name in sorted(state):
+        tensor = state[name]
+        digest.update(f"\0{name} {tensor.dtype} {tuple(tensor.shape)}\0".encode())
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _rebuild(backbone: Any, stem: Any, state: Mapping[str, Tensor]) -> nn.Module:
+    """The encoder with this state, in eval mode.
+
+    Raises:
+        RuntimeError: keys or shapes that are not those of the network.
+    """
+    # On "meta" nothing is drawn: building a network must not move the run's random numbers.
+    with torch.device("meta"):
+        network = encoder(backbone, stem)
+    network = network.to_empty(device="cpu")
+    network.load_state_dict(state, strict=True)
+    return network.eval()
+
+
+@torch.no_grad()
+def _probe(network: nn.Module) -> Tensor:
+    """Sums (PROBE_GROUPS,) over groups of the features of a fixed input."""
+    count = 3 * PROBE_SIDE**2
+    # Waves of a length that shares no factor with a row: every position is different.
+    images = torch.sin(0.37 * torch.arange(count, dtype=torch.float64)).float()
+    features: Tensor = network(images.view(1, 3, PROBE_SIDE, PROBE_SIDE))
+    return features.double().view(PROBE_GROUPS, -1).sum(1)
+
+
+def _card(record: Record, metadata: Mapping[str, str]) -> str:
+    """The model card, as the Hugging Face hub reads it."""
+    config, result, environment = record.config, record.result, record.environment
+    loss = config["objective"]["loss"]["function"]
+    evaluated = config["evaluate_on"] or config["dataset"]
+    metrics = {
+        name: value for name, value in result["metrics"].items() if isinstance(value, int | float)
+    }
+    name = f"{config['method']}-{loss}-{config['backbone']}-{config['dataset']}".lower()
+    front = {
+        "license": "mit",
+        "library_name": "pytorch",
+        "pipeline_tag": "image-feature-extraction",
+        "tags": ["contrastive-learning", "self-supervised-learning", config["method"], loss],
+        "datasets": [HUB.get(config["dataset"], config["dataset"])],
+        "model-index": [
+            {
+                "name": name,
+                "results": [
+                    {
+                        "task": {"type": "image-classification"},
+                        "dataset": {"type": HUB.get(evaluated, evaluated), "name": evaluated},
+                        "metrics": [
+                            {"type": "accuracy", "name": name, "value": value}
+                            for name, value in metrics.items()
+                        ],
+                    }
+                ],
+            }
+        ],
+    }
+    # JSON values are YAML, too.
+    header = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())
+    hashes = "\n".join(f"- {name}: SHA-256 `{h}`" for name, h in environment["data"].items())
+    rows = "\n".join(f"| {name} | {value:.2f} |" for name, value in metrics.items())
+    dirty = ", with uncommitted changes" if environment["dirty"] else ""
+    projection = (
+        "\nThe metrics are those of features under the low-rank projection that was trained beside "
+        "the encoder; the projection is not part of this file.\n"
+        if config["objective"]["projection"]
+        else ""
+    )
+    return f"""---
+{header}
+---
+
+# {name}
+
+A {config["backbone"]} trained without labels on {config["dataset"]}: {config["method"]} with the
+loss `{loss}`, {config["epochs"]} epochs, batches of {config["batch_size"]}, seed {config["seed"]}.
+{TIERS[result["tier"]]}
+
+- Input: RGB in [0, 1], normalised with mean {metadata["mean"]} and deviation {metadata["std"]};
+  trained on crops of {metadata["image_size"]} pixels.
+- Output: {metadata["dim"]} features, the average pool of the last block.
+- Code: commit `{environment["commit"]}`{dirty}.
+- Command: `{environment["command"]}`
+
+## Data
+
+{hashes}
+
+## Results
+
+Protocol `{result["protocol"]}` on {evaluated}, tier `{result["tier"]}`, last epoch; accuracies in
+percent.
+
+| metric | value |
+|:--|--:|
+{rows}
+{projection}
+## How to load
+
+```python
+from pathlib import Path
+from vision.export import load_encoder
+
+encoder = load_encoder(Path("{FILE}"))
+```
+
+{_torchvision_lines(config["backbone"], config["stem"])}
+
+## Intended use and limits
+
+Features for research on contrastive learning: linear probes, nearest neighbours, comparison of
+losses. One seed of one configuration, evaluated on {evaluated} alone; nothing is known of its
+features on other images, and it has been checked neither for bias nor for fitness in any decision
+about people.
+
+## Licence
+
+MIT, as the code. The images it was trained on have terms of their own.
+
+## Configuration
+
+```json
+{canonical_json(config)}```
+"""
+
+
+def _torchvision_lines(backbone: str, stem: str) -> str:
+    """How to load the file without this project."""
+    lines = ["import torch, torchvision", "from safetensors.torch import load_file", ""]
+    lines += [f"encoder = torchvision.models.{backbone}()", "encoder.fc = torch.nn.Identity()"]
+    if stem != "imagenet":
+        lines.append("encoder.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)")
+    if stem == "cifar":
+        lines.append("encoder.maxpool = torch.nn.Identity()")
+    lines += [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
+    return "\n".join(["or with torchvision alone:", "", "```python", *lines, "```"])

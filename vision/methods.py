@@ -1,0 +1,164 @@
+"""SimCLR, MoCo v2, MoCo v3 and BYOL: from two views of a batch to who is compared with whom.
+
+Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
+
+A method is a function ``(config, networks, first, second) -> (pairs, features)``: one ``Pairs`` for
+each direction, whose losses are averaged, and the backbone's features of the student's views, which
+CLLR's projection works on.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from shared import Pairs, alignment, max_margin, query_key, two_views
+from shared.pairs import unit_rows
+from vision.config import Config
+from vision.encoder import WIDTH, Teacher, encoder, head
+
+Compared = tuple[list[Pairs], list[Tensor]]
+
+
+class Networks(nn.Module):
+    """The encoder, its head, and what else the configuration's method has.
+
+    Args:
+        config: names backbone, stem, widths and method.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.dim = WIDTH[config.backbone]
+        self.encoder = encoder(config.backbone, config.stem)
+        self.head = head(
+            self.dim, config.head_hidden, config.head_output, output_norm=config.head_output_norm
+        )
+        self.predictor: nn.Module | None = None
+        if config.method in ("moco_v3", "byol"):
+            self.predictor = head(config.head_output, config.predictor_hidden, config.head_output)
+        self.teacher: Teacher | None = None
+        if config.method != "simclr":
+            self.teacher = Teacher(self.encoder, self.head)
+        self.queue: Tensor | None
+        queue = None
+        if config.method == "moco_v2":
+            queue = unit_rows(torch.randn(config.queue, config.head_output))
+        self.register_buffer("queue", queue)
+
+    def follow(self, momentum: float) -> None:
+        """Move the teacher, where there is one; ``momentum`` is the share of itself it keeps."""
+        if self.teacher is not None:
+            self.teacher.follow(self.encoder, self.head, momentum)
+
+    @torch.no_grad()
+    def remember(self, pairs: Pairs) -> None:
+        """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
+        if self.queue is None:
+            return
+        keys = pairs.candidate[: len(pairs.anchor)]
+        everything = torch.cat([unit_rows(keys.float()), self.queue])
+        self.queue.copy_(everything[: len(self.queue)])
+
+
+def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+    """Both views through one network, each in a pass of its own (batch norm sees one view)."""
+    features = [networks.encoder(view) for view in (first, second)]
+    x, z = (networks.head(feature) for feature in features)
+    match config.pairs:
+        case "both":
+            pairs = two_views(x, z)
+        case "both_views":
+            pairs = two_views(x, z, anchors="second")
+        case "first_view":
+            pairs = query_key(z, x)
+    return [pairs], features
+
+
+def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+    """Queries against the teacher's keys; the queue alone gives negatives (He et al. 2020)."""
+    feature = networks.encoder(first)
+    key = _teacher(networks)(second)
+    pairs = query_key(networks.head(feature), key, networks.queue, in_batch=False)
+    return [pairs], [feature]
+
+
+def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+    """Predicted queries against the teacher's keys of the batch (Chen et al. 2021), also BYOL's.
+
+    One direction, first to second view; with ``config.symmetric`` the other, too.
+    """
+    directions = [(first, second), (second, first)][: 2 if config.symmetric else 1]
+    pairs, features = [], []
+    for query_view, key_view in directions:
+        feature = networks.encoder(query_view)
+        query = _predictor(networks)(networks.head(feature))
+        pairs.append(query_key(query, _teacher(networks)(key_view)))
+        features.append(feature)
+    return pairs, features
+
+
+METHODS: dict[str, Callable[[Config, Networks, Tensor, Tensor], Compared]] = {
+    "simclr": simclr,
+    "moco_v2": moco_v2,
+    "moco_v3": moco_v3,
+    "byol": moco_v3,  # they differ in the loss alone
+}
+
+
+def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+    """The pairs of a batch, one for each direction, and the student's features.
+
+    Args:
+        config: names the method.
+        networks: made for the same configuration.
+        first: (B, 3, S, S), the student's view.
+        second: (B, 3, S, S), the teacher's view.
+    """
+    return METHODS[config.method](config, networks, first, second)
+
+
+def check(config: Config) -> None:
+    """Refuse a configuration that has no meaning.
+
+    Raises:
+        ValueError: with the reason, in one line.
+    """
+    function = config.objective.loss.function
+    if config.method not in METHODS:
+        raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
+    if config.method == "byol" and function is not alignment:
+        raise ValueError(
+            f"byol compares positives alone, {function.__name__} needs negatives; take the loss "
+            f"alignment, or method 'moco_v3'"
+        )
+    if config.method != "byol" and function is alignment:
+        raise ValueError(
+            f"alignment has no negatives and {config.method} nothing else against a collapse; "
+            f"take method 'byol'"
+        )
+    if config.pairs not in ("both", "both_views", "first_view"):
+        raise ValueError(f"pairs is 'both', 'both_views' or 'first_view'; got {config.pairs!r}")
+    if config.method != "simclr" and config.pairs != "both":
+        raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
+    if config.symmetric and config.method in ("simclr", "moco_v2"):
+        raise ValueError(f"{config.method} has no other direction; symmetric is for moco_v3, byol")
+    if config.gamma_schedule and function is not max_margin:
+        raise ValueError(f"gamma_schedule is the kernel's; {function.__name__} has no kernel")
+    if config.batch_size < 2:
+        raise ValueError(f"batch_size {config.batch_size}: a lone image has no negatives; take 2")
+    for name in ("epochs", "learning_rate", "weight_decay", "warmup_epochs"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} is at least 0; got {getattr(config, name)}")
+
+
+def _teacher(networks: Networks) -> Teacher:
+    if networks.teacher is None:
+        raise ValueError("these networks were made for a method without a teacher")
+    return networks.teacher
+
+
+def _predictor(networks: Networks) -> nn.Module:
+    if networks.predictor is None:
+        raise ValueError("these networks were made for a method without a predictor")
+    return networks.predictor

@@ -1,0 +1,393 @@
+"""LMCL's vision tables as data, and what they share with CLLR's and MMCL's.
+
+All three papers compare on CIFAR and STL-10 by the protocol of DCL's and HCL's programs (``HCL`` in
+vision.config), and two of them on ImageNet-100 by that of CMC's.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from shared import (
+    Objective,
+    Term,
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    term,
+)
+from shared.tables import Claim, Column, Row, Table, load_published
+from vision.config import CMC, HCL, Config
+from vision.toy import ToyConfig
+
+PUBLISHED = Path(__file__).parent / "published"
+REFERENCES = (
+    load_published(PUBLISHED / "references.toml", "dcl"),
+    load_published(PUBLISHED / "references.toml", "hcl"),
+)
+
+# As in DCL's and HCL's programs, to which the numbers of their STL-10 tables belong.
+SIMCLR = term(info_nce, temperature=0.5)
+DCL = term(debiased_nce, temperature=0.5, tau_plus=0.1)
+HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)
+# In CMC's framework, at its temperature. The class prior is that of one class in a hundred.
+CMC_DCL = term(debiased_nce, temperature=0.07, tau_plus=0.01)
+CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
+
+CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
+STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
+BATCHES = (32, 64, 128, 256, 512)
+
+SHORT: dict[str, Any] = {
+    "images": 4000,
+    "backbone": "resnet18",
+    "stem": "small",
+    "epochs": 10,
+    "batch_size": 128,
+    "probe_augmentation": False,
+}
+SEEDS: dict[Any, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,)}
+VARIES = "seed (initialisation, augmentations, order of batches)"
+
+HCL_NOTES = (
+    "Everything the paper leaves open is as in the programs of DCL and HCL: ResNet-50 with a 3x3 "
+    "first convolution and no pooling, head 2048-512-128, Adam at 1e-3, temperature 0.5.",
+    "STL-10 is pretrained on its training and unlabelled images in crops of 32 pixels and tested "
+    "at 96 pixels. Every dataset is normalised by CIFAR-10's statistics, as in these programs.",
+    "Linear probe: the backbone's batch norms stay in eval mode, where the programs leave them in "
+    "train mode and let their statistics drift; the last epoch counts, never the best.",
+    "No deviation is printed and no number of seeds; one seed here, more with --seeds.",
+)
+SHORT_NOTE = (
+    "Short tier: ResNet-18 with pooling after the first convolution, 4000 images, 10 epochs, a "
+    "probe without augmentation. It shows that the rows run and roughly how they compare."
+)
+CMC_NOTES = (
+    "CMC's framework here is its program for MoCo: one network on RGB, a queue of as many "
+    "negatives as the column says, 100 epochs in place of 240 with the milestones in proportion.",
+    "Top-1 and top-5 are two readings of one probe.",
+)
+NEEDS_IMAGENET = "needs ImageNet"
+
+# CMC's own rows put the luminance and the colours of an image through two networks.
+NEEDS_CMC = "needs CMC"
+NEEDS_SWAV = "needs SwAV"
+
+
+# Images that pretraining sees, and the gigabytes they take.
+SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
+
+
+def cost(dataset: str, epochs: int, batch_size: int) -> tuple[float, float]:
+    """Minutes on one CPU core and gigabytes of a cell with ResNet-50 at 32 pixels in bfloat16.
+
+    Scaled up from what was measured: 18 views a second, and 15 MB of saved activations for each
+    view of a batch.
+    """
+    images, gigabytes = SIZES[dataset]
+    return 2 * epochs * images / 18 / 60, 1.0 + 2 * batch_size * 0.015 + gigabytes
+
+
+def by_batch_size(epochs: int) -> tuple[Column, ...]:
+    """The columns of LMCL's and CLLR's Figure 4: two datasets, five batch sizes."""
+    return tuple(
+        Column(
+            f"{name}, {batch_size}",
+            {**changes, "batch_size": batch_size},
+            *cost(changes["dataset"], epochs, batch_size),
+        )
+        for name, changes in (("STL-10", STL10), ("CIFAR-10", CIFAR10))
+        for batch_size in BATCHES
+    )
+
+
+# Minutes: 100 epochs of 126,689 images, both views, at 6 views of 224 pixels a second.
+IMAGENET_100 = tuple(
+    Column(
+        f"n{queue}_{name}",
+        {"queue": queue},
+        minutes=70_000.0,
+        gigabytes=12.0,
+        metric=f"linear_{name}",
+        unavailable=NEEDS_IMAGENET,
+    )
+    for queue in (1024, 4096)
+    for name in ("top1", "top5")
+)
+
+
+def _with_penalty(
+    loss: Term, *, weight: float = 0.1, reduction: str = "anchor_sum"
+) -> dict[str, Any]:
+    # delta+ = 0.1, delta- = 0.5 and, unless a table varies it, lambda = 0.1: Section 5 of the paper
+    penalty = term(distance_polarization, weight=weight, lower=0.1, upper=0.5, reduction=reduction)
+    return {"objective": Objective(loss, (penalty,))}
+
+
+ANCHOR_SUM = (
+    "How Eq. 10 adds the pairs up is not determined: here over the pairs of an anchor, then the "
+    "mean over anchors; positives are left out."
+)
+MEAN = (
+    "Eq. 10 read as the mean over all negative pairs: the penalty is smaller by the number of an "
+    "anchor's negatives."
+)
+
+TOY_SILENT = (
+    "The paper prints neither similarity nor temperature, noise, batch or steps of this experiment."
+)
+# Whether points are scaled to unit length before they are compared.
+TOY_SIMILARITIES = (("inner product", False), ("normalised", True))
+TOY_REDUCTIONS = ("anchor_sum", "mean", "sum")
+
+
+def _toy_rows() -> tuple[Row, ...]:
+    rows = [Row("Euclidean space", {"objective": None}, published="Euclidean space")]
+    for similarity, normalised in TOY_SIMILARITIES:
+        rows.append(
+            Row(
+                f"Conventional CT, {similarity}",
+                {"objective": Objective(SIMCLR), "normalised": normalised},
+                published="Conventional CT",
+                deviation=f"{TOY_SILENT} Here: {similarity}.",
+            )
+        )
+    for reduction in TOY_REDUCTIONS:
+        for similarity, normalised in TOY_SIMILARITIES:
+            rows.append(
+                Row(
+                    f"LMCT, {reduction}, {similarity}",
+                    {**_with_penalty(SIMCLR, reduction=reduction), "normalised": normalised},
+                    published="LMCT (ours)",
+                    deviation=f"{TOY_SILENT} Here: {similarity}. How the penalty adds pairs up is "
+                    f"not determined either: reduction {reduction!r} of distance_polarization.",
+                )
+            )
+    return tuple(rows)
+
+
+TOY_COLUMNS = tuple(
+    Column(name, {"data": name}, minutes=0.1, gigabytes=0.4)
+    for name in ("three_bars", "nested_moons")
+)
+
+TABLE_1 = Table(
+    domain="vision",
+    paper="lmcl",
+    name="table-1",
+    title="K-means accuracy of a learned linear map of toy data",
+    section="Chen et al. 2021 (LMCL), Table 1",
+    metric="accuracy",
+    unit="%",
+    protocol="kmeans-hungarian-v1",
+    config=ToyConfig(),
+    rows=_toy_rows(),
+    columns=TOY_COLUMNS,
+    seeds={"paper": tuple(range(20)), "short": (0,), "smoke": (0,)},
+    published=load_published(PUBLISHED / "lmcl.toml", "table-1"),
+    claims=tuple(
+        Claim(
+            f"LMCT is better than conventional contrastive training on both (Table 1). Measured: "
+            f"{reduction}, {similarity}.",
+            better=f"LMCT, {reduction}, {similarity}",
+            than=f"Conventional CT, {similarity}",
+            columns=("three_bars", "nested_moons"),
+            tolerance=0.5,
+        )
+        for reduction in TOY_REDUCTIONS
+        for similarity, _ in TOY_SIMILARITIES
+    ),
+    varies="trial: the sample, the initialisation and the start of K-means",
+    notes=(
+        "Size, geometry and noise of the data are not printed. Those of vision.toy were set so "
+        "that K-means on the raw points comes near the printed row 'Euclidean space', and by no "
+        "other row.",
+        "The paper starts from P = 0, where the gradient vanishes, so that nothing would be "
+        "learned; P starts from a small multiple of the identity here.",
+    ),
+)
+
+TABLE_2 = Table(
+    domain="vision",
+    paper="lmcl",
+    name="table-2",
+    title="ImageNet-100, CMC's framework",
+    section="Chen et al. 2021 (LMCL), Table 2",
+    metric="linear_top1",
+    unit="%",
+    protocol="linear-cmc-v1",
+    config=Config(**CMC),
+    rows=(
+        Row("CMC", published="CMC", unavailable=NEEDS_CMC),
+        Row("SwAV", published="SwAV", unavailable=NEEDS_SWAV),
+        Row(
+            "DCL",
+            {"objective": Objective(CMC_DCL)},
+            published="DCL",
+            deviation="tau+ = 0.01 and temperature 0.07 are not printed.",
+        ),
+        Row(
+            "HCL",
+            {"objective": Objective(CMC_HARD)},
+            published="HCL",
+            deviation="tau+ = 0.01, beta = 1 and temperature 0.07 are not printed.",
+        ),
+        Row("LMCL(CMC+DP)", published="LMCL(CMC+DP)", unavailable=NEEDS_CMC),
+        Row(
+            "LMCL(DCL+DP)",
+            _with_penalty(CMC_DCL),
+            published="LMCL(DCL+DP)",
+            deviation=f"{ANCHOR_SUM} Numbers of DCL as in its row.",
+        ),
+        Row(
+            "LMCL(DCL+DP), mean",
+            _with_penalty(CMC_DCL, reduction="mean"),
+            published="LMCL(DCL+DP)",
+            deviation=MEAN,
+        ),
+        Row(
+            "LMCL(HCL+DP)",
+            _with_penalty(CMC_HARD),
+            published="LMCL(HCL+DP)",
+            deviation=f"{ANCHOR_SUM} Numbers of HCL as in its row.",
+        ),
+        Row(
+            "LMCL(HCL+DP), mean",
+            _with_penalty(CMC_HARD, reduction="mean"),
+            published="LMCL(HCL+DP)",
+            deviation=MEAN,
+        ),
+        Row("MoCo", deviation="Printed by no paper: InfoNCE in the framework of these rows."),
+        Row("MoCo + DP", _with_penalty(CMC["objective"].loss), deviation=ANCHOR_SUM),
+    ),
+    columns=IMAGENET_100,
+    seeds=SEEDS,
+    published=load_published(PUBLISHED / "lmcl.toml", "table-2"),
+    claims=(
+        Claim(
+            "The penalty improves CMC with 4096 negatives (text on Table 2).",
+            better="LMCL(CMC+DP)",
+            than="CMC",
+            columns=("n4096_top1",),
+            tolerance=0.5,
+        ),
+    ),
+    varies=VARIES,
+    notes=CMC_NOTES,
+)
+
+TEMPERATURES = {f"tau_{number}": number for number in (0.1, 0.2, 0.25, 0.3, 0.4)}
+TAU = (
+    "tau is never defined; taken as the temperature, which the paper's Eq. 1 lacks. The base, not "
+    "named either, is SimCLR."
+)
+
+
+def _sensitivity_row(weight: float, reduction: str) -> Row:
+    printed = f"lambda={weight:g}"
+    return Row(
+        printed if reduction == "anchor_sum" else f"{printed}, {reduction}",
+        published=printed,
+        deviation=f"{TAU} {ANCHOR_SUM if reduction == 'anchor_sum' else MEAN}",
+        in_columns={
+            label: _with_penalty(
+                term(info_nce, temperature=temperature), weight=weight, reduction=reduction
+            )
+            for label, temperature in TEMPERATURES.items()
+        },
+    )
+
+
+TABLE_3 = Table(
+    domain="vision",
+    paper="lmcl",
+    name="table-3",
+    title="STL-10, weight of the penalty and temperature",
+    section="Chen et al. 2021 (LMCL), Table 3",
+    metric="linear_top1",
+    unit="%",
+    protocol="linear-adam-v1",
+    config=Config(**{**HCL, **STL10, "epochs": 100}),
+    rows=(
+        Row(
+            "lambda=0",
+            deviation="Printed by no paper: SimCLR alone, from which the others are measured.",
+            in_columns={
+                label: {"objective": Objective(term(info_nce, temperature=temperature))}
+                for label, temperature in TEMPERATURES.items()
+            },
+        ),
+        *(
+            _sensitivity_row(weight, reduction)
+            for reduction in ("anchor_sum", "mean")
+            for weight in (0.01, 0.1, 0.5, 5.0)
+        ),
+    ),
+    columns=tuple(Column(label, {}, *cost("STL10", 100, 256)) for label in TEMPERATURES),
+    seeds=SEEDS,
+    published=load_published(PUBLISHED / "lmcl.toml", "table-3"),
+    short=SHORT,
+    varies=VARIES,
+    notes=(
+        "100 epochs, as Section 5.2 says; the printed numbers are as high as those of 400 epochs "
+        "in DCL's program.",
+        *HCL_NOTES,
+        SHORT_NOTE,
+    ),
+)
+
+FIGURE_4_COLUMNS = by_batch_size(epochs=100)
+
+
+def _figure_4_rows() -> tuple[Row, ...]:
+    bases = (("SimCLR", SIMCLR), ("DCL", DCL), ("HCL", HARD))
+    return (
+        *(Row(name, {"objective": Objective(loss)}) for name, loss in bases),
+        *(
+            Row(f"LMCL({name}+DP)", _with_penalty(loss), deviation=ANCHOR_SUM)
+            for name, loss in bases
+        ),
+        *(
+            Row(f"LMCL({name}+DP), mean", _with_penalty(loss, reduction="mean"), deviation=MEAN)
+            for name, loss in bases
+        ),
+    )
+
+
+FIGURE_4 = Table(
+    domain="vision",
+    paper="lmcl",
+    name="figure-4",
+    title="STL-10 and CIFAR-10, accuracy against batch size",
+    section="Chen et al. 2021 (LMCL), Figure 4",
+    metric="linear_top1",
+    unit="%",
+    protocol="linear-adam-v1",
+    config=Config(**{**HCL, "epochs": 100}),
+    rows=_figure_4_rows(),
+    columns=FIGURE_4_COLUMNS,
+    seeds=SEEDS,
+    published=load_published(PUBLISHED / "lmcl.toml", "figure-4"),
+    claims=tuple(
+        Claim(
+            f"The penalty improves SimCLR, by at least 2 points on STL-10 and 1 on CIFAR-10 (text "
+            f"on Figure 4). Measured: {better}.",
+            better=better,
+            than="SimCLR",
+            columns=tuple(column.label for column in FIGURE_4_COLUMNS),
+            tolerance=0.5,
+        )
+        for better in ("LMCL(SimCLR+DP)", "LMCL(SimCLR+DP), mean")
+    ),
+    short=SHORT,
+    varies=VARIES,
+    notes=(
+        "The axis, 'negative sample size', is read as the batch size B; it may also be the number "
+        "of negatives, 2B - 2.",
+        "tau+ = 0.1 of DCL and HCL and beta = 1 are their programs' defaults.",
+        *HCL_NOTES,
+        SHORT_NOTE,
+    ),
+)
+
+LMCL: tuple[Table, ...] = (TABLE_1, TABLE_2, TABLE_3, FIGURE_4)

@@ -1,0 +1,276 @@
+"""Contrastive pretraining on images and its evaluation: one readable loop.
+
+Shapes: n images of the training set, B of a batch, S side in pixels, H features of the backbone.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shared import Criterion
+from shared.errors import UserError
+from shared.runs import Run
+from vision.augment import POLICIES, augment
+from vision.config import Config
+from vision.data import (
+    ImageFiles,
+    Images,
+    choose,
+    describe,
+    fingerprint,
+    load,
+    permutation,
+    stream,
+)
+from vision.evaluate import evaluate, statistics
+from vision.export import save_encoder
+from vision.methods import Networks, check, compare
+from vision.toy import ToyConfig
+from vision.toy import run as run_toy
+
+SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
+
+
+def run(config: Config | ToyConfig, run: Run) -> dict[str, object]:
+    """Pretrain an encoder without labels, and evaluate it by the configuration's protocol.
+
+    Args:
+        config: what to do; a toy configuration goes to :func:`vision.toy.run`.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The metrics of the protocol, in percent.
+    """
+    if isinstance(config, ToyConfig):
+        return run_toy(config, run)
+    check(config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
+    images = choose(images, config.images)
+    run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+    per_epoch = len(images) // config.batch_size
+    if per_epoch == 0:
+        raise UserError(
+            f"batch_size {config.batch_size} is larger than the {len(images)} training images; "
+            f"lower it"
+        )
+
+    networks = Networks(config).to(device)
+    criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
+    optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
+    means = Means()
+    run.keep_checkpoint = False
+    first = run.track(networks=networks, criterion=criterion, optimiser=optimiser, means=means)
+    if config.compile:
+        networks.encoder.compile()
+
+    networks.train()
+    total = config.epochs * per_epoch
+    for step, views in zip(
+        range(first, total), batches(config, images, device, first, total, run.workers), strict=True
+    ):
+        epoch = step // per_epoch
+        criterion.objective = config.objective_at(epoch)
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(config, step, per_epoch)
+        means.add(train_step(config, networks, criterion, optimiser, views, step))
+        networks.follow(teacher_momentum(config, step, total))
+        if (step + 1) % per_epoch == 0:
+            run.log(epoch + 1, learning_rate=learning_rate(config, step, per_epoch), **means.take())
+            run.progress(epoch + 1, config.epochs, "pretraining")
+        run.checkpoint(step + 1, every=SAVE_EVERY)
+
+    if run.tier != "smoke":
+        save_encoder(networks.encoder, run.folder / "encoder.safetensors", config=config)
+    extract = None
+    if criterion.projection is not None:
+        extract = criterion.projection.extractor(dimensions=config.projection_dimensions)
+    return evaluate(config, networks.encoder, run, project=extract)
+
+
+def train_step(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    optimiser: torch.optim.Optimizer,
+    views: tuple[Tensor, Tensor],
+    step: int,
+) -> dict[str, Tensor]:
+    """One step of the optimiser on a pair of views, (B, 3, S, S) each; the parts of the loss.
+
+    Raises:
+        FloatingPointError: NaN or infinite embeddings or loss.
+    """
+    first, second = (view.contiguous(memory_format=torch.channels_last) for view in views)
+    with torch.autocast(first.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        pairs, features = compare(config, networks, first, second)
+    losses, parts = [], []
+    for direction in pairs:
+        value, part = criterion(direction, features=features, step=step)
+        losses.append(value)
+        parts.append(part)
+    loss = torch.stack(losses).mean()
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    networks.remember(pairs[0])
+    mean_parts = {name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]}
+    return {"loss": loss.detach(), **mean_parts}
+
+
+def batches(
+    config: Config,
+    images: Images | ImageFiles,
+    device: str,
+    first: int,
+    total: int,
+    workers: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Both views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
+
+    Order and augmentations are functions of (seed, epoch, sample) alone; what is left of an epoch
+    after its last full batch is dropped.
+    """
+    mean, std = statistics(config, describe(config.dataset))
+    policies = [POLICIES[name] for name in config.augmentations]
+    remaining = policies
+    if isinstance(images, Images):
+        images = images.to(device)
+    else:  # their sizes differ: the crops are made where the files are read
+        remaining = [dataclasses.replace(policy, scale=None) for policy in policies]
+    per_epoch = len(images) // config.batch_size
+    for epoch in range(first // per_epoch, math.ceil(total / per_epoch)):
+        order = permutation(len(images), config.seed, epoch)[: per_epoch * config.batch_size]
+        chosen = order.reshape(per_epoch, config.batch_size)
+        chosen = chosen[first - epoch * per_epoch :] if first > epoch * per_epoch else chosen
+        pixels_of_views: Iterator[tuple[Tensor, ...]]
+        if isinstance(images, Images):
+            pixels_of_views = _resident(images, chosen)
+        else:
+            pixels_of_views = stream(
+                images, chosen, policies, config.image_size, config.seed, epoch, workers
+            )
+        for samples, pixels in zip(chosen, pixels_of_views, strict=True):
+            one, two = (
+                augment(
+                    view_pixels.to(device, non_blocking=True),
+                    policy,
+                    config.image_size,
+                    seed=config.seed,
+                    epoch=epoch,
+                    samples=samples,
+                    view=view,
+                    mean=mean,
+                    std=std,
+                )
+                for view, (policy, view_pixels) in enumerate(zip(remaining, pixels, strict=True))
+            )
+            yield one, two
+
+
+def _resident(images: Images, chosen: np.ndarray) -> Iterator[tuple[Tensor, ...]]:
+    """The pixels of each batch, twice, from images that lie on the device."""
+    for index in torch.from_numpy(chosen).to(images.pixels.device):
+        pixels = images.pixels[index]
+        yield pixels, pixels
+
+
+def make_optimiser(config: Config, modules: nn.Module) -> torch.optim.Optimizer:
+    """The configuration's optimiser over everything that is trained.
+
+    LARS leaves batch norms and biases out of weight decay and of its adaptation; SGD and Adam
+    decay everything, as the programs that use them do.
+    """
+    trained = [parameter for parameter in modules.parameters() if parameter.requires_grad]
+    match config.optimiser:
+        case "sgd":
+            return torch.optim.SGD(
+                trained,
+                lr=config.learning_rate,
+                momentum=config.sgd_momentum,
+                weight_decay=config.weight_decay,
+            )
+        case "adam":
+            return torch.optim.Adam(
+                trained, lr=config.learning_rate, weight_decay=config.weight_decay
+            )
+        case "lars":
+            from timm.optim.lars import Lars  # imports much that the others do not need
+
+            vectors = [parameter for parameter in trained if parameter.ndim < 2]
+            groups = [
+                {"params": [parameter for parameter in trained if parameter.ndim >= 2]},
+                # timm's Lars adapts the rate only where there is weight decay
+                {"params": vectors, "weight_decay": 0.0},
+            ]
+            return Lars(
+                groups,
+                lr=config.learning_rate,
+                momentum=config.sgd_momentum,
+                weight_decay=config.weight_decay,
+                trust_coeff=1e-3,
+            )
+    raise ValueError(f"optimiser is 'sgd', 'adam' or 'lars'; got {config.optimiser!r}")
+
+
+def learning_rate(config: Config, step: int, per_epoch: int) -> float:
+    """The rate of a step: linear warm-up, then the schedule, both per step."""
+    epoch = step / per_epoch
+    if epoch < config.warmup_epochs:
+        return config.learning_rate * (step + 1) / (config.warmup_epochs * per_epoch)
+    match config.schedule:
+        case "constant":
+            return config.learning_rate
+        case "cosine":
+            done = (epoch - config.warmup_epochs) / (config.epochs - config.warmup_epochs)
+            return config.learning_rate * (1 + math.cos(math.pi * done)) / 2
+        case "steps":
+            passed = sum(epoch >= milestone for milestone in config.milestones)
+            return float(config.learning_rate * 0.1**passed)
+    raise ValueError(f"schedule is 'constant', 'cosine' or 'steps'; got {config.schedule!r}")
+
+
+def teacher_momentum(config: Config, step: int, total: int) -> float:
+    """The share of itself that the teacher keeps after a step; "cosine" ends at 1."""
+    if config.teacher_schedule == "constant":
+        return config.teacher_momentum
+    return 1 - (1 - config.teacher_momentum) * (1 + math.cos(math.pi * step / total)) / 2
+
+
+class Means:
+    """Running means of the parts of the loss; nothing waits for the device before they are taken.
+
+    It has a state, so that the log of an interrupted epoch comes out as if it had not been.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._count = 0
+
+    def add(self, parts: dict[str, Tensor]) -> None:
+        """Take the scalars of one step in."""
+        for name, value in parts.items():
+            value = value.double()
+            self._sums[name] = self._sums[name].to(value.device) + value if self._count else value
+        self._count += 1
+
+    def take(self) -> dict[str, float]:
+        """The means since the last call."""
+        means = {name: float(total) / self._count for name, total in self._sums.items()}
+        self._sums, self._count = {}, 0
+        return means
+
+    def state_dict(self) -> dict[str, object]:
+        """Sums and count."""
+        return {"sums": self._sums, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, object], /) -> None:
+        """Take sums and count over."""
+        sums, count = state["sums"], state["count"]
+        assert isinstance(sums, dict)
+        assert isinstance(count, int)
+        self._sums, self._count = sums, count
