@@ -32,7 +32,7 @@ VARIES = "seed (initialisation, augmentations, order of batches)"
 SHORT: dict[str, Any] = {
     "images": 5000,
     "stem": "imagenet",
-    "epochs": 20,
+    "epochs": 12,
     "batch_size": 128,
     "warmup_epochs": 1.0,
     "learning_rate": 0.03,
@@ -239,7 +239,7 @@ NOTES = (
     "Pillow's, pretraining runs in bfloat16.",
     "The probe's top-1 is that of its last epoch. The paper's number of seeds is not stated; here "
     "it is three.",
-    "Short tier: 5000 images, twenty epochs, batches of 128 at half the learning rate, "
+    "Short tier: 5000 images, twelve epochs, batches of 128 at half the learning rate, "
     "torchvision's own first layers (a twelfth of the cost), one epoch of warm-up, the probe on "
     "features of unaugmented images.",
 )
