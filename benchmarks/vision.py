@@ -41,9 +41,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from shared import Criterion, Objective, info_nce, max_margin, query_key, term, two_views
 from shared.data import data_root
 from vision.config import Config
-from vision.data import Images, load
+from vision.data import DATASETS, Images, load
 from vision.methods import Networks, compare
 from vision.train import batches, make_optimiser
+
+CIFAR10 = DATASETS["CIFAR10"]
 
 
 class Stopwatch:
@@ -96,7 +98,7 @@ class Ours:
         self.optimiser = make_optimiser(config, nn.ModuleList([self.networks, self.criterion]))
         if config.compile:
             self.networks.encoder.compile()
-        self.batches = batches(config, images, device, 0, steps, 0)
+        self.batches = batches(config, images, device, 0, steps, mean=CIFAR10.mean, std=CIFAR10.std)
 
     def step(self) -> None:
         """One step, timed by its parts."""

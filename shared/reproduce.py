@@ -422,7 +422,9 @@ def _work(
     # One cell gives the same numbers to the bit however many run beside it; with another number
     # of threads the last bits may differ, so that is not left to the machine.
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    # Bits are promised on the CPU alone: on a GPU that would cost much of its speed.
+    torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
+    torch.backends.cudnn.benchmark = True
     folder = places.runs / cell.address
 
     def progress(done: int, total: int, what: str) -> None:

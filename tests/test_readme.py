@@ -1,5 +1,6 @@
 """What the README says works: its commands are accepted, its code runs."""
 
+import importlib
 import math
 import re
 import shlex
@@ -27,7 +28,7 @@ def test_there_is_something_to_check() -> None:
     assert "graph mmcl --tier smoke" in COMMANDS
     assert "test" in COMMANDS
     assert len(COMMANDS) >= 7
-    assert len(CODE) == 2
+    assert len(CODE) == 3
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -39,6 +40,12 @@ def test_every_command_is_accepted(
         assert 'if [ "${1:-}" = test ]' in (ROOT / "reproduce.sh").read_text()
     elif words[0] == "data":
         assert words[1] in reproduce.DOMAINS
+    elif "--figures" in words:
+        figures = importlib.import_module(f"{words[0]}.figures")
+        assert words[1] in figures.FIGURES
+    elif words[0] == "export":
+        assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith(f"error: no run '{words[1]}'")
     elif words[0] == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), "--runs", str(tmp_path)]) == 0
     else:
@@ -56,7 +63,10 @@ def test_every_example_runs(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(compile(code, "README.md", "exec"), names)
-    if "loss" in names:
+    if "features" in names:
+        assert names["features"].shape == (64, 512)
+        assert names["features"].isfinite().all()
+    elif "loss" in names:
         assert math.isfinite(names["loss"].item())
         assert {"hard_nce", "distance_polarization", "projection_norm"} <= set(names["parts"])
     else:
@@ -66,5 +76,5 @@ def test_every_example_runs(
 def test_pictures_and_paths_exist() -> None:
     for path in re.findall(r"\]\((?!http)([^)#]+)\)|<img src=\"([^\"]+)\"", README):
         assert (ROOT / (path[0] or path[1])).exists(), path
-    for path in re.findall(r"`((?:shared|graph|tests|benchmarks|results)/[\w./-]*)`", README):
+    for path in re.findall(r"`((?:shared|graph|vision|tests|benchmarks|results)/[\w./-]*)`", README):
         assert (ROOT / path).exists(), path

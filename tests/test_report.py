@@ -345,18 +345,20 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.ids: list[str] = []
         self.links: list[str] = []
+        self.sources: list[str] = []
         self.words: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = dict(attrs)
-        if tag != "meta":
+        if tag not in ("meta", "img"):
             self.open.append(tag)
         if "id" in values:
             self.ids.append(str(values["id"]))
         if "href" in values:
             self.links.append(str(values["href"]))
-        assert "src" not in values
+        if "src" in values:
+            self.sources.append(str(values["src"]))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -373,6 +375,7 @@ def test_html_is_one_well_formed_page(measured: report.Measured) -> None:
     assert page.links
     assert {link[1:] for link in page.links} <= set(page.ids)
     assert all(link.startswith("#") for link in page.links)  # nothing outside the page
+    assert page.sources == []
 
 
 def test_html_escapes_and_discloses(measured: report.Measured) -> None:
@@ -396,6 +399,198 @@ def test_html_marks_whose_number_every_cell_holds(measured: report.Measured) -> 
     assert re.search(r'<td class="here"[^>]*><a [^>]*>87.00 ± 1.00</a><small>3 seeds<', text)
     assert re.search(r'<td class="printed"[^>]*>86.80 ± 1.34<small>\+0.20<', text)
     assert text.count('<th class="here">') == text.count('<th class="printed">') == 2
+
+
+FEW = "needs a smaller graph"
+NONE = "needs SwAV"
+
+
+def make_partial_table() -> Table:
+    """One row that cannot run, one column that cannot, and one with a metric of its own."""
+    rows = (*TABLE.rows, Row("SwAV", unavailable=NONE), Row("DeepCluster", unavailable=NONE))
+    columns = (
+        Column("MUTAG"),
+        Column("DD", {"dataset": "DD"}, metric="top5"),
+        Column("huge", unavailable=FEW),
+    )
+    return make_table(rows=rows, columns=columns)
+
+
+@pytest.fixture
+def partial() -> report.Measured:
+    records = [
+        record_of(cell, 80.0 + cell.seed, metrics={"accuracy": 80.0 + cell.seed, "top5": 95.0})
+        for cell in make_partial_table().cells("paper")
+    ]
+    return report.measure(make_partial_table(), "paper", records, {})
+
+
+def test_a_column_shows_its_own_metric(partial: report.Measured) -> None:
+    assert dict(found(partial, "MMCL", "MUTAG").values) == {0: 80.0, 1: 81.0, 2: 82.0}
+    assert dict(found(partial, "MMCL", "DD").values) == {0: 95.0, 1: 95.0, 2: 95.0}
+    assert "accuracy in MUTAG, huge; top5 in DD (%), mean ±" in report.markdown(partial)
+    lines = list(csv.DictReader(io.StringIO(report.csv_text(partial))))
+    assert {line["column"]: line["metric"] for line in lines} == {
+        "MUTAG": "accuracy",
+        "DD": "top5",
+        "huge": "accuracy",
+    }
+    page = report_html.html([partial])
+    assert page.count("<th>accuracy</th>") == page.count("<th>top5</th>") == len(TABLE.rows)
+
+
+def test_a_record_without_the_metric_of_its_column_does_not_count() -> None:
+    table = make_partial_table()
+    (cell,) = table.cells("paper", row="MMCL", column="DD", seeds=(0,))
+    measured = report.measure(table, "paper", [record_of(cell, 99.0)], {})
+    assert found(measured, "MMCL", "DD").missing[0] == "failed: the result has no finite top5"
+
+
+def test_what_is_not_implemented_yet_has_no_number_and_says_why(partial: report.Measured) -> None:
+    swav = f"not implemented yet: {NONE}"
+    for column in ("MUTAG", "DD", "huge"):
+        cell = found(partial, "SwAV", column)
+        assert cell.summary is None  # although there are records
+        assert dict(cell.missing) == dict.fromkeys(range(3), swav)
+    assert set(found(partial, "MMCL", "huge").missing.values()) == {f"not implemented yet: {FEW}"}
+
+    lines = report.markdown(partial).splitlines()
+    three = " | ".join(["not implemented yet (2)"] * 3)
+    assert f"| SwAV | **measured here** | {three} |" in lines
+    assert (
+        "| MMCL | **measured here** | 81.00 ± 1.00 | 95.00 ± 0.00 | not implemented yet (1) |"
+        in (lines)
+    )
+    legend = [
+        f"(1) huge (GraphCL, MMCL, {OURS}): not implemented yet: {FEW}",
+        f"(2) every column (SwAV, DeepCluster): {swav}",
+    ]
+    assert [line for line in lines if line.startswith("(")] == [
+        line.replace("<", "&lt;").replace("_", r"\_").replace("&", "&amp;", 1) for line in legend
+    ]
+    words = " ".join(Page(report_html.html([partial])).words)
+    for text in (report.latex(partial), words):
+        assert text.count(NONE) == text.count(FEW) == 1
+        assert text.count("not implemented yet (2)") == 6
+    statuses = [
+        line["status"]
+        for line in csv.DictReader(io.StringIO(report.csv_text(partial)))
+        if line["row"] == "SwAV"
+    ]
+    assert statuses == [f"seed 0: {swav}; seed 1: {swav}; seed 2: {swav}"] * 3
+
+
+def test_claims_about_what_is_not_implemented_yet_are_not_run() -> None:
+    claims = (Claim("SwAV is better", "SwAV", "GraphCL", ("MUTAG",), 0.5),)
+    table = dataclasses.replace(make_partial_table(), claims=claims)
+    (judged,) = report.measure(table, "paper", RECORDS, {}).verdicts
+    assert judged.verdict.kind == "not run"
+
+
+def test_terminal_with_five_columns_not_implemented_yet_fits_100_columns() -> None:
+    names = ("MUTAG", "DD", "REDDIT-BINARY", "REDDIT-MULTI-5K", "IMDB-BINARY")
+    columns = tuple(Column(name, {"dataset": name}) for name in names)
+    table = make_table(rows=(*TABLE.rows, Row("SwAV", unavailable=NONE)), columns=columns)
+    lines = shown(report.measure(table, "paper", [], {})).splitlines()
+    assert max(map(len, lines)) <= 100
+    start = next(index for index, line in enumerate(lines) if line.startswith(" SwAV"))
+    assert lines[start].split() == ["SwAV", "here", *["not"] * 5]
+    assert lines[start + 1].split() == ["implemented"] * 5
+    assert lines[start + 2].split() == ["yet", "(2)"] * 5
+
+
+def make_figure(**changes: Any) -> Table:
+    """A figure: its paper prints none of the numbers that it plots."""
+    return make_table(
+        name="figure-3",
+        rows=(Row("GraphCL", {"loss": "nce"}), Row("MMCL", {"loss": "mmcl"})),
+        published=Published("MMCL, Figure 3", "Curves", columns=(), rows={}),
+        references=(),
+        **changes,
+    )
+
+
+def test_a_figure_says_that_the_paper_prints_no_numbers() -> None:
+    table = make_figure()
+    records = [
+        record_of(cell, 80.0 + cell.seed + 5 * (cell.row == "MMCL"))
+        for cell in table.cells("paper")
+    ]
+    measured = report.measure(table, "paper", records, {})
+    cell = found(measured, "MMCL", "DD")
+    assert (cell.published, cell.difference) == (None, None)
+    assert [judged.verdict.kind for judged in measured.verdicts] == ["same direction"] * 2
+    sentence = "MMCL, Figure 3: the paper prints no numbers for this figure."
+    page = Page(report_html.html([measured]))
+    words = " ".join(" ".join(page.words).split())
+    assert page.open == []
+    # Who has a row is told by printed rows alone: without any, none is called ours.
+    for text in (shown(measured), report.markdown(measured), report.latex(measured), words):
+        flat = " ".join(text.split())
+        assert sentence in flat
+        assert "86.00" in flat
+        assert "copied from MMCL" not in flat
+        assert "Lines marked published" not in flat
+        assert "Lines marked *published*" not in flat
+        assert "ours (not in paper)" not in flat
+    main = report_html.html([measured]).split("<main>")[1]
+    assert 'class="tag"' not in main
+    assert "published" not in main.replace(report.NO_NUMBERS, "").replace("no published gain", "")
+    lines = list(csv.DictReader(io.StringIO(report.csv_text(measured))))
+    assert {line["ours"] for line in lines} == {"no"}
+    assert {line["published_mean"] for line in lines} == {""}
+
+
+def test_pictures_stand_with_their_table_and_are_linked_from_the_others(tmp_path: Path) -> None:
+    folder = tmp_path / "graph/mmcl/figures"
+    folder.mkdir(parents=True)
+    names = ("figure-3.png", "figure-3-a b.png", "figure-31.png", "table-4.png", "table-4.pdf")
+    for name in names:
+        (folder / name).touch()
+    figures = report.read_figures(tmp_path, make_figure(), "paper")
+    assert figures == ("figure-3-a b.png", "figure-3.png", "figure-31.png", "table-4.png")
+    assert report.read_figures(tmp_path, make_figure(), "short") == ()
+    measured = [report.measure(each, "paper", [], {}, figures) for each in (TABLE, make_figure())]
+    report.write(tmp_path, measured[1])
+    lines = (tmp_path / "graph/mmcl/figure-3.md").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if "png" in line] == [
+        "![figure-3-a b.png](figures/figure-3-a%20b.png)",
+        "![figure-3.png](figures/figure-3.png)",
+        "Other figures of this paper: [figure-31.png](figures/figure-31.png), "
+        "[table-4.png](figures/table-4.png).",
+    ]
+    report_html.write_index(tmp_path, measured)
+    page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert page.open == []
+    assert page.sources == [
+        "graph/mmcl/figures/table-4.png",
+        "graph/mmcl/figures/figure-3-a%20b.png",
+        "graph/mmcl/figures/figure-3.png",
+    ]
+    others = [link for link in page.links if not link.startswith("#")]
+    assert others == [
+        "graph/mmcl/figures/figure-3-a%20b.png",
+        "graph/mmcl/figures/figure-3.png",
+        "graph/mmcl/figures/figure-31.png",
+        "graph/mmcl/figures/figure-31.png",
+        "graph/mmcl/figures/table-4.png",
+    ]
+    short = report.measure(make_figure(), "short", [], {}, ("figure-3.png",))
+    assert 'src="short/graph/mmcl/figures/figure-3.png"' in report_html.html([short])
+
+
+def test_numbers_measured_without_all_data_are_named() -> None:
+    whole, partial = records_of("MMCL", "MUTAG", {0: 88.0, 1: 89.0})
+    partial = dataclasses.replace(
+        partial, environment=partial.environment | {"allow_missing": True}
+    )
+    measured = report.measure(TABLE, "paper", [whole, partial], {})
+    heading = "Measured with --allow-missing: files that were missing or broken left out"
+    for text in (report.markdown(measured), report_html.html([measured])):
+        remarks = text[text.index(heading) :].split("**Published")[0].split("<h3>")[0]
+        assert "graph/mmcl/table-4/mmcl/mutag/seed-1" in remarks
+        assert "seed-0" not in remarks
+    assert heading not in report.markdown(report.measure(TABLE, "paper", [whole], {}))
 
 
 def test_records_round_trip(tmp_path: Path) -> None:

@@ -234,6 +234,25 @@ def test_figures_are_drawn_and_shown_in_the_report(
     assert index.count('<img src="toy/partial/figures/figure-3.png"') == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("toy", "lcml", "--figures"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
+        (("toy", "toy", "--figures"), "toy/toy: there is no figure to draw"),
+        (("graph", "mmcl", "--figures"), "graph draws no figures"),
+        (("--cell", "toy/toy/table-1/plain/left/seed-0", "--figures"), "say what to run"),
+        (("export",), "say what to run"),
+    ],
+)
+def test_what_cannot_be_drawn_or_exported_is_one_clear_line(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]], arguments: tuple[str, ...], text: str
+) -> None:
+    out, err = at_once(*arguments, code=2)
+    assert out == ""
+    assert err.startswith(f"error: {text}")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_export_of_a_finished_run(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -323,11 +342,6 @@ def test_a_changed_configuration_stops_before_anything_runs(done: Path, tmp_path
     [
         (("tractor", "toy"), "no domain 'tractor'; domains are: vision, text, rl, graph, video"),
         (("toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("toy", "lcml", "--figures"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("toy", "toy", "--figures"), "toy/toy: there is no figure to draw"),
-        (("graph", "mmcl", "--figures"), "graph draws no figures"),
-        (("--cell", "toy/toy/table-1/plain/left/seed-0", "--figures"), "say what to run"),
-        (("export",), "say what to run"),
         (("toy", "toy", "--table", "9"), "no table '9'; it has: table-1"),
         (("toy", "toy", "--row", "Plian"), "row 'Plian' is not declared; declared are: 'plain'"),
         (("toy", "toy", "--column", "up"), "column 'up' is not declared; declared are: 'left'"),

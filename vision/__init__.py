@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vision.methods import Networks, compare
     from vision.tables import TABLES
     from vision.toy import ToyConfig
-    from vision.train import run
+    from vision.train import pretrain, run
 
 __all__ = [
     "POLICIES",
@@ -38,6 +38,7 @@ __all__ = [
     "linear_probe",
     "load",
     "load_encoder",
+    "pretrain",
     "run",
     "save_encoder",
 ]
@@ -60,6 +61,7 @@ _HOMES = {
     "linear_probe": "evaluate",
     "load": "data",
     "load_encoder": "export",
+    "pretrain": "train",
     "run": "train",
     "save_encoder": "export",
 }

@@ -92,7 +92,7 @@ class Config:
             test_size=None,
             statistics=None,
             backbone="resnet18",
-            stem="cifar",
+            stem="small",
             head_hidden=min(self.head_hidden, 128),
             head_output=min(self.head_output, 128),
             predictor_hidden=min(self.predictor_hidden, 128),

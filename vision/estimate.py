@@ -98,8 +98,10 @@ def estimate(config: AnyConfig, data_root: Path) -> tuple[float, float]:
     if probe is not None:
         epochs = probe.epochs if config.probe_epochs is None else config.probe_epochs
         drifts = config.probe_batch_norm == "train"
-        if config.probe_augmentation or drifts:
+        if config.probe_augmentation:
             passed += epochs * trained
+        elif drifts:
+            passed += epochs * scale * trained
         if drifts:
             passed += epochs * scale * target.test
     seconds = steps * step + passed * calibration.forward
@@ -183,7 +185,8 @@ def made_up_views(config: Config, size: int, device: str) -> tuple[Tensor, Tenso
     pixels = torch.randint(0, 256, (size, 3, side, side), dtype=torch.uint8)
     images = Images(pixels, torch.zeros(size, dtype=torch.int64))
     config = dataclasses.replace(config, batch_size=size)
-    return next(batches(config, images, device, 0, 1, 0))
+    colours = (0.5, 0.5, 0.5)
+    return next(batches(config, images, device, 0, 1, mean=colours, std=colours))
 
 
 def saved_sizes(config: Config, networks: Networks, views: tuple[Tensor, Tensor]) -> list[int]:

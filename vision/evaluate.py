@@ -583,16 +583,17 @@ def _views(
     mean, std = statistics(config, describe(config.evaluate_on or config.dataset))
     drawn = POLICIES[policy]
     size = config.image_size if config.probe_augmentation else config.test_size or config.image_size
+    order = torch.from_numpy(np.concatenate(chosen))
     pixels: Iterable[Tensor]
     if isinstance(images, Images):
         resident = images.pixels.to(device)
-        pixels = (resident[torch.from_numpy(samples).to(device)] for samples in chosen)
+        pixels = (resident[index] for index in order.to(device).split(len(chosen[0])))
     elif config.probe_augmentation:
         crops = stream(images, chosen, [drawn], size, config.seed, epoch, workers)
         pixels = (crop for (crop,) in crops)
         drawn = dataclasses.replace(drawn, scale=None)
     else:
-        ordered = images.subset(torch.from_numpy(np.concatenate(chosen)))
+        ordered = images.subset(order)
         pixels = central_crops(ordered, size, batch_size=len(chosen[0]), workers=workers)
     for samples, batch in zip(chosen, pixels, strict=True):
         batch = batch.to(device, non_blocking=True)

@@ -33,13 +33,10 @@ PROBE_GROUPS = 16  # sums over as many groups of features are kept
 TOLERANCE = 1e-2  # of the features' norm, for other hardware; another network differs by about 1
 
 # Names of the datasets on the Hugging Face hub; others go by their own name.
-HUB = {"CIFAR10": "uoft-cs/cifar10", "CIFAR100": "uoft-cs/cifar100", "ImageNet": "imagenet-1k"}
-TIERS = {
-    "paper": "Trained in the paper's setting (tier `paper`).",
-    "short": "Trained on a smaller budget than the paper's (tier `short`): its numbers cannot "
-    "stand beside published ones.",
-    "own": "Trained outside the tables (tier `own`): its numbers cannot stand beside published "
-    "ones.",
+HUB = {
+    "CIFAR10": "uoft-cs/cifar10",
+    "CIFAR100": "uoft-cs/cifar100",
+    "ImageNet": "ILSVRC/imagenet-1k",
 }
 
 
@@ -85,20 +82,41 @@ def load_encoder(path: Path) -> nn.Module:
     Raises:
         UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
     """
-    file = path / FILE if path.is_dir() else path
-    metadata, state = _read(file)
+    metadata, state = read(path)
     try:
         network = _rebuild(metadata["backbone"], metadata["stem"], state)
         stored = torch.tensor(json.loads(metadata["features"]), dtype=torch.float64)
     except (KeyError, RuntimeError, ValueError) as error:
-        raise _damaged(file, str(error)) from error
+        raise _damaged(path, str(error)) from error
     difference = torch.linalg.vector_norm(_probe(network) - stored)
     if not difference <= TOLERANCE * torch.linalg.vector_norm(stored):
         raise UserError(
-            f"{file}: its features are not those stored when it was written; use the version of "
+            f"{path}: its features are not those stored when it was written; use the version of "
             f"this project and of torchvision that wrote it"
         )
     return network
+
+
+def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """Metadata and tensors of a file, or of the one in a folder, whose SHA-256 is right.
+
+    Raises:
+        UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
+    """
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; give an exported folder or its {FILE}")
+    try:
+        with safe_open(file, framework="pt") as stream:
+            metadata: dict[str, str] = stream.metadata() or {}
+            state = {name: stream.get_tensor(name) for name in stream.keys()}
+    except SafetensorError as error:
+        raise _damaged(file, str(error)) from error
+    if "sha256" not in metadata:
+        raise UserError(f"{file}: not written by this project (no fingerprint); export a run of it")
+    if metadata["sha256"] != _digest(state, metadata):
+        raise _damaged(file, "its SHA-256 is not the one written into it")
+    return metadata, state
 
 
 def write(folder: Path, target: Path) -> Path:
@@ -123,26 +141,9 @@ def write(folder: Path, target: Path) -> Path:
     target.mkdir(parents=True, exist_ok=True)
     with replacing(target / FILE) as part:
         shutil.copyfile(source, part)
-    metadata, _ = _read(target / FILE)
+    metadata, _ = read(target)
     write_atomically(target / "README.md", _card(record, metadata))
     return target
-
-
-def _read(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """Metadata and tensors of a file whose SHA-256 is right."""
-    if not file.is_file():
-        raise UserError(f"{file}: there is no such file; give an exported folder or its {FILE}")
-    try:
-        with safe_open(file, framework="pt") as stream:
-            metadata: dict[str, str] = stream.metadata() or {}
-            state = {name: stream.get_tensor(name) for name in stream.keys()}
-    except SafetensorError as error:
-        raise _damaged(file, str(error)) from error
-    if "sha256" not in metadata:
-        raise UserError(f"{file}: not written by this project (no fingerprint); export a run of it")
-    if metadata["sha256"] != _digest(state, metadata):
-        raise _damaged(file, "its SHA-256 is not the one written into it")
-    return metadata, state
 
 
 def _damaged(file: Path, reason: str) -> UserError:
@@ -221,6 +222,12 @@ def _card(record: Record, metadata: Mapping[str, str]) -> str:
     hashes = "\n".join(f"- {name}: SHA-256 `{h}`" for name, h in environment["data"].items())
     rows = "\n".join(f"| {name} | {value:.2f} |" for name, value in metrics.items())
     dirty = ", with uncommitted changes" if environment["dirty"] else ""
+    budget = (
+        "Trained in the paper's setting (tier `paper`)."
+        if result["tier"] == "paper"
+        else f"Not trained in a paper's setting (tier `{result['tier']}`): its numbers cannot stand "
+        "beside published ones."
+    )
     projection = (
         "\nThe metrics are those of features under the low-rank projection that was trained beside "
         "the encoder; the projection is not part of this file.\n"
@@ -235,7 +242,7 @@ def _card(record: Record, metadata: Mapping[str, str]) -> str:
 
 A {config["backbone"]} trained without labels on {config["dataset"]}: {config["method"]} with the
 loss `{loss}`, {config["epochs"]} epochs, batches of {config["batch_size"]}, seed {config["seed"]}.
-{TIERS[result["tier"]]}
+{budget}
 
 - Input: RGB in [0, 1], normalised with mean {metadata["mean"]} and deviation {metadata["std"]};
   trained on crops of {metadata["image_size"]} pixels.

@@ -5,7 +5,7 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -47,18 +47,52 @@ def run(config: Config | ToyConfig, run: Run) -> dict[str, object]:
     """
     if isinstance(config, ToyConfig):
         return run_toy(config, run)
-    check(config)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
     images = choose(images, config.images)
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+    mean, std = statistics(config, describe(config.dataset))
+    networks, criterion = pretrain(config, images, run, mean=mean, std=std)
+    if run.tier != "smoke":
+        save_encoder(networks.encoder, run.folder / "encoder.safetensors", config=config)
+    extract = None
+    if criterion.projection is not None:
+        extract = criterion.projection.extractor(dimensions=config.projection_dimensions)
+    return evaluate(config, networks.encoder, run, project=extract)
+
+
+def pretrain(
+    config: Config,
+    images: Images | ImageFiles,
+    run: Run,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> tuple[Networks, Criterion]:
+    """Train the networks of a configuration on images without labels, yours or a dataset's.
+
+    Args:
+        config: how; its fields about datasets and evaluation are not looked at.
+        images: n images.
+        run: where it is logged, saved and resumed from.
+        mean: of each colour, on the scale from 0 to 1.
+        std: of each colour.
+
+    Returns:
+        The networks, on the GPU where there is one, and the criterion with what of it was trained.
+
+    Raises:
+        ValueError: a configuration that has no meaning.
+        UserError: fewer images than a batch has.
+        FloatingPointError: the training diverged.
+    """
+    check(config)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     per_epoch = len(images) // config.batch_size
     if per_epoch == 0:
         raise UserError(
             f"batch_size {config.batch_size} is larger than the {len(images)} training images; "
             f"lower it"
         )
-
     networks = Networks(config).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
@@ -70,9 +104,10 @@ def run(config: Config | ToyConfig, run: Run) -> dict[str, object]:
 
     networks.train()
     total = config.epochs * per_epoch
-    for step, views in zip(
-        range(first, total), batches(config, images, device, first, total, run.workers), strict=True
-    ):
+    every_view = batches(
+        config, images, device, first, total, mean=mean, std=std, workers=run.workers
+    )
+    for step, views in zip(range(first, total), every_view, strict=True):
         epoch = step // per_epoch
         criterion.objective = config.objective_at(epoch)
         for group in optimiser.param_groups:
@@ -83,13 +118,8 @@ def run(config: Config | ToyConfig, run: Run) -> dict[str, object]:
             run.log(epoch + 1, learning_rate=learning_rate(config, step, per_epoch), **means.take())
             run.progress(epoch + 1, config.epochs, "pretraining")
         run.checkpoint(step + 1, every=SAVE_EVERY)
-
-    if run.tier != "smoke":
-        save_encoder(networks.encoder, run.folder / "encoder.safetensors", config=config)
-    extract = None
-    if criterion.projection is not None:
-        extract = criterion.projection.extractor(dimensions=config.projection_dimensions)
-    return evaluate(config, networks.encoder, run, project=extract)
+    run.checkpoint(total, every=SAVE_EVERY / 10)  # probes can take long, too
+    return networks, criterion
 
 
 def train_step(
@@ -128,14 +158,16 @@ def batches(
     device: str,
     first: int,
     total: int,
-    workers: int,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    workers: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Both views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
 
     Order and augmentations are functions of (seed, epoch, sample) alone; what is left of an epoch
     after its last full batch is dropped.
     """
-    mean, std = statistics(config, describe(config.dataset))
     policies = [POLICIES[name] for name in config.augmentations]
     remaining = policies
     if isinstance(images, Images):

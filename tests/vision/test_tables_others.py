@@ -16,6 +16,7 @@ from shared import (
 from shared.tables import TIERS, Cell, Table, Tier, canonical_json
 from vision.augment import POLICIES
 from vision.config import CMC, HCL, Config
+from vision.evaluate import PROTOCOLS
 from vision.methods import check
 from vision.tables_cllr import CLLR
 from vision.tables_lmcl import LMCL, SHORT
@@ -98,6 +99,7 @@ def test_every_cell_that_can_run_has_a_meaning_and_an_address(name: str, tier: T
         if isinstance(each.config, Config) and not each.unavailable:
             check(each.config)
             assert set(each.config.augmentations) <= set(POLICIES)
+            assert each.config.protocol in PROTOCOLS
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -101,14 +101,15 @@ def test_the_projected_feature_is_evaluated(tmp_path: Path) -> None:
 def test_batches_are_functions_of_seed_epoch_and_sample() -> None:
     images = choose(load("digits", Path(), "pretrain"), 96)
     assert not isinstance(images, vision.ImageFiles)
-    every = list(batches(DIGITS, images, "cpu", 0, 4, 1))
+    dataset = describe("digits")
+    normal = {"mean": dataset.mean, "std": dataset.std}
+    every = list(batches(DIGITS, images, "cpu", 0, 4, **normal))
     assert len(every) == 4
-    later = list(batches(DIGITS, images, "cpu", 3, 4, 1))
+    later = list(batches(DIGITS, images, "cpu", 3, 4, **normal))
     assert len(later) == 1
     assert torch.equal(later[0][0], every[3][0])
     assert torch.equal(later[0][1], every[3][1])
 
-    dataset = describe("digits")
     order = permutation(96, 0, 1)
     for view, name in enumerate(DIGITS.augmentations):
         expected = augment(
@@ -119,8 +120,7 @@ def test_batches_are_functions_of_seed_epoch_and_sample() -> None:
             epoch=1,
             samples=order[48:],
             view=view,
-            mean=dataset.mean,
-            std=dataset.std,
+            **normal,
         )
         assert torch.equal(every[3][view], expected)
 
