@@ -6,6 +6,7 @@ with one seed in one tier. The address of a cell is also its folder.
 
 import dataclasses
 import json
+import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -347,6 +348,8 @@ def canonical(value: Any) -> Any:
         return [canonical(item) for item in value]
     if callable(value):
         return value.__name__
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot stand in a configuration")

@@ -76,5 +76,7 @@ def test_every_example_runs(
 def test_pictures_and_paths_exist() -> None:
     for path in re.findall(r"\]\((?!http)([^)#]+)\)|<img src=\"([^\"]+)\"", README):
         assert (ROOT / (path[0] or path[1])).exists(), path
-    for path in re.findall(r"`((?:shared|graph|vision|tests|benchmarks|results)/[\w./-]*)`", README):
+    for path in re.findall(
+        r"`((?:shared|graph|vision|tests|benchmarks|results)/[\w./-]*)`", README
+    ):
         assert (ROOT / path).exists(), path

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vision.augment import POLICIES, Policy
-    from vision.config import Config
+    from vision.config import Config, ToyConfig
     from vision.data import ImageFiles, Images, choose, load
     from vision.encoder import head
     from vision.evaluate import embed, kmeans_accuracy, knn, linear_probe
     from vision.export import load_encoder, save_encoder
     from vision.methods import Networks, compare
     from vision.tables import TABLES
-    from vision.toy import ToyConfig
     from vision.train import pretrain, run
 
 __all__ = [
@@ -51,7 +50,7 @@ _HOMES = {
     "Images": "data",
     "Networks": "methods",
     "Policy": "augment",
-    "ToyConfig": "toy",
+    "ToyConfig": "config",
     "choose": "data",
     "compare": "methods",
     "embed": "evaluate",

@@ -3,7 +3,7 @@
 [margins]: Rho et al. 2023; [ReSSL]: the small-data code of Zheng et al. 2021 that it builds on;
 [HCL]: the image program of Robinson et al. 2021, which DCL, LMCL, CLLR and MMCL's CIFAR and STL-10
 numbers go back to; [CMC]: Tian et al. 2020, the program of LMCL's and CLLR's ImageNet-100 tables;
-[MMCL]: Shah et al. 2022 and its configurations for ImageNet.
+[LMCL]: Chen et al. 2021; [MMCL]: Shah et al. 2022 and its configurations for ImageNet.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ Method = Literal["simclr", "moco_v2", "moco_v3", "byol"]
 PairsOf = Literal["both", "both_views", "first_view"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
+NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ HCL: dict[str, Any] = {
     "statistics": "CIFAR10",
     "backbone": "resnet50",
     "head_hidden": 512,
-    "objective": Objective(term(info_nce, temperature=0.5)),
+    "objective": NT_XENT_AT_HALF,
     "augmentations": ("hcl", "hcl"),
     "epochs": 400,
     "optimiser": "adam",
@@ -172,3 +173,30 @@ CMC: dict[str, Any] = {
     "milestones": (50, 67, 83),
     "protocol": "linear-cmc-v1",
 }
+
+
+@dataclass(frozen=True)
+class ToyConfig:
+    """One trial of vision.toy; the paper, [LMCL], prints Adam and its rate, the rest is ours.
+
+    A linear map P of points in the plane is learned by contrast; "normalised" compares by cosine,
+    else by the plain inner product.
+    """
+
+    data: Literal["three_bars", "nested_moons"] = "three_bars"
+    # None: "Euclidean space", the points as they are; temperature as in [HCL]
+    objective: Objective | None = NT_XENT_AT_HALF
+    normalised: bool = False
+    noise: float = 0.1  # standard deviation of what is added to a point for a view of it
+    # P starts at so many times the identity. The paper's 0 cannot train: the loss depends on P by
+    # P'P alone, whose gradient there is 0, and cosines with a vector of zeros are 0 throughout.
+    init: float = 0.1
+    batch_size: int = 128
+    steps: int = 1000
+    learning_rate: float = 1e-3  # [LMCL]; Adam
+    protocol: str = "kmeans-hungarian-v1"
+    seed: int = 0  # points, batches, noise, starts of K-means
+
+    def reduced(self) -> "ToyConfig":
+        """The same trial with few steps, for the smoke tier."""
+        return dataclasses.replace(self, steps=20)

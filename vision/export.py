@@ -181,7 +181,7 @@ def _probe(network: nn.Module) -> Tensor:
     """Sums (PROBE_GROUPS,) over groups of the features of a fixed input."""
     count = 3 * PROBE_SIDE**2
     # Waves of a length that shares no factor with a row: every position is different.
-    images = torch.sin(0.37 * torch.arange(count, dtype=torch.float64)).float()
+    images = torch.sin(0.37 * torch.arange(count, dtype=torch.float64, device="cpu")).float()
     features: Tensor = network(images.view(1, 3, PROBE_SIDE, PROBE_SIDE))
     return features.double().view(PROBE_GROUPS, -1).sum(1)
 
@@ -192,7 +192,10 @@ def _card(record: Record, metadata: Mapping[str, str]) -> str:
     loss = config["objective"]["loss"]["function"]
     evaluated = config["evaluate_on"] or config["dataset"]
     metrics = {
-        name: value for name, value in result["metrics"].items() if isinstance(value, int | float)
+        name: value
+        for name, value in result["metrics"].items()
+        # The best epoch was chosen on the test images.
+        if isinstance(value, int | float) and name != "linear_best_top1"
     }
     name = f"{config['method']}-{loss}-{config['backbone']}-{config['dataset']}".lower()
     front = {
@@ -225,8 +228,8 @@ def _card(record: Record, metadata: Mapping[str, str]) -> str:
     budget = (
         "Trained in the paper's setting (tier `paper`)."
         if result["tier"] == "paper"
-        else f"Not trained in a paper's setting (tier `{result['tier']}`): its numbers cannot stand "
-        "beside published ones."
+        else f"Not trained in the paper's setting (tier `{result['tier']}`): its numbers cannot "
+        "stand beside published ones."
     )
     projection = (
         "\nThe metrics are those of features under the low-rank projection that was trained beside "

@@ -17,8 +17,7 @@ from shared import (
     term,
 )
 from shared.tables import Claim, Column, Row, Table, load_published
-from vision.config import CMC, HCL, Config
-from vision.toy import ToyConfig
+from vision.config import CMC, HCL, Config, ToyConfig
 
 PUBLISHED = Path(__file__).parent / "published"
 REFERENCES = (

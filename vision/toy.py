@@ -7,45 +7,19 @@ clusters as classes; each cluster stands for one class, assigned so that the acc
 One seed is one trial: the sample, the batches, the noise and the starts of K-means.
 """
 
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared import Objective, cosine, info_nce, inner_product, term, two_views
+from shared import cosine, inner_product, two_views
 from shared.runs import Run
+from vision.config import ToyConfig
 from vision.evaluate import kmeans_accuracy
 
 RESTARTS = 10
 EVERY = 100  # steps between two lines of the log, and two checkpoints
-
-CONTRASTIVE = Objective(term(info_nce, temperature=0.5))  # temperature as in HCL's program
-
-
-@dataclass(frozen=True)
-class ToyConfig:
-    """One trial. LMCL (Chen et al. 2021) prints the map, Adam and its rate; the rest is ours."""
-
-    data: Literal["three_bars", "nested_moons"] = "three_bars"
-    objective: Objective | None = CONTRASTIVE  # None: "Euclidean space", the points as they are
-    normalised: bool = False  # compare by cosine; False: by the plain inner product
-    noise: float = 0.1  # standard deviation of what is added to a point for a view of it
-    # P starts at so many times the identity. The paper's 0 cannot train: the loss depends on P by
-    # P'P alone, whose gradient there is 0, and cosines with a vector of zeros are 0 throughout.
-    init: float = 0.1
-    batch_size: int = 128
-    steps: int = 1000
-    learning_rate: float = 1e-3  # LMCL; Adam
-    protocol: str = "kmeans-hungarian-v1"
-    seed: int = 0
-
-    def reduced(self) -> "ToyConfig":
-        """The same trial with few steps, for the smoke tier."""
-        return dataclasses.replace(self, steps=20)
 
 
 def run(config: ToyConfig, run: Run) -> dict[str, object]:

@@ -15,7 +15,7 @@ from shared import Criterion
 from shared.errors import UserError
 from shared.runs import Run
 from vision.augment import POLICIES, augment
-from vision.config import Config
+from vision.config import Config, ToyConfig
 from vision.data import (
     ImageFiles,
     Images,
@@ -29,7 +29,6 @@ from vision.data import (
 from vision.evaluate import evaluate, statistics
 from vision.export import save_encoder
 from vision.methods import Networks, check, compare
-from vision.toy import ToyConfig
 from vision.toy import run as run_toy
 
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each

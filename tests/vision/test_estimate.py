@@ -9,10 +9,9 @@ from torch import Tensor, nn
 import vision
 from shared.runs import Run
 from vision import estimate as module
-from vision.config import HCL, Config
+from vision.config import HCL, Config, ToyConfig
 from vision.estimate import TOY, Calibration, estimate, made_up_views, saved_sizes
 from vision.methods import Networks
-from vision.toy import ToyConfig
 
 HERE = Path()
 COSTS = Calibration(per_step=0.5, per_image=0.25, forward=0.125, fixed=3e9, saved=2e7, largest=1e6)

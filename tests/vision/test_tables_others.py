@@ -15,13 +15,12 @@ from shared import (
 )
 from shared.tables import TIERS, Cell, Table, Tier, canonical_json
 from vision.augment import POLICIES
-from vision.config import CMC, HCL, Config
+from vision.config import CMC, HCL, Config, ToyConfig
 from vision.evaluate import PROTOCOLS
 from vision.methods import check
 from vision.tables_cllr import CLLR
 from vision.tables_lmcl import LMCL, SHORT
 from vision.tables_mmcl import MMCL
-from vision.toy import ToyConfig
 
 TABLES = {table.address.removeprefix("vision/"): table for table in (*LMCL, *CLLR, *MMCL)}
 IMAGE_TABLES = [name for name in TABLES if name != "lmcl/table-1"]

@@ -20,8 +20,9 @@ from shared import (
 )
 from shared.runs import Interrupted, Run
 from vision import toy
+from vision.config import ToyConfig
 from vision.evaluate import kmeans_accuracy
-from vision.toy import DATA, RESTARTS, ToyConfig, learn, nested_moons, sample, three_bars, views
+from vision.toy import DATA, RESTARTS, learn, nested_moons, sample, three_bars, views
 
 SHORT = ToyConfig(steps=250, seed=4)
 BASE = term(info_nce, temperature=0.5)
