@@ -10,10 +10,11 @@ images and the device is never waited for.
 The transforms are those of torchvision.transforms.v2.functional on float tensors in [0, 1]; the
 rounding to 8 bits between two transforms, part of a pipeline of PIL images, is left out. Crops are
 bilinear with antialias. Images that stream from files of many sizes are cropped by their loader,
-with the boxes of :func:`parameters` and its own interpolation (bicubic in MMCL's program); the rest
+with the boxes of :func:`parameters`; the rest
 of their policy is ``dataclasses.replace(policy, scale=None)``.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ class Policy:
         sigma: standard deviation of the blur in pixels, from and to.
         kernel: odd width of the blur in pixels; None: about a tenth of the output's side, as
             SimCLR's program rounds it.
+        bicubic: whether crops of images that stream from files are resized bicubically; those of
+            images in memory are resized bilinearly.
 
     Raises:
         ValueError: a number outside its range.
@@ -56,6 +59,7 @@ class Policy:
     blur: float = 0.0
     sigma: tuple[float, float] = (0.1, 2.0)
     kernel: int | None = None
+    bicubic: bool = False
 
     def __post_init__(self) -> None:
         if self.scale is not None and not 0 < self.scale[0] <= self.scale[1] <= 1:
@@ -108,7 +112,7 @@ POLICIES: dict[str, Policy] = {
     "ressl_weak": Policy(scale=(0.2, 1.0), flip=0.5),
     "simclr": _SIMCLR,
     # MMCL's ImageNet program: SimCLR's, kernel included (22 at 224 px, an even number: 23)
-    "mmcl_imagenet": _SIMCLR,
+    "mmcl_imagenet": dataclasses.replace(_SIMCLR, bicubic=True),
     # train_moco_ins.py of the CMC program, behind the ImageNet-100 tables of LMCL and CLLR
     "cmc": Policy(
         scale=(0.2, 1.0),

@@ -311,8 +311,6 @@ def stream(
     seed: int,
     epoch: int,
     workers: int = 0,
-    *,
-    interpolation: Image.Resampling = Image.Resampling.BILINEAR,
 ) -> Iterator[tuple[Tensor, ...]]:
     """Random crops of images on disk: for each batch one (B, 3, S, S) uint8 tensor per view.
 
@@ -323,12 +321,11 @@ def stream(
     Args:
         images: what to read from.
         batches: (B,) positions in ``images``, one array for each batch.
-        policies: of view 0, 1, ...; their ``scale`` and ``ratio`` are used here.
+        policies: of view 0, 1, ...; their ``scale``, ``ratio`` and ``bicubic`` are used here.
         size: S in pixels.
         seed: of the run.
         epoch: number of the epoch.
         workers: processes that decode; 0: this one.
-        interpolation: Pillow's filter; it widens with the box, so that nothing aliases.
 
     Raises:
         UserError: an image is missing or damaged. None is skipped: a batch has what was asked for.
@@ -339,7 +336,6 @@ def stream(
         size=size,
         seed=seed,
         epoch=epoch,
-        interpolation=interpolation,
     )
     yield from _loaded(images, crops, batches, workers)
 
@@ -727,15 +723,16 @@ def _random_crops(
     size: int,
     seed: int,
     epoch: int,
-    interpolation: Image.Resampling,
 ) -> list[Image.Image]:
     views = []
     for view, policy in enumerate(policies):
         drawn = parameters(policy, seed, epoch, np.array([sample]), view, image.height, image.width)
         left, top = int(drawn.left[0]), int(drawn.top[0])
         box = (left, top, left + int(drawn.width[0]), top + int(drawn.height[0]))
-        # Pillow's resize(box=...) would let the filter reach over the border of the box.
-        views.append(image.crop(box).resize((size, size), interpolation))
+        # Pillow's filters widen with the box, so that nothing aliases; its resize(box=...) would
+        # let them reach over the border of the box.
+        filter_ = Image.Resampling.BICUBIC if policy.bicubic else Image.Resampling.BILINEAR
+        views.append(image.crop(box).resize((size, size), filter_))
     return views
 
 
