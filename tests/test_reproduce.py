@@ -466,8 +466,8 @@ def test_smoke_never_enters_results(tmp_path: Path) -> None:
 
 def wait_for(condition: object) -> None:
     assert callable(condition)
-    for _ in range(600):
+    for _ in range(2400):  # long enough for a machine that is busy with something else
         if condition():
             return
         time.sleep(0.05)
-    raise AssertionError("waited half a minute in vain")
+    raise AssertionError("waited two minutes in vain")
