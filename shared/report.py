@@ -290,6 +290,8 @@ def markdown(measured: Measured) -> str:
                 )
     lines.append("")
     lines += [line for text in legend_of(measured) for line in (_md(text), "")]
+    for further in also_of(measured):
+        lines += _md_grid("Measured here, too", further)
     own, others = figures_of(measured)
     lines += [line for name in own for line in (f"!{_md_link(name)}", "")]
     if others:
@@ -305,12 +307,7 @@ def markdown(measured: Measured) -> str:
     for heading, remarks in remarks_of(measured):
         lines += [f"**{heading}**", "", *(f"- {_md(remark)}" for remark in remarks), ""]
     for reference in table.references:
-        lines += [f"**Published elsewhere.** {_md(origin(reference))}", ""]
-        lines += _md_row(["method", *reference.columns])
-        lines += _md_row([":--", *["--:"] * len(reference.columns)], plain=True)
-        for label, values in reference.rows.items():
-            lines += _md_row([label, *map(printed_value, values)])
-        lines += ["", *(f"{_md(k)}: {_md(v)}\n" for k, v in reference.notes.items())]
+        lines += _md_grid("Published elsewhere", reference)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -605,6 +602,32 @@ def figures_of(measured: Measured) -> tuple[list[str], list[str]]:
     )
 
 
+def also_of(measured: Measured) -> list[Published]:
+    """The further metrics of the runs behind a table, one grid each, of the cells that have any."""
+    grids = []
+    for metric in measured.table.also:
+        found: dict[tuple[str, str], Value] = {}
+        for cell in (cell for cells in measured.cells for cell in cells):
+            numbers = [
+                float(record.result["metrics"][metric])
+                for record in cell.records.values()
+                if metric in record.result["metrics"]
+            ]
+            if numbers:
+                summary = summarise(numbers)
+                found[cell.row.label, cell.column.label] = Value(summary.mean, summary.sd)
+        columns = [c.label for c in measured.columns if any(c.label == at for _, at in found)]
+        rows = {
+            row.label: tuple(found.get((row.label, column)) for column in columns)
+            for row in measured.table.rows
+            if any(row.label == of for of, _ in found)
+        }
+        if rows:
+            unit = measured.table.unit
+            grids.append(Published(metric, "of the same runs", tuple(columns), rows, unit))
+    return grids
+
+
 def marks_of(measured: Measured) -> dict[str, int]:
     """A number for every reason that leaves a declared seed without a result."""
     reasons = (why for cells in measured.cells for cell in cells for why in cell.missing.values())
@@ -701,6 +724,15 @@ def _md(text: str) -> str:
 
 def _md_link(figure: str) -> str:
     return f"[{_md(figure)}](figures/{quote(figure)})"
+
+
+def _md_grid(heading: str, grid: Published) -> list[str]:
+    lines = [f"**{heading}.** {_md(origin(grid))}", ""]
+    lines += _md_row(["method", *grid.columns])
+    lines += _md_row([":--", *["--:"] * len(grid.columns)], plain=True)
+    for label, values in grid.rows.items():
+        lines += _md_row([label, *map(printed_value, values)])
+    return [*lines, "", *(f"{_md(key)}: {_md(note)}\n" for key, note in grid.notes.items())]
 
 
 def _md_row(cells: Iterable[str], plain: bool = False) -> list[str]:

@@ -13,6 +13,7 @@ from shared.report import (
     Judged,
     Measured,
     MeasuredCell,
+    also_of,
     by_claim,
     explain,
     figures_of,
@@ -193,10 +194,11 @@ def _html_table(measured: Measured) -> str:
         f"<p>{source}</p>\n"
         f'<div class="scroll"><table class="results">\n<thead><tr><th rowspan="2">method</th>'
         f"{datasets}</tr><tr>{heads * width}</tr></thead>\n{bodies}</table></div>\n{legend}"
+        + "".join(_html_grid("Measured here, too", grid, "here") for grid in also_of(measured))
         + _html_figures(measured)
         + "".join(_html_claim(claim, judged, measured) for claim, judged in by_claim(measured))
         + remarks
-        + "".join(map(_html_reference, table.references))
+        + "".join(_html_grid("Published elsewhere", grid) for grid in table.references)
         + (f"<h3>The runs behind the numbers</h3>\n{runs}" if runs else "")
         + "</section>\n"
     )
@@ -250,20 +252,19 @@ def _html_claim(claim: Claim, verdicts: Sequence[Judged], measured: Measured) ->
     return f'<h3>Claim: {escape(claim.text)}</h3>\n<ul class="verdicts">{lines}</ul>\n'
 
 
-def _html_reference(reference: Published) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in reference.columns)
+def _html_grid(heading: str, grid: Published, whose: str = "printed") -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in grid.columns)
     rows = "".join(
         f'<tr><th scope="row">{escape(label)}</th>'
-        + "".join(f'<td class="printed">{printed_value(value)}</td>' for value in values)
+        + "".join(f'<td class="{whose}">{printed_value(value)}</td>' for value in values)
         + "</tr>"
-        for label, values in reference.rows.items()
+        for label, values in grid.rows.items()
     )
     notes = "".join(
-        f'<p class="soft">{escape(label)}: {escape(note)}</p>'
-        for label, note in reference.notes.items()
+        f'<p class="soft">{escape(label)}: {escape(note)}</p>' for label, note in grid.notes.items()
     )
     return (
-        f'<h3>Published elsewhere</h3>\n<p class="printed">{escape(origin(reference))}</p>\n'
+        f'<h3>{heading}</h3>\n<p class="{whose}">{escape(origin(grid))}</p>\n'
         f'<div class="scroll"><table><thead><tr><th>method</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>\n{notes}"
     )

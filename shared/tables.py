@@ -194,6 +194,7 @@ class Table:
         varies: what changes between repeats of a cell.
         references: printed numbers of other papers, shown below the table.
         notes: lines shown under the table.
+        also: further metrics of the same runs, shown in small tables of their own.
 
     Raises:
         ValueError: a key that the configuration lacks, a published number without a cell, a
@@ -219,6 +220,7 @@ class Table:
     varies: str = "seed"
     references: tuple[Published, ...] = ()
     notes: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"{self.domain}/{self.paper}/{self.name}"

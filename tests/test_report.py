@@ -639,3 +639,26 @@ def test_a_broken_record_names_file_and_line(tmp_path: Path) -> None:
     file.write_text('{"address": "a", "config": {}, "environment": {}, "result": {}}\n{"addr')
     with pytest.raises(UserError, match=r"table-4\.records\.jsonl, line 2"):
         report.read_records(tmp_path)
+
+
+def test_further_metrics_of_the_same_runs_have_grids_of_their_own() -> None:
+    table = make_table(also=("knn", "unknown"))
+    records = [
+        record_of(
+            cell_of("GraphCL", "MUTAG", seed),
+            value,
+            metrics={"accuracy": value, "knn": value - 50},
+        )
+        for seed, value in GRAPHCL.items()
+    ]
+    records += records_of("MMCL", "MUTAG", MMCL)  # these have no such metric
+    measured = report.measure(table, "paper", records, {})
+    (grid,) = report.also_of(measured)
+    assert (grid.source, grid.columns) == ("knn", ("MUTAG",))
+    assert grid.rows == {"GraphCL": (Value(37.0, 1.0),)}
+    text = report.markdown(measured)
+    assert "**Measured here, too.** knn: of the same runs (%)" in text
+    assert "| GraphCL | 37.00 ± 1.00 |" in text
+    page = " ".join(Page(report_html.html([measured])).words)
+    assert "Measured here, too" in page
+    assert "37.00 ± 1.00" in page

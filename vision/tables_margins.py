@@ -262,6 +262,7 @@ def _table(
         seeds=SEEDS,
         published=load_published(MARGINS_FILE, name),
         varies=VARIES,
+        also=("knn_top1",),
         **{"protocol": "linear-sgd-v1", "config": Config(), "short": SHORT, **others},
     )
 
