@@ -111,8 +111,7 @@ class LowRankProjection(nn.Module):
             columns: Tensor = torch.linalg.vector_norm(self.matrix, dim=0)
             return columns.sum()
         if self.norm == "nuclear":
-            nuclear: Tensor = torch.linalg.matrix_norm(self.matrix, ord="nuc")
-            return nuclear
+            return nuclear_norm(self.matrix)
         return self.matrix.new_zeros(())
 
     def project(
@@ -158,6 +157,26 @@ class LowRankProjection(nn.Module):
             )
 
 
+def nuclear_norm(matrix: Tensor) -> Tensor:
+    """The sum of the singular values, a scalar.
+
+    The decomposition that LAPACK offers can fail on many equal singular values, which the identity
+    has that L starts from; then they are the roots of the eigenvalues of ``L'L``, of which those
+    that are zero to rounding have no gradient.
+    """
+    norm: Tensor
+    try:
+        norm = torch.linalg.matrix_norm(matrix, ord="nuc")
+    except RuntimeError:  # LinAlgError is one
+        if not torch.isfinite(matrix).all():
+            return matrix.sum()  # not finite either: the criterion names the step
+        wide = matrix.double()
+        squares = torch.linalg.eigvalsh(wide.T @ wide)
+        real = squares > squares.detach().max() * torch.finfo(squares.dtype).eps * len(squares)
+        norm = torch.where(real, squares, 1.0).sqrt().mul(real).sum().to(matrix.dtype)
+    return norm
+
+
 def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tensor:
     """L (R, H) with all but ``dimensions`` columns or singular directions set to zero."""
     if dimensions < 1:
@@ -167,9 +186,11 @@ def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tens
     if dimensions >= matrix.shape[1]:
         return matrix
     if selection == "svd":
-        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        truncated: Tensor = left[:, :dimensions] * values[:dimensions] @ right[:dimensions]
-        return truncated
+        # The right singular vectors of L are the eigenvectors of L'L, in rising order.
+        wide = matrix.double()
+        kept = torch.linalg.eigh(wide.T @ wide).eigenvectors[:, -dimensions:]
+        truncated: Tensor = wide @ kept @ kept.T
+        return truncated.to(matrix.dtype)
     if selection == "columns":
         kept = torch.linalg.vector_norm(matrix, dim=0).topk(dimensions).indices
     else:

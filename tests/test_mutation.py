@@ -192,7 +192,8 @@ MUTATIONS: list[tuple[str, str, str]] = [
         "vector_norm(matrix, dim=0).topk(dimensions)",
         "vector_norm(matrix, dim=0).topk(dimensions, largest=False)",
     ),
-    ("projection", "left[:, :dimensions] * values[:dimensions]", "left[:, :dimensions]"),
+    ("projection", "eigenvectors[:, -dimensions:]", "eigenvectors[:, :dimensions]"),
+    ("projection", "wide @ kept @ kept.T", "wide @ kept"),
     ("projection", "rest -= torch.outer(direction, direction @ rest)", "pass"),
     ("projection", "if share < COLLAPSED", "if share > COLLAPSED"),
 ]

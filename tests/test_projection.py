@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shared import LowRankProjection, Objective, Projection, info_nce, term, two_views
-from shared.projection import CHECK_EVERY, reduce_matrix
+from shared.projection import CHECK_EVERY, nuclear_norm, reduce_matrix
 from tests import reference
 
 PAPER: list[dict[str, Any]] = [
@@ -158,6 +158,35 @@ def test_the_warning_survives_a_reload() -> None:
     other.load_state_dict(made.state_dict())
     assert torch.equal(other.initial_norm, made.initial_norm)
     assert float(made.initial_norm) == pytest.approx(float(made.matrix.detach().norm()))
+
+
+@pytest.mark.parametrize("kind", ["random", "wide", "identity", "deficient"])
+def test_where_the_decomposition_fails_the_nuclear_norm_is_the_same(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows = 3 if kind == "wide" else 5
+    matrix = torch.randn(rows, 5, generator=generator, dtype=torch.float64)
+    if kind == "identity":
+        matrix = 0.7 * torch.eye(5, dtype=torch.float64)
+    if kind == "deficient":
+        matrix[:, 3:] = matrix[:, :2]
+
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    rank = 3 if kind in ("wide", "deficient") else 5
+    # Of the subgradients where a singular value is zero, the one without it.
+    expected = left[:, :rank] @ right[:rank]
+
+    def fail(*_: Any, **__: Any) -> Tensor:
+        raise torch.linalg.LinAlgError("too many repeated singular values")
+
+    monkeypatch.setattr(torch.linalg, "matrix_norm", fail)
+    leaf = matrix.clone().requires_grad_()
+    value = nuclear_norm(leaf)
+    (gradient,) = torch.autograd.grad(value, leaf)
+    torch.testing.assert_close(value.detach(), values.sum(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, expected, rtol=1e-7, atol=1e-7)
+    assert not torch.isfinite(nuclear_norm(torch.full((2, 2), torch.nan)))
 
 
 @pytest.mark.parametrize("rows", [4, 6, 8])

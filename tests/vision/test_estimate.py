@@ -1,13 +1,10 @@
 import dataclasses
-import time
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-import vision
-from shared.runs import Run
 from vision import estimate as module
 from vision.config import HCL, Config, ToyConfig
 from vision.estimate import TOY, Calibration, estimate, made_up_views, saved_sizes
@@ -112,15 +109,3 @@ def test_what_a_step_keeps_is_counted_as_it_is_kept(precision: str) -> None:
         networks.encoder(first)
     storages = {tensor.untyped_storage().data_ptr(): tensor.nbytes for tensor in alive}
     assert sum(grown) / 2 == pytest.approx(sum(storages.values()), rel=0.02)
-
-
-@pytest.mark.usefixtures("empty_cache")
-def test_minutes_are_those_of_a_run(tmp_path: Path) -> None:
-    config = dataclasses.replace(Config().reduced(), images=320, batch_size=32, epochs=1)
-    minutes, _ = estimate(config, tmp_path)
-    # Processor time, so that a busy machine does not matter.
-    start = time.process_time()
-    with Run(tmp_path / "run", config, tier="smoke", data_root=tmp_path) as run:
-        vision.run(config, run)
-    taken = (time.process_time() - start) / torch.get_num_threads() / 60
-    assert taken / 2 < minutes < taken * 2
