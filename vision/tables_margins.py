@@ -241,8 +241,8 @@ NOTES = (
     "it is three.",
     "Short tier: 5000 images, twelve epochs, batches of 128 at half the learning rate, "
     "torchvision's own first layers (a twelfth of the cost), one epoch of warm-up, the probe on "
-    "features of unaugmented images. So few images are overfitted by a probe at the paper's rate of "
-    "1 (its last epoch lies up to 3 points below its best, and often below nearest neighbours, "
+    "features of unaugmented images. So few images are overfitted by a probe at the paper's rate "
+    "of 1 (its last epoch lies up to 3 points below its best, and often below nearest neighbours, "
     "which are shown, too); features of length 1, CLLR's, are spared that.",
 )
 
