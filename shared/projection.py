@@ -3,6 +3,7 @@
 Shapes: B instances, H dimensions of the feature, R rows of L.
 """
 
+import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -160,21 +161,22 @@ class LowRankProjection(nn.Module):
 def nuclear_norm(matrix: Tensor) -> Tensor:
     """The sum of the singular values, a scalar.
 
-    The decomposition that LAPACK offers can fail on many equal singular values, which the identity
-    has that L starts from; then they are the roots of the eigenvalues of ``L'L``, of which those
-    that are zero to rounding have no gradient.
+    LAPACK's decomposition can fail, or silently give NaN, on many equal singular values, which the
+    identity has that L starts from. Then they are the roots of the eigenvalues of ``L'L``, of which
+    those that are zero to rounding have no gradient.
     """
     norm: Tensor
-    try:
+    with contextlib.suppress(RuntimeError):
         norm = torch.linalg.matrix_norm(matrix, ord="nuc")
-    except RuntimeError:  # LinAlgError is one
-        if not torch.isfinite(matrix).all():
-            return matrix.sum()  # not finite either: the criterion names the step
-        wide = matrix.double()
-        squares = torch.linalg.eigvalsh(wide.T @ wide)
-        real = squares > squares.detach().max() * torch.finfo(squares.dtype).eps * len(squares)
-        norm = torch.where(real, squares, 1.0).sqrt().mul(real).sum().to(matrix.dtype)
-    return norm
+        if torch.isfinite(norm):
+            return norm
+    if not torch.isfinite(matrix).all():
+        return matrix.sum()  # not finite either: the criterion names the step
+    wide = matrix.double()
+    squares = torch.linalg.eigvalsh(wide.T @ wide)
+    real = squares > squares.detach().max() * torch.finfo(squares.dtype).eps * len(squares)
+    norm = torch.where(real, squares, 1.0).sqrt().mul(real).sum()
+    return norm.to(matrix.dtype)
 
 
 def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tensor:

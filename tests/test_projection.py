@@ -160,9 +160,10 @@ def test_the_warning_survives_a_reload() -> None:
     assert float(made.initial_norm) == pytest.approx(float(made.matrix.detach().norm()))
 
 
+@pytest.mark.parametrize("failure", ["error", "nan"])
 @pytest.mark.parametrize("kind", ["random", "wide", "identity", "deficient"])
 def test_where_the_decomposition_fails_the_nuclear_norm_is_the_same(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, failure: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = torch.Generator().manual_seed(1)
     rows = 3 if kind == "wide" else 5
@@ -178,6 +179,8 @@ def test_where_the_decomposition_fails_the_nuclear_norm_is_the_same(
     expected = left[:, :rank] @ right[:rank]
 
     def fail(*_: Any, **__: Any) -> Tensor:
+        if failure == "nan":
+            return torch.tensor(torch.nan)
         raise torch.linalg.LinAlgError("too many repeated singular values")
 
     monkeypatch.setattr(torch.linalg, "matrix_norm", fail)
