@@ -3,7 +3,6 @@
 Shapes: B instances, H dimensions of the feature, R rows of L.
 """
 
-import contextlib
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -159,23 +158,18 @@ class LowRankProjection(nn.Module):
 
 
 def nuclear_norm(matrix: Tensor) -> Tensor:
-    """The sum of the singular values, a scalar.
+    """The sum of the singular values, a scalar: of the roots of the eigenvalues of ``L'L``.
 
-    LAPACK's decomposition can fail, or silently give NaN, on many equal singular values, which the
-    identity has that L starts from. Then they are the roots of the eigenvalues of ``L'L``, of which
-    those that are zero to rounding have no gradient.
+    LAPACK's singular value decomposition can fail, or silently give wrong vectors, on many equal
+    singular values, which the identity has that L starts from. Eigenvalues that are zero to
+    rounding have no gradient here, one of the subgradients there.
     """
-    norm: Tensor
-    with contextlib.suppress(RuntimeError):
-        norm = torch.linalg.matrix_norm(matrix, ord="nuc")
-        if torch.isfinite(norm):
-            return norm
     if not torch.isfinite(matrix).all():
         return matrix.sum()  # not finite either: the criterion names the step
     wide = matrix.double()
     squares = torch.linalg.eigvalsh(wide.T @ wide)
     real = squares > squares.detach().max() * torch.finfo(squares.dtype).eps * len(squares)
-    norm = torch.where(real, squares, 1.0).sqrt().mul(real).sum()
+    norm: Tensor = torch.where(real, squares, 1.0).sqrt().mul(real).sum()
     return norm.to(matrix.dtype)
 
 
