@@ -32,8 +32,6 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lightly.loss import NTXentLoss
-from lightly.transforms import SimCLRTransform
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
@@ -127,6 +125,10 @@ class Lightly:
     """The same step with lightly's transforms and loss, fed by a DataLoader."""
 
     def __init__(self, config: Config, images: Images, device: str, workers: int) -> None:
+        # After vision's modules, which make torchvision importable beside a CPU build of torch.
+        from lightly.loss import NTXentLoss
+        from lightly.transforms import SimCLRTransform
+
         torch.manual_seed(0)
         self.config, self.device, self.watch = config, device, Stopwatch(device)
         self.networks = Networks(config).to(device)
