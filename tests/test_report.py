@@ -662,3 +662,9 @@ def test_further_metrics_of_the_same_runs_have_grids_of_their_own() -> None:
     page = " ".join(Page(report_html.html([measured])).words)
     assert "Measured here, too" in page
     assert "37.00 ± 1.00" in page
+
+
+def test_many_seeds_are_named_by_their_ends() -> None:
+    table = make_table(seeds={"paper": tuple(range(20)), "short": (0, 1), "smoke": (0,)})
+    assert "over seeds 0 to 19;" in report.headline(report.measure(table, "paper", [], {}))
+    assert "over seeds 0, 1;" in report.headline(report.measure(table, "short", [], {}))
