@@ -183,7 +183,14 @@ def context_window(
         label = torch.full_like(place, -1)
         label[start : start + size] = document
         positive &= document[:, None] == label[None, :]
-    return Pairs(sentence, candidate, positive, (distance > 0) & ~positive)
+    steps = [step for step in range(-reach, reach + 1) if step]
+    near = own[:, None] + torch.tensor(steps, device=sentence.device)
+    inside = (near >= 0) & (near < len(candidate))
+    present = positive.gather(1, torch.where(inside, near, own[:, None]))
+    index = torch.where(present, near, -1)
+    negative = (distance > 0) & ~positive
+    outsiders = torch.cat([own[:, None], index], dim=1)
+    return Pairs(sentence, candidate, positive, negative, index, outsiders)
 
 
 def local_global(

@@ -214,7 +214,7 @@ def terminal(measured: Measured) -> "RenderableType":
         if heading:
             grid.add_row(Text(heading, style="italic"))
         for cells in rows:
-            here = [_narrow_lines(cell, measured, marks) for cell in cells]
+            here = [_narrow_lines(cell, marks) for cell in cells]
             height = max(map(len, here))
             printed = _printed_row(cells, measured)
             whose = Text("here" + "\n" * (height - 1))
@@ -281,7 +281,7 @@ def markdown(measured: Measured) -> str:
         if heading:
             lines += _md_row([f"*{_md(heading)}*", "", *[""] * len(columns)], plain=True)
         for cells in rows:
-            here = ["<br>".join(measured_lines(cell, measured, marks)) for cell in cells]
+            here = ["<br>".join(measured_lines(cell, marks)) for cell in cells]
             label = _md(cells[0].row.label)
             lines += _md_row([label, f"**{HERE}**", *here], plain=True)
             if numbers := _printed_row(cells, measured):
@@ -334,7 +334,7 @@ def latex(measured: Measured) -> str:
         if heading:
             lines.append(f"\\multicolumn{{{width}}}{{l}}{{\\textit{{{_tex(heading)}}}}} \\\\")
         for cells in rows:
-            here = [", ".join(measured_lines(cell, measured, marks)) for cell in cells]
+            here = [", ".join(measured_lines(cell, marks)) for cell in cells]
             lines.append(_tex_row([cells[0].row.label, HERE, *here]))
             if numbers := _printed_row(cells, measured):
                 lines.append(_tex_row(["", PRINTED, *numbers], italic=True))
@@ -368,7 +368,7 @@ def csv_text(measured: Measured) -> str:
                 + ["yes" if is_ours(cell.row, table) else "no", cell.column.label]
                 + [table.metric_of(cell.column), table.unit, table.protocol]
                 + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
-                + [len(cell.values), len(measured.seeds)]
+                + [len(cell.values), len(cell.values) + len(cell.missing)]
                 + ([published.mean, published.std] if published else [None] * 2)
                 + [cell.difference]
                 + [cell.values.get(seed) for seed in measured.seeds]
@@ -517,26 +517,26 @@ def printed_value(value: Value | None) -> str:
     return DASH if value is None else mean_sd(value.mean, value.std)
 
 
-def seeds_of(cell: MeasuredCell, measured: Measured) -> str:
+def seeds_of(cell: MeasuredCell) -> str:
     """How many of the declared seeds a measured number rests on."""
-    done, declared = len(cell.values), len(measured.seeds)
+    done, declared = len(cell.values), len(cell.values) + len(cell.missing)
     if done < declared:
         return f"{done} of {declared} seeds"
     return f"{done} seed{'s' if done > 1 else ''}"
 
 
-def measured_lines(cell: MeasuredCell, measured: Measured, marks: Mapping[str, int]) -> list[str]:
+def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
     """What a cell shows: its number and how many seeds it lacks, or the marks of its reasons."""
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         what = UNAVAILABLE if cell.unavailable else DASH
         return [f"{what} ({', '.join(map(str, reasons))})"]
     lines = [mean_sd(cell.summary.mean, cell.summary.sd)]
-    return [*lines, seeds_of(cell, measured)] if cell.missing else lines
+    return [*lines, seeds_of(cell)] if cell.missing else lines
 
 
-def _narrow_lines(cell: MeasuredCell, measured: Measured, marks: Mapping[str, int]) -> list[str]:
-    lines = measured_lines(cell, measured, marks)
+def _narrow_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
+    lines = measured_lines(cell, marks)
     return textwrap.wrap(lines[0], NARROW) if cell.unavailable else lines
 
 

@@ -211,12 +211,11 @@ def _html_row(cells: Sequence[MeasuredCell], measured: Measured, marks: Mapping[
     for cell in cells:
         label = escape(cell.column.label)
         if cell.summary is None:
-            here = escape(measured_lines(cell, measured, marks)[0])
+            here = escape(measured_lines(cell, marks)[0])
         else:
             number = mean_sd(cell.summary.mean, cell.summary.sd)
             here = (
-                f'<a href="#{_anchor(measured, cell)}">{number}</a>'
-                f"<small>{seeds_of(cell, measured)}</small>"
+                f'<a href="#{_anchor(measured, cell)}">{number}</a><small>{seeds_of(cell)}</small>'
             )
         printed = printed_value(cell.published) if row.published else ""
         if cell.difference is not None:
@@ -302,7 +301,7 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
     return (
         f'<details id="{_anchor(measured, cell)}"><summary>{escape(cell.row.label)}, '
         f'{escape(cell.column.label)}: <b class="here">{number}</b> '
-        f"<small>{seeds_of(cell, measured)}</small></summary>\n<dl>{facts}</dl>\n"
+        f"<small>{seeds_of(cell)}</small></summary>\n<dl>{facts}</dl>\n"
         '<div class="scroll"><table><thead><tr><th>seed</th>'
         f"<th>{escape(measured.table.metric_of(cell.column))}</th><th>seconds</th><th>peak MiB</th>"
         "<th>started</th><th>configuration, SHA-256</th><th>command</th></tr></thead>"

@@ -38,6 +38,7 @@ from shared.runs import (
     Locked,
     Record,
     Run,
+    adopt,
     check_config,
     read_failure,
     read_record,
@@ -199,7 +200,11 @@ def _run(
     chosen: list[tuple[Table, tuple[Cell, ...]]], places: Places, options: argparse.Namespace
 ) -> int:
     console = Console()
-    every = [cell for _, some in chosen for cell in some]
+    # Columns that are read from one run give cells of one address.
+    every = list({cell.address: cell for _, some in chosen for cell in some}.values())
+    if not every:
+        raise UserError("nothing to run: the chosen rows have none of these --seeds")
+    tier = every[0].tier
     cells = [cell for cell in every if not cell.unavailable]
     for cell in cells:  # before anything runs: a conflict must not come up after hours
         check_config(places.runs / cell.address, cell.config)
@@ -213,8 +218,8 @@ def _run(
     places.runs.mkdir(parents=True, exist_ok=True)
     minutes = {
         (table.address, column.label): column.minutes
-        for table, some in chosen
-        for column in table.columns_of(some[0].tier)
+        for table, _ in chosen
+        for column in table.columns_of(tier)
     }
     waiting = [cell for cell in cells if read_record(places.runs / cell.address, "") is None]
     # The cheapest first: most of a table is there long before its largest column.
@@ -233,10 +238,10 @@ def _run(
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} cells are done already")
     if waiting:
-        pool.run(waiting)
+        pool.run(waiting, twins_of(waiting))
 
-    for table, some in chosen:
-        measured = measure(table, some[0].tier, places, pool.outcomes)
+    for table, _ in chosen:
+        measured = measure(table, tier, places, pool.outcomes)
         console.print(report.terminal(measured))
     if pool.interrupted:
         console.print("interrupted; the same command goes on from here")
@@ -266,6 +271,29 @@ def measure(
     return report.measure(table, tier, records, status, figures)
 
 
+def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
+    """By address, the other cells of the domain and tier with an equal configuration.
+
+    Two papers print the same baselines: what one table has run, another need not run again.
+    """
+    if not cells:
+        return {}
+    wanted = {canonical_json(cell.config) for cell in cells}
+    by_config: dict[str, dict[str, None]] = {text: {} for text in wanted}
+    for tables in tables_of(cells[0].domain).values():
+        for table in tables:
+            for cell in table.cells(cells[0].tier):
+                text = canonical_json(cell.config)
+                if text in wanted and not cell.unavailable:
+                    by_config[text][cell.address] = None
+    return {
+        cell.address: tuple(
+            address for address in by_config[canonical_json(cell.config)] if address != cell.address
+        )
+        for cell in cells
+    }
+
+
 class _Pool:
     """Runs cells side by side, each in a process of its own that starts with everything imported.
 
@@ -292,25 +320,31 @@ class _Pool:
         self.interrupted = False
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
+        self._twins: Mapping[str, tuple[str, ...]] = {}
         self._running: dict[
             Any, tuple[Cell, Any]
         ] = {}  # by the pipe that the process talks through
         self._tried: set[str] = set()  # datasets that could not be fetched
 
-    def run(self, cells: list[Cell]) -> None:
-        """Run the cells; what kept some from being done is then in ``outcomes``."""
+    def run(self, cells: list[Cell], twins: Mapping[str, tuple[str, ...]]) -> None:
+        """Run the cells; what kept some from being done is then in ``outcomes``.
+
+        Args:
+            cells: of one domain.
+            twins: by address, where an equal run may lie; see :func:`twins_of`.
+        """
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
             ["shared.reproduce", f"{cells[0].domain}.train", "torch.utils.tensorboard"]
         )
         workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
-        self._waiting, told = list(cells), False
+        self._waiting, self._twins, told = list(cells), twins, False
         with _asked_to_stop() as asked, self._progress(len(cells)) as show:
             while self._running or (self._waiting and not asked):
-                while self._waiting and len(self._running) < self.jobs and not asked:
+                while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
-                    cell = self._waiting.pop(0)
-                    given = (cell, self.places, self.threads, workers, self.allow_missing, there)
+                    options = (self.threads, workers, self.allow_missing)
+                    given = (cell, self._twins[cell.address], self.places, *options, there)
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
                     there.close()
@@ -322,6 +356,15 @@ class _Pool:
                 for pipe in wait(list(self._running), timeout=0.2):
                     self._listen(pipe, show, stopping=bool(asked))
         self.interrupted |= bool(asked and self._waiting)
+
+    def _next(self) -> Cell | None:
+        """Take the first cell that waits, but for those whose twin is running."""
+        running = {cell.address for cell, _ in self._running.values()}
+        for cell in self._waiting:
+            if running.isdisjoint(self._twins[cell.address]):
+                self._waiting.remove(cell)
+                return cell
+        return None
 
     def _listen(self, pipe: Any, show: Callable[..., None], *, stopping: bool) -> None:
         """Take one message of a process; any but progress is its last."""
@@ -414,7 +457,13 @@ class _Pool:
 
 
 def _work(
-    cell: Cell, places: Places, threads: int, workers: int, allow_missing: bool, pipe: Connection
+    cell: Cell,
+    twins: tuple[str, ...],
+    places: Places,
+    threads: int,
+    workers: int,
+    allow_missing: bool,
+    pipe: Connection,
 ) -> None:
     """The process of one cell: run it, and say through the pipe how it went."""
     import torch
@@ -444,7 +493,10 @@ def _work(
         domain = importlib.import_module(cell.domain)
         with run:
             _stop_with_parent(run)
-            if read_record(folder, cell.address) is None:
+            done = [twin for twin in twins if read_record(places.runs / twin, twin)]
+            if read_record(folder, cell.address) is None and done:
+                adopt(folder, places.runs / done[0], done[0])
+            elif read_record(folder, cell.address) is None:
                 run.finish(domain.run(cell.config, run))
             metrics = read_record(folder, cell.address)
         message: tuple[Any, ...] = ("done", metrics.result if metrics else {})
@@ -561,6 +613,7 @@ def _plan(
     for name in ("row", "column", "seeds done", "seeds to run", "minutes each", "memory", "source"):
         left_aligned = name in ("row", "column", "source")
         text.add_column(name, justify="left" if left_aligned else "right")
+    cells = tuple({cell.address: cell for cell in cells}.values())
     available = [cell for cell in cells if not cell.unavailable]
     records = {
         cell.address: read_record(places.runs / cell.address, cell.address) for cell in available
@@ -570,7 +623,7 @@ def _plan(
     for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.column) == (row, label)]
         if some[0].unavailable:
-            text.add_row(row, label, "", "", "", "", report.unavailable(some[0]))
+            text.add_row(row, some[0].source, "", "", "", "", report.unavailable(some[0]))
             continue
         own = [record for cell in some if (record := records[cell.address])]
         left = len(some) - len(own)
@@ -589,7 +642,7 @@ def _plan(
         minutes_left += minutes * left
         memory = max(memory, gigabytes if left else 0.0)
         numbers = (str(len(some) - left), str(left), f"{minutes:.1f}", f"{gigabytes:.1f} GB")
-        text.add_row(row, label, *numbers, source)
+        text.add_row(row, some[0].source, *numbers, source)
     left = sum(record is None for record in records.values())
     known = "; ".join(words for source, words in SOURCES.items() if source in sources)
     caption = [

@@ -21,6 +21,7 @@ import os
 import platform
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ import filelock
 import numpy as np
 import psutil
 import torch
+from torch import Tensor
 
 from shared.errors import UserError
 from shared.tables import Config, canonical, canonical_json
@@ -49,6 +51,8 @@ PACKAGES = (
     "numpy",
     "scipy",
     "safetensors",
+    "transformers",
+    "tokenizers",
 )
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
@@ -309,6 +313,41 @@ class Run:
         write_atomically(file, "".join(kept))
 
 
+class Means:
+    """Running means of the parts of the loss; nothing waits for the device before they are taken.
+
+    It has a state, so that the log of an interrupted epoch comes out as if it had not been.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Tensor] = {}
+        self._count = 0
+
+    def add(self, parts: dict[str, Tensor]) -> None:
+        """Take the scalars of one step in."""
+        for name, value in parts.items():
+            value = value.double()
+            self._sums[name] = self._sums[name].to(value.device) + value if self._count else value
+        self._count += 1
+
+    def take(self) -> dict[str, float]:
+        """The means since the last call."""
+        means = {name: float(total) / self._count for name, total in self._sums.items()}
+        self._sums, self._count = {}, 0
+        return means
+
+    def state_dict(self) -> dict[str, object]:
+        """Sums and count."""
+        return {"sums": self._sums, "count": self._count}
+
+    def load_state_dict(self, state: dict[str, object], /) -> None:
+        """Take sums and count over."""
+        sums, count = state["sums"], state["count"]
+        assert isinstance(sums, dict)
+        assert isinstance(count, int)
+        self._sums, self._count = sums, count
+
+
 def check_config(folder: Path, config: Config) -> None:
     """Compare the folder's configuration with ``config``.
 
@@ -340,6 +379,30 @@ def read_record(folder: Path, address: str) -> Record | None:
         _read_json(folder / f"{name}.json") for name in ("config", "environment", "result")
     )
     return Record(address, config, environment_, result)
+
+
+def adopt(folder: Path, source: Path, address: str) -> None:
+    """Take over the finished run of an equal configuration that lies at ``address``.
+
+    What it holds is copied but for its checkpoint; ``environment.json`` names the address.
+
+    Raises:
+        Conflict: the configurations differ.
+    """
+    here, there = (_read_json(each / "config.json") for each in (folder, source))
+    if here != there:
+        raise Conflict(f"{source} holds a run with another configuration than {folder}")
+    left = {"config.json", "environment.json", "result.json", "checkpoint.pt", ".lock"}
+    for path in source.rglob("*"):
+        name = path.relative_to(source)
+        if path.is_file() and str(name) not in left and path.suffix != ".part":
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / name) as part:
+                shutil.copyfile(path, part)
+    environment_ = _read_json(source / "environment.json") | {"run_at": address}
+    write_atomically(folder / "environment.json", json.dumps(environment_, indent=2) + "\n")
+    write_atomically(folder / "result.json", (source / "result.json").read_text(encoding="utf-8"))
+    (folder / "failure.json").unlink(missing_ok=True)
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:

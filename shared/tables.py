@@ -88,6 +88,8 @@ class Row:
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
         unavailable: why the row cannot run yet ("needs SwAV"); empty if it can.
+        seeds: the only seeds of a row that no seed changes (a baseline); None for those of the
+            tier.
     """
 
     label: str
@@ -96,6 +98,7 @@ class Row:
     deviation: str = ""
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unavailable: str = ""
+    seeds: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ class Column:
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
         unavailable: why the column cannot run yet; empty if it can.
+        run: name shared by the columns that are read from one run, each by its own metric; empty
+            for a column with runs of its own.
     """
 
     label: str
@@ -118,6 +123,7 @@ class Column:
     gigabytes: float = 1.0
     metric: str = ""
     unavailable: str = ""
+    run: str = ""
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -146,7 +152,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row in one column with one seed in one tier; ``unavailable`` says why it cannot run."""
+    """One row in one column with one seed in one tier; ``unavailable`` says why it cannot run.
+
+    Columns that are read from one run give cells of one address, which differ in ``column`` alone.
+    """
 
     domain: str
     paper: str
@@ -157,6 +166,7 @@ class Cell:
     tier: Tier
     config: Config
     unavailable: str = ""
+    run: str = ""
 
     @property
     def table_address(self) -> str:
@@ -164,9 +174,14 @@ class Cell:
         return f"{self.domain}/{self.paper}/{self.table}"
 
     @property
+    def source(self) -> str:
+        """What the cell is read from: a run of its column, or one that several columns share."""
+        return self.run or self.column
+
+    @property
     def address(self) -> str:
-        """Where the cell lies: ``[tier/]domain/paper/table/row/column/seed-n``."""
-        parts = (self.table_address, slug(self.row), slug(self.column), f"seed-{self.seed}")
+        """Where its run lies: ``[tier/]domain/paper/table/row/column/seed-n``."""
+        parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
         address = "/".join(parts)
         return address if self.tier == "paper" else f"{self.tier}/{address}"
 
@@ -199,7 +214,7 @@ class Table:
     Raises:
         ValueError: a key that the configuration lacks, a published number without a cell, a
             claim about an undeclared row or column, changes of a row in an undeclared column, two
-            rows or columns with one address.
+            rows or columns with one address, columns of one run that change different things.
     """
 
     domain: str
@@ -241,6 +256,8 @@ class Table:
             raise ValueError(f"{where}: published rows without a cell: {sorted(missing)}")
         labels = {column.label for column in self.columns}
         for row in self.rows:
+            if strange := set(row.seeds or ()) - set.intersection(*map(set, self.seeds.values())):
+                raise ValueError(f"{where}: {row.label}: seeds {sorted(strange)} are of no tier")
             if missing := set(row.in_columns) - labels:
                 raise ValueError(
                     f"{where}: {row.label}: changes in undeclared columns: {sorted(missing)}"
@@ -254,7 +271,10 @@ class Table:
             if missing := set(claim.columns) - labels:
                 raise ValueError(f"{where}: claim about undeclared columns: {sorted(missing)}")
         for tier in TIERS:
-            self.cells(tier)
+            configs: dict[str, Config] = {}
+            for cell in self.cells(tier):
+                if configs.setdefault(cell.address, cell.config) != cell.config:
+                    raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
 
     @property
     def address(self) -> str:
@@ -282,7 +302,8 @@ class Table:
         Args:
             tier: paper, short or smoke.
             row: label or address of one row; None for all.
-            column: label or address of one column; None for all.
+            column: label or address of one column, or of the run that it is read from; None for
+                all.
             seeds: the seeds to run; None for those of the tier.
 
         Raises:
@@ -303,7 +324,8 @@ class Table:
                 }
                 config = changed(self.config, changes, f"{self.address}: {each_row.label}")
                 config = config.reduced() if tier == "smoke" else config
-                for seed in self.seeds[tier] if seeds is None else seeds:
+                wanted = self.seeds[tier] if seeds is None else seeds
+                for seed in _seeds_of(each_row, wanted):
                     cells.append(
                         Cell(
                             domain=self.domain,
@@ -315,9 +337,15 @@ class Table:
                             tier=tier,
                             config=changed(config, {"seed": seed}, self.address),
                             unavailable=each_row.unavailable or each_column.unavailable,
+                            run=each_column.run,
                         )
                     )
         return tuple(cells)
+
+
+def _addresses(item: Row | Column) -> set[str]:
+    names = {item.label, item.run} if isinstance(item, Column) else {item.label}
+    return {slug(name) for name in names if name}
 
 
 def slug(label: str) -> str:
@@ -406,10 +434,15 @@ def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:
     return row.in_columns.get(column.label, {})
 
 
+def _seeds_of(row: Row, wanted: Sequence[int]) -> Sequence[int]:
+    """Those of ``wanted`` that the row has."""
+    return wanted if row.seeds is None else [seed for seed in row.seeds if seed in wanted]
+
+
 def _select(items: tuple[_Labelled, ...], wanted: str | None, where: str) -> tuple[_Labelled, ...]:
     if wanted is None:
         return items
-    found = tuple(item for item in items if slug(item.label) == slug(wanted))
+    found = tuple(item for item in items if slug(wanted) in _addresses(item))
     if not found:
         known = ", ".join(repr(item.label) for item in items)
         raise UserError(f"{where} {wanted!r} is not declared; declared are: {known}")

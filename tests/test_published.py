@@ -10,6 +10,7 @@ from shared.tables import Published, Value, load_published
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = ROOT / "graph" / "published"
+TEXT = ROOT / "text" / "published"
 VISION = ROOT / "vision" / "published"
 FILES = sorted(ROOT.glob("*/published/*.toml"))
 
@@ -42,6 +43,10 @@ def test_the_vision_domain_has_its_files() -> None:
         "mmcl.toml",
         "references.toml",
     }
+
+
+def test_the_text_domain_has_its_files() -> None:
+    assert {file.name for file in FILES if file.parent == TEXT} == {"cllr.toml", "lmcl.toml"}
 
 
 @pytest.mark.parametrize(("file", "key"), tables(), ids=lambda part: getattr(part, "stem", part))
@@ -236,6 +241,49 @@ def test_hyperparameters_of_margins() -> None:
         published = load_published(file, key)
         assert published.columns == ("CIFAR10", "CIFAR100", "STL10", "TinyImageNet")
         assert [mean for mean, _ in row(published, label).values()] == numbers, (key, label)
+
+
+COPIED = {
+    "QT": [76.8, 81.3, 86.6, 93.4, 89.8, 73.6],
+    "DCL": [76.2, 82.9, 86.9, 93.7, 89.1, 74.7],
+    "HCL": [77.4, 83.6, 86.8, 93.4, 88.7, 73.5],
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "source", "numbers"),
+    [
+        (
+            "lmcl.toml",
+            "table-4",
+            "Large-Margin Contrastive Learning with Distance Polarization Regularizer, Table 4",
+            {
+                **COPIED,
+                "LMCL(QT+DP)": [77.3, 82.3, 86.9, 93.7, 90.2, 74.1],
+                "LMCL(DCL+DP)": [77.2, 83.7, 87.2, 93.8, 90.1, 75.1],
+                "LMCL(HCL+DP)": [78.1, 83.5, 87.2, 94.0, 89.1, 74.2],
+            },
+        ),
+        (
+            "cllr.toml",
+            "table-2",
+            "Learning Contrastive Embedding in Low-Dimensional Space, Table 2",
+            {
+                **COPIED,
+                "CLLR(DCL+l21-norm)": [77.9, 83.3, 87.9, 93.7, 91.3, 75.2],
+                "CLLR(DCL+nuclear-norm)": [78.2, 83.7, 87.2, 95.8, 91.2, 75.7],
+            },
+        ),
+    ],
+)
+def test_text(file: str, key: str, source: str, numbers: dict[str, list[float]]) -> None:
+    published = load_published(TEXT / file, key)
+    assert published.source == source
+    assert published.columns == ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP")
+    assert published.rows == {
+        label: tuple(Value(mean) for mean in means) for label, means in numbers.items()
+    }
+    assert "SUBJ and MPQA columns are" in published.warnings[0]
 
 
 def test_references_of_the_vision_domain() -> None:

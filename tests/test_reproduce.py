@@ -1,3 +1,4 @@
+import csv
 import json
 import os
 import shutil
@@ -471,3 +472,68 @@ def wait_for(condition: object) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("waited two minutes in vain")
+
+
+def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(tmp_path: Path) -> None:
+    out, _ = call(tmp_path, "toy", "shared")
+    runs = tmp_path / "runs/toy/shared/table-1"
+    found = sorted(str(file.parent.relative_to(runs)) for file in runs.rglob("result.json"))
+    assert found == sorted(
+        [f"{row}/{run}/seed-{s}" for row in ("plain", "better") for run in RUNS for s in range(3)]
+        + [f"base/{run}/seed-0" for run in RUNS]
+    )
+    for seed in range(3):
+        metrics = json.loads((runs / f"plain/both/seed-{seed}/result.json").read_text())["metrics"]
+        assert f"seed-{seed}" in out
+        assert f"norm {metrics['norm']:.4g}" in out
+    call(tmp_path, "report")
+    with (tmp_path / "results/toy/shared/table-1.csv").open() as stream:
+        lines = {(line["row"], line["column"]): line for line in csv.DictReader(stream)}
+    base = json.loads((runs / "base/both/seed-0/result.json").read_text())["metrics"]
+    for column, metric in (("left", "accuracy"), ("norm", "norm")):
+        line = lines["base", column]
+        assert (line["metric"], line["seeds_measured"], line["seeds_declared"]) == (metric, "1", "1")
+        assert float(line["measured_mean"]) == pytest.approx(base[metric])
+    records = (tmp_path / "results/toy/shared/table-1.records.jsonl").read_text().splitlines()
+    assert len(records) == len(found)
+    plan, _ = call(tmp_path, "toy", "shared", "--plan")
+    assert "0 of 14 cells to run" in plan
+    assert "both" in plan
+
+
+RUNS = ("both", "right")
+
+
+def test_rows_without_the_seeds_asked_for_are_named(tmp_path: Path) -> None:
+    _, err = call(tmp_path, "toy", "shared", "--row", "base", "--seeds", "1", code=2)
+    assert err == "error: nothing to run: the chosen rows have none of these --seeds\n"
+
+
+def test_an_equal_configuration_is_taken_over_from_another_table(tmp_path: Path) -> None:
+    call(tmp_path, "toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
+    first = tmp_path / "runs/toy/toy/table-1/plain/left/seed-0"
+    (first / "kept.bin").write_bytes(b"a model")
+    result = (first / "result.json").read_bytes()
+    call(tmp_path, "toy", "partial", "--table", "3", "--row", "plain", "--seeds", "0")
+    second = tmp_path / "runs/toy/partial/table-3/plain/left/seed-0"
+    assert (second / "result.json").read_bytes() == result
+    assert (second / "kept.bin").read_bytes() == b"a model"
+    assert not (second / "checkpoint.pt").exists()
+    environment = json.loads((second / "environment.json").read_text())
+    assert environment["run_at"] == "toy/toy/table-1/plain/left/seed-0"
+    other = json.loads((second.parent.parent / "right/seed-0/environment.json").read_text())
+    assert "run_at" not in other  # another offset: a run of its own
+
+
+def test_equal_cells_of_one_command_run_once(tmp_path: Path) -> None:
+    """Row "better" sets what column "right" would change: both its cells are the same run."""
+    call(tmp_path, "toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")
+    folder = tmp_path / "runs/toy/toy/table-1/better"
+    environments = [
+        json.loads((folder / column / "seed-0/environment.json").read_text())
+        for column in ("left", "right")
+    ]
+    assert [each.get("run_at") for each in environments] == [
+        None,
+        "toy/toy/table-1/better/left/seed-0",
+    ]

@@ -20,7 +20,7 @@ from toy.train import run as train
 
 from shared import runs
 from shared.errors import UserError
-from shared.runs import Conflict, Interrupted, Locked, Run
+from shared.runs import Conflict, Interrupted, Locked, Means, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -332,3 +332,12 @@ def test_failure_is_noted_and_gone_when_done(tmp_path: Path) -> None:
     with Run(folder, Config(1)) as run:
         run.finish(train(run.config, run))
     assert runs.read_failure(folder) is None
+
+
+def test_means_have_a_state() -> None:
+    means, other = Means(), Means()
+    means.add({"loss": torch.tensor(1.0)})
+    other.load_state_dict(means.state_dict())
+    other.add({"loss": torch.tensor(4.0)})
+    assert other.take() == {"loss": 2.5}
+    assert other.take() == {}

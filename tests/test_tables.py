@@ -3,7 +3,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, TABLES
+from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
 from toy.train import Config
 
 from shared.errors import UserError
@@ -39,7 +39,7 @@ def test_every_table_of_every_domain_builds(domain: str) -> None:
             assert (table.domain, table.paper) == (domain, paper)
             for tier in TIERS:
                 cells = table.cells(tier)
-                assert len({cell.address for cell in cells}) == len(cells) > 0
+                assert len({(cell.address, cell.column) for cell in cells}) == len(cells) > 0
                 assert len(canonical_json([cell.config for cell in cells])) > 0
                 assert {cell.config.seed for cell in cells} == set(table.seeds[tier])
 
@@ -235,3 +235,38 @@ def test_load_published(tmp_path: Path) -> None:
 def test_the_table_type_checks_itself_when_made() -> None:
     assert isinstance(TABLE, Table)
     assert TABLE.address == "toy/toy/table-1"
+
+
+def test_columns_of_one_run_have_one_address() -> None:
+    cells = SHARED.cells("short", row="plain")
+    assert [(cell.column, cell.source, cell.address) for cell in cells] == [
+        ("left", "both", "short/toy/shared/table-1/plain/both/seed-0"),
+        ("norm", "both", "short/toy/shared/table-1/plain/both/seed-0"),
+        ("right", "right", "short/toy/shared/table-1/plain/right/seed-0"),
+    ]
+    assert cells[0].config == cells[1].config
+    assert [cell.column for cell in SHARED.cells(row="plain", column="both", seeds=(0,))] == [
+        "left",
+        "norm",
+    ]
+    assert [cell.column for cell in SHARED.cells(row="plain", column="norm", seeds=(0,))] == [
+        "norm"
+    ]
+
+
+def test_columns_of_one_run_change_the_same() -> None:
+    columns = (Column("left", run="both"), Column("right", {"offset": 1.0}, run="both"))
+    with pytest.raises(ValueError, match="columns of run 'both' differ in plain"):
+        dataclasses.replace(TABLE, columns=columns)
+
+
+def test_a_row_that_no_seed_changes_has_its_own_seeds() -> None:
+    seeds = [(cell.row, cell.seed) for cell in SHARED.cells(column="right")]
+    assert seeds == [
+        ("base", 0),
+        *(("plain", seed) for seed in range(3)),
+        *(("better", seed) for seed in range(3)),
+    ]
+    assert not SHARED.cells(row="base", seeds=(1, 2))
+    with pytest.raises(ValueError, match=r"base: seeds \[5\] are of no tier"):
+        dataclasses.replace(TABLE, rows=(PLAIN, BETTER, Row("base", seeds=(0, 5))))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shared import Criterion
 from shared.errors import UserError
-from shared.runs import Run
+from shared.runs import Means, Run
 from vision.augment import POLICIES, augment
 from vision.config import Config, ToyConfig
 from vision.data import (
@@ -270,38 +270,3 @@ def teacher_momentum(config: Config, step: int, total: int) -> float:
     if config.teacher_schedule == "constant":
         return config.teacher_momentum
     return 1 - (1 - config.teacher_momentum) * (1 + math.cos(math.pi * step / total)) / 2
-
-
-class Means:
-    """Running means of the parts of the loss; nothing waits for the device before they are taken.
-
-    It has a state, so that the log of an interrupted epoch comes out as if it had not been.
-    """
-
-    def __init__(self) -> None:
-        self._sums: dict[str, Tensor] = {}
-        self._count = 0
-
-    def add(self, parts: dict[str, Tensor]) -> None:
-        """Take the scalars of one step in."""
-        for name, value in parts.items():
-            value = value.double()
-            self._sums[name] = self._sums[name].to(value.device) + value if self._count else value
-        self._count += 1
-
-    def take(self) -> dict[str, float]:
-        """The means since the last call."""
-        means = {name: float(total) / self._count for name, total in self._sums.items()}
-        self._sums, self._count = {}, 0
-        return means
-
-    def state_dict(self) -> dict[str, object]:
-        """Sums and count."""
-        return {"sums": self._sums, "count": self._count}
-
-    def load_state_dict(self, state: dict[str, object], /) -> None:
-        """Take sums and count over."""
-        sums, count = state["sums"], state["count"]
-        assert isinstance(sums, dict)
-        assert isinstance(count, int)
-        self._sums, self._count = sums, count

@@ -51,6 +51,16 @@ FIGURE = dataclasses.replace(
     seeds={"paper": (0, 1), "short": (0,), "smoke": (0,)},
     published=Published("Toy 2026, Figure 3", "Curves", columns=(), rows={}),
 )
+# Two columns read from one run, one of its own; the base row is no matter of the seed.
+SHARED = dataclasses.replace(
+    table("shared", (PLAIN, BETTER)),
+    rows=(Row("base", {"batch_size": 8}, seeds=(0,)), Row("plain", published="plain"), BETTER),
+    columns=(
+        Column("left", metric="accuracy", run="both"),
+        Column("norm", metric="norm", run="both"),
+        Column("right", {"offset": 1.0}),
+    ),
+)
 TABLES = {
     "toy": (table("toy", (PLAIN, BETTER), (CLAIM,)),),
     "broken": (
@@ -74,4 +84,5 @@ TABLES = {
         dataclasses.replace(table("partial", (PLAIN, BETTER)), name="table-3"),
         FIGURE,
     ),
+    "shared": (SHARED,),
 }

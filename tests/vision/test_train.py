@@ -17,7 +17,7 @@ from vision.augment import POLICIES, augment
 from vision.config import CMC, HCL, MMCL_IMAGENET, Config
 from vision.data import choose, describe, load, permutation
 from vision.methods import Networks, check
-from vision.train import Means, batches, learning_rate, make_optimiser, teacher_momentum
+from vision.train import batches, learning_rate, make_optimiser, teacher_momentum
 
 DIGITS = dataclasses.replace(Config().reduced(), epochs=2, learning_rate=0.01)
 
@@ -183,15 +183,6 @@ def test_other_optimisers_decay_everything(optimiser: str, kind: type) -> None:
     (group,) = made.param_groups
     assert group["weight_decay"] == 5e-4
     assert len(group["params"]) == sum(item.requires_grad for item in networks.parameters())
-
-
-def test_means_have_a_state() -> None:
-    means, other = Means(), Means()
-    means.add({"loss": torch.tensor(1.0)})
-    other.load_state_dict(means.state_dict())
-    other.add({"loss": torch.tensor(4.0)})
-    assert other.take() == {"loss": 2.5}
-    assert other.take() == {}
 
 
 @pytest.mark.parametrize("changes", [HCL, CMC, MMCL_IMAGENET], ids=["HCL", "CMC", "MMCL"])
