@@ -25,8 +25,9 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,graph,vision" && return ;;
+      test) echo "test,graph,text,vision" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
+      text | text/* | */text/*) echo "text" && return ;;
       vision | vision/* | */vision/*) echo "vision" && return ;;
     esac
   done

@@ -1,0 +1,604 @@
+# ruff: noqa: RUF001
+import itertools
+import shutil
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shared.data import MissingData
+from shared.errors import UserError
+from text.config import EMBEDDED_TASKS, TASKS
+from text.data import (
+    DATASETS,
+    LAYOUTS,
+    corpus_fingerprint,
+    fetch,
+    load_task,
+    sentences,
+    task_fingerprint,
+)
+
+BOOKS = DATASETS["books"]
+NOWHERE = Path("nowhere")
+
+
+def write(root: Path, files: dict[str, str | bytes]) -> Path:
+    """Files of the corpus "novels" below ``root``, which is returned."""
+    for name, content in files.items():
+        path = root / "novels" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
+def read(root: Path, layout: str) -> list[tuple[int, str]]:
+    return list(sentences("novels", layout, root))
+
+
+def split(root: Path, paragraph: str) -> list[str]:
+    return [sentence for _, sentence in read(write(root, {"a.txt": paragraph}), "paragraphs")]
+
+
+def message_of(action: Callable[[], object], kind: type[Exception] = UserError) -> str:
+    """What an error says, which is one line."""
+    with pytest.raises(kind) as caught:
+        action()
+    assert type(caught.value) is kind
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def numbers_of_lines() -> dict[str, int]:
+    return {
+        "MR/rt-polarity.pos": 5331,
+        "MR/rt-polarity.neg": 5331,
+        "CR/custrev.pos": 2407,
+        "CR/custrev.neg": 1368,
+        "SUBJ/subj.objective": 5000,
+        "SUBJ/subj.subjective": 5000,
+        "MPQA/mpqa.pos": 3312,
+        "MPQA/mpqa.neg": 7294,
+        "TREC/train_5500.label": 5452,
+        "TREC/TREC_10.label": 500,
+        "MRPC/msr_paraphrase_train.txt": 4077,
+        "MRPC/msr_paraphrase_test.txt": 1726,
+    }
+
+
+def write_senteval(root: Path) -> None:
+    """All files of SentEval in their formats and lengths; each line names its file and number."""
+    coarse = ("NUM:dist", "ABBR:exp", "LOC:city", "HUM:ind", "ENTY:cremat", "DESC:manner")
+    for name, count in numbers_of_lines().items():
+        lines = [f"{name} line {number} , “ quoted ” ." for number in range(1, count + 1)]
+        if name.startswith("TREC"):
+            lines = [f"{coarse[place % 6]} {line}" for place, line in enumerate(lines)]
+        if name.startswith("MRPC"):
+            lines = [
+                f'{place % 2}\t{place}\t{place + 1}\t{line}\tnot "{line}'
+                for place, line in enumerate(lines)
+            ]
+            lines[0] = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+        path = root / "senteval" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("intact")
+    write_senteval(root)
+    return root
+
+
+@pytest.fixture
+def senteval(intact: Path, tmp_path: Path) -> Path:
+    """A data root with generated tasks, free to be damaged."""
+    shutil.copytree(intact, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def change_lines(path: Path, change: Callable[[list[str]], list[str]]) -> None:
+    lines = change(path.read_text(encoding="utf-8").split("\n")[:-1])
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+# Paragraphs to sentences; "|" stands between the sentences of a paragraph
+
+
+@pytest.mark.parametrize(
+    "marked",
+    [
+        "It rained. |Nobody came. |Why?",
+        # closing quotes and brackets
+        "“Come in.” |She did. |(He stayed.) |‘No.’ |Then she left.",
+        "“ ‘Never.’ ” |He sat down.",
+        "“So I said, ‘Never.’” |He sat down.",
+        '"Go." |"Why?" |She went. |(She had to.) |[Note.] |"\'Now.\'" |End.',
+        "’Tis true. |’Tis pity. |“’Tis so.”",
+        # dialogue goes on in lower case
+        "“Yes!” he said. |“No!” she said.",
+        "He cried, “Go away!” and left. |“Why?—” he began.",
+        "“You!”—he stopped. |“Élan?” était là.",
+        "“You?” |Émile came.",
+        # abbreviations and initials, in quotes, before a quote and after a dash
+        "Mr. and Mrs. Smith met Dr. Jones. |He left St. Mary’s.",
+        "“I am Mr. Smith.” |He bowed. |“Mr. Smith!” |“Ask Mrs. Brown.” |She did.",
+        "That day—Mr. Smith came. |(Dr. Jones did not.) |‘Capt. Hook!’",
+        "J. R. R. Tolkien wrote it. |“M. Poirot,” she said.",
+        "It fell, e.g. Paris, i.e. France. |In the U.S. it did not.",
+        "He said no. |Then he sat. |It took years, etc. |It was 1914. |They left.",
+        # several marks, ellipses
+        "What?! |No!!! |Yes.",
+        "“I see … perhaps.” |He stopped… |Then he ran. |“Well…” |He sat.",
+        "“I see... perhaps.” |He stopped... |Then he ran.",
+        "It ends. … |It begins. . . . |“It goes on. …”",
+        "3.5 miles, 7.30 p.m. or so, at www.example.org. |Done.",
+        "Without an end",
+    ],
+)
+def test_paragraphs_are_split_where_a_reader_would(tmp_path: Path, marked: str) -> None:
+    expected = [sentence.strip() for sentence in marked.split("|")]
+    assert split(tmp_path, marked.replace("|", "")) == expected
+
+
+def test_white_space_within_a_paragraph_is_single_spaces(tmp_path: Path) -> None:
+    found = split(tmp_path, "\ufeff \tMr.\u00a0Smith  came\u2003in.\t He \x0b sat. \r\n")
+    assert found == ["Mr. Smith came in.", "He sat."]
+
+
+# Layouts
+
+
+def test_paragraphs_layout_ends_a_chapter_at_a_blank_line(tmp_path: Path) -> None:
+    text = "\n\nOne. Two.\nThree.\n\n \t\n\nFour.\n\n"
+    root = write(tmp_path, {"a.txt": text})
+    assert read(root, "paragraphs") == [(0, "One."), (0, "Two."), (0, "Three."), (1, "Four.")]
+
+
+def test_sentences_layout_takes_lines_as_they_are(tmp_path: Path) -> None:
+    text = "one . two  three\nfour ?\n\n\nmr. \u00a0 five"
+    root = write(tmp_path, {"a.txt": text})
+    assert read(root, "sentences") == [
+        (0, "one . two  three"),
+        (0, "four ?"),
+        (1, "mr. \u00a0 five"),
+    ]
+
+
+def test_wrapped_layout_joins_lines_to_paragraphs(tmp_path: Path) -> None:
+    text = "\n\n\nOne is\nlong. Two\n  is, too.\n\nThree\n\n\nFour\n\n\n\n\nFive. Six\nseven.\n\n"
+    root = write(tmp_path, {"a.txt": text})
+    assert read(root, "wrapped") == [
+        (0, "One is long."),
+        (0, "Two is, too."),
+        (0, "Three"),
+        (1, "Four"),
+        (2, "Five."),
+        (2, "Six seven."),
+    ]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_lines_may_end_as_on_windows(tmp_path: Path, layout: str) -> None:
+    unix = "One.\nTwo.\n\nThree.\n\n\nFour.\n"
+    plain = read(write(tmp_path / "unix", {"a.txt": unix}), layout)
+    windows = write(tmp_path / "windows", {"a.txt": unix.replace("\n", "\r\n")})
+    assert read(windows, layout) == plain
+    assert len(plain) == 4
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_each_file_starts_a_chapter_and_files_come_in_order_of_name(
+    tmp_path: Path, layout: str
+) -> None:
+    files: dict[str, str | bytes] = {
+        "c.txt": "Fourth.",
+        "b/y.txt": "Third.\n\n\n",
+        "b/x.txt": "\ufeffSecond.\n",
+        "a.txt": "First.\n\n\nStill first.",
+        "aa.txt": "\n\n",
+        "d.md": "Markup.",
+    }
+    expected = [(0, "First."), (1, "Still first."), (2, "Second."), (3, "Third."), (4, "Fourth.")]
+    assert read(write(tmp_path, files), layout) == expected
+
+
+def test_the_manual_is_prose_and_each_topic_a_chapter() -> None:
+    found = list(sentences("manual", "wrapped", NOWHERE))
+    assert found == list(sentences("manual", "paragraphs", NOWHERE))
+    assert len(found) > 2000
+    chapters = [chapter for chapter, _ in found]
+    assert chapters == sorted(chapters)
+    assert len(set(chapters)) > 70
+    text = [sentence for _, sentence in found]
+    assert all(sentence.isprintable() and "  " not in sentence for sentence in text)
+    assert not any("****" in sentence or "::=" in sentence[:40] for sentence in text)
+    assert all(sentence[-1] in '.:?!…)"”’' for sentence in text)
+    assert 10 < np.mean([len(sentence.split()) for sentence in text]) < 30
+
+
+# Streaming
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_no_file_is_held_in_memory(tmp_path: Path, layout: str) -> None:
+    line = "It was a dark and stormy night, and the rain fell in torrents. " * 8
+    blank = "\n\n" if layout == "wrapped" else "\n"
+    root = write(tmp_path, {"a.txt": f"{line}{blank}" * 4000})
+    size = (root / "novels" / "a.txt").stat().st_size
+    next(sentences("novels", layout, root))  # what is built once does not count
+    stream = sentences("novels", layout, root)
+    tracemalloc.start()
+    count = sum(1 for _ in itertools.islice(stream, 3000))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 3000
+    assert size > 2_000_000
+    assert peak < 100_000
+
+
+def test_a_file_is_opened_when_its_turn_comes(tmp_path: Path) -> None:
+    root = write(tmp_path, {"a.txt": "One. Two.\nThree.", "b.txt": "Four.\n" * 9 + "Five."})
+    stream = sentences("novels", "paragraphs", root)
+    assert next(stream) == (0, "One.")
+    (root / "novels" / "b.txt").write_text("Six.")
+    assert list(stream) == [(0, "Two."), (0, "Three."), (1, "Six.")]
+
+
+# Bad corpora
+
+
+def test_unknown_layout_lists_the_known_ones(tmp_path: Path) -> None:
+    for corpus in ("manual", "novels"):
+        with pytest.raises(ValueError, match="paragraphs, sentences, wrapped, got 'lines'"):
+            sentences(corpus, "lines", tmp_path)
+
+
+def test_missing_folder_names_the_command(tmp_path: Path) -> None:
+    for action in (
+        lambda: sentences("novels", "paragraphs", tmp_path),
+        lambda: corpus_fingerprint("novels", tmp_path),
+    ):
+        with pytest.raises(MissingData) as caught:
+            action()
+        assert caught.value.name == "novels"
+        assert caught.value.folder == tmp_path / "novels"
+        assert caught.value.command == "./reproduce.sh data text"
+
+
+def test_folder_without_text_files_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {"readme.md": "Nothing here."})
+    (tmp_path / "novels" / "folder.txt").mkdir()
+    expected = f"{tmp_path / 'novels'}: no .txt files; {BOOKS}"
+    assert message_of(lambda: sentences("novels", "paragraphs", tmp_path)) == expected
+    assert message_of(lambda: corpus_fingerprint("novels", tmp_path)) == expected
+    assert message_of(lambda: fetch("novels", tmp_path)) == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_without_a_sentence_are_an_empty_corpus(tmp_path: Path, layout: str) -> None:
+    write(tmp_path, {"a.txt": "", "b.txt": "\n\n \n\n", "c.txt": b"\xef\xbb\xbf\r\n"})
+    expected = f"{tmp_path / 'novels'}: no sentences in its files; {BOOKS}"
+    assert message_of(lambda: read(tmp_path, layout)) == expected
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_first_byte_that_is_not_utf8_is_named(tmp_path: Path, layout: str) -> None:
+    intact = "\ufeffOne – two.\n\nThree.\n".encode()
+    remedy = "convert it, for example with: iconv -f WINDOWS-1252 -t UTF-8"
+
+    def expect(content: bytes, offset: int) -> None:
+        write(tmp_path, {"a.txt": "Zero.", "b.txt": content})
+        stream = sentences("novels", layout, tmp_path)
+        assert next(stream) == (0, "Zero.")
+        said = message_of(lambda: list(stream))
+        place = tmp_path / "novels" / "b.txt"
+        assert said == f"{place}: not UTF-8, the first bad byte is at offset {offset}; {remedy}"
+
+    expect(intact + b"na\xefve", len(intact) + 2)
+    expect(intact + "na–".encode()[:-1], len(intact) + 2)  # cut within a character
+    expect(b"\x93Yes\x94\n\x80", 0)
+    expect("UTF-16 text".encode("utf-16"), 0)
+
+
+def test_official_bookcorpus_has_two_files(tmp_path: Path) -> None:
+    folder = tmp_path / "bookcorpus"
+    what = DATASETS["bookcorpus"]
+    assert message_of(lambda: fetch("bookcorpus", tmp_path)) == f"{folder}: missing; {what}"
+    folder.mkdir()
+    (folder / "books_large_p1.txt").write_text("the first part .\n`` yes , '' mr. a said .\n")
+    (folder / "readme.txt").write_text("This is no book.")
+    expected = f"{folder}: books_large_p2.txt missing; {what}"
+    assert message_of(lambda: sentences("bookcorpus", "sentences", tmp_path)) == expected
+    assert message_of(lambda: fetch("bookcorpus", tmp_path)) == expected
+    (folder / "books_large_p2.txt").write_text("the second .\n")
+    fetch("bookcorpus", tmp_path)
+    assert list(sentences("bookcorpus", "sentences", tmp_path)) == [
+        (0, "the first part ."),
+        (0, "`` yes , '' mr. a said ."),
+        (1, "the second ."),
+    ]
+
+
+# SentEval's tasks
+
+
+@pytest.mark.parametrize(
+    ("name", "positive", "negative"),
+    [
+        ("MR", "MR/rt-polarity.pos", "MR/rt-polarity.neg"),
+        ("CR", "CR/custrev.pos", "CR/custrev.neg"),
+        ("SUBJ", "SUBJ/subj.objective", "SUBJ/subj.subjective"),
+        ("MPQA", "MPQA/mpqa.pos", "MPQA/mpqa.neg"),
+    ],
+)
+def test_binary_tasks_have_the_positive_class_first(
+    intact: Path, name: str, positive: str, negative: str
+) -> None:
+    task = load_task(name, intact)
+    first, second = numbers_of_lines()[positive], numbers_of_lines()[negative]
+    assert task.labels.dtype == np.int64
+    assert task.labels.tolist() == [1] * first + [0] * second
+    assert (len(task.first), task.second, task.train) == (first + second, None, first + second)
+    assert task.first[0] == f"{positive} line 1 , “ quoted ” ."
+    assert task.first[first - 1] == f"{positive} line {first} , “ quoted ” ."
+    assert task.first[first] == f"{negative} line 1 , “ quoted ” ."
+    assert task.first[-1] == f"{negative} line {second} , “ quoted ” ."
+
+
+def test_trec_has_coarse_classes_in_alphabetical_order(intact: Path) -> None:
+    task = load_task("TREC", intact)
+    assert (len(task.first), task.second, task.train) == (5952, None, 5452)
+    assert task.labels.dtype == np.int64
+    assert task.labels[:7].tolist() == [5, 0, 4, 3, 2, 1, 5]
+    assert task.labels[5452:5455].tolist() == [5, 0, 4]
+    assert task.first[0] == "TREC/train_5500.label line 1 , “ quoted ” ."
+    assert task.first[5452] == "TREC/TREC_10.label line 1 , “ quoted ” ."
+
+
+def test_msrp_has_pairs_and_quotes_mean_nothing(intact: Path) -> None:
+    task = load_task("MSRP", intact)
+    assert task.second is not None
+    assert (len(task.first), len(task.second), task.train) == (5801, 5801, 4076)
+    assert task.labels.dtype == np.int64
+    assert task.labels[:3].tolist() == [1, 0, 1]
+    assert task.labels[4076:4079].tolist() == [1, 0, 1]
+    assert task.first[0] == "MRPC/msr_paraphrase_train.txt line 2 , “ quoted ” ."
+    assert task.second[4076] == 'not "MRPC/msr_paraphrase_test.txt line 2 , “ quoted ” .'
+
+
+def test_blank_lines_are_sentences_and_only_line_feeds_end_lines(senteval: Path) -> None:
+    path = senteval / "senteval" / "CR" / "custrev.neg"
+    change_lines(path, lambda lines: ["", "a\u2028b\x0cc\x85d", *lines[2:-1], " "])
+    task = load_task("CR", senteval)
+    assert task.first[2407:2409] == ("", "a\u2028b\x0cc\x85d")
+    assert task.first[-1] == ""
+    assert len(task.first) == 3775
+
+
+@pytest.mark.parametrize("name", numbers_of_lines())
+def test_another_number_of_lines_is_named(senteval: Path, name: str) -> None:
+    path, count = senteval / "senteval" / name, numbers_of_lines()[name]
+    task = {"MRPC": "MSRP"}.get(path.parent.name, path.parent.name)
+
+    def expect(found: int) -> None:
+        said = message_of(lambda: load_task(task, senteval))
+        assert said == f"{path}: {found} lines, expected {count}; restore SentEval's file"
+
+    change_lines(path, lambda lines: [*lines, lines[-1]])
+    expect(count + 1)
+    change_lines(path, lambda lines: lines[:-2])
+    expect(count - 1)
+    path.write_text("")
+    expect(0)
+
+
+def test_lines_that_cannot_be_parsed_are_named(senteval: Path) -> None:
+    def expect(task: str, name: str, line: int, text: str, message: str) -> None:
+        path = senteval / "senteval" / name
+        content = path.read_bytes()
+        change_lines(path, lambda lines: [*lines[: line - 1], text, *lines[line:]])
+        said = message_of(lambda: load_task(task, senteval))
+        path.write_bytes(content)
+        assert said == f"{path}, line {line}: {message}; restore SentEval's file"
+
+    question = "is not 'COARSE:fine question'"
+    expect("TREC", "TREC/train_5500.label", 1, "Who ?", f"'Who ?' {question}")
+    expect("TREC", "TREC/train_5500.label", 9, "WHO:x Who ?", f"'WHO:x Who ?' {question}")
+    expect("TREC", "TREC/TREC_10.label", 500, "", f"'' {question}")
+    pair = "is not 0 or 1, two numbers and two sentences, separated by tabs"
+    expect("MSRP", "MRPC/msr_paraphrase_train.txt", 2, "1\t2\t3\tA.", rf"'1\t2\t3\tA.' {pair}")
+    long, shown = "1\tx" + "a" * 90, r"'1\tx" + "a" * 37 + "'"
+    expect("MSRP", "MRPC/msr_paraphrase_test.txt", 1726, long, f"{shown} {pair}")
+
+
+def test_tasks_that_are_not_utf8_are_named(senteval: Path) -> None:
+    path = senteval / "senteval" / "MR" / "rt-polarity.neg"
+    content = path.read_bytes().replace(b"line 2 ", b"line\xe9 ", 1)
+    path.write_bytes(content)
+    offset = content.index(b"\xe9 ")
+    said = message_of(lambda: load_task("MR", senteval))
+    assert said.startswith(f"{path}: not UTF-8, the first bad byte is at offset {offset}; ")
+
+
+def test_missing_tasks_name_the_command(senteval: Path) -> None:
+    (senteval / "senteval" / "TREC" / "TREC_10.label").unlink()
+    shutil.rmtree(senteval / "senteval" / "MR")
+    for name in ("TREC", "MR"):
+        for action in (load_task, lambda name, root: task_fingerprint([name], root)):
+            with pytest.raises(MissingData) as caught:
+                action(name, senteval)
+            assert caught.value.name == "senteval"
+            assert caught.value.folder == senteval / "senteval" / name
+            assert caught.value.command == "./reproduce.sh data text"
+    said = message_of(lambda: fetch("senteval", senteval))
+    missing = "MR/rt-polarity.pos, MR/rt-polarity.neg, TREC/TREC_10.label"
+    assert said == f"{senteval / 'senteval'}: {missing} missing; {DATASETS['senteval']}"
+
+
+def test_unknown_task_lists_the_known_ones(tmp_path: Path) -> None:
+    known = ", ".join((*TASKS, *EMBEDDED_TASKS))
+    for action in (load_task, lambda name, root: task_fingerprint([name], root)):
+        said = message_of(lambda action=action: action("SST", tmp_path), ValueError)
+        assert said == f"task must be one of {known}, got 'SST'"
+
+
+# The embedded tasks
+
+
+def test_topics_are_two_classes_without_a_test_part() -> None:
+    task = load_task("topics", NOWHERE)
+    assert task.labels.dtype == np.int64
+    assert Counter(task.labels.tolist()) == {0: 60, 1: 60}
+    assert (len(task.first), task.second, task.train) == (120, None, 120)
+
+
+def test_questions_are_four_classes_with_a_test_part() -> None:
+    task = load_task("questions", NOWHERE)
+    assert task.labels.dtype == np.int64
+    assert (len(task.first), task.second, task.train) == (200, None, 160)
+    assert Counter(task.labels[:160].tolist()) == dict.fromkeys(range(4), 40)
+    assert Counter(task.labels[160:].tolist()) == dict.fromkeys(range(4), 10)
+
+
+def test_neighbours_follow_each_other_where_the_label_says_so() -> None:
+    task = load_task("neighbours", NOWHERE)
+    assert task.second is not None
+    assert (len(task.first), len(task.second), task.train) == (160, 160, 120)
+    assert task.labels.dtype == np.int64
+    assert Counter(task.labels[:120].tolist()) == {0: 60, 1: 60}
+    assert Counter(task.labels[120:].tolist()) == {0: 20, 1: 20}
+    corpus = list(sentences("manual", "wrapped", NOWHERE))
+    following = {
+        (one, two)
+        for (chapter, one), (other, two) in itertools.pairwise(corpus)
+        if chapter == other
+    }
+    pairs = zip(task.first, task.second, strict=True)
+    assert [int(pair in following) for pair in pairs] == task.labels.tolist()
+
+
+def test_embedded_sentences_are_those_of_the_manual() -> None:
+    known = {sentence for _, sentence in sentences("manual", "wrapped", NOWHERE)}
+    for name in EMBEDDED_TASKS:
+        task = load_task(name, NOWHERE)
+        assert known.issuperset(task.first + (task.second or ()))
+        again = load_task(name, NOWHERE)
+        assert (again.first, again.second) == (task.first, task.second)
+        assert len(set(task.first)) > 0.95 * len(task.first)
+
+
+# Fingerprints
+
+
+def test_fingerprint_of_a_corpus_follows_names_and_contents(tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"a/x.txt": "One.", "b/x.txt": "Two.", "c.txt": "Three."}
+
+    def changed(name: str, files: dict[str, str | bytes]) -> str:
+        return corpus_fingerprint("novels", write(tmp_path / name, files))
+
+    known = changed("known", files)
+    assert changed("same", files) == known
+    assert len(known) == 64
+    others = [
+        changed("content", files | {"c.txt": "Thre."}),
+        changed("more", files | {"d.txt": ""}),
+        changed("exchanged", files | {"a/x.txt": "Two.", "b/x.txt": "One."}),
+        changed("moved", {"a/x.txt": "One.", "d/x.txt": "Two.", "c.txt": "Three."}),
+    ]
+    assert len({known, *others}) == 5
+    assert changed("markup", files | {"readme.md": "Not read."}) == known
+
+
+def test_fingerprint_of_tasks_follows_their_files(senteval: Path) -> None:
+    known = {name: task_fingerprint([name], senteval) for name in TASKS}
+    both = task_fingerprint(["MR", "CR"], senteval)
+    assert len({*known.values(), both}) == 7
+    change_lines(
+        senteval / "senteval" / "MR" / "rt-polarity.neg", lambda lines: ["new", *lines[1:]]
+    )
+    after = {name: task_fingerprint([name], senteval) for name in TASKS}
+    assert [name for name in TASKS if after[name] != known[name]] == ["MR"]
+    assert task_fingerprint(["MR", "CR"], senteval) != both
+
+
+def test_embedded_fingerprints_need_no_files() -> None:
+    found = {task_fingerprint([name], NOWHERE) for name in EMBEDDED_TASKS}
+    found |= {task_fingerprint(EMBEDDED_TASKS, NOWHERE), corpus_fingerprint("manual", NOWHERE)}
+    assert len(found) == 5
+    assert corpus_fingerprint("manual", NOWHERE) == corpus_fingerprint("manual", Path("elsewhere"))
+
+
+# Fetching
+
+
+def test_fetch_says_what_to_put_where(tmp_path: Path) -> None:
+    assert set(DATASETS) == {"books", "bookcorpus", "senteval"}
+    for name in ("books", "bookcorpus"):
+        said = message_of(lambda name=name: fetch(name, tmp_path))
+        assert said == f"{tmp_path / name}: missing; {DATASETS[name]}"
+    said = message_of(lambda: fetch("senteval", tmp_path))
+    assert said.startswith(f"{tmp_path / 'senteval'}: MR/rt-polarity.pos, MR/rt-polarity.neg, ")
+    assert said.endswith(f"msr_paraphrase_test.txt missing; {DATASETS['senteval']}")
+
+
+def test_fetch_verifies_what_is_there(senteval: Path) -> None:
+    fetch("senteval", senteval)
+    fetch("manual", senteval)
+    fetch("novels", write(senteval, {"a.txt": "One.\n"}))
+    write(senteval, {"b.txt": b"\xff"})
+    assert "b.txt: not UTF-8" in message_of(lambda: fetch("novels", senteval))
+    change_lines(senteval / "senteval" / "MPQA" / "mpqa.pos", lambda lines: lines[1:])
+    assert "3311 lines, expected 3312" in message_of(lambda: fetch("senteval", senteval))
+
+
+# Real files
+
+
+def real(suite_data: Path, name: str) -> Path:
+    if not (suite_data / name).is_dir():
+        pytest.skip(f"needs real data: {suite_data / name} is no folder")
+    return suite_data
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "counts", "first"),
+    [
+        ("MR", 10_662, [5331, 5331], "the rock is destined to be"),
+        ("CR", 3_775, [1368, 2407], "im a more happier person"),
+        ("SUBJ", 10_000, [5000, 5000], "the movie begins in the past"),
+        ("MPQA", 10_606, [7294, 3312], "are also being encouraged"),
+        ("TREC", 5_452, [95, 1300, 1344, 1288, 916, 1009], "How did serfdom develop"),
+        ("MSRP", 4_076, [1901, 3900], "Amrozi accused his brother"),
+    ],
+)
+def test_real_tasks_have_the_published_counts(
+    suite_data: Path, name: str, train: int, counts: list[int], first: str
+) -> None:
+    task = load_task(name, real(suite_data, "senteval"))
+    assert task.train == train
+    assert np.bincount(task.labels).tolist() == counts
+    assert task.first[0].startswith(first)
+    blank = {"CR": 4, "MPQA": 3}.get(name, 0)
+    assert sum(not sentence for sentence in task.first) == blank
+    if name == "MSRP":
+        assert task.labels[task.train :].mean() == pytest.approx(0.665, abs=5e-4)
+
+
+def test_real_book_is_split_without_losing_a_word(tmp_path: Path, suite_data: Path) -> None:
+    book = real(suite_data, "books") / "books" / "agatha-christie_the-big-four.txt"
+    (tmp_path / "books").mkdir()
+    shutil.copy(book, tmp_path / "books")
+    found = list(sentences("books", "paragraphs", tmp_path))
+    chapters = book.read_text(encoding="utf-8").strip().split("\n\n")
+    assert found[-1][0] == len(chapters) - 1
+    for number, chapter in enumerate(chapters):
+        own = [sentence for each, sentence in found if each == number]
+        assert " ".join(" ".join(own).split()) == " ".join(chapter.split())
+    assert len(found) == 5033
+    broken = [text for _, text in found if text.endswith((" Mr.", "“Mr.", " Dr.", " Mrs."))]
+    assert broken == []

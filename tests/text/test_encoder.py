@@ -1,0 +1,576 @@
+import inspect
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from torch import Tensor, nn
+
+import text
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from text.encoder import (
+    ENCODERS,
+    BagOfWords,
+    QuickThought,
+    QuickThoughtConfig,
+    Recurrent,
+    Transformer,
+    hugging_face_encoder,
+    sentence_encoder,
+)
+
+make_torchvision_importable()
+
+from transformers import (  # noqa: E402 (needs the line above)
+    AutoModel,
+    BertConfig,
+    BertModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5Model,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = tuple(ENCODERS)
+WORDS = "a rose is it not and by any other name".split()
+SENTENCES = [
+    "it is a rose",
+    "rose",
+    "a rose by any other name is a rose and a rose",
+    "not a tulip",
+    "",
+    "name it",
+]
+
+
+def config(kind: str, **changes: int) -> QuickThoughtConfig:
+    sizes = {"vocab_size": 20, "embedding": 6, "hidden": 8, "heads": 2, "length": 10, **changes}
+    return QuickThoughtConfig(kind=kind, **sizes)
+
+
+def made(kind: str, seed: int = 0, **changes: int) -> QuickThought:
+    torch.manual_seed(seed)
+    return QuickThought(config(kind, **changes))
+
+
+def nontrivial(kind: str, **changes: int) -> QuickThought:
+    """In float64, no two parameters alike, no bias zero."""
+    model = made(kind, **changes).double()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def batch(lengths: tuple[int, ...] = (3, 7, 1, 5, 7, 2), words: int = 20) -> tuple[Tensor, Tensor]:
+    """Ids and mask; what lies under the padding are words as any others."""
+    torch.manual_seed(3)
+    ids = torch.randint(words, (len(lengths), max(lengths)))
+    return ids, torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+
+
+def word_tokenizer(*, special: bool = False) -> PreTrainedTokenizerFast:
+    """Words parted by spaces; ``special`` puts [CLS] and [SEP] around a sentence."""
+    vocabulary = {word: i for i, word in enumerate(["<unk>", "<pad>", "[CLS]", "[SEP]", *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if special:
+        tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token="<unk>",
+        pad_token="<pad>",
+        **({"cls_token": "[CLS]", "sep_token": "[SEP]"} if special else {}),
+    )
+
+
+def ids_of(sentence: str) -> list[int]:
+    return [WORDS.index(word) + 4 if word in WORDS else 0 for word in sentence.split()]
+
+
+# Encoders against loops
+
+
+def gru_loop(encoder: Recurrent, ids: Tensor, mask: Tensor) -> Tensor:
+    """Sentence by sentence, word by word, gate by gate; backwards from a sentence's last word."""
+    gru, rows = encoder.gru, []
+    for row, kept in zip(ids, mask, strict=True):
+        words = [encoder.embedding.weight[int(i)] for i in row[kept]]
+        finals = []
+        for end in ("", "_reverse") if gru.bidirectional else ("",):
+            weight_x, weight_h, bias_x, bias_h = (
+                getattr(gru, f"{name}_l0{end}").chunk(3)
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            h = torch.zeros(gru.hidden_size, dtype=torch.float64)
+            for x in reversed(words) if end else words:
+                of_x = [w @ x + b for w, b in zip(weight_x, bias_x, strict=True)]
+                of_h = [w @ h + b for w, b in zip(weight_h, bias_h, strict=True)]
+                reset = 1 / (1 + (-of_x[0] - of_h[0]).exp())
+                update = 1 / (1 + (-of_x[1] - of_h[1]).exp())
+                candidate = (of_x[2] + reset * of_h[2]).tanh()
+                h = update * h + (1 - update) * candidate
+            finals.append(h)
+        rows.append(torch.cat(finals))
+    return torch.stack(rows)
+
+
+def sum_loop(encoder: BagOfWords, ids: Tensor, mask: Tensor) -> Tensor:
+    table = encoder.embedding.weight
+    return torch.stack(
+        [sum(table[int(i)] for i in row[kept]) for row, kept in zip(ids, mask, strict=True)]
+    )
+
+
+def mean_loop(encoder: Transformer, ids: Tensor, mask: Tensor) -> Tensor:
+    """Each sentence by itself, so that there is no padding."""
+    states = [
+        encoder.bert(input_ids=row[kept][None]).last_hidden_state[0]
+        for row, kept in zip(ids, mask, strict=True)
+    ]
+    return torch.stack([sum(sentence) / len(sentence) for sentence in states])
+
+
+LOOPS: dict[str, Callable[..., Tensor]] = {
+    "gru": gru_loop,
+    "bag_of_words": sum_loop,
+    "transformer": mean_loop,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [(kind, {}) for kind in KINDS] + [("gru", {"bidirectional": False, "hidden": 5})],
+)
+def test_values_and_gradients_are_those_of_the_loop(kind: str, changes: dict[str, int]) -> None:
+    model, (ids, mask) = nontrivial(kind, **changes), batch()
+    found = model(ids, mask)
+    for encoder, one in zip((model.sentence, model.context), found, strict=True):
+        expected = LOOPS[kind](encoder, ids, mask)
+        assert one.shape == (len(ids), model.dim)
+        torch.testing.assert_close(one, expected, rtol=1e-9, atol=1e-9)
+        weight = torch.randn_like(expected)
+        parameters = list(encoder.parameters())
+        for mine, theirs in zip(
+            torch.autograd.grad((one * weight).sum(), parameters, allow_unused=True),
+            torch.autograd.grad((expected * weight).sum(), parameters, allow_unused=True),
+            strict=True,
+        ):
+            assert (mine is None) == (theirs is None)
+            if mine is not None:
+                torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
+
+
+def test_the_widths() -> None:
+    assert made("gru").dim == made("transformer").dim == 8
+    assert made("bag_of_words").dim == 6
+    assert made("gru").sentence.gru.hidden_size == 4
+    assert made("gru", bidirectional=False, hidden=5).sentence.gru.hidden_size == 5
+    assert [made(kind).context.embedding.weight.shape for kind in KINDS] == [
+        (20, 6),
+        (20, 6),
+        (20, 8),
+    ]
+    bert = made("transformer", layers=3).sentence.bert.config
+    assert (bert.num_hidden_layers, bert.num_attention_heads, bert.intermediate_size) == (3, 2, 32)
+    assert (bert.hidden_dropout_prob, bert.attention_probs_dropout_prob) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_and_neighbours_change_nothing(kind: str) -> None:
+    model, (ids, mask) = nontrivial(kind), batch()
+    expected = model(ids, mask)
+    wider = torch.cat([ids.masked_fill(~mask, 1), torch.full((len(ids), 3), 5)], dim=1)
+    for found, one in zip(model(wider, nn.functional.pad(mask, (0, 3))), expected, strict=True):
+        torch.testing.assert_close(found, one, rtol=1e-12, atol=1e-12)
+    for found, one in zip(model(ids[2:4, :5], mask[2:4, :5]), expected, strict=True):
+        torch.testing.assert_close(found, one[2:4], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_f_and_g_share_nothing(kind: str) -> None:
+    model, (ids, mask) = made(kind), batch()
+    f, g = model(ids, mask)
+    assert not torch.allclose(f, g)
+    places = [parameter.data_ptr() for parameter in model.parameters()]
+    assert len(set(places)) == len(places)
+    assert len(list(model.sentence.parameters())) * 2 == len(places)
+    f.square().sum().backward()
+    assert all(parameter.grad is None for parameter in model.context.parameters())
+    assert float(model.sentence.embedding.weight.grad.abs().sum()) > 0
+
+
+def test_batches_that_make_no_sense_are_refused() -> None:
+    model, (ids, mask) = made("gru"), batch()
+    empty = mask.clone()
+    empty[3] = False
+    with pytest.raises(ValueError, match="sentence 3 of the batch has no token"):
+        model(ids, empty)
+    with pytest.raises(ValueError, match="True at a row's first tokens and False after them"):
+        model(ids, mask.flip(1))
+    with pytest.raises(ValueError, match=r"got shapes \(6, 7\) and \(6, 6\)"):
+        model(ids, mask[:, :6])
+    with pytest.raises(ValueError, match="at most 5 tokens; got 7"):
+        made("transformer", length=5)(ids, mask)
+    assert made("gru", length=5)(ids, mask)[0].shape == (6, 8)
+
+
+# Initialisation and files
+
+
+@pytest.mark.parametrize("kind", ["gru", "bag_of_words"])
+def test_tables_start_uniform(kind: str) -> None:
+    model = made(kind, vocab_size=500, embedding=40)
+    for encoder in (model.sentence, model.context):
+        table = encoder.embedding.weight.detach()
+        assert 0.0999 < float(table.max()) <= 0.1
+        assert -0.1 <= float(table.min()) < -0.0999
+        assert float(table.std()) == pytest.approx(0.2 / 12**0.5, rel=0.02)
+        assert (table[1] != 0).all()  # the padding's row is no exception
+
+
+def test_cells_start_as_tensorflow_s_do() -> None:
+    model = made("gru", embedding=50, hidden=120)
+    bounds = {"gates": (6 / (50 + 60 + 120)) ** 0.5, "candidate": (6 / (50 + 60 + 60)) ** 0.5}
+    seen = 0
+    for encoder in (model.sentence, model.context):
+        for name, parameter in encoder.gru.named_parameters():
+            parts = {"gates": parameter[:120].detach(), "candidate": parameter[120:].detach()}
+            assert len(parts["candidate"]) == 60
+            for part, values in parts.items():
+                if name.startswith("weight"):
+                    assert 0.99 * bounds[part] < float(values.abs().max()) <= bounds[part]
+                    assert float(values.std()) == pytest.approx(bounds[part] / 3**0.5, rel=0.03)
+                else:
+                    expected = 1.0 if (part, name[:7]) == ("gates", "bias_ih") else 0.0
+                    assert (values == expected).all()
+                seen += 1
+    assert seen == 2 * 2 * 4 * 2  # encoders, directions, parameters, parts
+
+
+def test_transformers_start_as_bert_does() -> None:
+    model = made("transformer")
+    torch.manual_seed(0)
+    for encoder in (model.sentence, model.context):
+        expected = BertModel(encoder.bert.config, add_pooling_layer=False).state_dict()
+        found = encoder.bert.state_dict()
+        assert found.keys() == expected.keys()
+        for name, values in expected.items():
+            assert torch.equal(found[name], values), name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_start_is_a_function_of_the_seed(kind: str) -> None:
+    first, again, other = made(kind, 1), made(kind, 1), made(kind, 2)
+    pairs = zip(first.parameters(), again.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+    assert not torch.equal(first.sentence.embedding.weight, other.sentence.embedding.weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_model_is_the_same_when_loaded(kind: str, tmp_path: Path) -> None:
+    model = nontrivial(kind, layers=1, vocab_size=17).float()
+    model.save_pretrained(tmp_path)
+    for home in (QuickThought, AutoModel):
+        state = torch.get_rng_state()
+        loaded = home.from_pretrained(tmp_path, local_files_only=True)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert type(loaded) is QuickThought
+        for name in inspect.get_annotations(QuickThoughtConfig):
+            assert getattr(loaded.config, name) == getattr(model.config, name), name
+        expected = model.state_dict()
+        assert loaded.state_dict().keys() == expected.keys()
+        for name, values in loaded.state_dict().items():
+            assert torch.equal(values, expected[name]), name
+        ids, mask = batch(words=17)
+        for found, one in zip(loaded(ids, mask), model(ids, mask), strict=True):
+            assert torch.equal(found, one)
+
+
+def test_weights_of_one_piece_can_be_saved(tmp_path: Path) -> None:
+    """As cuDNN has them: all of a GRU's weights are parts of one buffer."""
+    model = made("gru")
+    buffer = torch.cat([values.detach().flatten() for values in model.sentence.gru.parameters()])
+    sizes = [values.numel() for values in model.sentence.gru.parameters()]
+    for values, part in zip(model.sentence.gru.parameters(), buffer.split(sizes), strict=True):
+        values.data = part.view(values.shape)
+    model.save_pretrained(tmp_path)
+    loaded = QuickThought.from_pretrained(tmp_path).state_dict()
+    for name, values in model.state_dict().items():
+        assert torch.equal(values, loaded[name]), name
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"kind": "lstm"}, "kind is one of gru, bag_of_words, transformer; got 'lstm'"),
+        ({"hiden": 8, "emb": 2}, "QuickThoughtConfig has no emb, hiden"),
+        ({"hidden": 7}, "hidden is even, half for each direction; got 7"),
+        ({"kind": "transformer", "hidden": 10}, "hidden is a multiple of heads = 4; got 10"),
+        ({"length": 0}, "length is at least 1; got 0"),
+    ],
+)
+def test_configurations_that_make_no_sense_are_refused(
+    keys: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        QuickThoughtConfig(**keys)
+
+
+def test_the_defaults_are_the_paper_s() -> None:
+    from text.config import Config
+
+    found, ours = QuickThoughtConfig(), Config()
+    assert (found.kind, found.vocab_size) == (ours.encoder, ours.vocabulary)
+    for name in ("embedding", "hidden", "bidirectional", "layers", "heads", "length"):
+        assert getattr(found, name) == getattr(ours, name)
+
+
+# From sentences to vectors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("batch_size", [2, 100])
+def test_sentence_vectors_are_both_halves_of_unit_length(kind: str, batch_size: int) -> None:
+    model = nontrivial(kind).train()
+    before = torch.get_rng_state()
+    found = sentence_encoder(model, word_tokenizer(), batch_size=batch_size)(SENTENCES)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert model.training
+    assert (found.dtype, found.shape) == (np.float32, (len(SENTENCES), 2 * model.dim))
+    halves = found.reshape(len(SENTENCES), 2, model.dim)
+    np.testing.assert_allclose(np.linalg.norm(halves, axis=2), 1, rtol=1e-6)
+    for row, sentence in zip(found, SENTENCES, strict=True):
+        ids = torch.tensor([(ids_of(sentence) or [0])[:10]])
+        f, g = (one[0].detach() for one in model(ids, torch.ones_like(ids)))
+        expected = torch.cat([f / f.norm(), g / g.norm()])
+        np.testing.assert_allclose(row, expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_projections_get_the_pair_as_it_is() -> None:
+    model = nontrivial("gru").eval()
+    torch.manual_seed(1)
+    matrix = torch.randn(3, 16, dtype=torch.float64)
+    modes = []
+
+    def project(pair: Tensor) -> Tensor:
+        modes.append((model.training, pair.requires_grad))
+        return pair @ matrix.T
+
+    encode = sentence_encoder(model, word_tokenizer(), project=project, batch_size=4)
+    found = encode(SENTENCES[:2])
+    assert modes == [(False, False)]
+    assert not model.training
+    for row, sentence in zip(found, SENTENCES, strict=False):
+        ids = torch.tensor([ids_of(sentence)])
+        pair = torch.cat(model(ids, torch.ones_like(ids)), dim=1)[0].detach()
+        np.testing.assert_allclose(row, (matrix @ pair).numpy(), rtol=1e-5)
+
+
+def test_the_mode_is_restored_after_an_error() -> None:
+    model = made("gru").train()
+
+    def fail(pair: Tensor) -> Tensor:
+        assert not model.training
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        sentence_encoder(model, word_tokenizer(), project=fail)(SENTENCES)
+    assert model.training
+
+
+def test_what_cannot_be_encoded_is_refused() -> None:
+    encode = sentence_encoder(made("gru"), word_tokenizer())
+    for nothing in ([], "a rose"):
+        with pytest.raises(ValueError, match="a sequence of at least one sentence"):
+            encode(nothing)
+    with pytest.raises(ValueError, match="the tokenizer has 14 words, the model 13"):
+        sentence_encoder(made("gru", vocab_size=13), word_tokenizer())
+    tokenizer = word_tokenizer()
+    tokenizer.unk_token = None
+    with pytest.raises(ValueError, match="no unknown word"):
+        sentence_encoder(made("gru"), tokenizer)
+
+
+# Folders of transformers
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A BERT of twelve positions with its tokenizer."""
+    torch.manual_seed(0)
+    shape = BertConfig(
+        vocab_size=14,
+        hidden_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=12,
+        pad_token_id=1,
+    )
+    BertModel(shape).save_pretrained(tmp_path / "bert")
+    word_tokenizer(special=True).save_pretrained(tmp_path / "bert")
+    return tmp_path / "bert"
+
+
+def test_a_folder_s_vectors_are_means_over_its_tokens(folder: Path) -> None:
+    sentences = [*SENTENCES, " ".join(WORDS * 2)]  # the last one is cut
+    found = hugging_face_encoder(folder, batch_size=3)(sentences)
+    assert (found.dtype, found.shape) == (np.float32, (7, 8))
+    model = BertModel.from_pretrained(folder).eval()
+    for row, sentence in zip(found, sentences, strict=True):
+        ids = torch.tensor([[2, *ids_of(sentence)[:10], 3]])
+        with torch.no_grad():
+            expected = model(input_ids=ids).last_hidden_state[0].mean(0)
+        np.testing.assert_allclose(row, expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_half_precision_is_read_as_float32(folder: Path) -> None:
+    BertModel.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    found = hugging_face_encoder(folder)(["a rose"])
+    model = BertModel.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        states = model(input_ids=torch.tensor([[2, *ids_of("a rose"), 3]])).last_hidden_state
+    np.testing.assert_allclose(found[0], states[0].mean(0).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_tokenizer_without_padding_borrows_a_word(folder: Path) -> None:
+    expected = hugging_face_encoder(folder)(SENTENCES)
+    tokenizer = word_tokenizer(special=True)
+    tokenizer.pad_token, tokenizer.eos_token = None, "[SEP]"
+    tokenizer.save_pretrained(folder)
+    assert PreTrainedTokenizerFast.from_pretrained(folder).pad_token is None
+    np.testing.assert_allclose(hugging_face_encoder(folder)(SENTENCES), expected, atol=1e-6)
+
+
+def test_a_sentence_that_becomes_no_token_is_named(folder: Path) -> None:
+    word_tokenizer().save_pretrained(folder)
+    with pytest.raises(ValueError, match="the tokenizer makes no token of '  '"):
+        hugging_face_encoder(folder)(["a rose", "  "])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_of_our_own_gives_both_halves(kind: str, tmp_path: Path) -> None:
+    model, tokenizer = nontrivial(kind).float(), word_tokenizer()
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    expected = sentence_encoder(model, tokenizer)(SENTENCES)
+    found = hugging_face_encoder(tmp_path)(SENTENCES)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_folders_without_an_encoder_are_refused(folder: Path, tmp_path: Path) -> None:
+    def refused(place: Path, reason: str) -> None:
+        with pytest.raises(UserError, match=reason) as caught:
+            hugging_face_encoder(place)
+        assert str(caught.value).startswith(f"{place}: ")
+        assert "\n" not in str(caught.value)
+        assert "save_pretrained" in str(caught.value)
+
+    refused(tmp_path / "nowhere", "there is no such folder")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    refused(empty, "cannot be loaded")
+    made("gru").save_pretrained(empty)
+    refused(empty, "cannot be loaded")  # no tokenizer
+
+    both = tmp_path / "both"
+    shape = T5Config(vocab_size=14, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    T5Model(shape).save_pretrained(both)
+    word_tokenizer().save_pretrained(both)
+    refused(both, "an encoder with a decoder")
+
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:-100])
+    refused(folder, "cannot be loaded")
+    (folder / "model.safetensors").write_bytes(weights)
+    config_file = (folder / "config.json").read_text()
+    deeper = config_file.replace('"num_hidden_layers": 2', '"num_hidden_layers": 3')
+    (folder / "config.json").write_text(deeper)
+    refused(folder, r"weights are missing \(encoder.layer.2.attention")
+    (folder / "config.json").write_text(config_file)
+    hugging_face_encoder(folder)
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    refused(folder, "a tokenizer without words")
+
+
+# The package
+
+
+@pytest.fixture
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if neither the package nor its module ``evaluate`` had been imported before."""
+    import_module("text.evaluate")  # the others need not be loaded again
+    for name in ("text", "text.evaluate"):
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import text",
+        "import text.evaluate",
+        "import text; import text.evaluate",
+        "import text; text.evaluate; import text.evaluate",
+        "import text; text.PROTOCOLS; text.majority",
+        "from text.evaluate import PROTOCOLS",
+        "from text import PROTOCOLS; import text.evaluate",
+        "from text import evaluate",
+        "from text.evaluate import evaluate; import text.evaluate",
+        "import text.evaluate; from text import evaluate; import text.evaluate",
+        "import importlib; importlib.import_module('text.evaluate')",
+    ],
+)
+@pytest.mark.usefixtures("forgotten")
+def test_evaluate_is_the_function_however_it_was_imported(program: str) -> None:
+    names: dict[str, object] = {}
+    exec(program, names)
+    exec("import text; from text.evaluate import PROTOCOLS", names)
+    package, module = sys.modules["text"], sys.modules["text.evaluate"]
+    assert package is not text  # a fresh one, and the names are its
+    assert names["text"] is package
+    assert inspect.isfunction(package.evaluate)
+    assert package.evaluate is module.evaluate
+    assert names["PROTOCOLS"] is module.PROTOCOLS
+    assert names.get("evaluate", module.evaluate) is module.evaluate
+
+
+def test_all_names_of_the_package_are_there() -> None:
+    assert set(text.__all__) == set(text._HOMES)
+    for name in text.__all__:
+        assert getattr(text, name) is getattr(sys.modules[f"text.{text._HOMES[name]}"], name)
+    with pytest.raises(AttributeError, match="module 'text' has no attribute 'nothing'"):
+        _ = text.nothing
+
+
+def test_planning_loads_no_encoder() -> None:
+    program = "import sys, text; text.Config, text.TABLES; print('transformers' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_accelerator_agrees(kind: str) -> None:
+    model, (ids, mask) = nontrivial(kind), batch()
+    expected = [one.detach() for one in model(ids, mask)]
+    model, ids = model.cuda(), ids.cuda()
+    for where in (mask, mask.cuda()):
+        for found, one in zip(model(ids, where), expected, strict=True):
+            torch.testing.assert_close(found.cpu(), one)
+    if kind == "transformer":  # transformers looks at the mask itself
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        f, g = model(ids, mask)
+        (f.sum() + g.sum()).backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -1,0 +1,403 @@
+import dataclasses
+import importlib
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import KFold, StratifiedKFold
+from sklearn.utils import shuffle
+
+from text.config import EMBEDDED_TASKS
+from text.data import Task, load_task
+from text.evaluate import PROTOCOLS, choose_cost, evaluate, majority, splits_of, tfidf
+
+MODULE = importlib.import_module("text.evaluate")
+SKIP_THOUGHTS, SENTEVAL = PROTOCOLS
+NOWHERE = Path("nowhere")
+
+# Features (n, d) of all rows of a task, from what its training rows teach.
+Design = Callable[[np.ndarray], np.ndarray]
+
+
+def sentences(count: int, rng: np.random.Generator, topics: Sequence[int]) -> tuple[str, ...]:
+    """Sentences of 1 to 9 words, half of them of a topic's own; the first word is unique."""
+    words = [
+        " ".join(
+            f"{topic if rng.random() < 0.5 else 'all'}w{rng.integers(12)}" for _ in range(size)
+        )
+        for topic, size in zip(topics, rng.integers(0, 9, count), strict=True)
+    ]
+    return tuple(f"Row{row} {rest}".strip() for row, rest in enumerate(words))
+
+
+def generated(kind: str, count: int = 130, seed: int = 0) -> Task:
+    """A task in which the labels are mostly, not always, those of the words."""
+    rng = np.random.default_rng(seed)
+    classes = 3 if kind == "tested" else 2
+    topics = rng.choice(classes, count, p=[0.4, 0.6] if classes == 2 else [0.2, 0.3, 0.5])
+    labels = np.where(rng.random(count) < 0.8, topics, rng.integers(classes, size=count))
+    first = sentences(count, rng, topics)
+    second = sentences(count, rng, np.where(topics == 1, topics, 7)) if kind == "pairs" else None
+    train = count if kind == "nested" else count - 40
+    return Task(first, second, labels.astype(np.int64), train)
+
+
+def vector(text: str) -> np.ndarray:
+    return np.random.default_rng(zlib.crc32(text.encode())).normal(size=6)
+
+
+def encode(texts: Sequence[str]) -> np.ndarray:
+    """Vectors of the words' topics, blurred by a sentence's own noise."""
+    words = [[word.split("w")[0] for word in text.split()[1:]] for text in texts]
+    sums = [sum(map(vector, of), 3 * vector(text)) for text, of in zip(texts, words, strict=True)]
+    return (np.stack(sums) / 5).astype(np.float32)
+
+
+def of_vectors(task: Task) -> Design:
+    first = encode(task.first).astype(np.float64)
+    if task.second is None:
+        return lambda train: first
+    second = encode(task.second)
+    features = np.concatenate([np.abs(first - second), first * second], axis=1)
+    return lambda train: features
+
+
+def of_words(task: Task) -> Design:
+    def design(train: np.ndarray) -> np.ndarray:
+        vectorizer = TfidfVectorizer(lowercase=True, token_pattern=r"(?u)\w+|[^\w\s]")
+        parts = [part for part in (task.first, task.second) if part is not None]
+        vectorizer.fit([part[row] for part in parts for row in train])
+        vectors = [vectorizer.transform(part).toarray() for part in parts]
+        if len(vectors) == 1:
+            return vectors[0]
+        return np.hstack([np.abs(vectors[0] - vectors[1]), vectors[0] * vectors[1]])
+
+    return design
+
+
+def accuracy(labels: np.ndarray, found: np.ndarray) -> float:
+    return float((labels == found).mean())
+
+
+def f1(labels: np.ndarray, found: np.ndarray) -> float:
+    wrong = (labels != found).sum()
+    right = ((labels == 1) & (found == 1)).sum()
+    return float(2 * right / (2 * right + wrong))
+
+
+def published(
+    task: Task, protocol: str
+) -> tuple[list[float], list[tuple[np.ndarray, np.ndarray, list[tuple[np.ndarray, np.ndarray]]]]]:
+    """The costs, and training rows, test rows and inner folds, as the published programs do it."""
+    labels, pairs, tested = task.labels, task.second is not None, task.train < len(task.labels)
+    rows = list(range(task.train))
+    if protocol == "senteval-v1":
+        second = task.second if pairs else ("",) * len(labels)
+        rows.sort(key=lambda i: (len(task.first[i].split()), len(second[i].split()), labels[i]))
+        folds = StratifiedKFold(10, shuffle=True, random_state=1111)
+        costs = [2.0**power for power in (range(-1, 6) if tested else range(-2, 4))]
+    else:
+        folds = KFold(10, shuffle=True, random_state=1234) if pairs else KFold(10)
+        rows = rows if pairs else shuffle(rows, random_state=1234)
+        costs = [2.0**power for power in range(9)]
+    order = np.array(rows)
+    outer = [(order, np.arange(task.train, len(labels)))]
+    if not tested:
+        outer = [(order[fit], order[rest]) for fit, rest in folds.split(order, labels[order])]
+    return costs, [
+        (
+            train,
+            test,
+            [(train[fit], train[rest]) for fit, rest in folds.split(train, labels[train])],
+        )
+        for train, test in outer
+    ]
+
+
+def twin(task: Task, protocol: str, design: Design) -> dict[str, list[float]]:
+    """A protocol as plain loops around scikit-learn's classifier."""
+
+    def guesses(train: np.ndarray, test: np.ndarray, costs: Sequence[float]) -> list[np.ndarray]:
+        features = design(train)
+        classifiers = [LogisticRegression(C=cost, solver="newton-cg", tol=1e-9) for cost in costs]
+        return [
+            of.fit(features[train], labels[train]).predict(features[test]) for of in classifiers
+        ]
+
+    labels, pairs, senteval = task.labels, task.second is not None, protocol == "senteval-v1"
+    score = f1 if pairs and not senteval else accuracy
+    costs, splits = published(task, protocol)
+    found: dict[str, list[float]] = {"costs": [], "fold_accuracies": []}
+    for train, test, inner in splits:
+        scores: list[list[float]] = [[] for _ in costs]
+        for fit, rest in inner:
+            for number, guess in enumerate(guesses(fit, rest, costs)):
+                scores[number].append(score(labels[rest], guess))
+        means = [np.mean(of) for of in scores]
+        if senteval:
+            means = [round(100 * mean, 2) for mean in means]
+        found["costs"].append(costs[means.index(max(means))])
+        (guess,) = guesses(train, test, found["costs"][-1:])
+        found["fold_accuracies"].append(100 * accuracy(labels[test], guess))
+        if pairs:
+            found.setdefault("fold_f1", []).append(100 * f1(labels[test], guess))
+    return found
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Task], None]:
+    """Makes a task that stands for every name."""
+    return lambda task: monkeypatch.setattr(MODULE, "load_task", lambda name, data_root: task)
+
+
+def approximately(found: dict[str, list[float]]) -> dict[str, Any]:
+    return {key: pytest.approx(values, abs=1e-9) for key, values in found.items()}
+
+
+def of_twin(details: dict[str, Any]) -> dict[str, Any]:
+    return {key: of for key, of in details.items() if key not in ("sentences", "majority")}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("kind", ["nested", "tested", "pairs"])
+def test_folds_and_costs_are_the_published_ones(kind: str, protocol: str) -> None:
+    task = generated(kind, 500)
+    search = PROTOCOLS[protocol].search(task)
+    costs, expected = published(task, protocol)
+    found = splits_of(task, search)
+    assert list(search.costs) == costs
+    assert len(found) == len(expected) == (10 if kind == "nested" else 1)
+    for split, (train, test, inner) in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(split.train, train)
+        np.testing.assert_array_equal(split.test, test)
+        assert len(split.inner) == len(inner) == 10
+        for one, other in zip(split.inner, inner, strict=True):
+            np.testing.assert_array_equal(one[0], other[0])
+            np.testing.assert_array_equal(one[1], other[1])
+    f1_chooses = (kind, protocol) == ("pairs", SKIP_THOUGHTS)
+    assert search.score == ("f1" if f1_chooses else "accuracy")
+    assert search.decimals == {SKIP_THOUGHTS: None, SENTEVAL: 2}[protocol]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("kind", ["nested", "tested", "pairs"])
+def test_protocol_is_the_published_search(
+    kind: str, protocol: str, serve: Callable[[Task], None]
+) -> None:
+    task = generated(kind)
+    expected = twin(task, protocol, of_vectors(task))
+    serve(task)
+    result = evaluate(encode, NOWHERE, tasks=["some"], protocol=protocol)
+    details = result.pop("details")["some"]
+    assert of_twin(details) == approximately(expected)
+    assert len(details["costs"]) == (10 if kind == "nested" else 1)
+    if kind == "nested":
+        assert len(set(details["costs"])) > 1  # the choice of C is put to the test
+    mean = pytest.approx(np.mean(expected["fold_accuracies"]))
+    f1_of = {"some_f1": pytest.approx(expected["fold_f1"][0])} if kind == "pairs" else {}
+    assert result == {"protocol": protocol, "mean": mean, "some": mean, **f1_of}
+    assert details["sentences"] == len(task.labels)
+    scored = task.labels if kind == "nested" else task.labels[task.train :]
+    assert details["majority"] == pytest.approx(100 * max(np.bincount(scored)) / len(scored))
+
+
+@pytest.mark.parametrize("kind", ["tested", "pairs"])
+def test_labels_of_the_test_part_only_score(kind: str, serve: Callable[[Task], None]) -> None:
+    task = generated(kind)
+    serve(task)
+    before = evaluate(encode, NOWHERE, tasks=["some"])["details"]["some"]
+    labels = task.labels.copy()
+    labels[task.train :] = labels.max() - labels[task.train :]
+    serve(dataclasses.replace(task, labels=labels))
+    after = evaluate(encode, NOWHERE, tasks=["some"])["details"]["some"]
+    assert after["costs"] == before["costs"]
+    # The same predictions, counted against the other labels.
+    design, rows = of_vectors(task), np.arange(task.train)
+    classifier = LogisticRegression(C=before["costs"][0], solver="newton-cg", tol=1e-9)
+    classifier.fit(design(rows)[rows], task.labels[rows])
+    guess = classifier.predict(design(rows)[task.train :])
+    assert before["fold_accuracies"] == [100 * accuracy(task.labels[task.train :], guess)]
+    assert after["fold_accuracies"] == [100 * accuracy(labels[task.train :], guess)]
+    assert after["fold_accuracies"] != before["fold_accuracies"]
+
+
+def test_labels_of_an_outer_fold_only_score(serve: Callable[[Task], None]) -> None:
+    task = generated("nested")
+    fold = shuffle(np.arange(130), random_state=1234)[:13]
+    serve(task)
+    before = evaluate(encode, NOWHERE, tasks=["some"])["details"]["some"]
+    labels = task.labels.copy()
+    labels[fold] = 1 - labels[fold]
+    serve(dataclasses.replace(task, labels=labels))
+    after = evaluate(encode, NOWHERE, tasks=["some"])["details"]["some"]
+    assert after["costs"][0] == before["costs"][0]
+    # Each prediction of the first fold that was right is wrong now.
+    assert after["fold_accuracies"][0] == pytest.approx(100 - before["fold_accuracies"][0])
+    assert after["fold_accuracies"][1:] != before["fold_accuracies"][1:]
+
+
+def test_the_first_of_the_best_costs_wins_and_decimals_make_equals() -> None:
+    assert choose_cost([[0.2, 0.4], [0.5, 0.3], [0.6, 0.2], [0.1, 0.1]], None) == 1
+    close = [[0.90, 0.60], [0.90001, 0.60003], [0.9002, 0.6002]]
+    assert choose_cost(close, None) == 2
+    assert choose_cost(close[:2], None) == 1
+    assert choose_cost(close[:2], 2) == 0
+    assert choose_cost(close, 2) == 2
+    assert choose_cost(close, 0) == 0
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_embedded_tasks_are_encoded_once_and_learnt(protocol: str) -> None:
+    asked: list[int] = []
+    calls: list[tuple[int, int, str]] = []
+
+    def hashed(texts: Sequence[str]) -> np.ndarray:
+        asked.append(len(texts))
+        counts = np.zeros((len(texts), 32), dtype=np.float32)
+        for row, text in enumerate(texts):
+            for word in text.lower().split():
+                counts[row, zlib.crc32(word.encode()) % 32] += 1
+        return counts / np.sqrt(1 + counts.sum(axis=1, keepdims=True))
+
+    result = evaluate(
+        hashed,
+        NOWHERE,
+        tasks=EMBEDDED_TASKS,
+        protocol=protocol,
+        progress=lambda *call: calls.append(call),
+    )
+    tasks = [load_task(name, NOWHERE) for name in EMBEDDED_TASKS]
+    assert asked == [len(task.labels) * (2 if task.second else 1) for task in tasks]
+    assert calls == [(0, 3, "topics"), (1, 3, "questions"), (2, 3, "neighbours")]
+    keys = {"protocol", "mean", "details", "neighbours_f1", *EMBEDDED_TASKS}
+    assert set(result) == keys
+    assert result["mean"] == pytest.approx(np.mean([result[name] for name in EMBEDDED_TASKS]))
+    for name in ("topics", "questions"):
+        assert result[name] > result["details"][name]["majority"] + 5
+
+
+def test_majority_is_that_of_the_training_part(serve: Callable[[Task], None]) -> None:
+    labels = np.array([1] * 6 + [0] * 4 + [0] * 3 + [1])
+    texts = tuple("abcdefghijklmn")
+    serve(Task(texts, texts, labels, 10))
+    # Class 1 is right once in four: precision 1/4, recall 1.
+    assert majority(NOWHERE, tasks=["some"]) == {
+        "protocol": SKIP_THOUGHTS,
+        "mean": 25.0,
+        "some": 25.0,
+        "some_f1": pytest.approx(40),
+        "details": {
+            "some": {
+                "fold_accuracies": [25.0],
+                "fold_f1": [pytest.approx(40)],
+                "sentences": 14,
+                "majority": 75.0,
+            }
+        },
+    }
+    # A fold of two of a class makes that class the rarer one in training; one of each, neither.
+    texts, labels = tuple("abcdefghijklmnopqrst"), np.arange(20) % 2
+    serve(Task(texts, None, labels, 20))
+    pairs = labels[shuffle(np.arange(20), random_state=1234)].reshape(10, 2)
+    expected = [0.0 if first == second else 50.0 for first, second in pairs]
+    result = majority(NOWHERE, tasks=["some"])
+    assert result["details"]["some"]["fold_accuracies"] == expected
+    assert result["some"] == np.mean(expected) < 50
+
+
+def test_majority_on_embedded_tasks() -> None:
+    result = majority(NOWHERE, tasks=EMBEDDED_TASKS)
+    for name in ("questions", "neighbours"):
+        task = load_task(name, NOWHERE)
+        commonest = np.bincount(task.labels[: task.train]).argmax()
+        expected = 100 * np.mean(task.labels[task.train :] == commonest)
+        assert result[name] == pytest.approx(expected)
+    task = load_task("topics", NOWHERE)
+    order = shuffle(np.arange(task.train), random_state=1234)
+    accuracies = []
+    for train, test in KFold(10).split(order):
+        commonest = np.bincount(task.labels[order[train]]).argmax()
+        accuracies.append(100 * np.mean(task.labels[order[test]] == commonest))
+    assert result["details"]["topics"]["fold_accuracies"] == pytest.approx(accuracies)
+
+
+def test_tfidf_learns_words_from_each_training_set_alone_with_any_number_of_workers() -> None:
+    alone = tfidf(NOWHERE, tasks=EMBEDDED_TASKS[1:])
+    shared = tfidf(NOWHERE, tasks=["neighbours"], workers=2)
+    assert shared["details"]["neighbours"] == alone["details"]["neighbours"]
+    for name in EMBEDDED_TASKS[1:]:
+        task = load_task(name, NOWHERE)
+        expected = twin(task, SKIP_THOUGHTS, of_words(task))
+        assert of_twin(alone["details"][name]) == approximately(expected)
+
+
+def test_review_sentences_agree_with_scikit_learn(
+    suite_data: Path, serve: Callable[[Task], None]
+) -> None:
+    whole = load_task("CR", suite_data)
+    rows = np.arange(0, len(whole.labels), 6)
+    task = Task(tuple(whole.first[row] for row in rows), None, whole.labels[rows], len(rows))
+    rng = np.random.default_rng(0)
+    vectors: dict[str, np.ndarray] = {}
+
+    def embedded(texts: Sequence[str]) -> np.ndarray:
+        """The sum of random vectors of the words, over the root of their number."""
+        for word in " ".join(texts).split():
+            if word not in vectors:
+                vectors[word] = rng.normal(size=100)
+        words = [[np.zeros(100), *(vectors[word] for word in text.split())] for text in texts]
+        return np.stack([np.sum(of, axis=0) / np.sqrt(len(of)) for of in words])
+
+    features = embedded(task.first)
+    expected = twin(task, SENTEVAL, lambda train: features)
+    serve(task)
+    result = evaluate(embedded, NOWHERE, tasks=["CR"], protocol=SENTEVAL)
+    assert result["CR"] == pytest.approx(np.mean(expected["fold_accuracies"]), abs=0.3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_vectors_that_are_not_finite_are_named(value: float, serve: Callable[[Task], None]) -> None:
+    task = generated("pairs")
+    serve(task)
+
+    def broken(texts: Sequence[str]) -> np.ndarray:
+        vectors = encode(texts)
+        vectors[133, 4] = value
+        return vectors
+
+    assert task.second is not None
+    named = f"some: dimension 4 of sentence 133 is {value}: '{task.second[3]}'"
+    with pytest.raises(ValueError, match=named):
+        evaluate(broken, NOWHERE, tasks=["some"])
+
+
+def test_vectors_of_another_shape_are_refused(serve: Callable[[Task], None]) -> None:
+    serve(generated("nested"))
+    with pytest.raises(ValueError, match=r"each of 130 sentences; .* shape \(129, 6\)"):
+        evaluate(lambda texts: encode(texts)[1:], NOWHERE, tasks=["some"])
+    with pytest.raises(ValueError, match=r"each of 130 sentences; .* shape \(130,\)"):
+        evaluate(lambda texts: encode(texts)[:, 0], NOWHERE, tasks=["some"])
+
+
+def test_wrong_names_are_refused() -> None:
+    with pytest.raises(ValueError, match="skip-thoughts-nested-10fold-v1, senteval-v1; got 'v2'"):
+        evaluate(encode, NOWHERE, protocol="v2")
+    with pytest.raises(ValueError, match="no tasks"):
+        majority(NOWHERE, tasks=[])
+    with pytest.raises(ValueError, match="'CoLA'"):
+        tfidf(NOWHERE, tasks=["CoLA"])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_features_lie_on_the_gpu_where_there_is_one(serve: Callable[[Task], None]) -> None:
+    task = generated("pairs")
+    expected = twin(task, SKIP_THOUGHTS, of_vectors(task))
+    serve(task)
+    details = evaluate(encode, NOWHERE, tasks=["some"])["details"]["some"]
+    assert of_twin(details) == approximately(expected)

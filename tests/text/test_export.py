@@ -1,0 +1,355 @@
+import dataclasses
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from shared import Objective, Projection, distance_polarization, info_nce, term
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.runs import Run, write_atomically
+from text.config import Config
+from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
+from text.export import FILES, MODEL, PROJECTION, SUMS, load, read, write
+from text.tokens import make_tokenizer
+
+make_torchvision_importable()
+
+from transformers import (  # noqa: E402 (needs the line above)
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+)
+
+DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "text.md"
+SENTENCES = (
+    "The rain fell all night on the roof .",
+    "Nobody in the house slept .",
+    "In the morning the road was gone .",
+    "She laughed , and shut the window again .",
+    "He had lost the key to the old house .",
+)
+CONFIG = Config(vocabulary=40, embedding=6, hidden=8, layers=1, heads=2, length=12, epochs=3)
+SCORES = {"MR": 70.25, "CR": 75.5, "SUBJ": 88.0, "MPQA": 84.0, "TREC": 81.5, "MSRP": 69.75}
+METRICS = {
+    **SCORES,
+    "MSRP_f1": 79.125,
+    "mean": 78.17,
+    "protocol": "skip-thoughts-nested-10fold-v1",
+    "details": {"MR": {"majority": 50.0}},
+}
+
+
+def keep_model(folder: Path, config: Config, matrix: Tensor | None = None) -> QuickThought:
+    """What a finished run leaves in its folder model/."""
+    tokenizer = make_tokenizer(SENTENCES, config.vocabulary, config.lower_case)
+    torch.manual_seed(config.seed)
+    model = QuickThought(
+        QuickThoughtConfig(
+            kind=config.encoder,
+            vocab_size=len(tokenizer),
+            embedding=config.embedding,
+            hidden=config.hidden,
+            bidirectional=config.bidirectional,
+            layers=config.layers,
+            heads=config.heads,
+            length=config.length,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if matrix is not None:
+        save_file({"matrix": matrix}, folder / PROJECTION)
+    return model.eval()
+
+
+def finished(
+    folder: Path, config: Config = CONFIG, tier: str = "short", matrix: Tensor | None = None
+) -> QuickThought:
+    """A finished run's folder, without the training."""
+    with Run(folder, config, tier=tier) as run:
+        run.record_data(books="5f" * 32)
+        model = keep_model(folder / MODEL, config, matrix)
+        run.finish(METRICS)
+    return model
+
+
+def a_projection(config: Config = CONFIG, rows: int = 5) -> Tensor:
+    return torch.randn(rows, 2 * config.hidden, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("kind", ["gru", "bag_of_words", "transformer"])
+def test_an_exported_run_gives_the_vectors_of_its_model(tmp_path: Path, kind: str) -> None:
+    config = dataclasses.replace(CONFIG, encoder=kind, embedding=8)
+    model = finished(tmp_path / "run", config)
+    tokenizer = make_tokenizer(SENTENCES, config.vocabulary, config.lower_case)
+    expected = sentence_encoder(model, tokenizer)(SENTENCES)
+    assert expected.shape == (5, 16)
+    assert np.ptp(expected, axis=0).min() > 1e-3  # the sentences differ
+
+    target = write(tmp_path / "run", tmp_path / "deep" / "export")
+    assert target == tmp_path / "deep" / "export"
+    assert {path.name for path in target.iterdir()} == {*FILES, SUMS, "README.md"}
+    assert np.array_equal(load(target)(SENTENCES), expected)
+
+    again = QuickThought.from_pretrained(target)
+    words = AutoTokenizer.from_pretrained(target, local_files_only=True)
+    assert np.array_equal(sentence_encoder(again.eval(), words)(SENTENCES), expected)
+
+
+def test_the_projection_acts_on_the_pair_as_it_is(tmp_path: Path) -> None:
+    matrix = a_projection()
+    model = finished(tmp_path / "run", matrix=matrix)
+    target = write(tmp_path / "run", tmp_path / "export")
+    assert torch.equal(load_file(target / PROJECTION)["matrix"], matrix)
+    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
+    for sentence in SENTENCES:
+        ids = torch.tensor([tokenizer(sentence, add_special_tokens=False)["input_ids"]])
+        with torch.no_grad():
+            pair = torch.cat(model(ids, torch.ones_like(ids, dtype=torch.bool)), dim=1)
+        expected = (pair @ matrix.T).numpy()
+        np.testing.assert_allclose(load(target)([sentence]), expected, rtol=1e-4, atol=1e-6)
+
+    finished(tmp_path / "plain")
+    write(tmp_path / "plain", target)
+    assert not (target / PROJECTION).exists()  # the earlier export's
+    assert load(target)(SENTENCES).shape == (5, 16)
+
+
+def test_the_sums_are_those_of_the_files_as_sha256sum_writes_them(tmp_path: Path) -> None:
+    finished(tmp_path / "run", matrix=a_projection())
+    target = write(tmp_path / "run", tmp_path / "export")
+    lines = [
+        f"{hashlib.sha256((tmp_path / 'run' / MODEL / name).read_bytes()).hexdigest()}  {name}"
+        for name in (*FILES, PROJECTION)
+    ]
+    assert (target / SUMS).read_text().splitlines() == lines
+
+
+@pytest.mark.parametrize("name", [*FILES, PROJECTION])
+def test_a_file_with_one_byte_changed_is_refused(tmp_path: Path, name: str) -> None:
+    finished(tmp_path / "run", matrix=a_projection())
+    target = write(tmp_path / "run", tmp_path / "export")
+    content = bytearray((target / name).read_bytes())
+    content[-1] ^= 1
+    (target / name).write_bytes(content)
+    with pytest.raises(UserError, match=f"export: damaged or edited .*the SHA-256 of {name} is"):
+        load(target)
+
+
+def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    target = write(tmp_path / "run", tmp_path / "export")
+    with pytest.raises(UserError, match="SHA256SUMS: there is no such file; give a folder that"):
+        load(tmp_path / "run" / MODEL)
+    save_file({"matrix": a_projection()}, target / PROJECTION)
+    with pytest.raises(UserError, match=r"SHA256SUMS does not list projection\.safetensors"):
+        load(target)
+    (target / PROJECTION).unlink()
+    (target / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
+        load(target)
+    with pytest.raises(UserError, match=r"tokenizer\.json: there is no such file"):
+        read(target)
+    with pytest.raises(UserError, match="SHA256SUMS: there is no such file"):
+        load(tmp_path / "nowhere")
+
+
+def drop_key(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    del state[sorted(state)[0]]
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+
+
+def add_key(folder: Path) -> None:
+    state = load_file(folder / "model.safetensors")
+    save_file({**state, "more": torch.ones(2)}, folder / "model.safetensors", {"format": "pt"})
+
+
+def cut_weights(folder: Path) -> None:
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+def other_width(folder: Path) -> None:
+    said = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**said, "hidden": 4}))
+
+
+def more_words(folder: Path) -> None:
+    more = (*SENTENCES, "Something else is written here by many other hands .")
+    make_tokenizer(more, 60, False).save_pretrained(folder)
+
+
+def torn_tokenizer(folder: Path) -> None:
+    content = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(content[: len(content) // 2])
+
+
+def narrow_projection(folder: Path) -> None:
+    save_file({"matrix": torch.ones(3, CONFIG.hidden)}, folder / PROJECTION)
+
+
+def misnamed_projection(folder: Path) -> None:
+    save_file({"weight": a_projection()}, folder / PROJECTION)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        drop_key,
+        add_key,
+        cut_weights,
+        other_width,
+        more_words,
+        torn_tokenizer,
+        narrow_projection,
+        misnamed_projection,
+    ],
+)
+def test_a_model_whose_parts_do_not_fit_is_not_exported(
+    tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    finished(tmp_path / "run")
+    damage(tmp_path / "run" / MODEL)
+    with pytest.raises(UserError, match="model: damaged or edited") as caught:
+        write(tmp_path / "run", tmp_path / "export")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "export").exists()
+
+
+def test_the_card_says_what_it_is(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    card = (write(tmp_path / "run", tmp_path / "export") / "README.md").read_text()
+    _, header, body = card.split("---\n", 2)
+    front = {
+        key: json.loads(value)
+        for key, value in (line.split(": ", 1) for line in header.splitlines())
+    }
+    assert front["license"] == "mit"
+    assert front["library_name"] == "transformers"
+    (model,) = front["model-index"]
+    values = {
+        (result["dataset"]["name"], metric["type"]): metric["value"]
+        for result in model["results"]
+        for metric in result["metrics"]
+    }
+    expected = {(task, "accuracy"): value for task, value in SCORES.items()}
+    assert values == {**expected, ("MSRP", "f1"): 79.125}
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    for text in (
+        "(gru, 8 numbers each",
+        "trained without labels on consecutive sentences of `books` with the loss `info_nce`: 3 ",
+        "seed 0",
+        "cannot stand beside published ones",
+        "Public-domain books",
+        "case matters; at most\n  12 tokens",
+        "- Output: 16 numbers, [f/|f| ; g/|g|]",
+        environment["commit"],
+        f"books: SHA-256 `{'5f' * 32}`",
+        "Protocol `skip-thoughts-nested-10fold-v1`, tier `short`",
+        "| MR | accuracy | 70.25 |",
+        "| MSRP | F1 | 79.12 |",
+        "| mean of the tasks | accuracy | 78.17 |",
+        "## Intended use and limits",
+        "## Licence",
+        (tmp_path / "run" / "config.json").read_text(),
+    ):
+        assert text in body
+
+
+def test_the_card_of_an_own_corpus_a_projection_and_an_untrained_encoder(tmp_path: Path) -> None:
+    penalties = (term(distance_polarization, weight=0.1),)
+    objective = Objective(term(info_nce, temperature=0.5), penalties, Projection(0.1))
+    config = dataclasses.replace(CONFIG, corpus="letters", steps=7, objective=objective)
+    finished(tmp_path / "run", config, "paper", a_projection())
+    card = (write(tmp_path / "run", tmp_path / "export") / "README.md").read_text()
+    assert "The folder of plain text `letters`, whose terms are its owner's to state" in card
+    assert "# quick-thought-gru-info-nce-distance-polarization-letters" in card
+    assert "with the loss `info_nce + distance_polarization`: 3 epochs, at most 7 steps," in card
+    assert "- Output: 5 numbers, L [f ; g]" in card
+    assert "Trained in the paper's setting" in card
+
+    finished(tmp_path / "untrained", dataclasses.replace(CONFIG, train=False))
+    card = (write(tmp_path / "untrained", tmp_path / "export") / "README.md").read_text()
+    assert "not trained at all" in card
+    assert "trained without labels" not in card
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_the_code_of_the_card_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, projected: bool
+) -> None:
+    finished(tmp_path / "run", matrix=a_projection() if projected else None)
+    target = write(tmp_path / "run", tmp_path / "export")
+    expected = load(target)(SENTENCES)
+    blocks = re.findall(r"```python\n(.*?)```", (target / "README.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(target)
+    assert len(blocks) == 2
+    for block in blocks:
+        names: dict[str, Callable[..., np.ndarray]] = {}
+        exec(block, names)
+        assert np.array_equal(names["encode"](SENTENCES), expected)
+
+
+def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:
+    target = tmp_path / "export"
+    with pytest.raises(UserError, match="not a finished run"):
+        write(tmp_path / "nothing", target)
+    finished(tmp_path / "smoke", tier="smoke")
+    with pytest.raises(UserError, match="a smoke run keeps no model"):
+        write(tmp_path / "smoke", target)
+    finished(tmp_path / "tfidf", dataclasses.replace(CONFIG, baseline="tfidf"))
+    with pytest.raises(UserError, match="this run is the baseline 'tfidf'"):
+        write(tmp_path / "tfidf", target)
+    finished(tmp_path / "lost")
+    shutil.rmtree(tmp_path / "lost" / MODEL)
+    with pytest.raises(UserError, match=r"config\.json: there is no such file"):
+        write(tmp_path / "lost", target)
+    finished(tmp_path / "images")
+    write_atomically(tmp_path / "images" / "config.json", '{"dataset": "CIFAR10", "seed": 0}')
+    with pytest.raises(UserError, match="trains no sentence encoder"):
+        write(tmp_path / "images", target)
+    assert not target.exists()
+
+
+def test_the_code_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    words = ["dear", "rained", "all", "day", "sunday", "umbrella"]
+    rows = [f"{word} {number} {number**2}" for number, word in enumerate(words)]
+    (tmp_path / "vectors.txt").write_text("\n".join(rows) + "\n")
+    make_tokenizer(SENTENCES, 40, True).save_pretrained("my-bert")
+    shape = BertConfig(
+        vocab_size=41,
+        hidden_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+    )
+    BertModel(shape).save_pretrained("my-bert")
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "docs/text.md", "exec"), names)
+    letters = names["letters"]
+    assert letters[:2] == [(0, "Dear Ann."), (0, "It rained all day, and nobody came.")]
+    assert letters[3] == (1, "Dear Ann.")
+    assert names["batch"].chapter.tolist() == [0, 0, 0, 1]
+    assert "umbrella" in names["its_tokenizer"].get_vocab()
+    assert names["larger"].config.vocab_size == len(names["tokenizer"]) + 1
+    assert names["vectors"].shape == (2, 64)
+    assert names["result"]["tier"] == "own"
+    assert names["commonest"]["questions"] < names["floor"]["questions"] <= 100
+    assert names["scores"]["protocol"] == "senteval-v1"

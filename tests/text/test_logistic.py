@@ -1,0 +1,295 @@
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax
+from sklearn.feature_extraction.text import HashingVectorizer
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from text import logistic
+from text.data import load_task
+from text.logistic import Solution, fit
+
+COSTS = [2.0**power for power in (-2, 0, 3, 8)]
+
+
+def clouds(
+    rows: int, features: int, classes: int, distance: float = 1.0, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Overlapping classes, columns of very different scale, two of them equal, one constant."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.arange(rows) % classes)
+    points = rng.normal(size=(rows, features))
+    points += distance * rng.normal(size=(classes, features))[labels] / np.sqrt(features)
+    points *= np.logspace(0.5, -1.5, features)
+    points[:, 0] += 3
+    points[:, 1] = points[:, 0]
+    points[:, 2] = 1.5
+    return torch.tensor(points), torch.tensor(labels)
+
+
+def folds(rows: int, count: int = 3) -> Tensor:
+    """All but every count-th row, for each remainder, and at last everything."""
+    remainder = torch.arange(rows)[:, None] % count
+    return torch.cat([remainder != torch.arange(count), torch.ones(rows, 1, dtype=torch.bool)], 1)
+
+
+def objective(
+    features: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    intercepts: np.ndarray,
+    cost: float,
+) -> float:
+    """In float64, as scikit-learn's documentation has it; weights (d, K), intercepts (K,)."""
+    scores = features.astype(np.float64) @ weights + intercepts
+    if scores.shape[1] == 1:
+        scores = np.concatenate([np.zeros_like(scores), scores], 1)
+    losses = -log_softmax(scores, axis=1)[np.arange(len(labels)), labels]
+    return cost * float(losses.sum()) + float((weights.astype(np.float64) ** 2).sum()) / 2
+
+
+def reference(features: np.ndarray, labels: np.ndarray, cost: float) -> LogisticRegression:
+    model = LogisticRegression(C=cost, tol=1e-8, max_iter=20_000)
+    return model.fit(features.astype(np.float64), labels)
+
+
+def compare(
+    features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[float], solution: Solution
+) -> list[float]:
+    """Shares of predictions of all rows that differ, after the objectives were found equal."""
+    x, y = features.numpy(), labels.numpy()
+    predicted = solution.predict(features).numpy()
+    differences = []
+    for fold, inside in enumerate(training.T.numpy()):
+        for place, cost in enumerate(costs):
+            model = reference(x[inside], y[inside], cost)
+            best = objective(
+                x[inside],
+                y[inside],
+                model.coef_.T[:, : 1 if y.max() == 1 else None],
+                model.intercept_,
+                cost,
+            )
+            ours = objective(
+                x[inside],
+                y[inside],
+                solution.weights[fold, place].numpy(),
+                solution.intercepts[fold, place].numpy(),
+                cost,
+            )
+            assert ours == pytest.approx(best, rel=1e-5)
+            assert solution.objective[fold, place].item() == pytest.approx(ours, rel=1e-5)
+            differences.append(float((model.predict(x) != predicted[fold, place]).mean()))
+    return differences
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("rows", "features", "classes"), [(150, 12, 2), (60, 100, 2), (150, 10, 4), (60, 90, 3)]
+)
+def test_agrees_with_scikit_learn(rows: int, features: int, classes: int, dtype: torch.dtype):
+    x, y = clouds(rows, features, classes)
+    training = folds(rows)
+    solution = fit(x.to(dtype), y, training, COSTS)
+    columns = 1 if classes == 2 else classes
+    assert solution.weights.shape == (4, 4, features, columns)
+    assert solution.intercepts.shape == (4, 4, columns)
+    assert solution.weights.dtype == dtype
+    assert max(compare(x, y, training, COSTS, solution)) <= 0.02
+    # Equal columns share their weight, and a constant one has none.
+    torch.testing.assert_close(
+        solution.weights[:, :, 0], solution.weights[:, :, 1], atol=1e-4, rtol=1e-3
+    )
+    assert solution.weights[:, :, 2].abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_separable_classes(classes: int):
+    x, y = clouds(90, 8, classes, distance=60.0)
+    training = folds(90)
+    solution = fit(x.float(), y, training, COSTS)
+    assert max(compare(x, y, training, COSTS, solution)) == 0
+    assert (solution.predict(x) == y).all()
+
+
+@pytest.mark.parametrize("task", ["CR", "TREC"])
+def test_agrees_with_scikit_learn_on_real_sentences(suite_data: Path, task: str):
+    loaded = load_task(task, suite_data)
+    few = np.random.default_rng(0).permutation(loaded.train)[:700]
+    counts = HashingVectorizer(n_features=300, norm="l2").transform(
+        loaded.first[row] for row in few
+    )
+    x, y = torch.tensor(counts.toarray()).float(), torch.tensor(loaded.labels[few])
+    training = folds(700, 10)[:, -2:]
+    costs = [2.0**-2, 1.0, 2.0**4, 2.0**8]
+    differences = compare(x, y, training, costs, fit(x, y, training, costs))
+    assert max(differences) <= 0.003
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_gradient_vanishes(classes: int):
+    x, y = clouds(80, 9, classes)
+    solution = fit(x, y, folds(80), COSTS, tolerance=1e-20)
+    weights = solution.weights.clone().requires_grad_()
+    intercepts = solution.intercepts.clone().requires_grad_()
+    scores = torch.einsum("nd,fcdk->nfck", x, weights) + intercepts
+    if classes == 2:
+        scores = torch.cat([torch.zeros_like(scores), scores], 3)
+    losses = -scores.log_softmax(3)[torch.arange(80), :, :, y]
+    summed = (losses * folds(80)[:, :, None]).sum(0) * torch.tensor(COSTS)
+    total = summed + weights.square().sum((2, 3)) / 2
+    for gradient in torch.autograd.grad(total.sum(), [weights, intercepts]):
+        assert gradient.abs().max() < 1e-6
+    torch.testing.assert_close(solution.objective, total.detach())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_rows_outside_a_training_set_do_not_count(classes: int):
+    x, y = clouds(120, 10, classes)
+    training = folds(120, 4)
+    outside = ~training[:, 0]
+    other_x = torch.where(outside[:, None], -5 * x + 1, x)
+    other_y = torch.where(outside, (y + 1) % classes, y)
+    ours, theirs = (
+        fit(*data, training, COSTS, tolerance=1e-16) for data in ((x, y), (other_x, other_y))
+    )
+    torch.testing.assert_close(theirs.weights[0], ours.weights[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(theirs.intercepts[0], ours.intercepts[0], rtol=1e-5, atol=1e-6)
+    assert (theirs.weights[1] - ours.weights[1]).abs().max() > 0.01  # it has those rows
+    # Rows in no training set may hold anything, other labels among the known ones included.
+    alone = fit(other_x, other_y, training[:, :1], COSTS, tolerance=1e-16)
+    same = fit(x, y, training[:, :1], COSTS, tolerance=1e-16)
+    assert torch.equal(alone.weights, same.weights)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("features", [10, 90])
+def test_alone_as_in_the_batch(classes: int, features: int):
+    x, y = clouds(75, features, classes)
+    training = folds(75)
+    together = fit(x, y, training, COSTS, tolerance=1e-16)
+    for fold in range(4):
+        for place in (0, 3):
+            alone = fit(x, y, training[:, [fold]], COSTS[place : place + 1], tolerance=1e-16)
+            torch.testing.assert_close(
+                alone.weights[0, 0], together.weights[fold, place], rtol=1e-5, atol=1e-6
+            )
+            torch.testing.assert_close(
+                alone.intercepts[0, 0], together.intercepts[fold, place], rtol=1e-5, atol=1e-6
+            )
+
+
+def test_costs_keep_their_order_and_may_repeat():
+    x, y = clouds(80, 9, 2)
+    ascending = fit(x, y, folds(80), [0.5, 2.0, 2.0, 64.0])
+    shuffled = fit(x, y, folds(80), [64.0, 2.0, 0.5, 2.0])
+    for there, here in enumerate((3, 1, 0, 2)):
+        assert torch.equal(shuffled.weights[:, there], ascending.weights[:, here])
+    assert (ascending.objective[:, 0] < ascending.objective[:, 1]).all()
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_same_bits_again_and_the_same_up_to_rounding_with_two_threads(classes: int):
+    x, y = clouds(400, 60, classes)
+    threads = torch.get_num_threads()
+    results = []
+    for count in (1, 1, 2, 2):
+        torch.set_num_threads(count)
+        results.append(fit(x.float(), y, folds(400, 10), COSTS))
+    torch.set_num_threads(threads)
+    for one, two in (results[:2], results[2:]):
+        assert torch.equal(one.weights, two.weights)
+        assert torch.equal(one.objective, two.objective)
+    torch.testing.assert_close(results[0].objective, results[2].objective, rtol=1e-6, atol=0)
+
+
+def test_a_class_that_a_training_set_lacks_is_never_predicted():
+    x, y = clouds(90, 6, 3)
+    training = torch.stack([y != 1, torch.ones(90, dtype=torch.bool)], 1)
+    solution = fit(x, y, training, [1.0, 4.0])
+    assert (solution.intercepts[0, :, 1] == -torch.inf).all()
+    assert solution.weights[0, :, :, 1].abs().max() == 0
+    assert solution.predict(x)[0].unique().tolist() == [0, 2]
+    assert solution.predict(x)[1].unique().tolist() == [0, 1, 2]
+    kept = y != 1
+    two = fit(x[kept], y[kept] // 2, training[kept][:, :1], [2.0, 8.0])
+    # Two columns of half the weight each: a quarter of the penalty twice, so twice the cost.
+    halves = solution.weights[0, :, :, 2]
+    torch.testing.assert_close(2 * halves, two.weights[0, :, :, 0], rtol=2e-2, atol=2e-3)
+
+
+def test_prediction_in_blocks(monkeypatch: pytest.MonkeyPatch):
+    x, y = clouds(80, 9, 3)
+    solution = fit(x, y, folds(80), COSTS)
+    whole = solution.predict(x)
+    scores = torch.einsum("nd,fcdk->fcnk", x, solution.weights)
+    assert torch.equal(whole, (scores + solution.intercepts[:, :, None]).argmax(3))
+    monkeypatch.setattr(logistic, "LARGEST_BLOCK", 1)
+    assert torch.equal(solution.predict(x), whole)
+    with pytest.raises(ValueError, match=r"expected features \(n, 9\); got \(80, 8\)"):
+        solution.predict(x[:, :8])
+
+
+def test_few_iterations_warn():
+    x, y = clouds(80, 9, 2)
+    with pytest.warns(RuntimeWarning, match=r"16 of 16 .* within 1 iterations; .* is \d\.\de-\d\d"):
+        solution = fit(x, y, folds(80), COSTS, max_iterations=1)
+    assert solution.iterations == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert fit(x, y, folds(80), COSTS).iterations > 8
+
+
+def test_half_precision_is_raised():
+    x, y = clouds(80, 9, 2)
+    half = x.half()
+    ours, theirs = fit(half, y, folds(80), [1.0]), fit(half.float(), y, folds(80), [1.0])
+    assert torch.equal(ours.weights, theirs.weights)
+
+
+def test_wrong_arguments():
+    x, y = clouds(30, 4, 2)
+    training = folds(30)
+    broken = x.clone()
+    broken[7, 3] = float("nan")
+    with pytest.raises(ValueError, match="feature 3 of row 7 is nan"):
+        fit(broken, y, training, [1.0])
+    broken[7, 3] = float("inf")
+    with pytest.raises(ValueError, match="feature 3 of row 7 is inf"):
+        fit(broken, y, training, [1.0])
+    single = training.clone()
+    single[:, 2] &= y == 1
+    with pytest.raises(
+        ValueError, match=r"training set 2 needs at least two classes; it has \[1\]"
+    ):
+        fit(x, y, single, [1.0])
+    single[:, 2] = False
+    with pytest.raises(ValueError, match=r"training set 2 needs .* it has \[\]"):
+        fit(x, y, single, [1.0])
+    with pytest.raises(ValueError, match="no training set"):
+        fit(x, y, training[:, :0], [1.0])
+    with pytest.raises(ValueError, match=r"floating point \(n, d\); got torch.int64"):
+        fit(x.long(), y, training, [1.0])
+    with pytest.raises(ValueError, match=r"labels are int64 \(30,\); got torch.int64 \(29,\)"):
+        fit(x, y[1:], training, [1.0])
+    with pytest.raises(ValueError, match="classes count from 0; got -1"):
+        fit(x, y - 1, training, [1.0])
+    with pytest.raises(ValueError, match=r"training is bool \(30, F\)"):
+        fit(x, y, training.float(), [1.0])
+    for costs in ([], [1.0, 0.0], [float("inf")]):
+        with pytest.raises(ValueError, match="costs are positive"):
+            fit(x, y, training, costs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_same_on_a_gpu():
+    x, y = clouds(200, 30, 3)
+    training = folds(200)
+    here = fit(x, y, training, COSTS, tolerance=1e-14)
+    there = fit(x.cuda(), y.cuda(), training.cuda(), COSTS, tolerance=1e-14)
+    torch.testing.assert_close(there.weights.cpu(), here.weights, rtol=1e-4, atol=1e-5)

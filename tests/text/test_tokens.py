@@ -1,0 +1,707 @@
+# ruff: noqa: RUF001 (the quotation marks of printed books are what is tested)
+import itertools
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+import text.tokens
+from shared.data import MissingData
+from shared.errors import UserError
+from text.data import sentences
+from text.encoder import QuickThought, QuickThoughtConfig
+from text.tokens import PAD_ID, Tokens, expand, make_tokenizer, order_of_batches, prepare
+
+LINES = (
+    "It is the first line , isn't it ?",
+    "The second one is short .",
+    "\u200b",  # nothing to see, and no token
+    "",  # ends the chapter
+    "“Here’s a second chapter,” he said; “the first was longer.”",
+    "It is the last line .",
+)
+
+
+def error_of(action: Callable[[], object]) -> str:
+    """The one line of the user error that an action ends in."""
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def write(root: Path, *lines: str, corpus: str = "corpus") -> Path:
+    (root / corpus).mkdir(parents=True, exist_ok=True)
+    (root / corpus / "a.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return root
+
+
+def small(root: Path, vocabulary: int = 100) -> tuple[Tokens, PreTrainedTokenizerFast]:
+    return prepare("corpus", "sentences", root, vocabulary=vocabulary, lower_case=False)
+
+
+def folder_of(root: Path) -> Path:
+    """The one folder that was prepared."""
+    (folder,) = (each for each in (root / "prepared").iterdir() if each.is_dir())
+    return folder
+
+
+def stored(tokens: Tokens) -> list[list[int]]:
+    pairs = itertools.pairwise(tokens.offsets.tolist())
+    return [tokens.ids[start:stop].tolist() for start, stop in pairs]
+
+
+def words(text: str, *, lower_case: bool = False) -> list[str]:
+    found: list[str] = make_tokenizer([text], 1000, lower_case).tokenize(text)
+    return found
+
+
+# The tokenizer
+
+
+def test_the_words_of_a_sentence_of_a_novel():
+    text = "“I don’t know,” he’s said—‘it was 10:30 a.m. in the U.S., o’clock…’"
+    assert words(text) == [
+        *('"', "I", "do", "n't", "know", ",", '"', "he", "'s", "said", "--", "'", "it", "was"),
+        *("10:30", "a.m.", "in", "the", "U.S.", ",", "o'clock", "...", "'"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("book", "task"),
+    [
+        ("I don’t know.", "I do n't know ."),
+        ("I don't know.", "I don 't know ."),
+        ("He’s here; she'd've gone.", "He 's here ; she 'd 've gone ."),
+        ("WE’LL see, ISN’T it?", "WE 'LL see , IS N'T it ?"),
+        ("“Yes,” I’m told.", "`` Yes , '' I 'm told ."),
+        ("‘Emma’s,’ they’re saying", "` Emma 's , ' they 're saying"),
+        ("fifty-five—that’s it", "fifty-five -- that 's it"),
+        ("non‑breaking", "non-breaking"),
+        ("and then…", "and then . . ."),
+        ("I cannot; I’m gonna.", "I can not ; I 'm gon na ."),
+        ("Mr. Smith won’t", "Mr . Smith wo n't"),
+        ("the characters’ $1,000.50 (50%)", "the characters ' $ 1,000.50 ( 50 % )"),
+        ("’Tis ’em, rock’n’roll", "'T is 'em , rock'n'roll"),
+        ("writer/director", "writer / director"),
+        ("nai\u0308ve", "na\u00efve"),
+    ],
+)
+def test_a_book_and_a_tokenised_task_file_give_the_same_tokens(book: str, task: str):
+    tokens = words(book)
+    assert tokens == words(task)
+    # Every blank of the task file divides two tokens; those that are joined differ in nothing else.
+    assert len(tokens) == len(task.replace(". . .", "...").replace("n 't", " n't").split())
+
+
+def test_lower_case():
+    assert words("The DON’T ÉTÉ", lower_case=True) == ["the", "do", "n't", "été"]
+    assert words("The DON’T ÉTÉ") == ["The", "DO", "N'T", "ÉTÉ"]
+
+
+def test_the_vocabulary_holds_the_most_frequent_words_and_breaks_ties_by_code_point():
+    text = "b b b Z Z é é a a c c d ".split() * 3
+    expected = ["<unk>", "<pad>", "b", "Z", "a", "c"]  # d and é have no place
+    for seed in range(20):
+        random.Random(seed).shuffle(text)
+        lines = (" ".join(text[i : i + 5]) for i in range(0, len(text), 5))
+        vocabulary = make_tokenizer(lines, 5, False).get_vocab()
+        assert sorted(vocabulary, key=vocabulary.__getitem__) == expected
+
+
+def test_unknown_words_and_padding():
+    tokenizer = make_tokenizer(["a a b b c"], 3, False)
+    assert (tokenizer.unk_token_id, tokenizer.pad_token_id, len(tokenizer)) == (0, 1, 4)
+    encoded = tokenizer(["a c b", "b", "<pad> <unk>"], padding=True)
+    assert encoded["input_ids"][:2] == [[2, 0, 3, 1, 1, 1], [3, 1, 1, 1, 1, 1]]
+    assert encoded["input_ids"][2] == [0] * 6  # the marks and words of the text, not the padding
+    assert encoded["attention_mask"][:2] == [[1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0]]
+    assert set(encoded) == {"input_ids", "attention_mask"}
+
+
+def test_a_vocabulary_without_words_is_refused():
+    with pytest.raises(ValueError, match="at least 2"):
+        make_tokenizer(["a"], 1, False)
+
+
+@pytest.mark.parametrize("loader", [PreTrainedTokenizerFast, AutoTokenizer])
+def test_a_saved_tokenizer_gives_the_same_ids(loader: Any, tmp_path: Path):
+    texts = [*LINES, "Something ELSE, <pad> don’t"]
+    tokenizer = make_tokenizer(LINES, 20, True)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = loader.from_pretrained(tmp_path)
+    first, second = (each(texts, padding=True) for each in (tokenizer, loaded))
+    assert first["input_ids"] == second["input_ids"]
+    assert first["attention_mask"] == second["attention_mask"]
+    assert any(0 in row for row in first["input_ids"])
+
+
+# The ids on disk
+
+
+def test_the_store_is_what_a_plain_loop_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path, *LINES)
+    monkeypatch.setattr("text.tokens.CHUNK", 2)
+    tokens, tokenizer = small(tmp_path, vocabulary=12)
+    expected, chapters = [], []
+    for chapter, sentence in sentences("corpus", "sentences", tmp_path):
+        if ids := tokenizer(sentence)["input_ids"]:
+            expected.append(ids)
+            chapters.append(chapter)
+    assert stored(tokens) == expected
+    assert tokens.chapter.tolist() == chapters == [0, 0, 1, 1]
+    assert len(tokens) == 4
+    counts = Counter(word for line in LINES for word in words(line))
+    assert len(tokenizer) == 13
+    frequent = sorted(counts, key=lambda word: (-counts[word], word))[:11]
+    assert tokenizer.convert_ids_to_tokens(list(range(2, 13))) == frequent
+    meta = json.loads((folder_of(tmp_path) / "meta.json").read_text())
+    assert (meta["sentences"], meta["skipped"], meta["tokens"]) == (4, 1, sum(map(len, expected)))
+    assert folder_of(tmp_path).name.startswith("corpus-sentences-12-cased-")
+
+
+def test_the_store_is_mapped_and_read_only(tmp_path: Path):
+    tokens, _ = small(write(tmp_path, *LINES))
+    for array in (tokens.ids, tokens.offsets, tokens.chapter):
+        assert isinstance(array, np.memmap)
+        assert not array.flags.writeable
+    assert [a.dtype for a in (tokens.ids, tokens.offsets, tokens.chapter)] == ["<u2", "<i8", "<i4"]
+
+
+def test_a_large_vocabulary_has_wider_ids(tmp_path: Path):
+    lines = [" ".join(f"w{n}" for n in range(i, i + 100)) for i in range(0, 66_000, 100)]
+    tokens, tokenizer = small(write(tmp_path, *lines), vocabulary=70_000)
+    assert len(tokenizer) == 66_002
+    assert tokens.ids.dtype == "<i4"
+    assert sorted(tokens.ids.tolist()) == list(range(2, 66_002))
+
+
+def test_a_store_is_opened_again_without_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    first, tokenizer = small(write(tmp_path, *LINES))
+    monkeypatch.delattr("text.tokens._build")
+    second, again = small(tmp_path)
+    assert stored(first) == stored(second)
+    assert tokenizer.get_vocab() == again.get_vocab()
+    assert again(["It", "nowhere at all"], padding=True) == tokenizer(
+        ["It", "nowhere at all"], padding=True
+    )
+
+
+def test_other_text_or_options_have_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    small(write(tmp_path, *LINES))
+    small(tmp_path, vocabulary=50)
+    prepare("corpus", "sentences", tmp_path, vocabulary=100, lower_case=True)
+    prepare("corpus", "paragraphs", tmp_path, vocabulary=100, lower_case=False)
+    small(write(tmp_path, *LINES, "And more."))
+    monkeypatch.setattr("text.tokens.FORMAT", 0)
+    small(tmp_path)
+    assert sum(each.is_dir() for each in (tmp_path / "prepared").iterdir()) == 6
+
+
+def test_the_embedded_corpus_needs_no_folder(tmp_path: Path):
+    root = tmp_path / "not" / "there"
+    tokens, tokenizer = prepare("manual", "wrapped", root, vocabulary=1000, lower_case=False)
+    assert len(tokenizer) == 1001
+    assert len(tokens) > 1000
+    assert (np.diff(tokens.chapter) >= 0).all()
+    assert (root / "prepared").is_dir()
+
+
+def test_progress_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("text.tokens.CHUNK", 2)
+    told: list[tuple[int, int, str]] = []
+    prepare(
+        "corpus",
+        "sentences",
+        write(tmp_path, *LINES),
+        vocabulary=9,
+        lower_case=False,
+        progress=lambda *message: told.append(message),
+    )
+    counted, encoded = "counting the words of corpus", "encoding corpus"
+    assert told[:2] == [(2, 0, counted), (4, 0, counted)]
+    assert told[-1] == (5, 5, encoded)
+
+
+# Builds that do not go well
+
+
+class Cut(BaseException):
+    """Stands for whatever ends a process from outside."""
+
+
+@pytest.mark.parametrize("sweep", [1, 2])
+def test_an_interrupted_build_leaves_nothing_and_is_done_again(
+    sweep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    write(tmp_path, *LINES)
+    sweeps = 0
+
+    def cut(*arguments: object) -> Iterator[tuple[int, str]]:
+        nonlocal sweeps
+        sweeps += 1
+        for number, pair in enumerate(sentences("corpus", "sentences", tmp_path)):
+            if sweeps == sweep and number == 3:
+                raise Cut
+            yield pair
+
+    monkeypatch.setattr("text.tokens.CHUNK", 2)
+    with monkeypatch.context() as patched:
+        patched.setattr("text.tokens.sentences", cut)
+        with pytest.raises(Cut):
+            small(tmp_path)
+    assert [each.suffix for each in (tmp_path / "prepared").iterdir()] == [".lock"]
+    tokens, _ = small(tmp_path)
+    elsewhere, _ = small(write(tmp_path / "elsewhere", *LINES))
+    assert stored(tokens) == stored(elsewhere)
+
+
+def test_what_a_killed_build_left_is_cleared_away(tmp_path: Path):
+    expected = stored(small(write(tmp_path, *LINES))[0])
+    folder = folder_of(tmp_path)
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.copytree(folder, part)
+    (part / "ids.bin").write_bytes(b"other")
+    (folder / "meta.json").unlink()
+    (folder / "ids.bin").write_bytes(b"other")
+    assert stored(small(tmp_path)[0]) == expected
+    assert folder_of(tmp_path) == folder
+    assert not part.exists()
+
+
+def _build_slowly(root: Path, name: str, other: str) -> None:
+    """What each of two processes does; a build waits until the other process is asking, too."""
+    build = text.tokens._build
+
+    def slow(*arguments: object) -> None:
+        (root / f"built-by-{name}").touch()
+        for _ in range(200):
+            if (root / f"started-{other}").exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.3)
+        build(*arguments)  # type: ignore[arg-type]
+
+    text.tokens._build = slow  # type: ignore[assignment]
+    (root / f"started-{name}").touch()
+    tokens, tokenizer = small(root)
+    ids = [tokenizer(line)["input_ids"] for line in LINES]
+    assert stored(tokens) == [row for row in ids if row]
+    (root / f"done-{name}").touch()
+
+
+def test_two_processes_build_once_and_a_fork_neither_warns_nor_hangs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    write(tmp_path, *LINES)
+    with monkeypatch.context() as patched:
+        # The library now has its threads, which the processes below do not inherit.
+        patched.setenv("TOKENIZERS_PARALLELISM", "true")
+        make_tokenizer(LINES, 10, False)(list(LINES))
+    context = multiprocessing.get_context("fork")
+    processes = [
+        context.Process(target=_build_slowly, args=(tmp_path, *names), daemon=True)
+        for names in (("a", "b"), ("b", "a"))
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=20)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len(list(tmp_path.glob("done-*"))) == 2
+    assert len(list(tmp_path.glob("built-by-*"))) == 1
+    assert "tokenizers" not in capfd.readouterr().err
+
+
+def test_threads_of_the_library_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert os.environ["TOKENIZERS_PARALLELISM"] == "false"
+    lines = [" ".join(random.Random(i).choices(" ".join(LINES).split(), k=9)) for i in range(3000)]
+    files = []
+    for setting in ("false", "true"):
+        monkeypatch.setenv("TOKENIZERS_PARALLELISM", setting)
+        root = write(tmp_path / setting, *lines)
+        small(root, vocabulary=20)
+        folder = folder_of(root)
+        files.append([(folder / f).read_bytes() for f in ("ids.bin", "tokenizer.json")])
+    assert files[0] == files[1]
+
+
+def test_a_missing_corpus_leaves_no_folder(tmp_path: Path):
+    with pytest.raises(MissingData):
+        small(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_without_words(tmp_path: Path):
+    message = error_of(lambda: small(write(tmp_path, "\u200b", "\u200b")))
+    assert message == f"{tmp_path / 'corpus'}: no sentence with a word in it"
+    assert not [each for each in (tmp_path / "prepared").iterdir() if each.is_dir()]
+
+
+def test_a_fault_of_the_corpus_is_told_as_it_is(tmp_path: Path):
+    write(tmp_path, *LINES)
+    (tmp_path / "corpus" / "b.txt").write_bytes(b"good\n\xff\n")
+    assert "b.txt" in error_of(lambda: small(tmp_path))
+
+
+def test_a_data_root_that_cannot_be_written(tmp_path: Path):
+    write(tmp_path, *LINES)
+    (tmp_path / "prepared").write_text("a file where the folder belongs")
+    message = error_of(lambda: small(tmp_path))
+    assert message.startswith(f"{tmp_path / 'prepared'}")
+    assert "--data-root" in message
+    assert "SUITE_DATA" in message
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
+def test_a_full_disk(tmp_path: Path):
+    import resource
+
+    write(tmp_path, *(f"{LINES[0]} {LINES[1]}" for _ in range(8000)))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        message = error_of(lambda: small(tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "File too large" in message
+    assert "--data-root" in message
+    assert not [each for each in (tmp_path / "prepared").iterdir() if each.is_dir()]
+    assert len(small(tmp_path)[0]) == 8000
+
+
+def test_a_damaged_store_is_reported(tmp_path: Path):
+    small(write(tmp_path, *LINES))
+    folder = folder_of(tmp_path)
+
+    def message_with(name: str, content: bytes) -> str:
+        good = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        message = error_of(lambda: small(tmp_path))
+        (folder / name).write_bytes(good)
+        assert message.startswith(f"{folder / name}: ")
+        assert f"delete {folder}" in message
+        return message
+
+    ids = (folder / "ids.bin").read_bytes()
+    offsets = np.fromfile(folder / "offsets.bin", "<i8")
+    tokenizer = (folder / "tokenizer.json").read_text()
+    meta = (folder / "meta.json").read_text()
+    short = message_with("ids.bin", ids[:-3])
+    assert f"{len(ids) - 3} bytes where meta.json says {len(ids)}" in short
+    message_with("ids.bin", b"")
+    message_with("chapters.bin", b"\0" * 4)
+    offsets[-1] -= 1
+    assert "tokens" in message_with("offsets.bin", offsets.tobytes())
+    message_with("tokenizer.json", tokenizer[:100].encode())
+    fewer = json.loads(tokenizer)
+    del fewer["model"]["vocab"]["It"]
+    assert "words" in message_with("tokenizer.json", json.dumps(fewer).encode())
+    message_with("meta.json", meta[:50].encode())
+    message_with("meta.json", b"{}")
+    small(tmp_path)
+    (folder / "ids.bin").unlink()
+    assert "ids.bin: 0 bytes" in error_of(lambda: small(tmp_path))
+
+
+# Batches
+
+
+def test_batches_are_padded_and_cut(tmp_path: Path):
+    tokens, tokenizer = small(write(tmp_path, *LINES))
+    rows = stored(tokens)
+    lengths = [len(row) for row in rows]
+    assert lengths == [10, 6, 18, 6]
+    for start, stop, length in [(0, 4, 50), (0, 2, 50), (1, 3, 9), (3, 4, 6), (2, 4, 1)]:
+        batch = tokens.batch(start, stop, length)
+        longest = min(max(lengths[start:stop]), length)
+        for row, ids, mask in zip(rows[start:stop], batch.ids, batch.mask, strict=True):
+            kept = row[:length]
+            rest = longest - len(kept)
+            assert ids.tolist() == kept + [PAD_ID] * rest
+            assert mask.tolist() == [True] * len(kept) + [False] * rest
+        assert batch.chapter.tolist() == tokens.chapter[start:stop].tolist()
+        assert batch.ids.dtype == batch.chapter.dtype == torch.int64
+        assert batch.mask.dtype == torch.bool
+    encoded = tokenizer([LINES[1], LINES[0]], padding=True, return_tensors="pt")
+    batch = tokens.batch(0, 2, 50)
+    assert torch.equal(encoded["input_ids"].flip(0), batch.ids)
+    assert torch.equal(encoded["attention_mask"].bool().flip(0), batch.mask)
+
+
+def test_a_batch_of_random_sentences_is_what_a_loop_gives():
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(1, 80, 1000)
+    offsets = np.concatenate([[0], lengths.cumsum()])
+    ids = generator.integers(0, 50_000, offsets[-1]).astype(np.uint16)
+    tokens = Tokens(ids, offsets, np.arange(1000, dtype=np.int32))
+    batch = tokens.batch(300, 700, 50)
+    assert batch.ids.shape == (400, 50)
+    for row in range(400):
+        expected = ids[offsets[300 + row] : offsets[301 + row]][:50].tolist()
+        assert batch.ids[row][batch.mask[row]].tolist() == expected
+    assert (batch.ids[~batch.mask] == PAD_ID).all()
+    assert int(batch.mask.sum()) == np.minimum(lengths[300:700], 50).sum()
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "length"), [(-1, 2, 5), (0, 5, 5), (2, 2, 5), (3, 2, 5), (0, 2, 0)]
+)
+def test_batches_that_are_none(start: int, stop: int, length: int, tmp_path: Path):
+    tokens, _ = small(write(tmp_path, *LINES))
+    with pytest.raises(ValueError, match=r"no sentences|at least 1"):
+        tokens.batch(start, stop, length)
+
+
+def test_the_order_of_batches_is_a_function_of_seed_and_epoch():
+    assert order_of_batches(5, 3, 2, False).tolist() == [0, 1, 2, 3, 4]
+    orders = {
+        (seed, epoch): tuple(order_of_batches(50, seed, epoch, True).tolist())
+        for seed in range(3)
+        for epoch in range(3)
+    }
+    assert len(set(orders.values())) == 9
+    assert all(sorted(order) == list(range(50)) for order in orders.values())
+    assert orders[1, 2] == tuple(order_of_batches(50, 1, 2, True).tolist())
+    # Committed runs had this order.
+    assert order_of_batches(6, 0, 0, True).tolist() == [3, 2, 5, 4, 0, 1]
+
+
+# A corpus larger than the memory
+
+# The limit is on what the process allocates; files that are mapped do not count.
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+from typing import Any
+import numpy as np, torch
+import text.tokens
+
+def read(corpus, step=400):
+    tokens, _ = text.tokens.prepare(corpus, "sentences", root, vocabulary=500, lower_case=False)
+    starts = range(0, len(tokens) - 399, step)
+    counts = [int(tokens.batch(start, start + 400, 50).mask.sum()) for start in starts]
+    return [len(tokens), len(tokens.ids), sum(counts)]
+
+torch.set_num_threads(1)
+root = Path(sys.argv[1])
+read("small")  # whatever is allocated once
+status = Path("/proc/self/status").read_text().split()
+limit = int(status[status.index("VmData:") + 1]) * 1024 + int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+print(json.dumps([read("large"), read("huge", 8000)]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
+def test_neither_text_nor_ids_are_ever_held_in_memory(tmp_path: Path):
+    spare = 4_000_000
+    # Characters of four bytes, in a file as in memory: much text for little work.
+    vocabulary = ["".join(chr(0x20000 + 12 * word + i) for i in range(12)) for word in range(300)]
+    lines = [" ".join(vocabulary[(7 * n + i) % 300] for i in range(20)) for n in range(300)]
+    for corpus, times in (("small", 2), ("large", 70), ("huge", 2)):
+        write(tmp_path, *(lines * times), corpus=corpus)
+    assert (tmp_path / "large" / "a.txt").stat().st_size > 5 * spare
+    # The ids of 4 million sentences, with holes in the files where the zeros are.
+    prepare("huge", "sentences", tmp_path, vocabulary=500, lower_case=False)
+    folder = folder_of(tmp_path)
+    meta = json.loads((folder / "meta.json").read_text())
+    meta |= {"sentences": 4_000_000, "tokens": 80_000_000}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    os.truncate(folder / "ids.bin", 160_000_000)
+    os.truncate(folder / "chapters.bin", 16_000_000)
+    np.arange(0, 80_000_001, 20).tofile(folder / "offsets.bin")
+
+    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "MALLOC_ARENA_MAX": "2"}
+    made = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(tmp_path), str(spare)],
+        cwd=Path(text.tokens.__file__).parents[1],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert made.returncode == 0, made.stderr[-2000:]
+    large, huge = json.loads(made.stdout)
+    assert large == [21_000, 420_000, 416_000]  # the last 200 sentences fill no batch
+    assert huge == [4_000_000, 80_000_000, 4_000_000]
+
+
+# More words afterwards
+
+WORDS = tuple(f"{first}{second}" for first in "abcdefgh" for second in "ijklmnop")
+
+
+def model_of(kind: str, count: int) -> QuickThought:
+    torch.manual_seed(0)
+    config = QuickThoughtConfig(
+        kind=kind, vocab_size=count, embedding=6, hidden=8, layers=1, heads=2, length=12
+    )
+    return QuickThought(config)
+
+
+def write_vectors(
+    file: Path, vectors: dict[str, np.ndarray], *, header: bool = True, end: str = "\n"
+) -> Path:
+    rows = [" ".join([word, *map(repr, row.tolist())]) for word, row in vectors.items()]
+    if header:
+        rows.insert(0, f"{len(vectors)} {len(next(iter(vectors.values())))}")
+    file.write_text("".join(row + end for row in rows), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize("kind", ["gru", "bag_of_words", "transformer"])
+def test_expansion_recovers_an_affine_map_for_each_encoder(kind: str, tmp_path: Path):
+    generator = np.random.default_rng(1)
+    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
+    model = model_of(kind, 42)
+    vectors = {word: generator.normal(size=5).astype(np.float32) for word in WORDS}
+    shared = np.stack([vectors[word] for word in WORDS[:40]])
+    others = np.stack([vectors[word] for word in WORDS[40:]])
+    maps = []
+    with torch.no_grad():
+        for encoder in (model.sentence, model.context):
+            width = encoder.embedding.embedding_dim
+            linear, constant = generator.normal(size=(5, width)), generator.normal(size=width)
+            maps.append((linear, constant))
+            encoder.embedding.weight[2:] = torch.from_numpy(shared @ linear + constant)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    # Words that no sentence can give, and one a second time, which does not count.
+    odd = dict.fromkeys(("New_York", "don't", "<pad>", "</s>"), np.full(5, 9.0))
+    file = write_vectors(tmp_path / "vectors.txt", vectors | odd)
+    with file.open("a") as stream:
+        stream.write(f"{WORDS[0]} 9 9 9 9 9\n{WORDS[50]} 9 9 9 9 9\n")
+    file.write_text(file.read_text().replace("68 5\n", "70 5\n", 1))
+
+    expanded, larger = expand(model, tokenizer, file)
+    assert larger.get_vocab() == tokenizer.get_vocab() | dict(
+        zip(WORDS[40:], range(42, 66), strict=True)
+    )
+    assert (len(tokenizer), model.config.vocab_size) == (42, 42)
+    assert expanded.config.vocab_size == len(larger) == 66
+    for encoder, (linear, constant) in zip(
+        (expanded.sentence, expanded.context), maps, strict=True
+    ):
+        rows = encoder.embedding.weight.detach().numpy()
+        assert rows.shape[0] == encoder.embedding.num_embeddings == 66
+        np.testing.assert_allclose(rows[42:], others @ linear + constant, atol=1e-5)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+        assert torch.equal(expanded.state_dict()[name][: len(value)], value)
+
+    text = f"{WORDS[45]} {WORDS[3]}"
+    assert tokenizer(text)["input_ids"][0] == 0
+    assert larger(text)["input_ids"] == [47, tokenizer(text)["input_ids"][1]]
+    ids = torch.tensor([larger(text)["input_ids"]])
+    mask = torch.ones_like(ids, dtype=torch.bool)
+    expanded.save_pretrained(tmp_path / "saved")
+    larger.save_pretrained(tmp_path / "saved")
+    loaded = QuickThought.from_pretrained(tmp_path / "saved")
+    with torch.no_grad():
+        for ours, theirs in zip(expanded.eval()(ids, mask), loaded.eval()(ids, mask), strict=True):
+            assert torch.equal(ours, theirs)
+    again = AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert again(text)["input_ids"] == larger(text)["input_ids"]
+    # The new rows can be trained.
+    expanded(ids, mask)[0].sum().backward()
+    gradient = expanded.sentence.embedding.weight.grad
+    assert gradient is not None
+    assert gradient[47].abs().sum() > 0
+
+
+def test_expansion_is_least_squares_where_no_map_fits(tmp_path: Path):
+    generator = np.random.default_rng(2)
+    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
+    model = model_of("bag_of_words", 42)
+    vectors = {word: generator.normal(size=3) for word in WORDS}
+    file = write_vectors(tmp_path / "vectors.txt", vectors, header=False, end=" \r\n")
+    expanded, _ = expand(model, tokenizer, file)
+    known = np.column_stack([np.stack([vectors[word] for word in WORDS[:40]]), np.ones(40)])
+    learned = model.context.embedding.weight.detach().numpy()[2:]
+    solution = np.linalg.solve(known.T @ known, known.T @ learned)
+    new = np.column_stack([np.stack([vectors[word] for word in WORDS[40:]]), np.ones(24)])
+    rows = expanded.context.embedding.weight.detach().numpy()[42:]
+    np.testing.assert_allclose(rows, new @ solution, atol=1e-5)
+
+
+def test_expansion_of_a_lower_case_vocabulary_leaves_capitals_out(tmp_path: Path):
+    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, True)
+    names = (*WORDS[:40], "Paris", "paris", "l’air")
+    vectors = {word: np.array([float(i), float(i * i)]) for i, word in enumerate(names)}
+    _, larger = expand(
+        model_of("bag_of_words", 42), tokenizer, write_vectors(tmp_path / "v.txt", vectors)
+    )
+    assert set(larger.get_vocab()) - set(tokenizer.get_vocab()) == {"paris"}
+
+
+def test_faults_of_a_file_of_word_vectors(tmp_path: Path):
+    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
+    model = model_of("bag_of_words", 42)
+    file = tmp_path / "vectors.txt"
+    good = "".join(f"{word} {i} {i * i}\n" for i, word in enumerate(WORDS))
+
+    def message_of(content: bytes) -> str:
+        file.write_bytes(content)
+        message = error_of(lambda: expand(model, tokenizer, file))
+        assert message.startswith(str(file))
+        return message
+
+    place = f"{file}, line 66: "
+    header = b"64 2\n" + good.encode()
+    expand(model, tokenizer, write_vectors(file, {word: np.ones(2) for word in WORDS}))
+    assert message_of(header + b"odd 1\n").startswith(place)
+    assert "2 finite numbers" in message_of(header + b"odd 1 2x\n")
+    assert message_of(header + b"odd 1 nan\n").startswith(place)
+    assert message_of(header + b"odd 1 1e99\n").startswith(place)
+    assert message_of(header + b"odd\n").startswith(place)
+    assert "UTF-8" in message_of(header + b"\xff\xfe 1 2\n")
+    assert "64 of 65" in message_of(header.replace(b"64", b"65", 1))
+    assert "no word vectors" in message_of(b"")
+    assert f"{file}, line 1: " in message_of(b"word\n")
+    few = "".join(good.splitlines(keepends=True)[:2]) + "other 1 2\n"
+    assert "shares 2 words" in message_of(few.encode())
+    file.unlink()
+    assert "No such file" in error_of(lambda: expand(model, tokenizer, file))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path):
+    tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
+    with pytest.raises(ValueError, match="43 words, the tokenizer 42"):
+        expand(model_of("gru", 43), tokenizer, tmp_path / "vectors.txt")
+
+
+# Real data
+
+
+def test_two_real_books(suite_data: Path, tmp_path: Path):
+    books = sorted((suite_data / "books").glob("*.txt"), key=lambda file: file.stat().st_size)[:2]
+    if not books:
+        pytest.skip("needs books in SUITE_DATA")
+    (tmp_path / "two").mkdir()
+    for book in books:
+        (tmp_path / "two" / book.name).symlink_to(book)
+    tokens, tokenizer = prepare("two", "paragraphs", tmp_path, vocabulary=5001, lower_case=False)
+    pairs = list(sentences("two", "paragraphs", tmp_path))
+    assert len(tokens) == len(pairs)
+    assert tokens.chapter.tolist() == [chapter for chapter, _ in pairs]
+    rows = stored(tokens)
+    for index in range(0, len(pairs), 97):
+        assert rows[index] == tokenizer(pairs[index][1])["input_ids"]
+    # Few words of a novel are rare, and the contractions are among the most frequent tokens.
+    assert (np.asarray(tokens.ids) == 0).mean() < 0.1
+    vocabulary = tokenizer.get_vocab()
+    assert all(vocabulary[word] < 200 for word in ("n't", "'s", '"', ",", "."))
+    assert not any("’" in word or "“" in word for word in vocabulary)

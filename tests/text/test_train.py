@@ -1,0 +1,318 @@
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import text
+from shared import (
+    Objective,
+    Projection,
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    margin_nce,
+    max_margin,
+    term,
+)
+from shared.errors import UserError
+from shared.runs import Interrupted, Run
+from text.config import Config
+from text.tokens import Batch, Tokens, prepare
+from text.train import (
+    evaluated_projection,
+    make_criterion,
+    pairs_of,
+    pretrain,
+    save_model,
+    shape_of,
+    train_step,
+)
+
+SMALL = dataclasses.replace(Config().reduced(), steps=6, tasks=("neighbours",))
+NCE = term(info_nce, temperature=0.1)
+LOW_RANK = Objective(NCE, projection=Projection(0.1, {"norm": "nuclear", "alpha": 0.1}))
+
+
+def finish(folder: Path, config: Config, tier: str = "smoke") -> dict[str, Any]:
+    with Run(folder, config, tier=tier, data_root=folder.parent / "data") as run:
+        metrics: dict[str, Any] = run.finish(text.run(config, run))["metrics"]
+    return metrics
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def made_up(sentences: int, words: int = 50, chapters: int = 1, seed: int = 0) -> Tokens:
+    """Sentences of 1 to 9 random words in chapters of equal length."""
+    generator = np.random.default_rng(seed)
+    counts = generator.integers(1, 10, sentences)
+    offsets = np.concatenate([[0], counts.cumsum()]).astype(np.int64)
+    ids = generator.integers(2, words, offsets[-1]).astype(np.uint16)
+    return Tokens(ids, offsets, (np.arange(sentences) * chapters // sentences).astype(np.int32))
+
+
+def batch_of(config: Config, **options: Any) -> Batch:
+    return made_up(config.batch_size, **options).batch(0, config.batch_size, config.length)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoder": "bag_of_words", "order": "shuffled"},
+        {"encoder": "gru", "diagonal": "zero"},
+        {"encoder": "bag_of_words", "similarity": "cosine", "objective": LOW_RANK},
+    ],
+    ids=["bag_of_words", "gru", "low_rank"],
+)
+def test_stopped_and_resumed_it_gives_the_same_bits(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    config = dataclasses.replace(SMALL, **changes)
+    whole = finish(tmp_path / "whole", config)
+    for _ in range(3):
+        with Run(tmp_path / "parts", config, tier="smoke", data_root=tmp_path / "data") as run:
+            run.stopping = True
+            with pytest.raises(Interrupted):
+                text.run(config, run)
+    assert finish(tmp_path / "parts", config) == whole
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "whole")) == 1
+    assert not (tmp_path / "whole" / "checkpoint.pt").exists()
+    finish(tmp_path / "other", dataclasses.replace(config, seed=1))
+    assert losses(tmp_path / "other") != losses(tmp_path / "whole")
+
+
+def test_it_lowers_the_loss_over_epochs_and_keeps_the_model_of_all_but_smoke_runs(
+    tmp_path: Path,
+) -> None:
+    config = dataclasses.replace(
+        SMALL, encoder="bag_of_words", epochs=8, steps=None, learning_rate=0.01
+    )
+    finish(tmp_path / "own", config, tier="own")
+    log = losses(tmp_path / "own")
+    assert log[-1] < log[0] - 0.5
+    model = text.QuickThought.from_pretrained(tmp_path / "own" / "model")
+    assert model.config.kind == "bag_of_words"
+    finish(tmp_path / "smoke", SMALL)
+    assert not (tmp_path / "smoke" / "model").exists()
+
+
+def test_untrained_and_baselines_take_no_step(tmp_path: Path) -> None:
+    majority = finish(tmp_path / "majority", dataclasses.replace(SMALL, baseline="majority"))
+    assert majority["neighbours"] == 50.0
+    untrained = finish(tmp_path / "untrained", dataclasses.replace(SMALL, train=False))
+    assert set(untrained) >= {"mean", "neighbours", "neighbours_f1"}
+    for name in ("majority", "untrained"):
+        assert not (tmp_path / name / "log.jsonl").exists()
+
+
+def scores(batch: int = 7, width: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    f, g = torch.randn(2, batch, width, generator=generator, dtype=torch.float64)
+    return f, g
+
+
+@pytest.mark.parametrize("diagonal", ["masked", "zero"])
+def test_quick_thoughts_loss_is_the_cross_entropy_of_its_program(diagonal: str) -> None:
+    config = Config(diagonal=diagonal)
+    f, g = scores()
+    loss, _ = make_criterion(config, 5)(pairs_of(config, f, g, torch.zeros(7, dtype=torch.int64)))
+    total = 0.0
+    for i in range(7):
+        near = [j for j in (i - 1, i + 1) if 0 <= j < 7]
+        others = [math.exp(float(f[i] @ g[j])) for j in range(7) if j != i]
+        denominator = sum(others) + (1.0 if diagonal == "zero" else 0.0)
+        total += sum(math.log(denominator) - float(f[i] @ g[j]) for j in near) / len(near)
+    assert float(loss) == pytest.approx(total / 7, rel=1e-12)
+
+
+def test_context_does_not_cross_chapters_and_a_batch_without_positives_has_no_loss() -> None:
+    f, g = scores()
+    chapter = torch.tensor([0, 0, 1, 2, 2, 2, 3])
+    pairs = pairs_of(Config(), f, g, chapter)
+    found = {(int(i), int(j)) for i, j in pairs.positive.nonzero()}
+    assert found == {(0, 1), (1, 0), (3, 4), (4, 3), (4, 5), (5, 4)}
+    f.requires_grad_()
+    pairs = pairs_of(Config(), f, g, torch.arange(7))
+    loss, _ = make_criterion(Config(), 5)(pairs)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert torch.equal(f.grad, torch.zeros_like(f))
+
+
+OBJECTIVES = {
+    "info_nce": term(info_nce, temperature=0.1),
+    "debiased_nce": term(debiased_nce, temperature=0.1, tau_plus=0.01),
+    "debiased_nce, raw": term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum"),
+    "hard_nce": term(hard_nce, temperature=0.1, tau_plus=0.01, beta=1.0),
+    "hard_nce, raw": term(hard_nce, temperature=1.0, tau_plus=0.01, beta=1.0, floor="minimum"),
+    "margin_nce": term(margin_nce, temperature=0.1, angular=0.2, subtractive=0.1),
+    "ratio": term(margin_nce, temperature=0.1, angular=0.2, subtractive=0.1, ratio="row"),
+    "max_margin": term(max_margin, gamma=0.5),
+}
+FOR_COSINES = {"debiased_nce", "hard_nce", "margin_nce", "ratio", "max_margin"}
+REGULARISERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
+    "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
+    "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
+}
+
+
+@pytest.mark.parametrize("similarity", ["inner_product", "cosine"])
+@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("loss", OBJECTIVES)
+def test_every_objective_takes_a_step_or_is_refused(
+    loss: str, regulariser: str, similarity: str
+) -> None:
+    config = dataclasses.replace(
+        SMALL,
+        encoder="bag_of_words",
+        embedding=8,
+        batch_size=12,
+        similarity=similarity,
+        objective=Objective(OBJECTIVES[loss], **REGULARISERS[regulariser]),
+    )
+    if similarity == "inner_product" and loss in FOR_COSINES:
+        with pytest.raises(ValueError, match="cosines only"):
+            make_criterion(config, 8)
+        return
+    torch.manual_seed(0)
+    model = text.QuickThought(shape_of(config, 50))
+    criterion = make_criterion(config, model.dim)
+    before = {name: item.clone() for name, item in model.state_dict().items()}
+    optimiser = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
+    parts = train_step(config, model, criterion, optimiser, batch_of(config, chapters=3), 0)
+    assert all(torch.isfinite(value) for value in parts.values())
+    for name, item in model.state_dict().items():
+        assert torch.isfinite(item).all()
+        assert not torch.equal(item, before[name]), name
+
+
+def test_the_gradient_of_each_variable_is_clipped_by_itself() -> None:
+    config = dataclasses.replace(SMALL, encoder="gru", batch_size=12, clip=1e-3)
+    torch.manual_seed(0)
+    model = text.QuickThought(shape_of(config, 50))
+    criterion = make_criterion(config, model.dim)
+    before = {name: item.detach().clone() for name, item in model.named_parameters()}
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    train_step(config, model, criterion, optimiser, batch_of(config), 0)
+    moved = {
+        name: float((item.detach() - before[name]).double().norm())
+        for name, item in model.named_parameters()
+    }
+    assert max(moved.values()) == pytest.approx(1e-3, rel=1e-2)
+    assert sum(norm > 0.9e-3 for norm in moved.values()) > len(moved) // 2
+
+
+def test_what_is_not_finite_is_named_with_its_step() -> None:
+    config = dataclasses.replace(SMALL, encoder="bag_of_words", batch_size=12)
+    model = text.QuickThought(shape_of(config, 50))
+    with torch.no_grad():
+        model.sentence.embedding.weight.fill_(math.nan)
+    criterion = make_criterion(config, model.dim)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    with pytest.raises(FloatingPointError, match="NaN or infinite at step 3"):
+        train_step(config, model, criterion, optimiser, batch_of(config), 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"similarity": "dot"}, "similarity is 'inner_product' or 'cosine'; got 'dot'"),
+        ({"diagonal": "one"}, "diagonal is 'masked' or 'zero'; got 'one'"),
+        ({"diagonal": "zero", "similarity": "cosine"}, "reading of quick-thoughts' inner products"),
+        (
+            {"objective": Objective(NCE, projection=Projection(0.1, {"unit_features": True}))},
+            "has no unit_features",
+        ),
+    ],
+)
+def test_meaningless_configurations_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_criterion(dataclasses.replace(SMALL, **changes), 4)
+
+
+def test_a_corpus_smaller_than_a_batch_is_named(tmp_path: Path) -> None:
+    with Run(tmp_path, SMALL) as run, pytest.raises(UserError) as error:
+        pretrain(SMALL, made_up(49), run, words=50)
+    assert str(error.value) == (
+        "batch_size 50 is larger than the 49 sentences of the corpus; lower it, or give more text"
+    )
+
+
+def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, encoder="bag_of_words", objective=LOW_RANK, embedding=8)
+    config = dataclasses.replace(config, similarity="cosine", projection_dimensions=3)
+    _, tokenizer = prepare("manual", "wrapped", tmp_path, vocabulary=300, lower_case=False)
+    torch.manual_seed(0)
+    model = text.QuickThought(shape_of(config, len(tokenizer)))
+    criterion = make_criterion(config, model.dim)
+    assert criterion.projection is not None
+    with torch.no_grad():
+        criterion.projection.matrix.copy_(torch.randn(16, 16))
+    matrix = evaluated_projection(config, criterion)
+    assert matrix is not None
+    assert matrix.shape == (16, 16)
+    assert torch.linalg.matrix_rank(matrix) == 3
+    features = torch.randn(5, 16)
+    expected = criterion.projection.project(features, dimensions=3)
+    torch.testing.assert_close(features @ matrix.T, expected)
+
+    for _ in range(2):  # the second time over what an interrupted evaluation has left
+        save_model(tmp_path / "model", model, tokenizer, matrix)
+    from text.export import read
+
+    loaded, words, projection = read(tmp_path / "model")
+    assert projection is not None
+    assert torch.equal(projection, matrix)
+    assert words.get_vocab() == tokenizer.get_vocab()
+    for name, item in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], item)
+    assert not list(tmp_path.glob(".*.part"))
+
+
+def test_prose_of_a_real_book_trains_and_is_reproducible(tmp_path: Path, suite_data: Path) -> None:
+    books = sorted((suite_data / "books").glob("*.txt"))
+    (tmp_path / "data" / "two").mkdir(parents=True)
+    for book in books[:2]:
+        (tmp_path / "data" / "two" / book.name).symlink_to(book)
+    config = dataclasses.replace(
+        Config(),
+        corpus="two",
+        encoder="bag_of_words",
+        embedding=16,
+        vocabulary=2000,
+        lower_case=True,
+        batch_size=100,
+        steps=60,
+        learning_rate=5e-3,
+        order="shuffled",
+        tasks=("neighbours",),
+    )
+    first = finish(tmp_path / "a", config)
+    assert finish(tmp_path / "b", config) == first
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+    assert losses(tmp_path / "a")[0] < math.log(99)  # better than chance over a batch
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("encoder", ["gru", "bag_of_words", "transformer"])
+def test_a_step_on_the_gpu_gives_the_cpus_loss(encoder: str) -> None:
+    config = dataclasses.replace(SMALL, encoder=encoder, batch_size=12, precision="float32")
+    torch.manual_seed(0)
+    model = text.QuickThought(shape_of(config, 50))
+    found = []
+    for device in ("cpu", "cuda"):
+        model, criterion = model.to(device), make_criterion(config, model.dim).to(device)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        found.append(train_step(config, model, criterion, optimiser, batch_of(config), 0)["loss"])
+    assert float(found[1]) == pytest.approx(float(found[0]), rel=1e-4)

@@ -1,0 +1,82 @@
+"""The configuration of a text run; each default cites its source.
+
+[QT]: Logeswaran and Lee 2018, whose setting both papers follow, and its program S2V;
+[skip-thoughts]: the evaluation scripts of Kiros et al. 2015, which S2V calls.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from shared import Objective, info_nce, term
+
+# The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
+QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
+
+TASKS = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP")
+EMBEDDED_TASKS = ("topics", "questions", "neighbours")
+
+
+@dataclass(frozen=True)
+class Config:
+    """One pretraining run and its evaluation. The defaults are [QT] on public-domain books."""
+
+    # A folder of plain text below the data root. [QT]: "bookcorpus", which cannot be distributed.
+    corpus: str = "books"
+    # What a line of it is: see text.data.LAYOUTS.
+    layout: Literal["paragraphs", "sentences", "wrapped"] = "paragraphs"
+    vocabulary: int = 50_001  # [QT], the unknown word included
+    lower_case: bool = False  # [QT]
+    length: int = 50  # tokens kept of a sentence; [QT], in its preparation of the data
+    # A file of word vectors in word2vec's text format, below the data root; None: no expansion.
+    word_vectors: str | None = None
+
+    encoder: Literal["gru", "bag_of_words", "transformer"] = "gru"  # [QT]
+    embedding: int = 620  # [QT]; a bag of words is as wide as its embedding
+    hidden: int = 1200  # [QT] encoder_dim, both directions of the GRU together
+    bidirectional: bool = True  # [QT]
+    layers: int = 2  # of the transformer; ours
+    heads: int = 4  # of the transformer; ours
+
+    objective: Objective = QUICK_THOUGHTS
+    similarity: Literal["inner_product", "cosine"] = "inner_product"  # [QT]
+    # What a sentence's score with itself is: left out, or the constant 0 that stays in each
+    # denominator, as [QT]'s program has it.
+    diagonal: Literal["masked", "zero"] = "masked"
+    reach: int = 1  # neighbours to each side that are positives: a window of 3; [QT]
+    projection_dimensions: int = 256  # kept of CLLR's L for the evaluated vector; Chen et al. 2022
+
+    batch_size: int = 400  # consecutive sentences; [QT]
+    # In which order the batches come: the corpus's ([QT]), or shuffled anew in every epoch.
+    order: Literal["corpus", "shuffled"] = "corpus"
+    epochs: int = 1  # [QT]; evaluated after the last
+    steps: int | None = None  # at most so many; None: all of the epochs
+    learning_rate: float = 5e-4  # [QT]; Adam, constant
+    clip: float = 5.0  # largest norm of the gradient of each variable, not of all together; [QT]
+    precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only; ours
+
+    train: bool = True  # False: the encoder stays as initialised
+    # What is evaluated in place of an encoder: nothing that was trained on the corpus.
+    baseline: Literal["majority", "tfidf"] | None = None
+    tasks: tuple[str, ...] = TASKS
+    protocol: str = "skip-thoughts-nested-10fold-v1"  # [QT]; see text.evaluate.PROTOCOLS
+    seed: int = 0  # initialisation, and the order of shuffled batches
+
+    def reduced(self) -> "Config":
+        """The same run on the manual that ships with Python, for the smoke tier."""
+        return dataclasses.replace(
+            self,
+            corpus="manual",
+            layout="wrapped",
+            vocabulary=1000,
+            word_vectors=None,
+            embedding=32,
+            hidden=32,
+            layers=1,
+            heads=2,
+            projection_dimensions=min(self.projection_dimensions, 16),
+            batch_size=50,
+            epochs=1,
+            steps=20,
+            tasks=EMBEDDED_TASKS,
+        )

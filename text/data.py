@@ -1,0 +1,423 @@
+"""Corpora as sentences in their order, and the tasks that evaluate a sentence encoder.
+
+Shapes: n sentences of a task.
+
+Folders under the data root:
+
+    <corpus>/**/*.txt     plain text in UTF-8; what a line of it is, the layout says
+    bookcorpus/           books_large_p1.txt and books_large_p2.txt, one sentence a line
+    senteval/             MR CR SUBJ MPQA TREC MRPC with SentEval's files, one example a line
+"""
+
+import functools
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pydoc_data.topics import topics as _MANUAL
+from typing import Literal, get_args
+
+import numpy as np
+from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
+
+from shared.data import MissingData, sha256_of_files
+from shared.errors import UserError
+from text.config import EMBEDDED_TASKS, TASKS
+
+MANUAL = "manual"
+BOOKCORPUS = "bookcorpus"
+SENTEVAL = "senteval"
+Layout = Literal["paragraphs", "sentences", "wrapped"]
+LAYOUTS: tuple[str, ...] = get_args(Layout)
+
+# What cannot be downloaded, and how it has to lie in the folder of that name.
+DATASETS: dict[str, str] = {
+    "books": (
+        "put plain text there, such as public-domain novels: *.txt in UTF-8, one paragraph a line "
+        "and a blank line between chapters"
+    ),
+    BOOKCORPUS: (
+        "BookCorpus cannot be distributed; who has it puts books_large_p1.txt and "
+        "books_large_p2.txt there, one sentence a line"
+    ),
+    SENTEVAL: (
+        "put SentEval's files there: MR/rt-polarity.{pos,neg}, CR/custrev.{pos,neg}, "
+        "SUBJ/subj.{objective,subjective}, MPQA/mpqa.{pos,neg}, TREC/{train_5500,TREC_10}.label, "
+        "MRPC/msr_paraphrase_{train,test}.txt"
+    ),
+}
+_BOOKCORPUS_FILES = ("books_large_p1.txt", "books_large_p2.txt")
+_COMMAND = "./reproduce.sh data text"
+
+
+@dataclass(frozen=True)
+class Task:
+    """Sentences with labels: those of the training part, then those of the test part.
+
+    first: n sentences as they stand in their lines. second: the other sentence of each pair, None
+    where a task has single sentences. labels: (n,) int64, classes counted from 0. train: rows of
+    the training part, n where the protocol makes its own folds.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...] | None
+    labels: np.ndarray
+    train: int
+
+
+def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, str]]:
+    """The sentences of a corpus in order, each with the number of its chapter, from 0 on.
+
+    ``"manual"`` is embedded: the prose of the topics that Python's ``help()`` shows, a topic being
+    a chapter whatever the layout. Every other corpus is a folder below ``data_root``; its files
+    are read line by line in the order of their paths, and each starts a new chapter.
+
+    Args:
+        corpus: ``"manual"``, or the name of a folder.
+        layout: what a line of the files is. ``"paragraphs"``: a paragraph, and a blank line ends a
+            chapter. ``"sentences"``: a sentence, and a blank line ends a chapter. ``"wrapped"``: a
+            part of a paragraph; a blank line ends the paragraph, two or more end the chapter.
+        data_root: the folder that holds the datasets.
+
+    Raises:
+        MissingData: the folder is not there.
+        UserError: it holds no text, or a file is not UTF-8; the latter while iterating.
+        ValueError: the layout is unknown.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout must be one of {', '.join(LAYOUTS)}, got {layout!r}")
+    if corpus == MANUAL:
+        return _manual()
+    return _numbered(data_root / corpus, _corpus_files(corpus, data_root), layout)
+
+
+def corpus_fingerprint(corpus: str, data_root: Path) -> str:
+    """SHA-256 over paths and contents of a corpus's files, or over the embedded sentences.
+
+    Raises:
+        MissingData: the folder is not there.
+        UserError: it holds no text files.
+    """
+    if corpus == MANUAL:
+        return _digest(f"{chapter} {sentence}" for chapter, sentence in _manual())
+    files = _corpus_files(corpus, data_root)
+    # The order of the files follows their paths, which the hash of the contents leaves out.
+    paths = [file.relative_to(data_root / corpus).as_posix() for file in files]
+    return _digest([*paths, sha256_of_files(files)])
+
+
+def load_task(name: str, data_root: Path) -> Task:
+    """A task of ``text.config.TASKS`` from ``data_root/senteval``, or an embedded one.
+
+    Order and labels are those of SentEval: first the positive class, labelled 1 (of SUBJ the
+    objective sentences), then the negative one; TREC's six coarse classes in alphabetical order.
+    A blank line is an empty sentence. The embedded tasks are made of the manual: ``"topics"``,
+    from which of two fields a sentence comes (no test part); ``"questions"``, from which of four
+    topics; ``"neighbours"``, whether the second sentence follows the first.
+
+    Raises:
+        MissingData: a file of the task is not there.
+        UserError: a file is not UTF-8, has another number of lines, or a line cannot be parsed.
+        ValueError: the name is unknown.
+    """
+    if name in _EMBEDDED:
+        return _EMBEDDED[name]()
+    files = _task_files(name, data_root)
+    if name == "TREC":
+        return _questions_of_trec(files)
+    if name == "MSRP":
+        return _pairs_of_msrp(files)
+    positive, negative = (_read(*file) for file in files)
+    labels = np.repeat([1, 0], [len(positive), len(negative)])
+    return Task((*positive, *negative), None, labels, train=len(labels))
+
+
+def task_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
+    """SHA-256 over the files of tasks, over the sentences of the embedded ones.
+
+    Raises:
+        MissingData: a file of a task is not there.
+        ValueError: the name of a task is unknown.
+    """
+    parts = []
+    for name in tasks:
+        if name in _EMBEDDED:
+            task = load_task(name, data_root)
+            parts.append(repr((name, task.first, task.second, task.labels.tolist(), task.train)))
+        else:
+            files = [file for file, _ in _task_files(name, data_root)]
+            parts.append(f"{name} {sha256_of_files(files)}")
+    return _digest(parts)
+
+
+def fetch(name: str, data_root: Path) -> None:
+    """Verify a dataset; none of them can be downloaded.
+
+    Args:
+        name: of ``DATASETS``, or the name of another corpus.
+        data_root: the folder that holds the datasets.
+
+    Raises:
+        UserError: something is missing or damaged; says what to put where.
+    """
+    folder = data_root / name
+    if name == SENTEVAL:
+        paths = [path for files in _FILES.values() for path, _ in files]
+        if missing := [path for path in paths if not (folder / path).is_file()]:
+            raise UserError(f"{folder}: {', '.join(missing)} missing; {_remedy(name)}")
+        for task in TASKS:
+            load_task(task, data_root)
+        return
+    try:
+        for _ in sentences(name, "sentences", data_root):  # whatever the layout is: reads each line
+            pass
+    except MissingData:
+        raise UserError(f"{folder}: missing; {_remedy(name)}") from None
+
+
+# Corpora
+
+
+# Lower case, without the last period. Left out is what ends sentences more often than not: no, etc.
+_ABBREVIATIONS = frozenset(
+    "mr mrs ms messrs mme mlle dr prof rev fr st ste hon jr sr ph "  # persons
+    "capt col gen lt lieut maj sgt cpl adm gov sen insp supt "  # ranks
+    "e.g i.e cf vs viz".split()
+)
+# The end of a sentence: closing quotes and brackets belong to it, also after a space, and the next
+# word is not in lower case, as it is in: "Yes!" he said. Of that word, no further end is shown to
+# Punkt, which would take it for this one: Mr. Smith.
+_END = re.compile(
+    r"""[.?!…](?:["')\]}]|\s?[.?!…”’»)\]](?!\w))*+"""  # noqa: RUF001
+    r"""(?=(?P<after_tok>\s(?P<next_tok>(?![a-zß-öø-ÿ])\S[^\s.?!…]*)))"""
+)
+# Punkt takes dashes and opening quotes for parts of the next word, and would not know it for an
+# abbreviation; not every version of it knows the curly quotes.
+_PLAIN = str.maketrans("—“‘«([”’»", '      "\'"')  # noqa: RUF001
+
+
+class _English(PunktLanguageVars):
+    def period_context_re(self) -> re.Pattern[str]:
+        return _END
+
+
+class _Splitter(PunktSentenceTokenizer):
+    def text_contains_sentbreak(self, text: str) -> bool:
+        # Punkt never ends a sentence at an ellipsis; before a capital it mostly does end one.
+        if "…" in text or ".." in text:
+            return True
+        return bool(super().text_contains_sentbreak(text.translate(_PLAIN)))
+
+
+@functools.cache
+def _splitter() -> _Splitter:
+    parameters = PunktParameters()
+    parameters.abbrev_types = set(_ABBREVIATIONS)
+    return _Splitter(parameters, lang_vars=_English())
+
+
+def _split(paragraph: str) -> Iterator[str]:
+    """The sentences of a paragraph, with single spaces between words."""
+    text = " ".join(paragraph.split())
+    for start, end in _splitter().span_tokenize(text, realign_boundaries=False):
+        if start < end:
+            yield text[start:end]
+
+
+def _numbered(folder: Path, files: Sequence[Path], layout: str) -> Iterator[tuple[int, str]]:
+    chapter, empty = 0, True
+    for file in files:
+        for sentence in _sentences_of(file, layout):
+            if sentence is not None:
+                yield chapter, sentence
+                empty = False
+            elif not empty:
+                chapter += 1
+                empty = True
+    if not chapter:
+        raise UserError(f"{folder}: no sentences in its files; {_remedy(folder.name)}")
+
+
+def _sentences_of(file: Path, layout: str) -> Iterator[str | None]:
+    """The sentences of a file, and None wherever a chapter ends, once or several times."""
+    paragraph: list[str] = []
+    blank = 0
+    for line in _lines(file):
+        blank = 0 if line else blank + 1
+        if layout == "sentences":
+            yield line or None
+        elif layout == "paragraphs":
+            yield from _split(line) if line else [None]
+        elif line:
+            paragraph.append(line)
+        elif blank == 1:
+            yield from _split(" ".join(paragraph))
+            paragraph = []
+        else:
+            yield None
+    yield from _split(" ".join(paragraph))
+    yield None
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """The lines of a file without the white space around them."""
+    offset = 0
+    with file.open("rb") as stream:
+        for line in stream:
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                raise UserError(
+                    f"{file}: not UTF-8, the first bad byte is at offset {offset + error.start}; "
+                    f"convert it, for example with: iconv -f WINDOWS-1252 -t UTF-8"
+                ) from None
+            yield (text if offset else text.removeprefix("\ufeff")).strip()
+            offset += len(line)
+
+
+def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
+    folder = data_root / corpus
+    if not folder.is_dir():
+        raise MissingData(corpus, folder, _COMMAND)
+    if corpus == BOOKCORPUS:
+        files = [folder / name for name in _BOOKCORPUS_FILES]
+        if missing := [file.name for file in files if not file.is_file()]:
+            raise UserError(f"{folder}: {', '.join(missing)} missing; {_remedy(corpus)}")
+        return files
+    files = sorted(file for file in folder.rglob("*.txt") if file.is_file())
+    if not files:
+        raise UserError(f"{folder}: no .txt files; {_remedy(corpus)}")
+    return files
+
+
+def _remedy(name: str) -> str:
+    return DATASETS.get(name, DATASETS["books"])
+
+
+def _digest(parts: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part.encode() + b"\n")
+    return digest.hexdigest()
+
+
+# The manual
+
+
+# A paragraph of prose, rather than a heading, a signature, a field or code.
+_PROSE = re.compile(r'[A-Z"“](?=(?:\S+ ){4}).*[.:]')
+
+
+def _manual() -> Iterator[tuple[int, str]]:
+    for chapter, topic in enumerate(sorted(_MANUAL)):
+        for sentence in _topic(topic):
+            yield chapter, sentence
+
+
+def _topic(name: str) -> Iterator[str]:
+    for paragraph in re.split(r"\n\s*\n", _MANUAL[name]):
+        text = " ".join(paragraph.split())
+        if _PROSE.fullmatch(text):
+            yield from _split(text)
+
+
+def _spread(topic: str, count: int) -> list[str]:
+    """So many sentences of a topic, evenly over its length."""
+    found = list(_topic(topic))
+    return [found[place * len(found) // count] for place in range(count)]
+
+
+def _topics() -> Task:
+    first = (*_spread("specialnames", 60), *_spread("compound", 60))
+    return Task(first, None, np.repeat([1, 0], 60), train=120)
+
+
+def _questions() -> Task:
+    topics = [_spread(name, 50) for name in ("compound", "debugger", "string-methods", "types")]
+    # Every fifth sentence of a topic is in the test part.
+    rows = [
+        (label, sentence)
+        for test in (False, True)
+        for label, topic in enumerate(topics)
+        for place, sentence in enumerate(topic)
+        if (place % 5 == 4) == test
+    ]
+    labels = np.array([label for label, _ in rows])
+    return Task(tuple(sentence for _, sentence in rows), None, labels, train=160)
+
+
+def _neighbours() -> Task:
+    found = list(_topic("specialnames"))
+    places = [place * len(found) // 160 for place in range(160)]
+    labels = np.arange(160) % 2
+    # Those that do not follow come from half a topic away.
+    steps = np.where(labels, 1, len(found) // 2)
+    second = [found[(place + step) % len(found)] for place, step in zip(places, steps, strict=True)]
+    return Task(tuple(found[place] for place in places), tuple(second), labels, train=120)
+
+
+_EMBEDDED = dict(zip(EMBEDDED_TASKS, (_topics, _questions, _neighbours), strict=True))
+
+
+# SentEval's tasks
+
+
+# The files of each task and the lines they have; those of MSRP begin with a header.
+_FILES: dict[str, tuple[tuple[str, int], tuple[str, int]]] = {
+    "MR": (("MR/rt-polarity.pos", 5331), ("MR/rt-polarity.neg", 5331)),
+    "CR": (("CR/custrev.pos", 2407), ("CR/custrev.neg", 1368)),
+    "SUBJ": (("SUBJ/subj.objective", 5000), ("SUBJ/subj.subjective", 5000)),
+    "MPQA": (("MPQA/mpqa.pos", 3312), ("MPQA/mpqa.neg", 7294)),
+    "TREC": (("TREC/train_5500.label", 5452), ("TREC/TREC_10.label", 500)),
+    "MSRP": (("MRPC/msr_paraphrase_train.txt", 4077), ("MRPC/msr_paraphrase_test.txt", 1726)),
+}
+_COARSE = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+_QUESTION = re.compile(rf"({'|'.join(_COARSE)}):\w+ (.*)")
+_PAIR = re.compile(r"([01])\t\d+\t\d+\t([^\t]*)\t([^\t]*)")
+
+
+def _task_files(name: str, data_root: Path) -> list[tuple[Path, int]]:
+    if name not in _FILES:
+        raise ValueError(f"task must be one of {', '.join((*_FILES, *_EMBEDDED))}, got {name!r}")
+    files = [(data_root / SENTEVAL / path, count) for path, count in _FILES[name]]
+    for file, _ in files:
+        if not file.is_file():
+            raise MissingData(SENTEVAL, file.parent, _COMMAND)
+    return files
+
+
+def _read(file: Path, count: int) -> list[str]:
+    lines = list(_lines(file))
+    if len(lines) != count:
+        raise UserError(f"{file}: {len(lines)} lines, expected {count}; restore SentEval's file")
+    return lines
+
+
+def _match(
+    file: Path, count: int, pattern: re.Pattern[str], form: str, header: int = 0
+) -> list[tuple[str, ...]]:
+    """The groups of the pattern in each line after the header."""
+    found = []
+    for number, line in enumerate(_read(file, count)[header:], start=header + 1):
+        match = pattern.fullmatch(line)
+        if not match:
+            raise UserError(
+                f"{file}, line {number}: {line[:40]!r} is not {form}; restore SentEval's file"
+            )
+        found.append(match.groups())
+    return found
+
+
+def _questions_of_trec(files: list[tuple[Path, int]]) -> Task:
+    train, test = (_match(*file, _QUESTION, "'COARSE:fine question'") for file in files)
+    coarse, questions = zip(*train, *test, strict=True)
+    labels = np.array([_COARSE.index(each) for each in coarse])
+    return Task(questions, None, labels, train=len(train))
+
+
+def _pairs_of_msrp(files: list[tuple[Path, int]]) -> Task:
+    form = "0 or 1, two numbers and two sentences, separated by tabs"
+    train, test = (_match(*file, _PAIR, form, header=1) for file in files)
+    labels, first, second = zip(*train, *test, strict=True)
+    return Task(first, second, np.array(labels).astype(np.int64), train=len(train))

@@ -1,0 +1,374 @@
+"""Sentence encoders: quick-thoughts' pair f and g, and functions from sentences to vectors.
+
+Shapes: B sentences, T tokens of the longest, V words, E width of a word vector, H width of one
+encoder, n sentences to encode, d width of their vectors.
+
+[QT]: Logeswaran and Lee 2018, and its program S2V. Its GRU is TensorFlow 1's, which applies the
+reset gate before the recurrent product of the candidate, U (r * h); torch's, for cuDNN's sake,
+applies it after, r * (U h + b). Everything else about the cell is the same.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
+
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.pairs import unit_rows
+
+make_torchvision_importable()
+
+from transformers import (  # noqa: E402 (needs the line above)
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+Encode = Callable[[Sequence[str]], np.ndarray]  # n sentences -> (n, d) float32
+
+
+class QuickThoughtConfig(PretrainedConfig):
+    """What a :class:`QuickThought` is built of; the defaults are [QT]'s.
+
+    Args:
+        kind: ``"gru"``, ``"bag_of_words"`` or ``"transformer"``.
+        vocab_size: V.
+        embedding: E of a GRU, E = H of a bag of words; a transformer's E is its H.
+        hidden: H of a GRU, both directions together, and of a transformer.
+        bidirectional: of a GRU.
+        layers: of a transformer.
+        heads: of a transformer.
+        length: tokens kept of a sentence that is encoded; a transformer can take no more.
+        pad_token_id: what fills the rows of shorter sentences.
+
+    Raises:
+        ValueError: an unknown kind or key, or numbers that do not fit together.
+    """
+
+    model_type = "quick-thought"
+
+    kind: str = "gru"
+    vocab_size: int = 50_001
+    embedding: int = 620
+    hidden: int = 1200
+    bidirectional: bool = True
+    layers: int = 2
+    heads: int = 4
+    length: int = 50
+    pad_token_id: int = 1
+
+    def __post_init__(self, **others: Any) -> None:
+        super().__post_init__(**others)
+        # What the base class does not know it keeps as an attribute, spelling mistakes as well.
+        unknown = others.keys() & vars(self).keys() - {"model_type"}
+        if unknown:
+            raise ValueError(f"QuickThoughtConfig has no {', '.join(sorted(unknown))}")
+        if self.kind not in ENCODERS:
+            raise ValueError(f"kind is one of {', '.join(ENCODERS)}; got {self.kind!r}")
+        for name in ("vocab_size", "embedding", "hidden", "layers", "heads", "length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
+        if self.kind == "gru" and self.bidirectional and self.hidden % 2:
+            raise ValueError(f"hidden is even, half for each direction; got {self.hidden}")
+        if self.kind == "transformer" and self.hidden % self.heads:
+            raise ValueError(f"hidden is a multiple of heads = {self.heads}; got {self.hidden}")
+
+
+class Recurrent(nn.Module):
+    """The final state of a GRU, that of both directions side by side: [QT]'s encoder."""
+
+    def __init__(self, config: QuickThoughtConfig) -> None:
+        super().__init__()
+        units = config.hidden // 2 if config.bidirectional else config.hidden
+        self.dim = config.hidden
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding)
+        self.gru = nn.GRU(config.embedding, units, bidirectional=config.bidirectional)
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
+        # Sorted here, for pack_padded_sequence would wait for the device to sort.
+        lengths, order = lengths.sort(descending=True)
+        ids = input_ids[order.to(input_ids.device, non_blocking=True)]
+        packed = pack_padded_sequence(ids, lengths, batch_first=True)
+        words = PackedSequence(self.embedding(packed.data), packed.batch_sizes)
+        states = torch.cat(list(self.gru(words)[1]), dim=1)
+        return states[order.argsort().to(states.device, non_blocking=True)]
+
+
+class BagOfWords(nn.Module):
+    """The sum of the words' vectors: [QT]'s alternative encoder."""
+
+    def __init__(self, config: QuickThoughtConfig) -> None:
+        super().__init__()
+        self.dim = config.embedding
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding)
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
+        # Without the padding: half the time of a masked sum for sentences of 8 in rows of 13.
+        kept = _mask(lengths, input_ids.shape[1]).flatten().nonzero().squeeze(1)
+        starts = lengths.cumsum(0) - lengths
+        return nn.functional.embedding_bag(
+            input_ids.flatten()[kept.to(input_ids.device, non_blocking=True)],
+            self.embedding.weight,
+            starts.to(input_ids.device, non_blocking=True),
+            mode="sum",
+        )
+
+
+class Transformer(nn.Module):
+    """The mean over the tokens of a small BERT without dropout; initialised as BERT is."""
+
+    def __init__(self, config: QuickThoughtConfig) -> None:
+        super().__init__()
+        self.dim = config.hidden
+        shape = BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            intermediate_size=4 * config.hidden,
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+            max_position_embeddings=config.length,
+            pad_token_id=config.pad_token_id,
+        )
+        self.bert = BertModel(shape, add_pooling_layer=False)
+
+    @property
+    def embedding(self) -> nn.Embedding:
+        """The table of word vectors, (V, H)."""
+        table: nn.Embedding = self.bert.embeddings.word_embeddings
+        return table
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
+        mask = _mask(lengths, input_ids.shape[1]).to(input_ids.device, non_blocking=True)
+        return _mean(self.bert(input_ids=input_ids, attention_mask=mask).last_hidden_state, mask)
+
+
+ENCODERS: dict[str, type[Recurrent] | type[BagOfWords] | type[Transformer]] = {
+    "gru": Recurrent,
+    "bag_of_words": BagOfWords,
+    "transformer": Transformer,
+}
+
+
+class QuickThought(PreTrainedModel):
+    """Two encoders that share no weights: f for a sentence, g for its context ([QT]).
+
+    ``sentence`` and ``context`` have their own word vectors each (``.embedding``); ``dim`` is H.
+    """
+
+    config_class = QuickThoughtConfig
+
+    def __init__(self, config: QuickThoughtConfig) -> None:
+        super().__init__(config)
+        self.sentence = ENCODERS[config.kind](config)
+        self.context = ENCODERS[config.kind](config)
+        self.dim = self.sentence.dim
+        self.post_init()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The f and the g of every sentence, (B, H) each, not normalised.
+
+        Args:
+            input_ids: (B, T) int64, each row's tokens, then its padding.
+            attention_mask: (B, T) bool, True at tokens; on the CPU, whatever the device of the
+                ids, or else the device is waited for.
+
+        Raises:
+            ValueError: a row without tokens or with padding before a token, or more tokens than
+                a transformer has positions.
+        """
+        mask = attention_mask.cpu().bool()
+        if input_ids.ndim != 2 or mask.shape != input_ids.shape:
+            raise ValueError(
+                f"input_ids and attention_mask are (sentences, tokens); got shapes "
+                f"{tuple(input_ids.shape)} and {tuple(mask.shape)}"
+            )
+        lengths = mask.sum(1)
+        if not lengths.all():
+            raise ValueError(f"sentence {int(lengths.argmin())} of the batch has no token")
+        if not torch.equal(mask, _mask(lengths, mask.shape[1])):
+            raise ValueError("attention_mask is True at a row's first tokens and False after them")
+        if self.config.kind == "transformer" and mask.shape[1] > self.config.length:
+            raise ValueError(f"at most {self.config.length} tokens; got {mask.shape[1]}")
+        return self.sentence(input_ids, lengths), self.context(input_ids, lengths)
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """[QT]'s initialisation of a table or a GRU; transformers calls it, also for BERT's own.
+
+        TensorFlow keeps a cell's weights in two kernels, of inputs and state together: that of
+        the two gates, (E + units, 2 units), and that of the candidate, (E + units, units). Each is
+        Glorot-uniform as a whole, so that torch's matrices take these kernels' bounds.
+        """
+        if isinstance(module, nn.Embedding):
+            nn.init.uniform_(module.weight, -0.1, 0.1)
+        elif isinstance(module, nn.GRU):
+            units = module.hidden_size
+            for name, parameter in module.named_parameters():
+                gates, candidate = parameter[: 2 * units], parameter[2 * units :]
+                if name.startswith("weight"):
+                    for kernel, outputs in ((gates, 2 * units), (candidate, units)):
+                        bound = (6 / (module.input_size + units + outputs)) ** 0.5
+                        nn.init.uniform_(kernel, -bound, bound)
+                elif name.startswith("bias_ih"):
+                    nn.init.ones_(gates)
+                    nn.init.zeros_(candidate)
+                else:  # torch adds a second bias to the one that TensorFlow has
+                    nn.init.zeros_(parameter)
+
+
+AutoConfig.register(QuickThoughtConfig.model_type, QuickThoughtConfig, exist_ok=True)
+AutoModel.register(QuickThoughtConfig, QuickThought, exist_ok=True)
+
+
+def sentence_encoder(
+    model: QuickThought,
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    project: Callable[[Tensor], Tensor] | None = None,
+    batch_size: int = 256,
+) -> Encode:
+    """The sentence vectors of a model: [f/|f| ; g/|g|], d = 2H ([QT]).
+
+    Sentences are cut at ``model.config.length`` tokens; one without tokens is one unknown word.
+
+    Args:
+        model: on the device that is to do the work; its mode is restored after every call.
+        tokenizer: the model's.
+        project: (n, 2H) -> (n, d) of the pair [f ; g] as it is, in place of the two halves of unit
+            length (CLLR's L).
+        batch_size: sentences of similar length that are encoded together.
+
+    Returns:
+        A function of n sentences; it raises ValueError if there are none.
+
+    Raises:
+        ValueError: a tokenizer with more words than the model, or without an unknown word.
+    """
+    words, unknown = model.config.vocab_size, tokenizer.unk_token_id
+    if len(tokenizer) > words:
+        raise ValueError(f"the tokenizer has {len(tokenizer)} words, the model {words}")
+    if unknown is None:
+        raise ValueError("the tokenizer has no unknown word")
+
+    def vectors(sentences: list[str]) -> Tensor:
+        rows = tokenizer(
+            sentences, add_special_tokens=False, truncation=True, max_length=model.config.length
+        )["input_ids"]
+        ids = [torch.tensor(row or [unknown]) for row in rows]
+        mask = _mask(torch.tensor([len(row) for row in ids]), max(map(len, ids)))
+        padded = pad_sequence(ids, batch_first=True, padding_value=model.config.pad_token_id)
+        f, g = model(padded.to(model.device), mask)
+        if project is not None:
+            return project(torch.cat([f, g], dim=1))
+        return torch.cat([unit_rows(f), unit_rows(g)], dim=1)
+
+    return lambda sentences: _encode(model, vectors, sentences, batch_size)
+
+
+def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> Encode:
+    """The sentence vectors of a transformers encoder in a local folder: the mean over its tokens.
+
+    A :class:`QuickThought` that was saved with its tokenizer gives what :func:`sentence_encoder`
+    makes of it. Nothing is downloaded. The work is done in float32 on a GPU where there is one.
+
+    Args:
+        folder: written by ``save_pretrained`` of a model and of its tokenizer.
+        batch_size: sentences of similar length that are encoded together.
+
+    Returns:
+        A function of n sentences; it raises ValueError if there are none, or if the tokenizer
+        makes no token of one.
+
+    Raises:
+        UserError: the folder does not hold an encoder with all its weights and a tokenizer.
+    """
+    remedy = "save an encoder and its tokenizer there with save_pretrained"
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; {remedy}")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model, report = AutoModel.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:  # tokenizers raises no narrower one for a damaged file
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{folder}: cannot be loaded ({reason}); {remedy}") from error
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise UserError(f"{folder}: weights are missing ({missing[0]} is the first); {remedy}")
+    if model.config.is_encoder_decoder:
+        raise UserError(f"{folder}: an encoder with a decoder; {remedy}")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up where there is no file of it
+        raise UserError(f"{folder}: a tokenizer without words; {remedy}")
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    if isinstance(model, QuickThought):
+        return sentence_encoder(model, tokenizer, batch_size=batch_size)
+    if tokenizer.pad_token is None:  # any word would do: the mask hides it
+        tokenizer.pad_token = tokenizer.eos_token
+    positions = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+    length = min(tokenizer.model_max_length, positions)
+
+    def vectors(sentences: list[str]) -> Tensor:
+        tokens = tokenizer(
+            sentences, padding=True, truncation=True, max_length=length, return_tensors="pt"
+        )
+        counts = tokens["attention_mask"].sum(1)
+        if not counts.all():
+            raise ValueError(f"the tokenizer makes no token of {sentences[int(counts.argmin())]!r}")
+        tokens = tokens.to(model.device)
+        return _mean(model(**tokens).last_hidden_state, tokens["attention_mask"])
+
+    return lambda sentences: _encode(model, vectors, sentences, batch_size)
+
+
+@torch.no_grad()
+def _encode(
+    model: PreTrainedModel,
+    vectors: Callable[[list[str]], Tensor],
+    sentences: Sequence[str],
+    batch_size: int,
+) -> np.ndarray:
+    """The vectors of all sentences, in their order, from those of batches; (n, d) float32."""
+    if isinstance(sentences, str) or not len(sentences):
+        raise ValueError("sentences is a sequence of at least one sentence")
+    # Sentences of similar length together, for little padding; characters stand for tokens.
+    order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
+    blocks = []
+    training = model.training
+    model.eval()
+    try:
+        for start in range(0, len(order), batch_size):
+            batch = [sentences[row] for row in order[start : start + batch_size]]
+            blocks.append(vectors(batch).float().cpu().numpy())
+    finally:
+        model.train(training)
+    found = np.concatenate(blocks)
+    result = np.empty_like(found)
+    result[order] = found
+    return result
+
+
+def _mask(lengths: Tensor, tokens: int) -> Tensor:
+    """(B,) -> (B, T) bool: the first tokens of each row."""
+    return torch.arange(tokens, device=lengths.device) < lengths[:, None]
+
+
+def _mean(states: Tensor, mask: Tensor) -> Tensor:
+    """(B, T, H) -> (B, H): the mean over the tokens."""
+    weight = mask.to(states.dtype)
+    return torch.einsum("bth,bt->bh", states, weight) / weight.sum(1, keepdim=True)

@@ -1,0 +1,337 @@
+"""Trained encoders as folders that transformers reads, with a model card.
+
+Shapes: n sentences, H width of one encoder, R rows of CLLR's projection.
+
+    config.json, model.safetensors              QuickThought.from_pretrained
+    tokenizer.json, tokenizer_config.json       AutoTokenizer.from_pretrained
+    projection.safetensors                      the tensor "matrix" (R, 2H), of CLLR's rows only
+    SHA256SUMS                                  of all the above, as sha256sum writes and checks it
+    README.md                                   the model card
+
+A finished run keeps the first five in its folder ``model/``; an export adds the last two.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor
+
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.runs import Record, read_record, replacing, write_atomically
+from shared.tables import canonical_json
+
+make_torchvision_importable()
+
+from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402 (needs the line above)
+
+from text.encoder import Encode, QuickThought, sentence_encoder  # noqa: E402
+
+MODEL = "model"  # the folder below that of a run
+FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+PROJECTION = "projection.safetensors"
+SUMS = "SHA256SUMS"
+
+CORPORA = {
+    "books": "Public-domain books, as found in the folder `books`; the model holds none of their "
+    "text but the words of its vocabulary.",
+    "bookcorpus": "BookCorpus, which may not be distributed; the model holds none of its text but "
+    "the words of its vocabulary. Its terms are those under which you obtained it.",
+    "manual": "The manual that ships with Python, under the licence of Python.",
+}
+OWN_CORPUS = (
+    "The folder of plain text `{name}`, whose terms are its owner's to state; the model holds none "
+    "of it but the words of its vocabulary."
+)
+
+
+def load(folder: Path) -> Encode:
+    """The sentence encoder of an exported folder: n sentences -> (n, 2H), or (n, R) if projected.
+
+    Args:
+        folder: as :func:`write` made it.
+
+    Raises:
+        UserError: no such folder, or one that is not as :func:`write` left it.
+    """
+    _check_sums(folder)
+    model, tokenizer, matrix = read(folder)
+    if matrix is None:
+        return sentence_encoder(model, tokenizer)
+    return sentence_encoder(model, tokenizer, project=lambda pair: pair @ matrix.to(pair).T)
+
+
+def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | None]:
+    """Model in eval mode, tokenizer, and projection (R, 2H) if there is one; nothing is guessed.
+
+    Args:
+        folder: an export, or the folder ``model/`` of a run.
+
+    Raises:
+        UserError: a file that is missing, damaged, or does not fit the others.
+    """
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise UserError(
+                f"{folder / name}: there is no such file; give an exported folder, or a run that "
+                f"keeps its model"
+            )
+    try:
+        # transformers declares the model alone here, without the report.
+        loaded: Any = QuickThought.from_pretrained(
+            folder, local_files_only=True, output_loading_info=True
+        )
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        file = folder / PROJECTION
+        matrix = load_file(file)["matrix"] if file.is_file() else None
+    # Whatever a damaged file makes these libraries raise; tokenizers raises Exception itself.
+    except Exception as error:
+        raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+    model, report = loaded
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if keys := sorted(map(str, report[kind])):
+            raise _damaged(folder, f"{kind.replace('_', ' ')}: {', '.join(keys)}")
+    if len(tokenizer) > model.config.vocab_size:  # fewer where a corpus has not as many
+        raise _damaged(
+            folder, f"{len(tokenizer)} words beside {model.config.vocab_size} embeddings"
+        )
+    if matrix is not None and (matrix.ndim != 2 or matrix.shape[1] != 2 * model.dim):
+        raise _damaged(
+            folder, f"a projection {tuple(matrix.shape)} for pairs of width {2 * model.dim}"
+        )
+    return model.eval(), tokenizer, matrix
+
+
+def write(folder: Path, target: Path) -> Path:
+    """Put a finished run's model and a model card into ``target``, a folder, and return it.
+
+    Args:
+        folder: of the run.
+        target: made if it is not there; files of the same names in it are replaced.
+
+    Raises:
+        UserError: a run that is not finished or keeps no model, or a damaged file.
+    """
+    record = read_record(folder, folder.name)
+    if record is None:
+        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+    if record.result["tier"] == "smoke":
+        raise UserError(f"{folder}: a smoke run keeps no model; export one of another tier")
+    if "corpus" not in record.config:
+        raise UserError(f"{folder}: this run trains no sentence encoder; export one that does")
+    if record.config["baseline"]:
+        raise UserError(
+            f"{folder}: this run is the baseline {record.config['baseline']!r}, which trains no "
+            f"encoder; export one that does"
+        )
+    source = folder / MODEL
+    model, _, matrix = read(source)
+    names = FILES if matrix is None else (*FILES, PROJECTION)
+    sums = {name: _sha256(source / name) for name in names}
+    target.mkdir(parents=True, exist_ok=True)
+    if matrix is None:  # one from an earlier export to the same place
+        (target / PROJECTION).unlink(missing_ok=True)
+    for name in names:
+        with replacing(target / name) as part:
+            shutil.copyfile(source / name, part)
+    write_atomically(target / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sums))
+    _check_sums(target)
+    write_atomically(target / "README.md", _card(record, model, matrix, sums))
+    return target
+
+
+def _damaged(folder: Path, reason: str) -> UserError:
+    reason = " ".join(reason.split())
+    return UserError(f"{folder}: damaged or edited ({reason}); copy or export it again")
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _check_sums(folder: Path) -> None:
+    file = folder / SUMS
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; give a folder that an export wrote")
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+    expected = {*FILES, PROJECTION} if (folder / PROJECTION).exists() else {*FILES}
+    if set(sums) != expected:
+        raise _damaged(folder, f"{SUMS} does not list {', '.join(sorted(expected ^ set(sums)))}")
+    for name, digest in sums.items():
+        if not (folder / name).is_file():
+            raise _damaged(folder, f"{name} is missing")
+        if _sha256(folder / name) != digest:
+            raise _damaged(folder, f"the SHA-256 of {name} is not the one in {SUMS}")
+
+
+# The model card
+
+
+def _card(
+    record: Record, model: QuickThought, matrix: Tensor | None, sums: Mapping[str, str]
+) -> str:
+    """The model card, as the Hugging Face hub reads it."""
+    config, result, environment = record.config, record.result, record.environment
+    objective = config["objective"]
+    loss = objective["loss"]["function"]
+    penalties = [penalty["function"] for penalty in objective["penalties"]]
+    scores = _scores(config["tasks"], result["metrics"])
+    parts = ["quick-thought", config["encoder"], loss, *penalties, config["corpus"]]
+    name = "-".join(parts).replace("_", "-").lower()
+    front = {
+        "license": "mit",
+        "library_name": "transformers",
+        "pipeline_tag": "feature-extraction",
+        "tags": ["sentence-embeddings", "contrastive-learning", "quick-thoughts", loss, *penalties],
+        "model-index": [
+            {
+                "name": name,
+                "results": [
+                    {
+                        "task": {"type": "text-classification"},
+                        "dataset": {"type": task, "name": task},
+                        "metrics": [
+                            {"type": "f1" if kind == "F1" else "accuracy", "value": value}
+                            for task_, kind, value in scores
+                            if task_ == task
+                        ],
+                    }
+                    for task in config["tasks"]
+                ],
+            }
+        ],
+    }
+    # JSON values are YAML, too.
+    header = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())
+    rows = "\n".join(f"| {task} | {kind} | {value:.2f} |" for task, kind, value in scores)
+    data = "\n".join(f"- {name}: SHA-256 `{h}`" for name, h in environment["data"].items())
+    files = "\n".join(f"- `{name}`: SHA-256 `{digest}`" for name, digest in sums.items())
+    dirty = ", with uncommitted changes" if environment["dirty"] else ""
+    budget = (
+        "Trained in the paper's setting (tier `paper`)."
+        if result["tier"] == "paper"
+        else f"Not trained in the paper's setting (tier `{result['tier']}`): its numbers cannot "
+        "stand beside published ones."
+    )
+    steps = "" if config["steps"] is None else f", at most {config['steps']} steps"
+    training = (
+        f"trained without labels on consecutive sentences of `{config['corpus']}` with the loss "
+        f"`{' + '.join([loss, *penalties])}`: {config['epochs']} epochs{steps}, batches of "
+        f"{config['batch_size']} sentences, seed {config['seed']}"
+        if config["train"]
+        else f"not trained at all, as initialised with seed {config['seed']}: a baseline"
+    )
+    case = "lower case" if config["lower_case"] else "case matters"
+    corpus = CORPORA.get(config["corpus"], OWN_CORPUS.format(name=config["corpus"]))
+    output = (
+        f"{2 * model.dim} numbers, [f/|f| ; g/|g|]: each half has length 1"
+        if matrix is None
+        else f"{len(matrix)} numbers, L [f ; g] under the low-rank projection L that was trained "
+        f"beside the encoders (`{PROJECTION}`)"
+    )
+    return f"""---
+{header}
+---
+
+# {name}
+
+Two sentence encoders f and g ({config["encoder"]}, {model.dim} numbers each, no shared weights),
+{training}.
+{budget}
+
+- Input: sentences. A vocabulary of {model.config.vocab_size}, {case}; at most
+  {config["length"]} tokens of a sentence.
+- Output: {output}.
+- Code: commit `{environment["commit"]}`{dirty}.
+- Command: `{environment["command"]}`
+
+## How to load
+
+```python
+from pathlib import Path
+
+from text.export import load
+
+encode = load(Path("."))  # this folder; checks every SHA-256
+vectors = encode(["It was a dark night.", "The rain fell in torrents."])
+```
+
+or with transformers, beside this project's classes:
+
+```python
+{_transformers_lines(matrix)}
+```
+
+## Data
+
+{corpus}
+
+{data}
+
+## Results
+
+Protocol `{result["protocol"]}`, tier `{result["tier"]}`, after the last step; in percent.
+
+| task | metric | value |
+|:--|:--|--:|
+{rows}
+
+## Intended use and limits
+
+Features for research on contrastive learning: linear classifiers on sentence vectors, comparison of
+losses. One seed of one configuration; it has been checked neither for bias nor for fitness in any
+decision about people, and it speaks the language of its corpus.
+
+## Licence
+
+MIT, as the code. Texts and tasks have terms of their own.
+
+## Files
+
+{files}
+
+## Configuration
+
+```json
+{canonical_json(config)}```
+"""
+
+
+def _scores(tasks: Sequence[str], metrics: Mapping[str, Any]) -> list[tuple[str, str, float]]:
+    """Task, kind of metric and percentage, in the order of the tasks, then their mean."""
+    scores = []
+    for task in tasks:
+        scores.append((task, "accuracy", metrics[task]))
+        if f"{task}_f1" in metrics:
+            scores.append((task, "F1", metrics[f"{task}_f1"]))
+    return [*scores, ("mean of the tasks", "accuracy", metrics["mean"])]
+
+
+def _transformers_lines(matrix: Tensor | None) -> str:
+    """How to load the folder by its parts."""
+    lines = [
+        "from transformers import AutoTokenizer",
+        "",
+        "from text.encoder import QuickThought, sentence_encoder",
+        "",
+        'model = QuickThought.from_pretrained(".")',
+        'tokenizer = AutoTokenizer.from_pretrained(".", local_files_only=True)',
+    ]
+    if matrix is None:
+        return "\n".join([*lines, "encode = sentence_encoder(model, tokenizer)"])
+    return "\n".join(
+        [
+            "from safetensors.torch import load_file",
+            *lines,
+            f'matrix = load_file("{PROJECTION}")["matrix"]',
+            "project = lambda pair: pair @ matrix.to(pair).T",
+            "encode = sentence_encoder(model, tokenizer, project=project)",
+        ]
+    )

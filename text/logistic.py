@@ -1,0 +1,448 @@
+"""L2-regularised logistic regression on many training sets and for many costs at once.
+
+With w the weights, b the intercept and x_i the features of row i, a training set T and a cost C ask
+for the minimum of
+
+    C * sum over i in T of loss_i(x_i w + b) + |w|^2 / 2,
+
+the objective of scikit-learn's ``LogisticRegression(C=cost)``: binomial loss for two classes,
+softmax for more, intercept not penalised. The training sets are parts of the same rows, so they
+share what is expensive:
+
+* The features are centred, which moves only the intercept, and rotated into the eigenbasis of X'X,
+  which leaves the penalty as it is. There the Hessian of every problem is nearly diagonal,
+  1 + C * curvature of the loss * eigenvalue, however badly X is conditioned.
+* All training sets take the steps of L-BFGS (Nocedal and Wright 2006, Algorithm 7.4) together, from
+  that diagonal as the initial Hessian. One product with the features gives the scores along all
+  directions, another all gradients; the search along a direction needs nothing but scores.
+* The costs come in ascending order, and each training set starts from where its own solutions at
+  the two costs before lead to. Labels outside a training set take no part in its solution, and the
+  features there only in the choice of the basis.
+
+Shapes: n rows, d features, F training sets, C costs, K columns of scores (1 for two classes, else
+the classes), P training sets still at work at one cost, r coordinates of the rotated features with
+the constant 1 of the intercept.
+"""
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot, softplus
+
+HISTORY = 20  # steps that L-BFGS remembers
+SEARCHES = 2  # evaluations along a direction
+CHECK_EVERY = 2  # steps between looks at what is solved, each of which waits for the device
+SMALLEST_CURVATURE = 1e-6  # of the initial Hessian; the mean over rows that are all far from 0
+ABSENT = -1e30  # the score of a class that a training set lacks: finite, but exp of it is 0
+LARGEST_BLOCK = 2**25  # scores held at a time while predicting
+
+
+@dataclass(frozen=True)
+class Solution:
+    """The minima of all training sets at all costs, in the order in which both were given.
+
+    Attributes:
+        weights: (F, C, d, K).
+        intercepts: (F, C, K); -inf for a class that a training set lacks.
+        objective: (F, C), float64.
+        iterations: steps of L-BFGS, all costs together.
+    """
+
+    weights: Tensor
+    intercepts: Tensor
+    objective: Tensor
+    iterations: int
+
+    def predict(self, features: Tensor) -> Tensor:
+        """Classes (F, C, n), int64, of features (n, d).
+
+        Raises:
+            ValueError: the features are not as wide as those of the fit.
+        """
+        _, costs, width, columns = self.weights.shape
+        if features.ndim != 2 or features.shape[1] != width:
+            raise ValueError(f"expected features (n, {width}); got {tuple(features.shape)}")
+        features = features.to(self.weights)
+        block = max(1, LARGEST_BLOCK // max(1, len(features) * costs * columns))
+        predicted = []
+        for weights, intercepts in zip(
+            self.weights.split(block), self.intercepts.split(block), strict=True
+        ):
+            scores = torch.einsum("fcdk,nd->fckn", weights, features) + intercepts[..., None]
+            predicted.append((scores[:, :, 0] > 0).long() if columns == 1 else scores.argmax(2))
+        return torch.cat(predicted)
+
+
+@torch.no_grad()
+def fit(
+    features: Tensor,
+    labels: Tensor,
+    training: Tensor,
+    costs: Sequence[float],
+    *,
+    tolerance: float = 1e-7,
+    max_iterations: int = 1000,
+) -> Solution:
+    """Logistic regression on every training set for every cost.
+
+    Computes in the features' precision, at least float32, on their device. The result is the same
+    to the bit in every call with the same number of threads.
+
+    Args:
+        features: (n, d), floating point.
+        labels: (n,) int64, classes counted from 0.
+        training: (n, F) bool, the rows of each training set.
+        costs: positive, scikit-learn's C.
+        tolerance: a problem is solved when the next step promises to lower its objective by no more
+            than this share.
+        max_iterations: steps at each cost.
+
+    Warns:
+        RuntimeWarning: there are problems that ``max_iterations`` steps did not solve.
+
+    Raises:
+        ValueError: shapes that do not fit together, a feature that is not finite, a training set
+            with one class only, a cost that is not positive.
+    """
+    _check(features, labels, training, costs)
+    classes = int(labels.max()) + 1
+    columns = 1 if classes == 2 else classes
+    dtype = torch.promote_types(features.dtype, torch.float32)
+    used = training.any(1)
+    features, labels, inside = features[used].to(dtype), labels[used], training[used].T.to(dtype)
+    lacking = (inside @ one_hot(labels, classes).to(dtype))[:, :columns] == 0
+
+    centre = features.mean(0)
+    coordinates, basis, eigenvalues = _rotate(features - centre)
+    rows = torch.cat([coordinates, torch.ones_like(coordinates[:, :1])], 1)
+    if classes == 2:
+        rows *= 2 * labels[:, None] - 1
+    penalised = torch.ones_like(rows[0])
+    penalised[-1] = 0
+    eigenvalues = torch.cat([eigenvalues, eigenvalues.new_tensor([len(rows)])])
+    data = _Data(rows, labels, penalised, eigenvalues)
+
+    point = rows.new_zeros(len(inside), columns, rows.shape[1])
+    offset = rows.new_zeros(lacking.shape).masked_fill(lacking, ABSENT)[..., None]
+    *_, residual = _losses(data, offset + _scores(data, point), inside)
+    first_gradient = _gradient(data, residual).flatten(1).norm(dim=1)
+
+    weights = rows.new_empty(len(inside), len(costs), features.shape[1], columns)
+    intercepts = rows.new_empty(len(inside), len(costs), columns)
+    objective = torch.empty(intercepts.shape[:2], dtype=torch.float64, device=rows.device)
+    unsolved, iterations = [], 0
+    ahead, path = point, list[Tensor]()
+    for index in sorted(range(len(costs)), key=costs.__getitem__):
+        minima = _minimise(data, inside, offset, costs[index], ahead, tolerance, max_iterations)
+        iterations += minima.steps
+        objective[:, index] = minima.objective
+        weights[:, index] = basis @ minima.point[..., :-1].mT
+        intercepts[:, index] = minima.point[..., -1] - centre @ weights[:, index]
+        unsolved.append(minima.gradient / (costs[index] * first_gradient[minima.unsolved]))
+
+        ahead = _ahead([*path, minima.point])
+        path = [*path, minima.point][-2:]
+    gradients = torch.cat(unsolved)
+    if len(gradients):
+        warnings.warn(
+            f"{len(gradients)} of {objective.numel()} logistic regressions were not solved within "
+            f"{max_iterations} iterations; the largest gradient left is {gradients.max():.1e} of "
+            "the one at zero",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if columns > 1:
+        # A constant for all classes changes nothing; scikit-learn's intercepts add up to 0.
+        mean = intercepts.masked_fill(lacking[:, None], torch.nan).nanmean(2, keepdim=True)
+        intercepts = (intercepts - mean).masked_fill(lacking[:, None], -torch.inf)
+    return Solution(weights, intercepts, objective, iterations)
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What all training sets share.
+
+    Attributes:
+        rows: rotated features and a 1 for the intercept, (n, r); with two classes, times 1 or -1 by
+            the row's class, which turns scores into margins.
+        labels: (n,).
+        penalised: (r,), 1 for weights and 0 for the intercept.
+        eigenvalues: (r,), squared lengths of the columns of ``rows``.
+    """
+
+    rows: Tensor
+    labels: Tensor
+    penalised: Tensor
+    eigenvalues: Tensor
+
+
+@dataclass(frozen=True)
+class _Minima:
+    """The end of the search at one cost.
+
+    Attributes:
+        point: (F, K, r).
+        objective: (F,).
+        steps: taken by the last training set.
+        unsolved: which training sets are not solved, (P,).
+        gradient: lengths of their gradients, (P,).
+    """
+
+    point: Tensor
+    objective: Tensor
+    steps: int
+    unsolved: Tensor
+    gradient: Tensor
+
+
+@dataclass
+class _State:
+    """The training sets still at work.
+
+    Attributes:
+        sets: their numbers, (P,).
+        inside: 1 for their rows and 0 for the others, (P, n).
+        diagonal: of the initial Hessian, (P, K, r).
+        point: (P, K, r).
+        scores: of ``point``, (P, K, n).
+        objective: (P,), float64.
+        gradient: (P, K, r).
+        history: the last steps, the changes of the gradient (P, K, r) and one over their product
+            (P, 1, 1).
+    """
+
+    sets: Tensor
+    inside: Tensor
+    diagonal: Tensor
+    point: Tensor
+    scores: Tensor
+    objective: Tensor
+    gradient: Tensor
+    history: list[tuple[Tensor, Tensor, Tensor]]
+
+    def keep(self, kept: Tensor) -> None:
+        """Drop all training sets but these."""
+        self.sets, self.inside, self.diagonal, self.point = (
+            whole[kept] for whole in (self.sets, self.inside, self.diagonal, self.point)
+        )
+        self.scores, self.objective, self.gradient = (
+            whole[kept] for whole in (self.scores, self.objective, self.gradient)
+        )
+        self.history = [
+            (step[kept], change[kept], inverse[kept]) for step, change, inverse in self.history
+        ]
+
+
+def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[float]) -> None:
+    """Raise what :func:`fit` promises to raise."""
+    if features.ndim != 2 or not features.is_floating_point():
+        raise ValueError(
+            f"features are floating point (n, d); got {features.dtype} {tuple(features.shape)}"
+        )
+    if labels.shape != features.shape[:1] or labels.dtype != torch.int64:
+        raise ValueError(
+            f"labels are int64 ({len(features)},); got {labels.dtype} {tuple(labels.shape)}"
+        )
+    if training.ndim != 2 or len(training) != len(features) or training.dtype != torch.bool:
+        raise ValueError(
+            f"training is bool ({len(features)}, F); got {training.dtype} {tuple(training.shape)}"
+        )
+    if not len(costs) or not all(cost > 0 and math.isfinite(cost) for cost in costs):
+        raise ValueError(f"costs are positive, at least one; got {list(costs)}")
+    finite = features.isfinite()
+    if not finite.all():
+        row, column = finite.logical_not().nonzero()[0].tolist()
+        raise ValueError(f"feature {column} of row {row} is {features[row, column].item()}")
+    if not training.any():
+        raise ValueError("no training set has a row")
+    if labels.min() < 0:
+        raise ValueError(f"classes count from 0; got {int(labels.min())}")
+    present = one_hot(labels).double().T @ training.double() > 0
+    poor = (present.sum(0) < 2).nonzero()[:, 0].tolist()
+    if poor:
+        found = present[:, poor[0]].nonzero()[:, 0].tolist()
+        raise ValueError(f"training set {poor[0]} needs at least two classes; it has {found}")
+
+
+def _ahead(path: Sequence[Tensor]) -> Tensor:
+    """Where to start at the next cost, (F, K, r), after these minima: the last change, continued.
+
+    A change shrinks or grows from cost to cost by a factor that lasts for a while.
+    """
+    if len(path) < 3:
+        return path[-1]
+    change, before = path[-1] - path[-2], path[-2] - path[-3]
+    factor = _product(change, before) / _product(before, before).clamp(min=1e-30)
+    return path[-1] + factor.clamp(0, 1)[:, None, None].to(change.dtype) * change
+
+
+def _rotate(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Coordinates (n, r) in the eigenbasis (d, r) of features' features, and its eigenvalues (r,).
+
+    With more features than rows, r is n: an orthonormal basis of the rows comes first. Householder
+    reflections keep it orthonormal where rows repeat, too.
+    """
+    span = None
+    if features.shape[0] < features.shape[1]:
+        span, triangle = torch.linalg.qr(features.T)
+        features = triangle.T
+    eigenvalues, basis = torch.linalg.eigh(features.T @ features)
+    coordinates = features @ basis
+    return coordinates, basis if span is None else span @ basis, eigenvalues.clamp(min=0)
+
+
+def _minimise(
+    data: _Data,
+    inside: Tensor,
+    offset: Tensor,
+    cost: float,
+    start: Tensor,
+    tolerance: float,
+    max_iterations: int,
+) -> _Minima:
+    """The minima of all training sets at one cost, searched from ``start`` (F, K, r).
+
+    Args:
+        data: what they share.
+        inside: 1 for the rows of a training set and 0 for the others, (F, n).
+        offset: what is added to the scores, (F, K, 1).
+        cost: C.
+        start: (F, K, r).
+        tolerance: see :func:`fit`.
+        max_iterations: see :func:`fit`.
+    """
+    scores = _scores(data, start) + offset
+    loss, probability, residual = _losses(data, scores, inside)
+    curvature = (probability * (1 - probability) * inside[:, None]).mean(2, keepdim=True)
+    state = _State(
+        sets=torch.arange(len(start), device=start.device),
+        inside=inside,
+        diagonal=data.penalised + cost * curvature.clamp(min=SMALLEST_CURVATURE) * data.eigenvalues,
+        point=start,
+        scores=scores,
+        objective=cost * loss + _product(start, start * data.penalised) / 2,
+        gradient=cost * _gradient(data, residual) + start * data.penalised,
+        history=[],
+    )
+    point, objective = torch.empty_like(start), torch.empty_like(state.objective)
+    for step in range(max_iterations + 1):
+        direction = _direction(state)
+        slope = _product(state.gradient, direction)
+        if step % CHECK_EVERY == 0 or step == max_iterations:
+            solved = slope.abs() / 2 <= tolerance * state.objective
+            if solved.any() or step == max_iterations:
+                point[state.sets] = state.point
+                objective[state.sets] = state.objective
+                kept = solved.logical_not().nonzero()[:, 0]
+                state.keep(kept)
+                direction, slope = direction[kept], slope[kept]
+            if not len(state.sets):
+                break
+        if step < max_iterations:
+            _step(data, state, cost, direction, slope)
+    return _Minima(point, objective, step, state.sets, state.gradient.flatten(1).norm(dim=1))
+
+
+def _step(data: _Data, state: _State, cost: float, direction: Tensor, slope: Tensor) -> None:
+    """Move along ``direction`` (P, K, r), in which the objective falls by ``slope`` (P,)."""
+    along = _scores(data, direction)
+    length = _length(data, state, cost, direction, along, slope)[:, None, None].to(along.dtype)
+    step = length * direction
+    state.point = state.point + step
+    state.scores = torch.addcmul(state.scores, length, along)
+    loss, _, residual = _losses(data, state.scores, state.inside)
+    penalised = state.point * data.penalised
+    state.objective = cost * loss + _product(state.point, penalised) / 2
+    gradient = cost * _gradient(data, residual) + penalised
+    change, state.gradient = gradient - state.gradient, gradient
+    product = _product(step, change)[:, None, None].to(step.dtype)
+    # Positive but for rounding; a step whose curvature is lost in it is not remembered.
+    inverse = torch.where(product > 0, 1 / product, 0.0)
+    state.history = [*state.history, (step, change, inverse)][-HISTORY:]
+
+
+def _direction(state: _State) -> Tensor:
+    """L-BFGS's direction (P, K, r)."""
+    direction = -state.gradient
+    shares = []
+    for step, change, inverse in reversed(state.history):
+        share = inverse * (step * direction).sum((1, 2), keepdim=True)
+        direction -= share * change
+        shares.append(share)
+    direction /= state.diagonal
+    for (step, change, inverse), share in zip(state.history, reversed(shares), strict=True):
+        direction += (share - inverse * (change * direction).sum((1, 2), keepdim=True)) * step
+    return direction
+
+
+def _length(
+    data: _Data, state: _State, cost: float, direction: Tensor, along: Tensor, slope: Tensor
+) -> Tensor:
+    """How far to go along ``direction``, (P,): the best of a few Newton steps inside a bracket.
+
+    The objective is convex and its curvature bounded, which gives a length that certainly lowers
+    it. The bracket starts there, and so does the choice of the best.
+    """
+    moved = direction * data.penalised
+    straight, square = _product(state.point, moved), _product(direction, moved)
+    largest = 0.25 if along.shape[1] == 1 else 0.5
+    rows = torch.linalg.vecdot((along * along).sum(1), state.inside)
+    low = -slope / (cost * largest * rows + square)
+    high = torch.full_like(low, torch.inf)
+    best: Tensor = low
+    lowest, length = state.objective, low.clamp(min=1)
+    unmoved = _product(state.point, state.point * data.penalised) / 2
+    for _ in range(SEARCHES):
+        scores = torch.addcmul(state.scores, length[:, None, None].to(along.dtype), along)
+        loss, probability, residual = _losses(data, scores, state.inside)
+        objective = cost * loss + unmoved + length * (straight + length * square / 2)
+        best = torch.where(objective < lowest, length, best)
+        lowest = torch.minimum(objective, lowest)
+
+        weighted = probability * along
+        spread = (weighted * along).sum(1) - weighted.sum(1).square()
+        first = cost * _product(residual, along) + straight + length * square
+        second = cost * torch.linalg.vecdot(spread, state.inside) + square
+        low, high = torch.where(first <= 0, length, low), torch.where(first > 0, length, high)
+        newton = length - first / second
+        middle = torch.where(high.isinf(), 2 * length, (low + high) / 2)
+        length = torch.where((newton > low) & (newton < high), newton, middle)
+    return best
+
+
+def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of scores (P, K, n): the summed loss (P,), probabilities and residuals (P, K, n).
+
+    With two classes the probability is that of the wrong class, as the scores are margins. The
+    residuals, the derivatives of the loss, are 0 outside the training set.
+    """
+    if scores.shape[1] == 1:
+        probability = torch.sigmoid(-scores)
+        residual = -probability
+        loss = softplus(-scores[:, 0])
+    else:
+        own = data.labels.expand(len(scores), 1, -1)
+        probability = scores.softmax(1)
+        residual = probability.scatter_add(1, own, scores.new_full((), -1.0).expand(own.shape))
+        loss = scores.logsumexp(1) - scores.gather(1, own)[:, 0]
+    loss = (loss * inside).sum(1, dtype=torch.float64)
+    return loss, probability, residual * inside[:, None]
+
+
+def _scores(data: _Data, point: Tensor) -> Tensor:
+    """(P, K, n) of a point (P, K, r)."""
+    return (point.flatten(0, 1) @ data.rows.T).view(*point.shape[:2], -1)
+
+
+def _gradient(data: _Data, residual: Tensor) -> Tensor:
+    """Of the summed loss, (P, K, r), from the residuals (P, K, n)."""
+    return (residual.flatten(0, 1) @ data.rows).view(*residual.shape[:2], -1)
+
+
+def _product(first: Tensor, second: Tensor) -> Tensor:
+    """Inner products of each training set, (P,), in float64."""
+    return (first * second).sum((1, 2), dtype=torch.float64)

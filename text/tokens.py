@@ -1,0 +1,485 @@
+"""From sentences to token ids: the tokenizer, the ids on disk, batches, more words afterwards.
+
+Shapes: n sentences of a corpus, B of a batch, T tokens of its longest, V words of a vocabulary,
+d dimensions of word vectors, E of an encoder's embedding.
+
+A corpus is read twice, once for its vocabulary and once for its ids, and held in memory never. Its
+ids lie below the data root, in a folder per corpus, vocabulary and case:
+
+    prepared/<corpus>-<layout>-<vocabulary>-<case>-<hash>/
+        ids.bin           the tokens of all sentences in order: uint16, int32 for V > 65,536
+        offsets.bin       n + 1 int64: the tokens of sentence i are ids[offsets[i]:offsets[i + 1]]
+        chapters.bin      n int32
+        tokenizer.json
+        meta.json         what was built, with the counts that the others have to fit
+"""
+
+import contextlib
+import copy
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
+from tokenizers.models import WordLevel
+from tokenizers.trainers import WordLevelTrainer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast
+
+from shared.errors import UserError
+from shared.runs import write_atomically
+from text.data import corpus_fingerprint, sentences
+
+if TYPE_CHECKING:
+    from text.encoder import QuickThought
+
+# The tokenizers library can keep threads, which a forked process does not inherit: it would wait
+# for them forever, or warn. They would gain little, for reading sentences takes as long.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+UNKNOWN, UNKNOWN_ID = "<unk>", 0
+PAD, PAD_ID = "<pad>", 1
+
+# Part of the key of what is prepared, as are the rules below; to be raised whenever the same text
+# is stored otherwise, a change in how text.data splits it into sentences included.
+FORMAT = 1
+CHUNK = 500  # sentences that are encoded together
+
+# Typography becomes what the task files have, in this order. They write a dash as two hyphens, an
+# ellipsis also with spaces, and now and then "don 't".
+REPLACED: tuple[tuple[str, str], ...] = (
+    (r"[\u201c\u201d\u201e\u201f\u2033]|``|''", '"'),  # double quotes
+    (r"[\u2018\u2019\u201b\u02bc\u2032`]", "'"),  # single quotes and apostrophes
+    (r"[\u2010\u2011\u2212]", "-"),  # hyphens and the minus sign
+    (r"[\u2012-\u2015\u2e3a\u2e3b]|-{2,}", "--"),  # dashes
+    (r"\u2026|\.(?: ?\.)+", "..."),
+    (r"(?<=[Nn]) (?='[Tt]\b)", ""),
+)
+_LETTER = r"[\p{L}\p{M}\p{N}]"
+_END = rf"(?!{_LETTER})"
+_NOT = rf"(?i:n't){_END}"
+_CLITIC = rf"'(?i:s|re|ve|ll|d|m){_END}"
+_FUSED = (("can", "not"), ("gim", "me"), ("gon", "na"), ("got", "ta"), ("lem", "me"), ("wan", "na"))
+_PART = rf"(?:(?!{_NOT}){_LETTER})+"  # of a word, between hyphens and apostrophes
+# What one token is, in the manner of the Penn Treebank: the first of these that fits. A period is a
+# token of its own except in numbers and after single letters, since the task files have both
+# "mr ." and "Mr.".
+TOKEN = "|".join(
+    (
+        _NOT,
+        _CLITIC,
+        rf"'(?i:(?:em|t){_END}|t(?=is{_END}|was{_END}))",  # 'em, 't|is, 't|was
+        "(?i:" + "|".join(rf"{first}(?={second}{_END})" for first, second in _FUSED) + ")",
+        r"(?:\p{L}\.){2,}",  # U.S., a.m.
+        r"(?i:-[lr][rcs]b-)",  # the Treebank's brackets
+        rf"{_PART}(?:(?:-|(?!{_CLITIC})'|(?<=\p{{N}})[.,:/](?=\p{{N}})){_PART})*",
+        r"\.\.\.|--|[^\s\p{C}]",
+    )
+)
+
+Progress = Callable[[int, int, str], None]
+
+
+def make_tokenizer(
+    sentences: Iterable[str], vocabulary: int, lower_case: bool
+) -> PreTrainedTokenizerFast:
+    """A tokenizer into words, with the most frequent words of ``sentences`` as its vocabulary.
+
+    Of equally frequent words the first in the order of code points stays. A text that spells
+    "<pad>" has no padding in it, but three tokens.
+
+    Args:
+        sentences: read once and not kept.
+        vocabulary: how many words at most, the unknown one (id 0) included and the padding (id 1)
+            not.
+        lower_case: whether upper and lower case are one.
+
+    Raises:
+        ValueError: the vocabulary has no place for a word.
+    """
+    if vocabulary < 2:
+        raise ValueError(f"vocabulary must be at least 2, the unknown word included: {vocabulary}")
+    tokenizer = Tokenizer(WordLevel({UNKNOWN: UNKNOWN_ID}, unk_token=UNKNOWN))
+    steps = [normalizers.NFC(), *(normalizers.Replace(Regex(a), b) for a, b in REPLACED)]
+    if lower_case:
+        steps.append(normalizers.Lowercase())
+    tokenizer.normalizer = normalizers.Sequence(steps)
+    # The matches are the tokens, what lies between them is dropped.
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(TOKEN), "removed", invert=True)
+    trainer = WordLevelTrainer(
+        vocab_size=vocabulary + 1, special_tokens=[UNKNOWN, PAD], show_progress=False
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    return _wrapped(tokenizer)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive sentences, on the CPU.
+
+    ids: (B, T) int64, padding after the last token. mask: (B, T) bool, True at tokens. chapter:
+    (B,) int64, counted over the whole corpus.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    chapter: Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The token ids of a corpus, memory-mapped: only what a batch needs is read from the disk.
+
+    ids: (all tokens,) uint16 or int32. offsets: (n + 1,) int64, where each sentence begins, and the
+    end. chapter: (n,) int32, counted over the whole corpus.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+    chapter: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.chapter)
+
+    def batch(self, start: int, stop: int, length: int) -> Batch:
+        """The sentences from ``start`` to before ``stop``, each cut after ``length`` tokens.
+
+        Raises:
+            ValueError: there are no such sentences, or nothing would be left of them.
+        """
+        if not 0 <= start < stop <= len(self):
+            raise ValueError(f"no sentences {start} to {stop} in a corpus of {len(self)}")
+        if length < 1:
+            raise ValueError(f"length must be at least 1, got {length}")
+        offsets = np.asarray(self.offsets[start : stop + 1])
+        flat = np.asarray(self.ids[offsets[0] : offsets[-1]])
+        first = offsets[:-1] - offsets[0]
+        count = np.minimum(np.diff(offsets), length)
+        column = np.arange(count.max())
+        mask = column < count[:, None]
+        # Beyond the end of a sentence any place will do that exists.
+        place = np.minimum(first[:, None] + column, len(flat) - 1)
+        ids = np.where(mask, flat[place], PAD_ID).astype(np.int64)
+        chapter = self.chapter[start:stop].astype(np.int64)
+        return Batch(*(torch.from_numpy(np.asarray(each)) for each in (ids, mask, chapter)))
+
+
+def prepare(
+    corpus: str,
+    layout: str,
+    data_root: Path,
+    *,
+    vocabulary: int,
+    lower_case: bool,
+    progress: Progress | None = None,
+) -> tuple[Tokens, PreTrainedTokenizerFast]:
+    """The token ids of a corpus and the tokenizer that made them, built when first asked for.
+
+    A build takes place once, however many processes ask for it, and an interrupted one is done
+    again. Sentences without tokens are left out.
+
+    Args:
+        corpus: see :func:`text.data.sentences`, as for ``layout`` and ``data_root``.
+        layout: what a line is.
+        data_root: the folder that holds the corpus; ``prepared`` is made in it.
+        vocabulary: see :func:`make_tokenizer`, as for ``lower_case``.
+        lower_case: whether upper and lower case are one.
+        progress: told, during a build, the sentences done, their number (0 while it is not known),
+            and what is done.
+
+    Raises:
+        MissingData: the corpus is not there.
+        UserError: it has no words, cannot be read, the data root cannot be written, or the files
+            that were prepared are damaged.
+        ValueError: the vocabulary has no place for a word.
+    """
+    key = {
+        "corpus": corpus,
+        "fingerprint": corpus_fingerprint(corpus, data_root),
+        "layout": layout,
+        "vocabulary": vocabulary,
+        "lower_case": lower_case,
+        "rules": [FORMAT, REPLACED, TOKEN],
+    }
+    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
+    case = "lower" if lower_case else "cased"
+    name = f"{corpus.replace('/', '-')}-{layout}-{vocabulary}-{case}-{short}"
+    folder = data_root / "prepared" / name
+    if not _is_built(folder):
+        with contextlib.ExitStack() as locked:
+            with _writing(folder):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                locked.enter_context(FileLock(folder.parent / f".{name}.lock"))
+            if not _is_built(folder):  # another process may have done it meanwhile
+                _build(folder, key, data_root, progress)
+    return _opened(folder)
+
+
+def order_of_batches(batches: int, seed: int, epoch: int, shuffled: bool) -> np.ndarray:
+    """In which order the batches of an epoch come, (batches,) int64: a function of its arguments.
+
+    A batch is a block of consecutive sentences; what is shuffled is the order of the blocks.
+    """
+    if not shuffled:
+        return np.arange(batches)
+    return np.random.default_rng([seed, epoch]).permutation(batches)
+
+
+def expand(
+    model: "QuickThought", tokenizer: PreTrainedTokenizerFast, file: Path
+) -> tuple["QuickThought", PreTrainedTokenizerFast]:
+    """The model and its tokenizer with all the words that a file of word vectors has besides.
+
+    For each of the two encoders, least squares over the words that vocabulary and file share give
+    the affine map from the word vectors, (d,), to the learned embeddings, (E,), and the map the
+    embeddings of the further words. Words that the tokenizer would split, or write otherwise, can
+    occur in no sentence and are left out; "New_York" is one.
+
+    Args:
+        model: is left as it is, as is its tokenizer.
+        tokenizer: of :func:`make_tokenizer`; its ids stay, new ones follow.
+        file: word2vec's text format, with or without its first line of two counts. Of two lines
+            for the same word the first counts.
+
+    Raises:
+        UserError: the file cannot be read, a line of it is wrong, or it shares too few words with
+            the vocabulary for the map to be determined.
+        ValueError: model and tokenizer do not belong together.
+
+    Source: Kiros et al. 2015, section 2.2, and the program of Logeswaran and Lee 2018.
+    """
+    vocabulary = tokenizer.get_vocab()
+    if model.config.vocab_size != len(vocabulary):
+        text = f"the model has {model.config.vocab_size} words, the tokenizer {len(vocabulary)}"
+        raise ValueError(text)
+    words, vectors = _read_vectors(file, tokenizer.backend_tokenizer)
+    known = np.array([word in vocabulary for word in words])
+    shared = int(known.sum())
+    if shared <= vectors.shape[1]:
+        text = f"shares {shared} words with the vocabulary of the model; a map from its"
+        raise UserError(f"{file}: {text} {vectors.shape[1]} dimensions needs more words than that")
+    ids = torch.tensor([vocabulary[word] for word, old in zip(words, known, strict=True) if old])
+    expanded = copy.deepcopy(model)
+    for encoder in (expanded.sentence, expanded.context):
+        _append(encoder.embedding, ids, vectors[known], vectors[~known])
+    added = itertools.compress(words, ~known)
+    vocabulary |= {word: number for number, word in enumerate(added, len(vocabulary))}
+    expanded.config.vocab_size = len(vocabulary)
+    larger = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    larger.model = WordLevel(vocabulary, unk_token=UNKNOWN)
+    return expanded, _wrapped(larger)
+
+
+def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        unk_token=UNKNOWN,
+        pad_token=PAD,
+        padding_side="right",
+        split_special_tokens=True,  # the text "<pad>" is no padding
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def _is_built(folder: Path) -> bool:
+    return (folder / "meta.json").is_file()
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Says of an error of the file system what it hindered and what helps."""
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
+        raise UserError(f"{folder}: {text} be written: --data-root or SUITE_DATA") from None
+
+
+def _build(folder: Path, key: dict[str, Any], data_root: Path, progress: Progress | None) -> None:
+    """Build ``folder`` under another name beside it, and move it there when it is complete."""
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a build that was killed
+    try:
+        with _writing(folder):
+            part.mkdir()
+        meta = _write_tokens(part, key, data_root, progress)
+        with _writing(folder):
+            write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
+            shutil.rmtree(folder, ignore_errors=True)  # one that lacks its meta.json
+            part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _write_tokens(
+    folder: Path, key: dict[str, Any], data_root: Path, progress: Progress | None
+) -> dict[str, Any]:
+    """Write everything but ``meta.json``, which is returned."""
+    corpus, layout = key["corpus"], key["layout"]
+    read = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal read
+        for _, sentence in sentences(corpus, layout, data_root):
+            read += 1
+            if progress is not None and read % CHUNK == 0:
+                progress(read, 0, f"counting the words of {corpus}")
+            yield sentence
+
+    tokenizer = make_tokenizer(texts(), key["vocabulary"], key["lower_case"])
+    kind = "<u2" if len(tokenizer) <= 1 << 16 else "<i4"
+    kept, tokens, done = 0, 0, 0
+    with contextlib.ExitStack() as files:
+        with _writing(folder):
+            text = tokenizer.backend_tokenizer.to_str()
+            write_atomically(folder / "tokenizer.json", text)
+            names = ("ids.bin", "offsets.bin", "chapters.bin")
+            ids, offsets, chapters = (
+                files.enter_context((folder / name).open("wb", buffering=0)) for name in names
+            )
+            _write(offsets, np.zeros(1, "<i8"))
+        for chunk in _chunks(sentences(corpus, layout, data_root)):
+            numbers, strings = zip(*chunk, strict=True)
+            encoded = tokenizer.backend_tokenizer.encode_batch_fast(
+                strings, add_special_tokens=False
+            )
+            rows = [each.ids for each in encoded]
+            count = np.fromiter(map(len, rows), np.int64, len(rows))
+            ends = tokens + count[count > 0].cumsum()
+            with _writing(folder):
+                _write(ids, np.fromiter(itertools.chain.from_iterable(rows), kind))
+                _write(offsets, ends.astype("<i8"))
+                _write(chapters, np.array(numbers, "<i4")[count > 0])
+            kept, tokens, done = kept + len(ends), tokens + int(count.sum()), done + len(rows)
+            if progress is not None:
+                progress(done, read, f"encoding {corpus}")
+        with _writing(folder):
+            for file in (ids, offsets, chapters):
+                os.fsync(file.fileno())
+    if not tokens:
+        raise UserError(f"{data_root / corpus}: no sentence with a word in it")
+    counts = {"sentences": kept, "skipped": done - kept, "tokens": tokens}
+    return counts | {"words": len(tokenizer), "type": kind} | key
+
+
+def _write(file: io.FileIO, numbers: np.ndarray) -> None:
+    """Write all, or raise: a buffer would try again, and fail again, when the file is closed."""
+    left = memoryview(numbers.tobytes())
+    while left:
+        left = left[file.write(left) :]
+
+
+def _chunks(pairs: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    while chunk := list(itertools.islice(pairs, CHUNK)):
+        yield chunk
+
+
+def _opened(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
+    """What was built in ``folder``, if its files fit its ``meta.json``."""
+
+    def fault(name: str, text: str) -> UserError:
+        return UserError(f"{folder / name}: {text}; delete {folder}, to have it built again")
+
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        n, tokens, words, kind = (meta[k] for k in ("sentences", "tokens", "words", "type"))
+    except (ValueError, KeyError, TypeError):
+        raise fault("meta.json", "damaged") from None
+
+    def mapped(name: str, kind: str, count: int) -> np.ndarray:
+        file = folder / name
+        found = file.stat().st_size if file.is_file() else 0
+        if found != (expected := count * np.dtype(kind).itemsize):
+            raise fault(name, f"{found} bytes where meta.json says {expected}")
+        return np.memmap(file, kind, mode="r")
+
+    made = Tokens(
+        mapped("ids.bin", kind, tokens),
+        mapped("offsets.bin", "<i8", n + 1),
+        mapped("chapters.bin", "<i4", n),
+    )
+    if made.offsets[-1] != tokens:
+        raise fault("offsets.bin", f"ends at {made.offsets[-1]} of {tokens} tokens")
+    try:
+        tokenizer = _wrapped(Tokenizer.from_file(str(folder / "tokenizer.json")))
+    except Exception:  # the library raises nothing narrower
+        raise fault("tokenizer.json", "damaged") from None
+    if len(tokenizer) != words:
+        raise fault("tokenizer.json", f"{len(tokenizer)} words where meta.json says {words}")
+    return made, tokenizer
+
+
+def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarray]:
+    """The words of a file that are one token each, and their vectors (words, d) float32."""
+    found: dict[str, None] = {}
+    values = bytearray()  # grows in place; a list of arrays would double the memory at the end
+    count = dimensions = None
+    rows = 0
+    try:
+        stream = file.open("rb")
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    with stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                text = line.decode().rstrip(" \r\n")
+            except UnicodeDecodeError:
+                text = "not UTF-8; word vectors are read in word2vec's text format"
+                raise UserError(f"{file}, line {number}: {text}") from None
+            if number == 1 and re.fullmatch(r"\d+ \d+", text):
+                count, dimensions = map(int, text.split(" "))
+                continue
+            if dimensions is None:
+                dimensions = text.count(" ")
+            word, *fields = text.rsplit(" ", dimensions)
+            rows += 1
+            vector = _floats(fields)
+            if vector is None or len(vector) != dimensions or not dimensions:
+                text = f"expected a word and {dimensions or 'its'} finite numbers"
+                raise UserError(f"{file}, line {number}: {text}")
+            if word not in found and _is_token(word, tokenizer):
+                found[word] = None
+                values += vector.tobytes()
+    if dimensions is None or count not in (None, rows):
+        expected = "no word vectors" if count is None else f"{rows} of {count} word vectors"
+        raise UserError(f"{file}: has {expected}; get the file again")
+    return list(found), np.frombuffer(values, np.float32).reshape(-1, dimensions)
+
+
+def _floats(fields: list[str]) -> np.ndarray | None:
+    """Finite float32 numbers; None if one of the fields is none."""
+    try:
+        with np.errstate(over="ignore"):
+            numbers = np.array([float(field) for field in fields], np.float32)
+    except ValueError:
+        return None
+    return numbers if np.isfinite(numbers).all() else None
+
+
+def _is_token(word: str, tokenizer: Tokenizer) -> bool:
+    pieces = tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(word))
+    return [text for text, _ in pieces] == [word]
+
+
+def _append(table: nn.Embedding, ids: Tensor, known: np.ndarray, new: np.ndarray) -> None:
+    """Append ``new`` vectors, (m, d), by the map that takes ``known``, (s, d), to rows ``ids``."""
+    old = table.weight.detach()
+    learned = old[ids.to(old.device)].double().cpu().numpy()
+    with_one = np.column_stack([known, np.ones(len(known))])
+    solution = np.linalg.lstsq(with_one, learned, rcond=None)[0].astype(np.float32)
+    further = torch.from_numpy(new @ solution[:-1] + solution[-1])
+    rows = torch.cat([old, further.to(old)])
+    # In place, for a transformer's table lies deeper than the encoder's attribute.
+    table.weight = nn.Parameter(rows, requires_grad=table.weight.requires_grad)
+    table.num_embeddings = len(rows)
