@@ -255,8 +255,9 @@ class Table:
         if missing := set(self.published.rows) - printed:
             raise ValueError(f"{where}: published rows without a cell: {sorted(missing)}")
         labels = {column.label for column in self.columns}
+        common = {s for s in self.seeds["paper"] if all(s in some for some in self.seeds.values())}
         for row in self.rows:
-            if strange := set(row.seeds or ()) - set.intersection(*map(set, self.seeds.values())):
+            if strange := set(row.seeds or ()) - common:
                 raise ValueError(f"{where}: {row.label}: seeds {sorted(strange)} are of no tier")
             if missing := set(row.in_columns) - labels:
                 raise ValueError(

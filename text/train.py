@@ -51,6 +51,7 @@ def run(config: Config, run: Run) -> dict[str, object]:
         run.data_root,
         vocabulary=config.vocabulary,
         lower_case=config.lower_case,
+        progress=run.progress,
     )
     model, criterion = pretrain(config, tokens, run, words=len(tokenizer))
     matrix = evaluated_projection(config, criterion)

@@ -486,7 +486,6 @@ def test_the_order_of_batches_is_a_function_of_seed_and_epoch():
 LIMITED = """
 import json, resource, sys
 from pathlib import Path
-from typing import Any
 import numpy as np, torch
 import text.tokens
 
