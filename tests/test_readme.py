@@ -28,7 +28,7 @@ def test_there_is_something_to_check() -> None:
     assert "graph mmcl --tier smoke" in COMMANDS
     assert "test" in COMMANDS
     assert len(COMMANDS) >= 7
-    assert len(CODE) == 3
+    assert len(CODE) == 4
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -77,6 +77,6 @@ def test_pictures_and_paths_exist() -> None:
     for path in re.findall(r"\]\((?!http)([^)#]+)\)|<img src=\"([^\"]+)\"", README):
         assert (ROOT / (path[0] or path[1])).exists(), path
     for path in re.findall(
-        r"`((?:shared|graph|vision|tests|benchmarks|results)/[\w./-]*)`", README
+        r"`((?:shared|graph|text|vision|tests|benchmarks|results)/[\w./-]*)`", README
     ):
         assert (ROOT / path).exists(), path
