@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, softplus
+from torch.nn.functional import logsigmoid, one_hot
 
 HISTORY = 20  # steps that L-BFGS remembers
 SEARCHES = 2  # evaluations along a direction
@@ -84,7 +84,7 @@ def fit(
     training: Tensor,
     costs: Sequence[float],
     *,
-    tolerance: float = 1e-7,
+    tolerance: float = 1e-8,
     max_iterations: int = 1000,
 ) -> Solution:
     """Logistic regression on every training set for every cost.
@@ -97,8 +97,8 @@ def fit(
         labels: (n,) int64, classes counted from 0.
         training: (n, F) bool, the rows of each training set.
         costs: positive, scikit-learn's C.
-        tolerance: a problem is solved when the next step promises to lower its objective by no more
-            than this share.
+        tolerance: a problem is solved when its objective is above the minimum by no more than this
+            share; most end a tenth of it above.
         max_iterations: steps at each cost.
 
     Warns:
@@ -120,7 +120,7 @@ def fit(
     coordinates, basis, eigenvalues = _rotate(features - centre)
     rows = torch.cat([coordinates, torch.ones_like(coordinates[:, :1])], 1)
     if classes == 2:
-        rows *= 2 * labels[:, None] - 1
+        rows *= 1 - 2 * labels[:, None]
     penalised = torch.ones_like(rows[0])
     penalised[-1] = 0
     eigenvalues = torch.cat([eigenvalues, eigenvalues.new_tensor([len(rows)])])
@@ -128,8 +128,8 @@ def fit(
 
     point = rows.new_zeros(len(inside), columns, rows.shape[1])
     offset = rows.new_zeros(lacking.shape).masked_fill(lacking, ABSENT)[..., None]
-    *_, residual = _losses(data, offset + _scores(data, point), inside)
-    first_gradient = _gradient(data, residual).flatten(1).norm(dim=1)
+    _, wrong = _losses(data, _scores(data, point, offset), inside)
+    first_gradient = _gradient(data, _residual(data, wrong)).flatten(1).norm(dim=1)
 
     weights = rows.new_empty(len(inside), len(costs), features.shape[1], columns)
     intercepts = rows.new_empty(len(inside), len(costs), columns)
@@ -153,7 +153,7 @@ def fit(
             f"{max_iterations} iterations; the largest gradient left is {gradients.max():.1e} of "
             "the one at zero",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,  # past the decorator
         )
     if columns > 1:
         # A constant for all classes changes nothing; scikit-learn's intercepts add up to 0.
@@ -167,8 +167,8 @@ class _Data:
     """What all training sets share.
 
     Attributes:
-        rows: rotated features and a 1 for the intercept, (n, r); with two classes, times 1 or -1 by
-            the row's class, which turns scores into margins.
+        rows: rotated features and a 1 for the intercept, (n, r); with two classes times -1 in class
+            1, so that scores are those of the wrong class.
         labels: (n,).
         penalised: (r,), 1 for weights and 0 for the intercept.
         eigenvalues: (r,), squared lengths of the columns of ``rows``.
@@ -208,7 +208,7 @@ class _State:
         inside: 1 for their rows and 0 for the others, (P, n).
         diagonal: of the initial Hessian, (P, K, r).
         point: (P, K, r).
-        scores: of ``point``, (P, K, n).
+        scores: how far ``point`` puts every class above the right one, (P, K, n).
         objective: (P,), float64.
         gradient: (P, K, r).
         history: the last steps, the changes of the gradient (P, K, r) and one over their product
@@ -315,13 +315,13 @@ def _minimise(
         tolerance: see :func:`fit`.
         max_iterations: see :func:`fit`.
     """
-    scores = _scores(data, start) + offset
-    loss, probability, residual = _losses(data, scores, inside)
-    curvature = (probability * (1 - probability) * inside[:, None]).mean(2, keepdim=True)
+    scores = _scores(data, start, offset)
+    loss, wrong = _losses(data, scores, inside)
+    residual = _residual(data, wrong)
     state = _State(
         sets=torch.arange(len(start), device=start.device),
         inside=inside,
-        diagonal=data.penalised + cost * curvature.clamp(min=SMALLEST_CURVATURE) * data.eigenvalues,
+        diagonal=_diagonal(data, cost, residual),
         point=start,
         scores=scores,
         objective=cost * loss + _product(start, start * data.penalised) / 2,
@@ -330,33 +330,48 @@ def _minimise(
     )
     point, objective = torch.empty_like(start), torch.empty_like(state.objective)
     for step in range(max_iterations + 1):
-        direction = _direction(state)
-        slope = _product(state.gradient, direction)
         if step % CHECK_EVERY == 0 or step == max_iterations:
-            solved = slope.abs() / 2 <= tolerance * state.objective
-            if solved.any() or step == max_iterations:
+            kept = (_gap(data, state) > tolerance * state.objective).nonzero()[:, 0]
+            if len(kept) < len(state.sets) or step == max_iterations:
                 point[state.sets] = state.point
                 objective[state.sets] = state.objective
-                kept = solved.logical_not().nonzero()[:, 0]
                 state.keep(kept)
-                direction, slope = direction[kept], slope[kept]
-            if not len(state.sets):
+            if not len(kept):
                 break
         if step < max_iterations:
-            _step(data, state, cost, direction, slope)
+            _step(data, state, cost)
     return _Minima(point, objective, step, state.sets, state.gradient.flatten(1).norm(dim=1))
 
 
-def _step(data: _Data, state: _State, cost: float, direction: Tensor, slope: Tensor) -> None:
-    """Move along ``direction`` (P, K, r), in which the objective falls by ``slope`` (P,)."""
+def _gap(data: _Data, state: _State) -> Tensor:
+    """How far the objectives are above their minima, at most, (P,).
+
+    With the best intercept for every w, the objective has at least the curvature of |w|^2 / 2, so
+    half the squared gradient is a bound. The intercept's part is a Newton step's promise.
+    """
+    curvature = torch.where(data.penalised > 0, 1, state.diagonal)
+    return _product(state.gradient, state.gradient / curvature) / 2
+
+
+def _diagonal(data: _Data, cost: float, residual: Tensor) -> Tensor:
+    """The initial Hessian (P, K, r), where the losses have these derivatives (P, K, n)."""
+    curvature = (residual.abs() * (1 - residual.abs())).mean(2, keepdim=True)
+    return data.penalised + cost * curvature.clamp(min=SMALLEST_CURVATURE) * data.eigenvalues
+
+
+def _step(data: _Data, state: _State, cost: float) -> None:
+    """One step of L-BFGS."""
+    direction = _direction(state)
     along = _scores(data, direction)
-    length = _length(data, state, cost, direction, along, slope)[:, None, None].to(along.dtype)
+    length = _length(data, state, cost, direction, along)[:, None, None].to(along.dtype)
     step = length * direction
     state.point = state.point + step
     state.scores = torch.addcmul(state.scores, length, along)
-    loss, _, residual = _losses(data, state.scores, state.inside)
+    loss, wrong = _losses(data, state.scores, state.inside)
     penalised = state.point * data.penalised
     state.objective = cost * loss + _product(state.point, penalised) / 2
+    residual = _residual(data, wrong)
+    state.diagonal = _diagonal(data, cost, residual)
     gradient = cost * _gradient(data, residual) + penalised
     change, state.gradient = gradient - state.gradient, gradient
     product = _product(step, change)[:, None, None].to(step.dtype)
@@ -379,10 +394,10 @@ def _direction(state: _State) -> Tensor:
     return direction
 
 
-def _length(
-    data: _Data, state: _State, cost: float, direction: Tensor, along: Tensor, slope: Tensor
-) -> Tensor:
-    """How far to go along ``direction``, (P,): the best of a few Newton steps inside a bracket.
+def _length(data: _Data, state: _State, cost: float, direction: Tensor, along: Tensor) -> Tensor:
+    """How far to go in ``direction`` (P, K, r), which changes the scores by ``along`` (P, K, n).
+
+    (P,), the best of a few Newton steps inside a bracket.
 
     The objective is convex and its curvature bounded, which gives a length that certainly lowers
     it. The bracket starts there, and so does the choice of the best.
@@ -391,22 +406,22 @@ def _length(
     straight, square = _product(state.point, moved), _product(direction, moved)
     largest = 0.25 if along.shape[1] == 1 else 0.5
     rows = torch.linalg.vecdot((along * along).sum(1), state.inside)
-    low = -slope / (cost * largest * rows + square)
+    low = -_product(state.gradient, direction) / (cost * largest * rows + square)
     high = torch.full_like(low, torch.inf)
     best: Tensor = low
     lowest, length = state.objective, low.clamp(min=1)
     unmoved = _product(state.point, state.point * data.penalised) / 2
     for _ in range(SEARCHES):
         scores = torch.addcmul(state.scores, length[:, None, None].to(along.dtype), along)
-        loss, probability, residual = _losses(data, scores, state.inside)
+        loss, wrong = _losses(data, scores, state.inside)
         objective = cost * loss + unmoved + length * (straight + length * square / 2)
         best = torch.where(objective < lowest, length, best)
         lowest = torch.minimum(objective, lowest)
 
-        weighted = probability * along
-        spread = (weighted * along).sum(1) - weighted.sum(1).square()
-        first = cost * _product(residual, along) + straight + length * square
-        second = cost * torch.linalg.vecdot(spread, state.inside) + square
+        mean = (wrong * along).sum(1)
+        spread = (wrong * along.square()).sum((1, 2)) - mean.square().sum(1)
+        first = cost * mean.sum(1, dtype=torch.float64) + straight + length * square
+        second = cost * spread + square
         low, high = torch.where(first <= 0, length, low), torch.where(first > 0, length, high)
         newton = length - first / second
         middle = torch.where(high.isinf(), 2 * length, (low + high) / 2)
@@ -414,28 +429,38 @@ def _length(
     return best
 
 
-def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of scores (P, K, n): the summed loss (P,), probabilities and residuals (P, K, n).
+def _scores(data: _Data, point: Tensor, offset: Tensor | float = 0.0) -> Tensor:
+    """How far a point (P, K, r) puts every class above the right one, (P, K, n)."""
+    scores = (point.flatten(0, 1) @ data.rows.T).view(*point.shape[:2], -1) + offset
+    return scores if scores.shape[1] == 1 else scores - scores.gather(1, _own(data, scores))
 
-    With two classes the probability is that of the wrong class, as the scores are margins. The
-    residuals, the derivatives of the loss, are 0 outside the training set.
+
+def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
+    """The loss (P,) of a training set, and the probabilities of the wrong classes (P, K, n).
+
+    The probabilities are 0 outside the training set. They and the loss are small where classes are
+    separable, and keep their digits there.
     """
     if scores.shape[1] == 1:
-        probability = torch.sigmoid(-scores)
-        residual = -probability
-        loss = softplus(-scores[:, 0])
+        margin, wrong = scores[:, 0], torch.sigmoid(scores)
     else:
-        own = data.labels.expand(len(scores), 1, -1)
-        probability = scores.softmax(1)
-        residual = probability.scatter_add(1, own, scores.new_full((), -1.0).expand(own.shape))
-        loss = scores.logsumexp(1) - scores.gather(1, own)[:, 0]
-    loss = (loss * inside).sum(1, dtype=torch.float64)
-    return loss, probability, residual * inside[:, None]
+        scores = scores.scatter(1, _own(data, scores), -torch.inf)
+        margin = scores.logsumexp(1)
+        wrong = scores.softmax(1) * torch.sigmoid(margin)[:, None]
+    loss = -(logsigmoid(-margin) * inside).sum(1, dtype=torch.float64)
+    return loss, wrong * inside[:, None]
 
 
-def _scores(data: _Data, point: Tensor) -> Tensor:
-    """(P, K, n) of a point (P, K, r)."""
-    return (point.flatten(0, 1) @ data.rows.T).view(*point.shape[:2], -1)
+def _residual(data: _Data, wrong: Tensor) -> Tensor:
+    """Derivatives of the loss by the scores (P, K, n), from the wrong classes' probabilities."""
+    if wrong.shape[1] == 1:
+        return wrong
+    return wrong.scatter(1, _own(data, wrong), -wrong.sum(1, keepdim=True))
+
+
+def _own(data: _Data, scores: Tensor) -> Tensor:
+    """The place of the right class among scores (P, K, n): (P, 1, n)."""
+    return data.labels.expand(len(scores), 1, -1)
 
 
 def _gradient(data: _Data, residual: Tensor) -> Tensor:
