@@ -96,7 +96,7 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if keys := sorted(map(str, report[kind])):
             raise _damaged(folder, f"{kind.replace('_', ' ')}: {', '.join(keys)}")
-    if len(tokenizer) > model.config.vocab_size:  # fewer where a corpus has not as many
+    if len(tokenizer) != model.config.vocab_size:
         raise _damaged(
             folder, f"{len(tokenizer)} words beside {model.config.vocab_size} embeddings"
         )
