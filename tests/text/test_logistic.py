@@ -99,7 +99,8 @@ def compare(
 def test_agrees_with_scikit_learn(rows: int, features: int, classes: int, dtype: torch.dtype):
     x, y = clouds(rows, features, classes)
     training = folds(rows)
-    solution = fit(x.to(dtype), y, training, COSTS)
+    # What float32 can reach for costs and columns as different as these.
+    solution = fit(x.to(dtype), y, training, COSTS, tolerance=1e-6)
     columns = 1 if classes == 2 else classes
     assert solution.weights.shape == (4, 4, features, columns)
     assert solution.intercepts.shape == (4, 4, columns)
@@ -117,7 +118,7 @@ def test_agrees_with_scikit_learn(rows: int, features: int, classes: int, dtype:
 def test_separable_classes(classes: int):
     x, y = clouds(90, 8, classes, distance=20.0)
     training = folds(90)
-    solution = fit(x.float(), y, training, COSTS)
+    solution = fit(x.float(), y, training, COSTS, tolerance=1e-6)
     assert max(compare(x, y, training, COSTS, solution)) == 0
     assert (solution.predict(x) == y).all()
 
@@ -205,7 +206,7 @@ def test_same_bits_again_and_the_same_up_to_rounding_with_two_threads(classes: i
     results = []
     for count in (1, 1, 2, 2):
         torch.set_num_threads(count)
-        results.append(fit(x.float(), y, folds(120), COSTS[1:3]))
+        results.append(fit(x.float(), y, folds(120), [1.0], tolerance=1e-6))
     torch.set_num_threads(threads)
     for one, two in (results[:2], results[2:]):
         assert torch.equal(one.weights, two.weights)
