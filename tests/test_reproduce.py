@@ -492,7 +492,11 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(tmp_path: 
     base = json.loads((runs / "base/both/seed-0/result.json").read_text())["metrics"]
     for column, metric in (("left", "accuracy"), ("norm", "norm")):
         line = lines["base", column]
-        assert (line["metric"], line["seeds_measured"], line["seeds_declared"]) == (metric, "1", "1")
+        assert (line["metric"], line["seeds_measured"], line["seeds_declared"]) == (
+            metric,
+            "1",
+            "1",
+        )
         assert float(line["measured_mean"]) == pytest.approx(base[metric])
     records = (tmp_path / "results/toy/shared/table-1.records.jsonl").read_text().splitlines()
     assert len(records) == len(found)
