@@ -23,6 +23,7 @@ from shared import context_window, cosine
 from shared.data import MissingData
 from shared.errors import UserError
 from shared.pairs import unit_rows
+from shared.report import folder_of
 from shared.runs import Record, read_record, replacing
 from shared.tables import Table, Tier, canonical
 from text.export import MODEL, read
@@ -79,7 +80,8 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Args:
         paper: ``"lmcl"`` or ``"cllr"``.
         runs: folder of the finished runs.
-        results: the files go to ``text/<paper>/figures/`` below it.
+        results: the files go to ``[short/]text/<paper>/figures/`` below it, beside the table of the
+            runs that they are drawn from.
         data_root: where the corpus lies.
 
     Returns:
@@ -90,15 +92,15 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     """
     if paper not in FIGURES:
         raise UserError(f"text has no figures for {paper!r}; it has {', '.join(FIGURES)}")
-    folder = results / "text" / paper / "figures"
     written = []
     for name, draw in FIGURES[paper].items():
         with mpl.rc_context(STYLE):
             try:
-                figure = draw(runs, data_root)
+                tier, figure = draw(runs, data_root)
             except (Lacking, MissingData) as reason:
                 print(f"{name}: not drawn: {reason}")
                 continue
+            folder = results / folder_of(TABLES[paper][0], tier) / "figures"
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(folder / f"{name}.png") as part:
                 figure.savefig(part, format="png")
@@ -209,8 +211,8 @@ class Histograms:
     between: str
     source: str
 
-    def __call__(self, runs: Path, data_root: Path) -> Figure:
-        """The figure.
+    def __call__(self, runs: Path, data_root: Path) -> tuple[Tier, Figure]:
+        """The figure, and the tier of the runs that it is drawn from.
 
         Raises:
             Lacking: no finished run with a model.
@@ -238,7 +240,7 @@ class Histograms:
             f"{', '.join(map(str, seeds))}. Shaded: the band from {BAND[0]} to {BAND[1]} that "
             "LMCL's penalty empties, and the share of pairs in it; dashed: the means.",
         )
-        return figure
+        return tier, figure
 
 
 def kept(table: Table, labels: Sequence[str], runs: Path) -> dict[str, Record]:
@@ -324,7 +326,7 @@ def _caption(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=6.5, color=GREY, wrap=True)
 
 
-FIGURES: dict[str, dict[str, Callable[[Path, Path], Figure]]] = {
+FIGURES: dict[str, dict[str, Callable[[Path, Path], tuple[Tier, Figure]]]] = {
     "lmcl": {
         "figure-5-distances": Histograms(
             "lmcl",

@@ -94,7 +94,7 @@ def finish(runs: Path, data_root: Path, cell: Cell, matrix: Tensor | None = None
 
 def draw(paper: str, runs: Path, data_root: Path) -> Figure:
     (histograms,) = FIGURES[paper].values()
-    return histograms(runs, data_root)
+    return histograms(runs, data_root)[1]
 
 
 def texts(figure: Figure) -> str:
@@ -229,7 +229,8 @@ def test_a_picture_is_written(tmp_path: Path, data_root: Path) -> None:
         torch.randn(3, 2 * WIDTH),
     )
     (file,) = write("cllr", tmp_path / "runs", tmp_path / "results", data_root=data_root)
-    assert file == tmp_path / "results" / "text" / "cllr" / "figures" / "figure-3-distances.png"
+    # cell_of gives cells of the short tier, whose tables lie there
+    assert file == tmp_path / "results/short/text/cllr/figures/figure-3-distances.png"
     with Image.open(file) as picture:
         picture.load()
         assert picture.format == "PNG"
