@@ -346,7 +346,13 @@ NOTES = (
     "depend on the seed.",
     "Short tier: both encoders are bags of words of 200 dimensions over the 20,000 most frequent "
     "words, in lower case; batches come in shuffled order, and the books are read twice. It shows "
-    "how the rows compare at a CPU's budget, not how far a GRU would get.",
+    "how the rows compare at a CPU's budget, not how far a GRU would get. Between 7 and 13 in "
+    "100 of the tasks' words are unknown to it.",
+)
+COLLAPSE_NOTE = (
+    "In the short tier L does collapse under the printed alpha = 10: the l2,1 norm falls from 400 "
+    "to 0.2 and the nuclear norm to 0.7 (seed 0), and most tasks fall to the majority class. Over "
+    "the batch they end at 175 and 133."
 )
 NUCLEAR_NOTE = (
     "The nuclear norm takes the singular values of a 2400 x 2400 matrix at every step: 9 seconds "
@@ -435,7 +441,14 @@ def _table_4(corpus: Corpus) -> Table:
 def _table_2(corpus: Corpus) -> Table:
     by = "Chen et al. 2022 (CLLR)"
     return _table(
-        corpus, "cllr", "table-2", by, CLLR_ROWS, CLLR_COMPARISONS, CLLR_IN_WORDS, (NUCLEAR_NOTE,)
+        corpus,
+        "cllr",
+        "table-2",
+        by,
+        CLLR_ROWS,
+        CLLR_COMPARISONS,
+        CLLR_IN_WORDS,
+        (COLLAPSE_NOTE, NUCLEAR_NOTE),
     )
 
 
