@@ -64,7 +64,7 @@ def reference(features: np.ndarray, labels: np.ndarray, cost: float) -> Logistic
 def compare(
     features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[float], solution: Solution
 ) -> list[float]:
-    """Differences in the accuracy on all rows, after the objectives were found equal."""
+    """Shares of predictions of all rows that differ, after the objectives were found equal."""
     x, y = features.numpy(), labels.numpy()
     predicted = solution.predict(features).numpy()
     differences = []
@@ -87,8 +87,7 @@ def compare(
             )
             assert ours == pytest.approx(best, rel=1e-5)
             assert solution.objective[fold, place].item() == pytest.approx(ours, rel=2e-5)
-            right = (model.predict(x) == y).mean(), (predicted[fold, place] == y).mean()
-            differences.append(abs(float(right[0] - right[1])))
+            differences.append(float((model.predict(x) != predicted[fold, place]).mean()))
     return differences
 
 
@@ -150,7 +149,7 @@ def test_gradient_vanishes(classes: int):
     summed = (losses * folds(80)[:, :, None]).sum(0) * torch.tensor(COSTS)
     total = summed + weights.square().sum((2, 3)) / 2
     for gradient in torch.autograd.grad(total.sum(), [weights, intercepts]):
-        assert gradient.abs().max() < 1e-4
+        assert gradient.abs().max() < 1e-5
     torch.testing.assert_close(solution.objective, total.detach())
 
 
@@ -164,8 +163,8 @@ def test_rows_outside_a_training_set_do_not_count(classes: int):
     ours, theirs = (
         fit(*data, training, COSTS, tolerance=1e-16) for data in ((x, y), (other_x, other_y))
     )
-    torch.testing.assert_close(theirs.weights[0], ours.weights[0], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(theirs.intercepts[0], ours.intercepts[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(theirs.weights[0], ours.weights[0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(theirs.intercepts[0], ours.intercepts[0], rtol=1e-5, atol=1e-6)
     assert (theirs.weights[1] - ours.weights[1]).abs().max() > 0.01  # it has those rows
     # Rows in no training set may hold anything, other labels among the known ones included.
     alone = fit(other_x, other_y, training[:, :1], COSTS, tolerance=1e-16)
@@ -183,10 +182,10 @@ def test_alone_as_in_the_batch(classes: int, features: int):
         for place in (0, 3):
             alone = fit(x, y, training[:, [fold]], COSTS[place : place + 1], tolerance=1e-16)
             torch.testing.assert_close(
-                alone.weights[0, 0], together.weights[fold, place], rtol=1e-4, atol=1e-5
+                alone.weights[0, 0], together.weights[fold, place], rtol=1e-5, atol=1e-6
             )
             torch.testing.assert_close(
-                alone.intercepts[0, 0], together.intercepts[fold, place], rtol=1e-4, atol=1e-5
+                alone.intercepts[0, 0], together.intercepts[fold, place], rtol=1e-5, atol=1e-6
             )
 
 
@@ -298,4 +297,4 @@ def test_same_on_a_gpu():
     training = folds(200)
     here = fit(x, y, training, COSTS, tolerance=1e-14)
     there = fit(x.cuda(), y.cuda(), training.cuda(), COSTS, tolerance=1e-14)
-    torch.testing.assert_close(there.weights.cpu(), here.weights, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(there.weights.cpu(), here.weights, rtol=1e-5, atol=1e-6)
