@@ -23,9 +23,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import numpy as np
+
 from shared.errors import UserError
-from shared.statistics import Kind, Summary, Verdict, judge, summarise
+from shared.statistics import (
+    RESAMPLES,
+    Kind,
+    Summary,
+    Verdict,
+    interquartile_mean,
+    judge,
+    seeds_sentence,
+    stratified_bootstrap,
+    summarise,
+)
 from shared.tables import (
+    AGGREGATES,
     Cell,
     Claim,
     Column,
@@ -46,6 +59,7 @@ if TYPE_CHECKING:
 NOT_RUN = "not run"
 UNAVAILABLE = "not implemented yet"
 STALE = "stale: measured with another configuration"
+OVER_COLUMNS = "Over all columns"
 HERE, PRINTED = "measured here", "published"
 NO_NUMBERS = "the paper prints no numbers for this figure"
 DASH = "–"  # noqa: RUF001 (an en dash is meant)
@@ -57,6 +71,7 @@ TIER_NOTES: dict[Tier, str] = {
     "budget.",
     "smoke": "Smoke tier: embedded data, proves the path only; comparable with nothing published.",
 }
+STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 KIND_COLOURS: dict[Kind, str] = {
     "reproduced": "green",
     "same direction": "cyan",
@@ -98,11 +113,41 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class Judged:
-    """The verdict on one claim in one column."""
+    """The verdict on one claim in one column.
+
+    Args:
+        claim: the claim.
+        column: label of the column.
+        verdict: the verdict.
+        outlook: how many seeds would see the published gain; empty where the verdict says it, the
+            table does not ask for it, or nothing tells.
+    """
 
     claim: Claim
     column: str
     verdict: Verdict
+    outlook: str = ""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One statistic of a row over all finished seeds of all columns.
+
+    Args:
+        statistic: its name, of ``AGGREGATES``.
+        row: label of the row.
+        value: the statistic.
+        interval: its 95% stratified bootstrap interval; None where a column has one seed.
+        count: how many values it rests on.
+        declared: how many those would be with every declared seed finished.
+    """
+
+    statistic: str
+    row: str
+    value: float
+    interval: tuple[float, float] | None
+    count: int
+    declared: int
 
 
 @dataclass(frozen=True)
@@ -118,6 +163,8 @@ class Measured:
         records: every record of the table and tier, one per address, sorted by address: the one
             that counts, else the last one given.
         figures: names of the paper's pictures; they lie in ``figures/`` beside the written table.
+        aggregates: those that the table asks for, of the rows that have a finished seed in every
+            column.
     """
 
     table: Table
@@ -127,6 +174,7 @@ class Measured:
     ignored: tuple[str, ...]
     records: tuple["Record", ...]
     figures: tuple[str, ...] = ()
+    aggregates: tuple[Aggregate, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -165,9 +213,11 @@ def measure(
     for record in records:
         by_address.setdefault(record.address, []).append(record)
 
-    declared: dict[tuple[str, str], list[Cell]] = {}
+    declared: dict[tuple[str, str], list[Cell]] = {
+        (row.label, column.label): [] for row in table.rows for column in table.columns_of(tier)
+    }
     for cell in table.cells(tier):
-        declared.setdefault((cell.row, cell.column), []).append(cell)
+        declared[cell.row, cell.column].append(cell)
 
     grid = tuple(
         tuple(
@@ -191,7 +241,8 @@ def measure(
     )
     verdicts = _judge_all(table, grid) if tier != "smoke" else ()
     every = tuple(kept[address] for address in sorted(kept))
-    return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures))
+    aggregates = _aggregate(table, grid)
+    return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures), aggregates)
 
 
 def terminal(measured: Measured) -> "RenderableType":
@@ -243,9 +294,20 @@ def terminal(measured: Measured) -> "RenderableType":
         parts.append(Text(note, style="bold yellow"))
     parts.append(grid)
     parts.extend(Text(line, style="dim") for line in legend_of(measured))
+    for what, head, over_columns in aggregates_of(measured):
+        summed = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for name in head:
+            summed.add_column(name, justify="left" if name == head[0] else "right")
+        for line in over_columns:
+            summed.add_row(*map(Text, line))
+        parts += [Text(f"\n{OVER_COLUMNS}. {what}", style="bold"), summed]
     for claim, verdicts in by_claim(measured):
         reasons = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        idle = [judged.column for judged in verdicts if judged.verdict.kind == "not run"]
+        idle = [
+            judged.column
+            for judged in verdicts
+            if judged.verdict.kind == "not run" and not judged.outlook
+        ]
         for judged in verdicts:
             kind = judged.verdict.kind
             if judged.column not in idle:
@@ -290,6 +352,11 @@ def markdown(measured: Measured) -> str:
                 )
     lines.append("")
     lines += [line for text in legend_of(measured) for line in (_md(text), "")]
+    for what, head, summed in aggregates_of(measured):
+        lines += [f"**{OVER_COLUMNS}.** {_md(what)}", ""]
+        lines += [*_md_row(head), *_md_row([":--", *["--:"] * (len(head) - 1)], plain=True)]
+        lines += [text for line in summed for text in _md_row(line)]
+        lines.append("")
     for further in also_of(measured):
         lines += _md_grid("Measured here, too", further)
     own, others = figures_of(measured)
@@ -483,9 +550,28 @@ def _judge_all(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tupl
     for claim in table.claims:
         for column in claim.columns:
             better, than = found[claim.better, column], found[claim.than, column]
-            verdict = judge(claim, better.values, than.values, better.published, than.published)
-            verdicts.append(Judged(claim, column, verdict))
+            numbers = (better.values, than.values, better.published, than.published)
+            verdict = judge(claim, *numbers)
+            said = verdict.seeds_needed is not None
+            outlook = seeds_sentence(*numbers) if table.aggregates and not said else ""
+            verdicts.append(Judged(claim, column, verdict, outlook))
     return tuple(verdicts)
+
+
+def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Aggregate, ...]:
+    found = []
+    for name in table.aggregates:
+        statistic = STATISTICS[name]
+        for cells in grid:
+            columns = [list(cell.values.values()) for cell in cells]
+            if all(columns):
+                value = float(statistic(np.concatenate(columns)))
+                interval = stratified_bootstrap(columns, statistic)
+                count = sum(map(len, columns))
+                declared = count + sum(len(cell.missing) for cell in cells)
+                label = cells[0].row.label
+                found.append(Aggregate(name, label, value, interval, count, declared))
+    return tuple(found)
 
 
 def refuse_smoke(measured: Measured) -> None:
@@ -630,6 +716,30 @@ def also_of(measured: Measured) -> list[Published]:
     return grids
 
 
+def aggregates_of(measured: Measured) -> list[tuple[str, list[str], list[list[str]]]]:
+    """For each aggregate with a number: what it is, and a small table's head and lines."""
+    tables = []
+    for name in measured.table.aggregates:
+        lines = []
+        for each in measured.aggregates:
+            if each.statistic == name:
+                interval = "none, a column has one seed"
+                if each.interval is not None:
+                    interval = "[{:.2f}, {:.2f}]".format(*each.interval)
+                count = str(each.count)
+                if each.count < each.declared:
+                    count = f"{each.count} of {each.declared}"
+                lines.append([each.row, f"{each.value:.2f}", interval, count])
+        if lines:
+            what = (
+                f"{name.capitalize()} of all finished seeds of all columns, {HERE}, with its 95% "
+                f"stratified bootstrap interval (seeds resampled within each column, {RESAMPLES} "
+                "times). Rows with a finished seed in every column."
+            )
+            tables.append((what, ["method", name, "95% interval", "values"], lines))
+    return tables
+
+
 def marks_of(measured: Measured) -> dict[str, int]:
     """A number for every reason that leaves a declared seed without a result."""
     reasons = (why for cells in measured.cells for cell in cells for why in cell.missing.values())
@@ -688,6 +798,8 @@ def explain(judged: Judged, measured: Measured) -> str:
         parts.append(f"{verdict.inside[0].upper()}{verdict.inside[1:]}.")
     if 0 < len(verdict.seeds_used) < len(measured.seeds):
         parts.append(f"Rests on {len(verdict.seeds_used)} of {len(measured.seeds)} declared seeds.")
+    if judged.outlook:
+        parts.append(judged.outlook)
     return " ".join(parts)
 
 

@@ -9,10 +9,12 @@ from urllib.parse import quote
 
 from shared.report import (
     HERE,
+    OVER_COLUMNS,
     PRINTED,
     Judged,
     Measured,
     MeasuredCell,
+    aggregates_of,
     also_of,
     by_claim,
     explain,
@@ -194,6 +196,7 @@ def _html_table(measured: Measured) -> str:
         f"<p>{source}</p>\n"
         f'<div class="scroll"><table class="results">\n<thead><tr><th rowspan="2">method</th>'
         f"{datasets}</tr><tr>{heads * width}</tr></thead>\n{bodies}</table></div>\n{legend}"
+        + _html_aggregates(measured)
         + "".join(_html_grid("Measured here, too", grid, "here") for grid in also_of(measured))
         + _html_figures(measured)
         + "".join(_html_claim(claim, judged, measured) for claim, judged in by_claim(measured))
@@ -228,6 +231,24 @@ def _html_row(cells: Sequence[MeasuredCell], measured: Measured, marks: Mapping[
                 f'<td class="printed{none}" data-label="{label}, {PRINTED}">{printed}</td>'
             )
     return f'<tr><th scope="row">{escape(row.label)}{tag}</th>{"".join(texts)}</tr>\n'
+
+
+def _html_aggregates(measured: Measured) -> str:
+    text = ""
+    for what, head, lines in aggregates_of(measured):
+        heads = "".join(f"<th>{escape(name)}</th>" for name in head)
+        rows = "".join(
+            f'<tr><th scope="row">{escape(label)}</th>'
+            + "".join(f'<td class="here">{escape(number)}</td>' for number in numbers)
+            + "</tr>"
+            for label, *numbers in lines
+        )
+        text += (
+            f'<h3>{OVER_COLUMNS}</h3>\n<p class="here">{escape(what)}</p>\n'
+            f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+            f"<tbody>{rows}</tbody></table></div>\n"
+        )
+    return text
 
 
 def _html_figures(measured: Measured) -> str:
@@ -288,7 +309,7 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
     for name, describe in (
         ("commit", _commit),
         ("data, SHA-256", lambda record: _plain(record.environment["data"])),
-        ("machine", lambda record: _plain(record.environment["hardware"])),
+        ("machine", _machine),
         ("versions", lambda record: _plain(record.environment["versions"])),
     ):
         seeds: dict[str, list[int]] = {}
@@ -312,6 +333,10 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
 def _commit(record: "Record") -> str:
     dirty = " (dirty: with uncommitted changes)" if record.environment["dirty"] else ""
     return f"{record.environment['commit']}{dirty}"
+
+
+def _machine(record: "Record") -> str:
+    return _plain(record.environment["hardware"] | record.environment.get("facts", {}))
 
 
 def _plain(value: Any) -> str:

@@ -55,6 +55,7 @@ USAGE = """\
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
   ./reproduce.sh report                        finished runs -> results/ and results/index.html
   ./reproduce.sh vision lmcl --figures         finished runs -> results/vision/lmcl/figures/*.png
+  ./reproduce.sh rl lmcl --video               finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the test suite, as CI runs it
@@ -102,6 +103,7 @@ def _main(arguments: Sequence[str]) -> int:
     add("--cell", help="one cell, by address")
     add("--plan", action="store_true", help="say what would run, and run nothing")
     add("--figures", action="store_true", help="draw the figures of finished runs, and run nothing")
+    add("--video", action="store_true", help="film the models of finished runs, and run nothing")
     add("--jobs", type=_positive, help="cells at a time; default: cores / threads, on a GPU one")
     add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
     add("--no-download", action="store_true", help="do not fetch missing data")
@@ -124,7 +126,9 @@ def _main(arguments: Sequence[str]) -> int:
             return _export(run, options.domain, options.to, places)
         case [domain, paper] if options.figures:
             return _draw(domain, paper, places)
-        case [] if options.cell and not options.figures:
+        case [domain, paper] if options.video:
+            return _film(domain, paper, options.tier, places)
+        case [] if options.cell and not (options.figures or options.video):
             table, cells = _find_cell(options.cell)
             return _run([(table, cells)], places, options)
         case [domain, paper] if not options.cell:
@@ -168,13 +172,18 @@ def _choose(
         if not chosen:
             known = ", ".join(table.name for table in tables)
             raise UserError(f"{domain}/{paper} has no table {options.table!r}; it has: {known}")
+    tier = options.tier
+    if not any(tier in table.tiers for table in chosen):
+        raise UserError("; ".join(_no_part(table, tier) for table in chosen))
     return [
-        (
-            table,
-            table.cells(options.tier, row=options.row, column=options.column, seeds=options.seeds),
-        )
+        (table, table.cells(tier, row=options.row, column=options.column, seeds=options.seeds))
         for table in chosen
+        if tier in table.tiers
     ]
+
+
+def _no_part(table: Table, tier: Tier) -> str:
+    return f"{table.address} is not part of the {tier} tier; it has: {', '.join(table.tiers)}"
 
 
 def _find_cell(address: str) -> tuple[Table, tuple[Cell, ...]]:
@@ -188,6 +197,8 @@ def _find_cell(address: str) -> tuple[Table, tuple[Cell, ...]]:
     domain, paper, name, row, column, seed = parts
     for table in tables_of(domain).get(paper, ()):
         if table.name == name:
+            if tier not in table.tiers:
+                raise UserError(_no_part(table, tier))
             seeds = (int(seed.removeprefix("seed-")),)
             return table, table.cells(tier, row=row, column=column, seeds=seeds)
     raise UserError(f"no table {domain}/{paper}/{name}; cells are addressed as {form}")
@@ -697,7 +708,9 @@ def _report(places: Places) -> int:
     for domain in filter(_present, DOMAINS):
         for tables in tables_of(domain).values():
             for table in tables:
-                for tier in ("paper", "short"):
+                for tier in table.tiers:
+                    if tier == "smoke":
+                        continue
                     measured = measure(table, tier, places, {}, results=True)
                     if measured.records:
                         shown.append(measured)
@@ -717,6 +730,21 @@ def _draw(domain: str, paper: str, places: Places) -> int:
     files = figures.write(paper, places.runs, places.results, data_root=places.data)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no figure to draw")
+    for file in files:
+        print(file)
+    return 0
+
+
+def _film(domain: str, paper: str, tier: Tier, places: Places) -> int:
+    """Film the finished runs of a paper in a tier; prints where the films are."""
+    _tables_of_paper(domain, paper)
+    module = f"{domain}.figures"
+    film = getattr(importlib.import_module(module), "film", None) if find_spec(module) else None
+    if film is None:
+        raise UserError(f"{domain} films nothing")
+    files = film(paper, tier, places.runs)
+    if not files:
+        raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
     for file in files:
         print(file)
     return 0

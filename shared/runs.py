@@ -1,7 +1,7 @@
 """A run is a folder: configuration, environment, log, checkpoint and, written last, the result.
 
     config.json        canonical, written first; another configuration is refused
-    environment.json   commit, command, versions, hardware, hashes of the data
+    environment.json   commit, command, versions, hardware, hashes of the data, further facts
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state; a domain may
                        have it deleted once the run is done
@@ -53,6 +53,9 @@ PACKAGES = (
     "safetensors",
     "transformers",
     "tokenizers",
+    "mujoco",
+    "dm-control",
+    "gymnasium",
 )
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
@@ -194,6 +197,11 @@ class Run:
         self._environment["data"] |= fingerprints
         self._write_environment()
 
+    def record(self, **facts: str) -> None:
+        """Note further facts about where or with what the run takes place, by name."""
+        self._environment.setdefault("facts", {}).update(facts)
+        self._write_environment()
+
     def track(self, **objects: Stateful) -> int:
         """Name what a checkpoint holds, restore it if there is one, and give the step reached.
 
@@ -212,6 +220,8 @@ class Run:
                 step = self.saved_step = int(state["step"])
                 self._seconds_before = float(state["seconds"])
                 restore_random_state(state["random"])
+            except UserError:  # what is tracked has files of its own, and names them
+                raise
             except Exception as error:  # a damaged file can raise anything
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise UserError(
@@ -316,36 +326,37 @@ class Run:
 class Means:
     """Running means of the parts of the loss; nothing waits for the device before they are taken.
 
-    It has a state, so that the log of an interrupted epoch comes out as if it had not been.
+    A part that some steps lack counts in those that have it. It has a state, so that the log of an
+    interrupted epoch comes out as if it had not been.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}
-        self._count = 0
+        self._counts: dict[str, int] = {}
 
     def add(self, parts: dict[str, Tensor]) -> None:
         """Take the scalars of one step in."""
         for name, value in parts.items():
-            value = value.double()
-            self._sums[name] = self._sums[name].to(value.device) + value if self._count else value
-        self._count += 1
+            value, sum_ = value.double(), self._sums.get(name)
+            self._sums[name] = value if sum_ is None else sum_.to(value.device) + value
+            self._counts[name] = self._counts.get(name, 0) + 1
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
-        means = {name: float(total) / self._count for name, total in self._sums.items()}
-        self._sums, self._count = {}, 0
+        means = {name: float(total) / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
         return means
 
     def state_dict(self) -> dict[str, object]:
-        """Sums and count."""
-        return {"sums": self._sums, "count": self._count}
+        """Sums and counts."""
+        return {"sums": self._sums, "counts": self._counts}
 
     def load_state_dict(self, state: dict[str, object], /) -> None:
-        """Take sums and count over."""
-        sums, count = state["sums"], state["count"]
+        """Take sums and counts over."""
+        sums, counts = state["sums"], state["counts"]
         assert isinstance(sums, dict)
-        assert isinstance(count, int)
-        self._sums, self._count = sums, count
+        assert isinstance(counts, dict)
+        self._sums, self._counts = sums, counts
 
 
 def check_config(folder: Path, config: Config) -> None:

@@ -19,6 +19,7 @@ from shared.errors import UserError
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 EMBEDDED = "embedded sample"
+AGGREGATES = ("interquartile mean",)
 
 
 class Config(Protocol):
@@ -202,7 +203,8 @@ class Table:
         config: the configuration that rows and columns change.
         rows: the methods.
         columns: the datasets or tasks.
-        seeds: for each tier the seeds that make up a full cell.
+        seeds: for each tier the seeds that make up a full cell; the table has no part in a tier
+            without seeds.
         published: the printed numbers.
         claims: what the paper says about them.
         short: changes of the short tier, which stands for every column it names.
@@ -210,11 +212,15 @@ class Table:
         references: printed numbers of other papers, shown below the table.
         notes: lines shown under the table.
         also: further metrics of the same runs, shown in small tables of their own.
+        aggregates: statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a
+            small table of their own; with them every verdict says how many seeds would see the
+            published gain, where that can be computed.
 
     Raises:
         ValueError: a key that the configuration lacks, a published number without a cell, a
             claim about an undeclared row or column, changes of a row in an undeclared column, two
-            rows or columns with one address, columns of one run that change different things.
+            rows or columns with one address, columns of one run that change different things, no
+            seeds in any tier, an unknown aggregate, or one over columns of different metrics.
     """
 
     domain: str
@@ -236,6 +242,7 @@ class Table:
     references: tuple[Published, ...] = ()
     notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
+    aggregates: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"{self.domain}/{self.paper}/{self.name}"
@@ -255,7 +262,9 @@ class Table:
         if missing := set(self.published.rows) - printed:
             raise ValueError(f"{where}: published rows without a cell: {sorted(missing)}")
         labels = {column.label for column in self.columns}
-        common = {s for s in self.seeds["paper"] if all(s in some for some in self.seeds.values())}
+        if not self.tiers:
+            raise ValueError(f"{where}: no tier has seeds")
+        common = set.intersection(*(set(self.seeds[tier]) for tier in self.tiers))
         for row in self.rows:
             if strange := set(row.seeds or ()) - common:
                 raise ValueError(f"{where}: {row.label}: seeds {sorted(strange)} are of no tier")
@@ -271,7 +280,12 @@ class Table:
                 raise ValueError(f"{where}: claim about undeclared rows: {sorted(missing)}")
             if missing := set(claim.columns) - labels:
                 raise ValueError(f"{where}: claim about undeclared columns: {sorted(missing)}")
-        for tier in TIERS:
+        if unknown := set(self.aggregates) - set(AGGREGATES):
+            known = ", ".join(AGGREGATES)
+            raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
+        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
+            raise ValueError(f"{where}: an aggregate over columns of different metrics")
+        for tier in self.tiers:
             configs: dict[str, Config] = {}
             for cell in self.cells(tier):
                 if configs.setdefault(cell.address, cell.config) != cell.config:
@@ -281,6 +295,11 @@ class Table:
     def address(self) -> str:
         """``domain/paper/table``."""
         return f"{self.domain}/{self.paper}/{self.name}"
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """The tiers that the table has a part in: those with seeds."""
+        return tuple(tier for tier in TIERS if self.seeds.get(tier))
 
     def columns_of(self, tier: Tier) -> tuple[Column, ...]:
         """The columns of a tier; the smoke tier has one, its embedded data."""
@@ -298,7 +317,7 @@ class Table:
         column: str | None = None,
         seeds: Sequence[int] | None = None,
     ) -> tuple[Cell, ...]:
-        """The cells of a tier, in the order of the table.
+        """The cells of a tier, in the order of the table; none of a tier that it has no part in.
 
         Args:
             tier: paper, short or smoke.
@@ -311,6 +330,8 @@ class Table:
             UserError: no such row or column.
             ValueError: a change names a field that the configuration does not have.
         """
+        if tier not in self.tiers:
+            return ()
         rows = _select(self.rows, row, f"{self.address}: row")
         columns = _select(self.columns_of(tier), column, f"{self.address} ({tier} tier): column")
         cells = []

@@ -1,6 +1,7 @@
 """The transcribed numbers of the papers load and are the printed ones."""
 
 import math
+import statistics
 import tomllib
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from shared.tables import Published, Value, load_published
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = ROOT / "graph" / "published"
+RL = ROOT / "rl" / "published"
 TEXT = ROOT / "text" / "published"
 VISION = ROOT / "vision" / "published"
 FILES = sorted(ROOT.glob("*/published/*.toml"))
@@ -47,6 +49,14 @@ def test_the_vision_domain_has_its_files() -> None:
 
 def test_the_text_domain_has_its_files() -> None:
     assert {file.name for file in FILES if file.parent == TEXT} == {"cllr.toml", "lmcl.toml"}
+
+
+def test_the_rl_domain_has_its_files() -> None:
+    assert {file.name for file in FILES if file.parent == RL} == {
+        "cllr.toml",
+        "lmcl.toml",
+        "references.toml",
+    }
 
 
 @pytest.mark.parametrize(("file", "key"), tables(), ids=lambda part: getattr(part, "stem", part))
@@ -284,6 +294,119 @@ def test_text(file: str, key: str, source: str, numbers: dict[str, list[float]])
         label: tuple(Value(mean) for mean in means) for label, means in numbers.items()
     }
     assert "SUBJ and MPQA columns are" in published.warnings[0]
+
+
+CONTROL = ("Spin", "Swingup", "Easy", "Run", "Walk", "Catch")
+# Of both papers, which print the same three rows.
+CURL_ROWS = {
+    "CURL": ([413, 680, 908, 298, 621, 826], [53, 32, 86, 38, 121, 42]),
+    "DCL": ([422, 672, 878, 248, 626, 836], [23, 52, 96, 98, 98, 12]),
+    "HCL": ([420, 678, 869, 268, 623, 819], [61, 82, 116, 42, 26, 62]),
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "source", "numbers"),
+    [
+        (
+            "lmcl.toml",
+            "table-5",
+            "Large-Margin Contrastive Learning with Distance Polarization Regularizer, Table 5",
+            {
+                **CURL_ROWS,
+                "LMCL(CURL+DP)": ([423, 682, 926, 296, 625, 842], [63, 13, 73, 32, 53, 27]),
+                "LMCL(DCL+DP)": ([423, 683, 909, 287, 625, 843], [33, 93, 87, 67, 93, 37]),
+                "LMCL(HCL+DP)": ([421, 681, 910, 292, 626, 832], [51, 83, 95, 78, 89, 83]),
+            },
+        ),
+        (
+            "cllr.toml",
+            "table-4",
+            "Learning Contrastive Embedding in Low-Dimensional Space, Table 4",
+            {
+                **CURL_ROWS,
+                "CLLR(CURL+)": ([424, 683, 925, 296, 625, 843], [53, 23, 33, 32, 23, 17]),
+                "CLLR(DCL+)": ([423, 684, 919, 287, 625, 844], [13, 83, 57, 67, 33, 27]),
+                "CLLR(HCL+)": ([422, 681, 911, 292, 626, 839], [41, 13, 85, 78, 59, 33]),
+            },
+        ),
+    ],
+)
+def test_rl(
+    file: str, key: str, source: str, numbers: dict[str, tuple[list[int], list[int]]]
+) -> None:
+    published = load_published(RL / file, key)
+    assert published.source == source
+    assert published.columns == CONTROL
+    assert published.rows == {
+        label: tuple(map(Value, means, deviations))
+        for label, (means, deviations) in numbers.items()
+    }
+    assert "3 random trials" in published.statistic
+    assert ("does not match the CURL paper's" in published.warnings[0]) is (key == "table-5")
+    assert ("equals LMCL Table 5's" in published.warnings[1]) is (key == "table-4")
+
+
+@pytest.mark.parametrize(
+    ("key", "label", "means", "deviations"),
+    [
+        ("curl-100k", "CURL", [767, 582, 538, 299, 403, 769], [56, 146, 233, 48, 24, 43]),
+        ("curl-100k", "PlaNet", [136, 297, 20, 138, 224, 0], [216, 39, 50, 88, 48, 0]),
+        ("curl-100k", "Dreamer", [341, 326, 314, 235, 277, 246], [70, 27, 155, 137, 12, 174]),
+        ("curl-100k", "SAC+AE", [740, 311, 274, 267, 394, 391], [64, 11, 14, 24, 22, 82]),
+        ("curl-100k", "SLACv1", [693, None, None, 319, 361, 512], [141, None, None, 56, 73, 110]),
+        ("curl-100k", "Pixel SAC", [179, 419, 145, 197, 42, 312], [66, 40, 30, 15, 12, 63]),
+        ("curl-100k", "State SAC", [811, 835, 746, 616, 891, 746], [46, 22, 25, 18, 82, 91]),
+        ("curl-500k", "CURL", [926, 841, 929, 518, 902, 959], [45, 45, 44, 28, 43, 27]),
+        ("curl-500k", "Pixel SAC", [179, 419, 145, 197, 42, 312], [166, 40, 30, 15, 12, 63]),
+        ("curl-500k", "State SAC", [923, 848, 923, 795, 948, 974], [21, 15, 24, 30, 54, 33]),
+        ("curl-issue-15", "CURL", [828, 809, 951, 526, 892, 846], [137, 39, 27, 59, 49, 103]),
+        (
+            "drq",
+            "DrQ, 100K environment steps",
+            [901, 777, 620, 367, 634, 912],
+            [99, 62, 143, 42, 160, 38],
+        ),
+        ("drq", "DrQ, 100K agent steps", [941, 870, 951, 609, 759, 965], [96, 9, 57, 68, 93, 6]),
+        (
+            "drq",
+            "DrQ, 500K environment steps",
+            [939, 869, 956, 639, 924, 964],
+            [98, 9, 33, 85, 41, 7],
+        ),
+    ],
+)
+def test_references_of_the_rl_domain(
+    key: str, label: str, means: list[int | None], deviations: list[int | None]
+) -> None:
+    published = load_published(RL / "references.toml", key)
+    assert published.columns == CONTROL
+    assert published.rows[label] == tuple(
+        None if mean is None else Value(mean, deviation)
+        for mean, deviation in zip(means, deviations, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "swingup", "walk"),
+    [
+        ("CURL", [678.02, 446.17, 587.99], [482.83, 385.23]),
+        (
+            "without the contrastive step, same crops",
+            [454.47, 240.54, 463.26],
+            [241.28, 360.96],
+        ),
+    ],
+)
+def test_the_rerun_of_curl_is_the_mean_of_its_seeds(
+    label: str, swingup: list[float], walk: list[float]
+) -> None:
+    published = load_published(RL / "references.toml", "curl-rerun")
+    assert published.columns == ("Swingup", "Walk")
+    for value, seeds in zip(published.rows[label], (swingup, walk), strict=True):
+        assert value == Value(round(statistics.fmean(seeds), 2), round(statistics.stdev(seeds), 2))
+        assert ", ".join(map(str, seeds)) in published.notes[label]
+    assert "n = 3 on Swingup, n = 2 on Walk" in published.statistic
 
 
 def test_references_of_the_vision_domain() -> None:

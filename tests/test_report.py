@@ -394,6 +394,15 @@ def test_html_escapes_and_discloses(measured: report.Measured) -> None:
     assert "A README: Other losses" in words
 
 
+def test_html_shows_further_facts_of_a_run_beside_its_machine() -> None:
+    (record,) = records_of("MMCL", "MUTAG", {0: 87.9})
+    facts = {"renderer": "egl: <software>"}
+    record = dataclasses.replace(record, environment=record.environment | {"facts": facts})
+    text = report_html.html([report.measure(TABLE, "paper", [record], {})])
+    machine = "cores: 2, processor: Some &lt;Processor&gt;, renderer: egl: &lt;software&gt;"
+    assert f"<dt>machine</dt><dd>{machine}</dd>" in text
+
+
 def test_html_marks_whose_number_every_cell_holds(measured: report.Measured) -> None:
     text = report_html.html([measured])
     assert re.search(r'<td class="here"[^>]*><a [^>]*>87.00 ± 1.00</a><small>3 seeds<', text)
@@ -668,3 +677,89 @@ def test_many_seeds_are_named_by_their_ends() -> None:
     table = make_table(seeds={"paper": tuple(range(20)), "short": (0, 1), "smoke": (0,)})
     assert "over seeds 0 to 19;" in report.headline(report.measure(table, "paper", [], {}))
     assert "over seeds 0, 1;" in report.headline(report.measure(table, "short", [], {}))
+
+
+def make_aggregated_table() -> Table:
+    return make_table(aggregates=("interquartile mean",))
+
+
+def over_all_columns(text: str) -> list[list[str]]:
+    """The cells of the small table below its heading in Markdown."""
+    lines = text[text.index("**Over all columns.**") :].split("\n\n")[1].splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_rows_are_summed_up_over_all_columns() -> None:
+    table = make_aggregated_table()
+    records = [
+        *RECORDS,
+        *records_of("MMCL", "DD", {0: 70.0, 1: 71.0, 2: 72.0}),
+        *records_of("GraphCL", "DD", {2: 79.0}),
+    ]
+    measured = report.measure(table, "paper", records, {})
+    # "ours" has no seed in DD, so it is left out.
+    head, _, *lines = over_all_columns(report.markdown(measured))
+    assert head == ["method", "interquartile mean", "95% interval", "values"]
+    graphcl, mmcl = lines
+    # Of 78, 79, 86, 87, 88 and of 70, 71, 72, 87.9, 89, 90.1 one value is cut at each end.
+    assert (graphcl[0], graphcl[1], graphcl[3]) == ("GraphCL", "84.00", "5 of 6")
+    assert (mmcl[0], mmcl[1], mmcl[3]) == ("MMCL", f"{(71 + 72 + 87.9 + 89) / 4:.2f}", "6")
+    low, high = map(float, mmcl[2].strip("\\[]").split(","))
+    assert 70 < low < float(mmcl[1]) < high < 90.1
+    text = shown(measured)
+    assert max(map(len, text.splitlines())) <= 100
+    assert " ".join(mmcl).replace("\\", "") in " ".join(text.split())
+    page = Page(report_html.html([measured]))
+    assert page.open == []
+    assert " ".join(mmcl).replace("\\", "") in " ".join(" ".join(page.words).split())
+    assert "Over all columns" not in report.markdown(report.measure(TABLE, "paper", records, {}))
+    again = report.measure(table, "paper", records, {})
+    assert report.markdown(again) == report.markdown(measured)
+
+
+def test_an_aggregate_of_single_seeds_has_no_interval() -> None:
+    table = make_aggregated_table()
+    records = [*records_of("MMCL", "DD", {0: 70.0}), *records_of("MMCL", "MUTAG", {0: 88.0})]
+    measured = report.measure(table, "paper", records, {})
+    _, _, line = over_all_columns(report.markdown(measured))
+    assert line == ["MMCL", "79.00", "none, a column has one seed", "2 of 6"]
+    assert "none, a column has one seed" in shown(measured)
+    assert "none, a column has one seed" in report_html.html([measured])
+    assert "Over all columns" not in shown(report.measure(table, "paper", [], {}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"aggregates": ("median",)}, "no aggregate 'median'; known are: interquartile mean"),
+        (
+            {"columns": (Column("MUTAG"), Column("DD", {"dataset": "DD"}, metric="knn"))},
+            "an aggregate over columns of different metrics",
+        ),
+    ],
+)
+def test_aggregates_that_make_no_sense_are_refused(changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        dataclasses.replace(make_aggregated_table(), **changes)
+
+
+def test_with_aggregates_every_verdict_says_how_many_seeds_would_do() -> None:
+    needed = "2 seeds would see the published gain with 80% power."
+    vague = {0: 86.0, 1: 89.0, 2: 89.5}
+    table = make_aggregated_table()
+    reproduced = report.measure(table, "paper", RECORDS, {})
+    assert needed in report.markdown(reproduced)
+    assert needed in " ".join(shown(reproduced).split())
+    assert needed in report_html.html([reproduced])
+    # A verdict that says it anyway says it once.
+    records = [*records_of("GraphCL", "MUTAG", GRAPHCL), *records_of("MMCL", "MUTAG", vague)]
+    measured = report.measure(table, "paper", records, {})
+    assert measured.verdicts[0].verdict.kind == "inconclusive"
+    assert report.markdown(measured).count("would see the published gain") == 1
+    # Where nothing ran the printed deviations tell, in the terminal, too.
+    idle = report.measure(table, "paper", [], {})
+    seeds = "13 seeds would see the published gain with 80% power, from the printed deviations"
+    assert seeds in report.markdown(idle)
+    assert seeds in " ".join(shown(idle).split())
+    for records in (RECORDS, []):
+        assert "would see" not in report.markdown(report.measure(TABLE, "paper", records, {}))

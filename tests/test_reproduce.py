@@ -235,9 +235,26 @@ def test_figures_are_drawn_and_shown_in_the_report(
     assert index.count('<img src="toy/partial/figures/figure-3.png"') == 1
 
 
+def test_finished_runs_of_a_tier_are_filmed(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    call(tmp_path, "toy", "toy", "--tier", "short", "--row", "better")
+    before = contents(tmp_path)
+    out, _ = at_once("toy", "toy", "--video", "--tier", "short")
+    folder = "runs/short/toy/toy/table-1/better"
+    films = [f"{folder}/{column}/seed-0/episode.gif" for column in ("left", "right")]
+    assert out.split() == films
+    assert set(contents(tmp_path)) == {*before, *films}  # nothing was run
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (("toy", "lcml", "--video"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
+        (("toy", "toy", "--video"), "toy/toy: there is no finished run of the paper tier to film"),
+        (("graph", "mmcl", "--video"), "graph films nothing"),  # it draws nothing either
+        (("text", "lmcl", "--video"), "text films nothing"),
+        (("--cell", "toy/toy/table-1/plain/left/seed-0", "--video"), "say what to run"),
         (("toy", "lcml", "--figures"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
         (("toy", "toy", "--figures"), "toy/toy: there is no figure to draw"),
         (("graph", "mmcl", "--figures"), "graph draws no figures"),
@@ -245,7 +262,7 @@ def test_figures_are_drawn_and_shown_in_the_report(
         (("export",), "say what to run"),
     ],
 )
-def test_what_cannot_be_drawn_or_exported_is_one_clear_line(
+def test_what_cannot_be_drawn_filmed_or_exported_is_one_clear_line(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]], arguments: tuple[str, ...], text: str
 ) -> None:
     out, err = at_once(*arguments, code=2)
@@ -284,6 +301,28 @@ def test_export_of_a_finished_run(
         _, err = at_once("export", *arguments, code=2)
         assert err.startswith("error: ")
         assert text in err
+
+
+def test_a_table_is_left_out_of_a_tier_without_seeds(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    out, _ = at_once("toy", "costly", "--plan")
+    assert "toy/costly/table-1: " in out
+    assert "toy/costly/table-2: " in out
+    why = "error: toy/costly/table-2 is not part of the short tier; it has: paper, smoke\n"
+    for seeds in ((), ("--seeds", "0")):
+        out, _ = at_once("toy", "costly", "--plan", "--tier", "short", *seeds)
+        assert "toy/costly/table-1: " in out
+        assert "table-2" not in out
+        arguments = ("toy", "costly", "--table", "2", "--tier", "short", *seeds)
+        assert at_once(*arguments, code=2) == ("", why)
+    assert at_once("--cell", "short/toy/costly/table-2/plain/left/seed-0", code=2) == ("", why)
+    call(tmp_path, "toy", "costly", "--tier", "short", "--row", "plain", "--column", "left")
+    out, _ = at_once("report")
+    assert "1 tables written to results" in out
+    written = {name for name in contents(tmp_path) if name.startswith("results/")}
+    assert "results/short/toy/costly/table-1.md" in written
+    assert not any("table-2" in name for name in written)
 
 
 @pytest.mark.parametrize("tier", ["paper", "smoke", "short"])

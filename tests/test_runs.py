@@ -308,6 +308,18 @@ def test_that_data_may_be_missing_is_recorded(tmp_path: Path, allowed: bool) -> 
     assert ("allow_missing" in record.environment) is allowed
 
 
+def test_further_facts_are_recorded_and_stay(tmp_path: Path) -> None:
+    with Run(tmp_path / "run", Config(1)) as run:
+        run.record(renderer="egl: a", first="1")
+        run.record(renderer="egl: b")
+        run.record_data(toys="ab")
+        run.finish({})
+    record = runs.read_record(tmp_path / "run", "")
+    assert record is not None
+    assert record.environment["facts"] == {"renderer": "egl: b", "first": "1"}
+    assert record.environment["data"] == {"toys": "ab"}
+
+
 def test_versions_of_what_the_domains_use_are_recorded() -> None:
     versions = runs.environment(workers=1)["versions"]
     for package in ("torch", "torchvision", "safetensors", "scikit-learn"):

@@ -2,10 +2,23 @@
 
 import math
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from shared.statistics import KINDS, Summary, Verdict, judge, paired_gain, seeds_for, summarise
+from shared.statistics import (
+    KINDS,
+    RESAMPLES,
+    Summary,
+    Verdict,
+    interquartile_mean,
+    judge,
+    paired_gain,
+    seeds_for,
+    seeds_sentence,
+    stratified_bootstrap,
+    summarise,
+)
 from shared.tables import Claim, Value
 
 CLAIM = Claim("ours beats theirs", "ours", "theirs", ("MUTAG",), tolerance=0.5)
@@ -177,3 +190,86 @@ def test_kinds_are_the_five_of_the_report() -> None:
         "inconclusive",
         "not run",
     }
+
+
+def test_interquartile_mean_of_known_values() -> None:
+    assert interquartile_mean([8, 1, 2, 3, 4, 5, 6, -700]) == 3.5  # 2, 3, 4, 5
+    assert interquartile_mean([900, 1, 2, 3, 4]) == 3.0  # a quarter of five is one value
+    assert interquartile_mean([1, 2, 6]) == 3.0  # of three none
+    assert interquartile_mean([7.5]) == 7.5
+    values = np.random.default_rng(3).normal(size=(4, 37))
+    expected = [stats.trim_mean(line, 0.25) for line in values]
+    assert interquartile_mean(values).tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf, 1.0, 2.0, 3.0]])
+def test_interquartile_mean_refuses(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="at least one value, and finite ones only"):
+        interquartile_mean(values)
+
+
+def test_bootstrap_resamples_the_seeds_of_each_column() -> None:
+    columns = [[1.0, 2.0, 4.0], [100.0, 130.0], [7.0, 7.0, 7.0, 9.0]]
+    generator = np.random.default_rng(0)
+    chosen = [generator.integers(len(each), size=(RESAMPLES, len(each))) for each in columns]
+    means = []
+    for resample in range(RESAMPLES):
+        values = []
+        for column, indices in zip(columns, chosen, strict=True):
+            values += [column[index] for index in indices[resample]]
+        means.append(stats.trim_mean(values, 0.25))
+    expected = np.percentile(means, [2.5, 97.5])
+    assert stratified_bootstrap(columns, interquartile_mean) == pytest.approx(tuple(expected))
+
+
+def test_bootstrap_does_not_mix_columns() -> None:
+    """However far apart columns lie, an interval is as wide as their seeds are."""
+    columns = [[0.0, 0.2, 0.1], [500.0, 500.1], [1000.0, 1000.2, 1000.1, 1000.3]]
+    interval = stratified_bootstrap(columns, lambda values: values.mean(axis=-1))
+    assert interval is not None
+    low, high = interval
+    assert 0 < high - low < 0.3
+    assert low < np.mean([value for column in columns for value in column]) < high
+
+
+def test_bootstrap_needs_two_seeds_in_every_column() -> None:
+    assert stratified_bootstrap([[1.0], [2.0]], interquartile_mean) is None
+    assert stratified_bootstrap([[1.0, 3.0], [2.0]], interquartile_mean) is None
+    for columns in ([], [[1.0, 2.0], []]):
+        with pytest.raises(ValueError, match="at least one value in every column"):
+            stratified_bootstrap(columns, interquartile_mean)
+
+
+def test_bootstrap_covers_about_as_often_as_it_says() -> None:
+    """Three columns of 20 seeds, symmetric about 0, 10 and 20: their interquartile mean is 10."""
+    generator, covered, trials = np.random.default_rng(1), 0, 300
+    for _ in range(trials):
+        columns = generator.normal([[0.0], [10.0], [20.0]], [[1.0], [2.0], [1.0]], size=(3, 20))
+        interval = stratified_bootstrap(columns.tolist(), interquartile_mean)
+        assert interval is not None
+        covered += interval[0] <= 10 <= interval[1]
+    assert 0.89 <= covered / trials <= 0.98
+
+
+def test_seeds_that_would_see_the_published_gain() -> None:
+    two, nought = Value(82.0), Value(80.0)
+    better = shifted(-1.0, 1.0, 3.0)  # deviation 2: effect 1
+    sentence = "10 seeds would see the published gain with 80% power."
+    assert seeds_sentence(better, THEIRS, two, nought) == sentence
+    assert seeds_sentence(shifted(9.0, 11.0, 13.0), THEIRS, two, nought) == sentence
+    # The measured deviation comes before the printed ones.
+    assert seeds_sentence(better, THEIRS, Value(82.0, 9.0), Value(80.0, 9.0)) == sentence
+    assert seeds_sentence(better, THEIRS, two, Value(82.0)) == ""
+    assert seeds_sentence(better, THEIRS, two, None) == ""
+
+
+def test_seeds_from_the_printed_deviations() -> None:
+    printed = (Value(82.0, 1.2), Value(80.0, 1.6))  # of the difference: 2, so effect 1
+    expected = (
+        "10 seeds would see the published gain with 80% power, from the printed deviations of "
+        "independent runs."
+    )
+    for better, than in (({}, {}), ({0: 88.0}, THEIRS), ({7: 88.0, 8: 89.0}, THEIRS)):
+        assert seeds_sentence(better, than, *printed) == expected
+    assert seeds_sentence({}, {}, Value(82.0, 1.2), Value(80.0)) == ""
+    assert seeds_sentence({}, {}, Value(80.0, 1.2), Value(80.0, 1.2)) == ""

@@ -9,7 +9,6 @@ from toy.train import Config
 from shared.errors import UserError
 from shared.report import read_records
 from shared.tables import (
-    TIERS,
     Claim,
     Column,
     Published,
@@ -37,7 +36,8 @@ def test_every_table_of_every_domain_builds(domain: str) -> None:
     for paper, some in tables.items():
         for table in some:
             assert (table.domain, table.paper) == (domain, paper)
-            for tier in TIERS:
+            assert table.tiers
+            for tier in table.tiers:
                 cells = table.cells(tier)
                 assert len({(cell.address, cell.column) for cell in cells}) == len(cells) > 0
                 assert len(canonical_json([cell.config for cell in cells])) > 0
@@ -107,6 +107,21 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
 def test_a_mistake_in_a_declaration_is_an_error(change: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         dataclasses.replace(TABLE, **change)
+
+
+def test_a_table_without_seeds_in_a_tier_has_no_part_in_it() -> None:
+    assert TABLE.tiers == ("paper", "short", "smoke")
+    rows = (PLAIN, BETTER, Row("base", seeds=(2,)))
+    for seeds in ({"short": (1, 2), "smoke": (2,)}, {"paper": (), "short": (2,), "smoke": (0, 2)}):
+        table = dataclasses.replace(TABLE, rows=rows, seeds=seeds)
+        assert table.tiers == ("short", "smoke")
+        assert table.cells("paper") == table.cells("paper", seeds=(0, 1)) == ()
+        assert [cell.seed for cell in table.cells("short", row="base")] == [2, 2]
+        assert {cell.seed for cell in table.cells("short")} == set(seeds["short"])
+    with pytest.raises(ValueError, match=r"base: seeds \[2\] are of no tier"):
+        dataclasses.replace(TABLE, rows=rows, seeds={"short": (1, 2), "smoke": (0,)})
+    with pytest.raises(ValueError, match="no tier has seeds"):
+        dataclasses.replace(TABLE, seeds={"paper": ()})
 
 
 def test_what_a_row_changes_in_one_column_is_applied_last() -> None:

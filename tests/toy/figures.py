@@ -1,5 +1,7 @@
 from pathlib import Path
 
+from shared.tables import Tier
+
 
 def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
     """Pictures that only name what they would show."""
@@ -10,4 +12,13 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     files = [folder / "figure-3.png", folder / "overview.png"]
     for file in files:
         file.write_text(f"of {runs}, with {data_root}")
+    return files
+
+
+def film(paper: str, tier: Tier, runs: Path) -> list[Path]:
+    """One film beside every finished run of the tier."""
+    folder = (runs if tier == "paper" else runs / tier) / "toy" / paper
+    files = [done.with_name("episode.gif") for done in sorted(folder.rglob("result.json"))]
+    for file in files:
+        file.write_text("flickers")
     return files

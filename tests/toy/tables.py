@@ -61,6 +61,12 @@ SHARED = dataclasses.replace(
         Column("right", {"offset": 1.0}),
     ),
 )
+# Beside a table of all tiers one that the short tier has no part of.
+COSTLY = dataclasses.replace(
+    table("costly", (PLAIN, BETTER), (CLAIM,)),
+    name="table-2",
+    seeds={"paper": (0, 1), "smoke": (0,)},
+)
 TABLES = {
     "toy": (table("toy", (PLAIN, BETTER), (CLAIM,)),),
     "broken": (
@@ -85,4 +91,5 @@ TABLES = {
         FIGURE,
     ),
     "shared": (SHARED,),
+    "costly": (table("costly", (PLAIN, BETTER)), COSTLY),
 }

@@ -1,0 +1,411 @@
+"""CURL: soft actor-critic from pixels whose encoder is trained by a contrastive loss, too.
+
+Shapes: B transitions of a batch, 3K channels of an observation, S pixels of a frame, C of a crop,
+F numbers that the convolutions give, H width of the latent, A dimensions of an action.
+
+There are three encoders: the online one, trained by the critics and by the contrastive loss; the
+momentum encoder, which follows it and gives the critics' targets and the keys; and the actor's,
+which has the online encoder's convolutions, detached, and a head of its own.
+
+All of :meth:`Agent.update` can be captured in a CUDA graph once it has run a few times, one graph
+for the steps that train the actor and one for the others, with ``step`` no multiple of
+``CHECK_EVERY``. ``max_margin`` and the nuclear norm are the exceptions: what they solve waits for
+the device. Gradients are None before each backward pass and stay in place after it.
+"""
+
+import copy
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from rl.config import Config
+from rl.encoder import Bilinear, Encoder, Head, follow, initialise, lifted
+from rl.replay import Batch
+from shared import Criterion, alignment, band_statistics, cosine, query_key
+from shared.objective import Similarity
+
+CHECK_EVERY = 100  # steps between two looks for NaN on an accelerator
+LOG_STD = (-10.0, 2.0)  # limits of the policy's logarithmic standard deviation
+
+
+def make_encoder(config: Config) -> Encoder:
+    """The encoder of a configuration, with new weights: (B, 3K, C, C) uint8 -> (B, H)."""
+    return Encoder(
+        channels=3 * config.stack,
+        size=config.crop,
+        filters=config.filters,
+        layers=config.convolutions,
+        latent=config.latent,
+    )
+
+
+def make_criterion(config: Config) -> Criterion:
+    """The configuration's criterion for latents; a projection sees the queries as they are.
+
+    Raises:
+        ValueError: an objective that is not defined for the configuration's similarity.
+    """
+    if config.similarity not in ("bilinear", "cosine"):
+        raise ValueError(f"similarity is 'bilinear' or 'cosine'; got {config.similarity!r}")
+    if config.objective.loss.function is alignment:
+        raise ValueError(
+            "alignment has no negatives and CURL no predictor against a collapse; take a loss "
+            "with negatives"
+        )
+    bilinear = config.similarity == "bilinear"
+    similarity: Similarity = Bilinear(config.latent) if bilinear else cosine
+    return Criterion(config.objective, config.latent, similarity, check_every=CHECK_EVERY)
+
+
+class Contrast(nn.Module):
+    """An encoder, its moving average, the criterion between the two, and the steps it takes.
+
+    Args:
+        config: names sizes, objective and learning rate.
+        device: where it lives for good: the optimisers are made for the parameters there. Weights
+            are drawn on the CPU, so that they are the same on every device.
+
+    Attributes:
+        encoder: of the queries, trained.
+        momentum_encoder: of the keys, without gradient; see :meth:`follow`.
+        criterion: with what of it is trained (W, L).
+        optimisers: those of a contrastive step by name, in their order: the encoder's, and that of
+            encoder and criterion; with ``double_step=False`` the latter alone.
+
+    Raises:
+        ValueError: see :func:`make_criterion` and :class:`rl.encoder.Encoder`.
+    """
+
+    def __init__(self, config: Config, device: torch.device | str = "cpu") -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = make_encoder(config)
+        self.momentum_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
+        self.criterion = make_criterion(config)
+        self.to(device)
+        encoder = list(self.encoder.parameters())
+        self.optimisers: dict[str, torch.optim.Adam] = {}
+        if config.double_step:
+            self.optimisers["encoder_optimiser"] = adam(encoder, config.learning_rate)
+        self.optimisers["contrast_optimiser"] = adam(
+            [*encoder, *self.criterion.parameters()], config.learning_rate
+        )
+
+    def loss(self, anchor: Tensor, positive: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The contrastive loss (a scalar) and its parts by name, detached.
+
+        Besides the criterion's parts: share of the negative pairs inside the band of distance
+        polarization (of the objective's limits where it has that penalty, else of the default
+        ones), their mean cosine, lowest and highest score, and mean score of the positives.
+
+        Args:
+            anchor: (B, 3K, C, C) uint8, crops that give the queries.
+            positive: (B, 3K, C, C) uint8, crops of the same observations that give the keys.
+            step: named in errors.
+
+        Raises:
+            FloatingPointError: NaN or infinite latents or loss.
+        """
+        with autocast(self.config, anchor):
+            query = self.encoder(anchor)
+        with torch.no_grad(), autocast(self.config, positive):
+            key = self.momentum_encoder(positive)
+        pairs = query_key(query, key)
+        loss, parts = self.criterion(pairs, step=step)
+        with torch.no_grad():
+            scores = self.criterion.similarity(query, key)
+            lowest, highest = scores.aminmax()
+            parts = {
+                **band_statistics(pairs, cosine(query, key)),
+                "score_low": lowest,
+                "score_high": highest,
+                "score_positive": scores.diagonal().mean(),
+                **parts,
+            }
+        return loss, parts
+
+    def update(self, anchor: Tensor, positive: Tensor, step: int) -> dict[str, Tensor]:
+        """One backward pass and the optimisers' steps on it; the parts of :meth:`loss`.
+
+        Args:
+            anchor: see :meth:`loss`.
+            positive: see :meth:`loss`.
+            step: see :meth:`loss`.
+        """
+        loss, parts = self.loss(anchor, positive, step)
+        descend(loss, *self.optimisers.values())
+        return {"contrastive_loss": loss.detach(), **parts}
+
+    def follow(self) -> None:
+        """Move the momentum encoder towards the encoder."""
+        follow(self.momentum_encoder, self.encoder, self.config.encoder_momentum)
+
+
+class Actor(nn.Module):
+    """The policy: (B, F) of the convolutions -> mean and log-std of a Gaussian, (B, A) each.
+
+    Args:
+        convolved: F.
+        latent: H.
+        hidden: width of the two hidden layers.
+        action_dimensions: A.
+    """
+
+    def __init__(self, convolved: int, latent: int, hidden: int, action_dimensions: int) -> None:
+        super().__init__()
+        self.head = Head(convolved, latent)
+        self.policy = perceptron(latent, hidden, 2 * action_dimensions)
+
+    def forward(self, convolved: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and log-std before the squashing by tanh."""
+        mean, raw = lifted(self.policy(self.head(convolved))).chunk(2, dim=-1)
+        low, high = LOG_STD
+        return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
+
+
+class Critics(nn.Module):
+    """Two values of an action, (B, H) and (B, A) -> (B, 2).
+
+    Args:
+        latent: H.
+        action_dimensions: A.
+        hidden: width of the two hidden layers.
+    """
+
+    def __init__(self, latent: int, action_dimensions: int, hidden: int) -> None:
+        super().__init__()
+        self.first = perceptron(latent + action_dimensions, hidden, 1)
+        self.second = perceptron(latent + action_dimensions, hidden, 1)
+
+    def forward(self, latent: Tensor, action: Tensor) -> Tensor:
+        """Both values of each action."""
+        both = torch.cat([latent, action], dim=1)
+        return lifted(torch.cat([self.first(both), self.second(both)], dim=1))
+
+
+class Agent(nn.Module):
+    """Soft actor-critic on the latents of :class:`Contrast`.
+
+    Args:
+        config: names sizes, rates and the objective.
+        action_dimensions: A.
+        device: where it lives for good; see :class:`Contrast`.
+
+    Attributes:
+        contrast: encoder and momentum encoder, which the critics use, too.
+        actor: the policy on the convolutions' output.
+        critics: two Q networks.
+        target_critics: their moving average, without gradient.
+        log_temperature: logarithm of alpha, a scalar.
+        optimisers: by name, for checkpoints; the contrast's are among them where it takes steps.
+
+    Raises:
+        ValueError: see :class:`Contrast`.
+
+    Source: Laskin et al. 2020 (CURL) and the order of their program; Haarnoja et al. 2018.
+    """
+
+    def __init__(
+        self, config: Config, action_dimensions: int, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.target_entropy = -float(action_dimensions)
+        self.contrast = Contrast(config, device)
+        encoder, latent, hidden = self.contrast.encoder, config.latent, config.hidden
+        self.actor = Actor(encoder.convolutions.outputs, latent, hidden, action_dimensions)
+        self.critics = Critics(latent, action_dimensions, hidden)
+        self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(config.initial_temperature)))
+        self.to(device)
+        rate = config.learning_rate
+        self.optimisers = {
+            "critic_optimiser": adam([*encoder.parameters(), *self.critics.parameters()], rate),
+            "actor_optimiser": adam(self.actor.parameters(), rate),
+            "temperature_optimiser": adam(
+                [self.log_temperature], config.temperature_learning_rate, first_beta=0.5
+            ),
+        }
+        if config.contrastive:
+            self.optimisers |= self.contrast.optimisers
+
+    @torch.no_grad()
+    def act(self, observation: Tensor, *, sample: bool) -> Tensor:
+        """Actions in [-1, 1], (B, A) float32, from the observations' centre crops.
+
+        Args:
+            observation: (B, 3K, S, S) uint8.
+            sample: draw from the policy; False takes the mean of its Gaussian.
+        """
+        size = self.config.crop
+        start = (observation.shape[-1] - size) // 2
+        window = slice(start, start + size)
+        crop = observation[:, :, window, window]
+        with autocast(self.config, crop):
+            mean, log_std = self.actor(self.contrast.encoder.convolutions(crop))
+        if sample:
+            mean = mean + torch.randn_like(mean) * log_std.exp()
+        action: Tensor = mean.tanh()
+        return action
+
+    def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
+        """One update of everything, and its parts: scalars by name, detached.
+
+        Actor, temperature and targets move every ``update_every`` steps, and their parts
+        (``actor_loss``, ``entropy``, ``temperature``) are there at those steps only.
+
+        Args:
+            batch: B transitions; the crop of the observation is the anchor, too.
+            step: the number of the update.
+
+        Raises:
+            FloatingPointError: NaN or infinite latents, losses or parameters, on the CPU; on an
+                accelerator :meth:`check_finite` looks.
+        """
+        on_cpu = batch.observation.device.type == "cpu"
+        parts = self.update_critics(batch)
+        if on_cpu and not torch.isfinite(parts["critic_loss"]):
+            raise FloatingPointError(
+                f"the critics' loss is not finite at step {step}; lower the learning rate or "
+                f"check the rewards"
+            )
+        if step % self.config.update_every == 0:
+            parts |= self.update_actor(batch.observation)
+            follow(self.target_critics, self.critics, self.config.critic_momentum)
+            self.contrast.follow()
+        if self.config.contrastive:
+            parts |= self.contrast.update(batch.observation, batch.positive, step)
+        if on_cpu:
+            self.check_finite(step)
+        return parts
+
+    def update_critics(self, batch: Batch) -> dict[str, Tensor]:
+        """Move encoder and critics towards the targets; ``critic_loss`` and ``q_mean``."""
+        encoder, momentum = self.contrast.encoder, self.contrast.momentum_encoder
+        with torch.no_grad():
+            with autocast(self.config, batch.next_observation):
+                gaussian = self.actor(encoder.convolutions(batch.next_observation))
+            next_action, log_probability = squashed_sample(*gaussian)
+            with autocast(self.config, batch.next_observation):
+                following = self.target_critics(momentum(batch.next_observation), next_action)
+            value = following.amin(1) - self.log_temperature.exp() * log_probability
+            # The tasks end by their time limit alone, so that every state has a successor.
+            target = batch.reward + self.config.discount * value
+        with autocast(self.config, batch.observation):
+            values = self.critics(encoder(batch.observation), batch.action)
+        loss = (values - target[:, None]).square().mean(0).sum()
+        descend(loss, self.optimisers["critic_optimiser"])
+        return {"critic_loss": loss.detach(), "q_mean": values.detach().mean()}
+
+    def update_actor(self, observation: Tensor) -> dict[str, Tensor]:
+        """Move the actor, then the temperature; ``actor_loss``, ``entropy`` and ``temperature``.
+
+        The entropy is that of the squashed policy, as drawn; the temperature that before its step.
+
+        Args:
+            observation: (B, 3K, C, C) uint8.
+        """
+        encoder = self.contrast.encoder
+        with torch.no_grad(), autocast(self.config, observation):
+            convolved = encoder.convolutions(observation)
+            latent = encoder.head(convolved)
+        with autocast(self.config, observation):
+            gaussian = self.actor(convolved)
+        action, log_probability = squashed_sample(*gaussian)
+        with autocast(self.config, observation):
+            values = self.critics(latent, action)
+        temperature = self.log_temperature.exp()
+        loss = (temperature.detach() * log_probability - values.amin(1)).mean()
+        descend(loss, self.optimisers["actor_optimiser"])
+        entropy = -log_probability.detach().mean()
+        descend(
+            temperature * (entropy - self.target_entropy), self.optimisers["temperature_optimiser"]
+        )
+        return {
+            "actor_loss": loss.detach(),
+            "entropy": entropy,
+            "temperature": temperature.detach(),
+        }
+
+    def check_finite(self, step: int) -> None:
+        """Look at all parameters, which waits for the device once.
+
+        Args:
+            step: named in the error.
+
+        Raises:
+            FloatingPointError: one that is NaN or infinite, by its name.
+        """
+        names, parameters = zip(*self.named_parameters(), strict=True)
+        with torch.no_grad():
+            finite = torch.isfinite(torch.stack(torch._foreach_norm(parameters))).tolist()
+        if not all(finite):
+            raise FloatingPointError(
+                f"{names[finite.index(False)]} is NaN or infinite at step {step}; lower the "
+                f"learning rate"
+            )
+
+
+def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
+    """A draw from a Gaussian squashed by tanh, (B, A), and the logarithm of its density, (B,).
+
+    Args:
+        mean: (B, A).
+        log_std: (B, A).
+
+    Source: Haarnoja et al. 2018, Appendix C; 1e-6 inside the logarithm as in CURL's program.
+    """
+    noise = torch.randn_like(mean)
+    action = (mean + noise * log_std.exp()).tanh()
+    gaussian = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+    squashing = (1 - action.square() + 1e-6).log()
+    return action, (gaussian - squashing).sum(1)
+
+
+def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers with ReLU, (B, inputs) -> (B, outputs), with orthogonal weights."""
+    layers = nn.Sequential(
+        nn.Linear(inputs, hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(inplace=True),
+        nn.Linear(hidden, outputs),
+    )
+    return layers.apply(initialise)
+
+
+def autocast(config: Config, images: Tensor) -> torch.autocast:
+    """The configuration's precision on the device of the images.
+
+    Each pass of a network has a context of its own: within one, weights that were first cast
+    without gradient would stay so.
+    """
+    half = config.precision == "bfloat16"
+    return torch.autocast(images.device.type, torch.bfloat16, enabled=half)
+
+
+def adam(
+    parameters: Iterable[Tensor], learning_rate: float, first_beta: float = 0.9
+) -> torch.optim.Adam:
+    """Adam for parameters that lie where they stay; on an accelerator it can be captured."""
+    parameters = list(parameters)
+    return torch.optim.Adam(
+        parameters,
+        learning_rate,
+        betas=(first_beta, 0.999),
+        fused=True,
+        capturable=parameters[0].device.type == "cuda",
+    )
+
+
+def descend(loss: Tensor, *optimisers: torch.optim.Optimizer) -> None:
+    """One backward pass to the optimisers' parameters and no others, and a step of each in turn."""
+    groups = [group for optimiser in optimisers for group in optimiser.param_groups]
+    owned = dict.fromkeys(parameter for group in groups for parameter in group["params"])
+    for optimiser in optimisers:
+        optimiser.zero_grad(set_to_none=True)
+    loss.backward(inputs=list(owned))
+    for optimiser in optimisers:
+        optimiser.step()

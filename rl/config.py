@@ -1,0 +1,103 @@
+"""The configuration of an rl run; each default cites its source.
+
+[CURL]: Laskin et al. 2020, Table 3, whose setting both papers follow; [program]: MishaLaskin/curl.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from shared import Objective, info_nce, term
+
+# Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
+CURL = Objective(term(info_nce, temperature=1.0))
+
+# DM Control's names, domain and task, in the order of the papers' tables.
+TASKS = (
+    "finger_spin",
+    "cartpole_swingup",
+    "reacher_easy",
+    "cheetah_run",
+    "walker_walk",
+    "ball_in_cup_catch",
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    """One agent, or one contrastive encoder and its probe. The defaults are [CURL]."""
+
+    task: str = "cartpole_swingup"  # of TASKS; any DM Control task with a camera works
+    action_repeat: int = 8  # [CURL], for each task; the reward is summed over them
+    episode_steps: int = 1000  # environment steps of an episode; DM Control's time limit
+    frame_size: int = 100  # pixels, rendered; [CURL]
+    crop: int = 84  # pixels, seen by the encoder; [CURL]
+    stack: int = 3  # frames of an observation; [CURL]
+    # Of the rendering: DM Control's own, or without multisampling and with coarser shadows, which
+    # is two to three times faster without a GPU and changes pixels by less than 1 / 255 on average.
+    quality: Literal["full", "fast"] = "full"
+
+    filters: int = 32  # of each convolution; [CURL]
+    convolutions: int = 4  # layers; [CURL]
+    latent: int = 50  # width of the embedding; [CURL]
+    hidden: int = 1024  # width of actor and critic; [CURL]
+
+    # False: the same agent on the same crops without the contrastive step.
+    contrastive: bool = True
+    objective: Objective = CURL
+    similarity: Literal["bilinear", "cosine"] = "bilinear"  # [CURL]
+    # The program steps the encoder twice on each contrastive gradient, with two Adam states; the
+    # paper's pseudo-code once.
+    double_step: bool = True
+
+    batch_size: int = 512  # [CURL]; the program's published command: 128
+    environment_steps: int = 100_000  # frames of the physics, not decisions of the agent
+    initial_steps: int = 1000  # decisions at random before the first update; [CURL]
+    learning_rate: float = 1e-3  # of encoder, actor and critic; [CURL], cheetah 2e-4
+    discount: float = 0.99  # for each decision; [CURL]
+    initial_temperature: float = 0.1  # alpha of soft actor-critic; [CURL]
+    temperature_learning_rate: float = 1e-4  # [CURL]
+    critic_momentum: float = 0.01  # share of the online critic in its target; [CURL]
+    encoder_momentum: float = 0.05  # likewise of the encoder, the key encoder; [CURL]
+    update_every: int = 2  # updates between two of actor, temperature and targets; [CURL]
+    # Of encoders, actor and critic under autocast; ours, the program has float32.
+    precision: Literal["bfloat16", "float32"] = "float32"
+
+    evaluate_every: int = 10_000  # environment steps; ours: the program's grid misses 100K
+    evaluation_episodes: int = 10  # [CURL]
+    # False: actions stay uniformly random and nothing is trained. Of a probe: the encoder stays as
+    # initialised.
+    train: bool = True
+
+    protocol: str = "dmc-return-v1"  # see rl.evaluate.PROTOCOLS
+    # Of the probe alone, all ours. Episodes under a random policy are many and short: what stays
+    # the same within one, such as reacher's target, is seen in as many values as there are.
+    probe_episodes: int = 100
+    probe_test_episodes: int = 25
+    probe_steps: int = 20  # decisions in each
+    probe_updates: int = 500
+    probe_input: Literal["embedding", "pixels"] = "embedding"  # what the regression reads
+
+    seed: int = 0  # initialisation, batches, actions, episodes
+
+    def reduced(self) -> "Config":
+        """The same run of a small network on few small frames, for the smoke tier."""
+        return dataclasses.replace(
+            self,
+            episode_steps=160,
+            frame_size=40,
+            crop=32,
+            quality="fast",
+            filters=8,
+            latent=16,
+            hidden=32,
+            batch_size=16,
+            environment_steps=320,
+            initial_steps=16,
+            evaluate_every=160,
+            evaluation_episodes=2,
+            probe_episodes=10,
+            probe_test_episodes=5,
+            probe_steps=10,
+            probe_updates=20,
+        )

@@ -1,0 +1,230 @@
+"""Frames and physics states of a random policy, rendered once and kept.
+
+Shapes: n frames, S pixels of a frame, d numbers of a state.
+
+They lie below the data root, in a folder for everything that decides them:
+
+    prepared/rl/<task>-<S>-<quality>-<hash>/
+        frames.bin      n frames in order, (3, S, S) bytes each
+        states.bin      (n, d) float64
+        meta.json       what was rendered, the names of the state, and a checksum of the others
+"""
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from rl.config import TASKS
+from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
+from shared.data import sha256_of_files
+from shared.errors import UserError
+from shared.runs import write_atomically
+
+# Part of the key of what is kept; to be raised when the same arguments give other frames.
+FORMAT = 1
+
+DATASETS = TASKS
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Frames of whole episodes in order, with the states that they show.
+
+    frames: (n, 3, S, S) uint8, memory-mapped. first: (n,) int64, the first frame of the episode.
+    episode: (n,) int64, from 0 on. state: (n, d) float64. names: d names of what a state holds.
+    """
+
+    frames: Tensor
+    first: Tensor
+    episode: Tensor
+    state: Tensor
+    names: tuple[str, ...]
+
+
+def random_frames(
+    task: str,
+    action_repeat: int,
+    *,
+    episodes: int,
+    steps: int,
+    frame_size: int,
+    quality: str,
+    seed: int,
+    data_root: Path,
+    progress: Progress | None = None,
+) -> Frames:
+    """Frames under uniformly random actions, rendered when first asked for.
+
+    Start and actions of an episode are a function of the seed and its number. Rendering takes place
+    once, however many processes ask for it, and what was interrupted is done again.
+
+    Args:
+        task: of DM Control.
+        action_repeat: environment steps from frame to frame.
+        episodes: how many.
+        steps: frames of each, the first one included.
+        frame_size: S, pixels.
+        quality: see :class:`rl.environment.DeepMindControl`.
+        seed: of all that is random.
+        data_root: ``prepared`` is made in it.
+        progress: told, while it renders, the frames done, their number, and what is done.
+
+    Raises:
+        UserError: an unknown task, no renderer, a data root that cannot be written, or kept frames
+            that are damaged.
+        ValueError: no frames are asked for, or more of an episode than it has.
+    """
+    if min(episodes, steps) < 1:
+        raise ValueError(f"{episodes} episodes of {steps} frames are none")
+    key = {
+        "task": task,
+        "fingerprint": task_fingerprint(task),
+        "renderer": renderer_in_use(),
+        "action_repeat": action_repeat,
+        "episodes": episodes,
+        "steps": steps,
+        "frame_size": frame_size,
+        "quality": quality,
+        "seed": seed,
+        "format": FORMAT,
+    }
+    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
+    name = f"{task}-{frame_size}-{quality}-{short}"
+    folder = data_root / "prepared" / "rl" / name
+    if not _is_built(folder):
+        with contextlib.ExitStack() as locked:
+            with _writing(folder):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                locked.enter_context(FileLock(folder.parent / f".{name}.lock"))
+            if not _is_built(folder):  # another process may have done it meanwhile
+                _build(folder, key, progress)
+    return _opened(folder)
+
+
+def frames_fingerprint(frames: Frames) -> str:
+    """SHA-256 over everything that the frames consist of."""
+    digest = hashlib.sha256(json.dumps([frames.names, list(frames.frames.shape)]).encode())
+    for tensor in (frames.frames, frames.first, frames.episode, frames.state):
+        digest.update(tensor.contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def fetch(name: str, data_root: Path) -> None:
+    """See that a task loads and renders; there is nothing to download.
+
+    Args:
+        name: of ``DATASETS``, or another task of DM Control.
+        data_root: not used: frames are rendered when a run needs them.
+
+    Raises:
+        UserError: the task is unknown, or there is no renderer.
+    """
+    with contextlib.closing(DeepMindControl(name, action_repeat=1, quality="fast")) as environment:
+        environment.reset(seed=0)
+
+
+def _is_built(folder: Path) -> bool:
+    return (folder / "meta.json").is_file()
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Says of an error of the file system what it hindered and what helps."""
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
+        raise UserError(f"{folder}: {text} be written: --data-root or SUITE_DATA") from None
+
+
+def _build(folder: Path, key: dict[str, Any], progress: Progress | None) -> None:
+    """Build ``folder`` under another name beside it, and move it there when it is complete."""
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+    try:
+        with _writing(folder):
+            part.mkdir()
+            names = _render(part, key, progress)
+            sha256 = sha256_of_files([part / "frames.bin", part / "states.bin"])
+            meta = key | {"names": names, "sha256": sha256}
+            write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
+            shutil.rmtree(folder, ignore_errors=True)  # one that lacks its meta.json
+            part.rename(folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _render(folder: Path, key: dict[str, Any], progress: Progress | None) -> tuple[str, ...]:
+    """Write frames and states; the names of the latter are returned."""
+    episodes, steps = key["episodes"], key["steps"]
+    settings = {name: key[name] for name in ("action_repeat", "frame_size", "quality")}
+    with (
+        contextlib.closing(DeepMindControl(key["task"], **settings)) as environment,
+        (folder / "frames.bin").open("wb") as frames,
+        (folder / "states.bin").open("wb") as states,
+    ):
+        for episode in range(episodes):
+            for frame, state in _episode(environment, key["seed"], episode, steps):
+                frames.write(frame.tobytes())
+                states.write(state.astype("<f8").tobytes())
+            if progress is not None:
+                progress((episode + 1) * steps, episodes * steps, f"rendering {key['task']}")
+        return environment.state_names
+
+
+def _episode(
+    environment: DeepMindControl, seed: int, episode: int, steps: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Frame and state after the reset and after each of ``steps - 1`` random actions."""
+    generator = np.random.default_rng([seed, episode])
+    shape = environment.action_space.shape
+    environment.reset(seed=int(generator.integers(2**31)))
+    yield environment.frame, environment.state
+    for step in range(1, steps):
+        action = generator.uniform(-1, 1, shape).astype(np.float32)
+        _, _, terminated, truncated, _ = environment.step(action)
+        yield environment.frame, environment.state
+        if (terminated or truncated) and step + 1 < steps:
+            raise ValueError(f"{steps} frames of an episode that has no more than {step + 1}")
+
+
+def _opened(folder: Path) -> Frames:
+    """What was kept in ``folder``, if it is as it was written."""
+
+    def fault(name: str, text: str) -> UserError:
+        return UserError(f"{folder / name}: {text}; delete {folder}, to have it rendered again")
+
+    try:
+        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+        episodes, steps, size = (meta[name] for name in ("episodes", "steps", "frame_size"))
+        names, sha256 = tuple(meta["names"]), meta["sha256"]
+    except (ValueError, KeyError, TypeError):
+        raise fault("meta.json", "damaged") from None
+    n = episodes * steps
+
+    def mapped(name: str, kind: str, *shape: int) -> Tensor:
+        file = folder / name
+        found = file.stat().st_size if file.is_file() else 0
+        if found != (expected := int(np.prod(shape)) * np.dtype(kind).itemsize):
+            raise fault(name, f"{found} bytes where meta.json says {expected}")
+        # Changes would be the process's own; torch has no tensors that cannot be written to.
+        return torch.from_numpy(np.memmap(file, kind, mode="c", shape=shape))
+
+    frames = mapped("frames.bin", "u1", n, 3, size, size)
+    state = mapped("states.bin", "<f8", n, len(names))
+    if sha256_of_files([folder / "frames.bin", folder / "states.bin"]) != sha256:
+        raise fault("frames.bin", "or states.bin is damaged, by their checksum")
+    episode = torch.arange(episodes).repeat_interleave(steps)
+    return Frames(frames, episode * steps, episode, state, names)

@@ -1,0 +1,163 @@
+"""The convolution encoder of CURL, its bilinear similarity, and the moving average of a network.
+
+Shapes: B observations, K channels of one, C its side in pixels, F numbers that the convolutions
+give, H width of the latent.
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+class Convolutions(nn.Module):
+    """3x3 convolutions with a ReLU after each, (B, K, C, C) uint8 -> (B, F).
+
+    The first has stride 2, none has padding. Weights and activations lie channels last, which is
+    faster on every device; F is ordered channel, row, column all the same.
+
+    Args:
+        channels: K.
+        size: C.
+        filters: of each convolution.
+        layers: how many convolutions.
+
+    Raises:
+        ValueError: observations too small for so many convolutions.
+    """
+
+    def __init__(self, *, channels: int, size: int, filters: int, layers: int) -> None:
+        super().__init__()
+        if layers < 1:
+            raise ValueError(f"an encoder has at least 1 convolution; got {layers}")
+        self.side = (size - 3) // 2 + 1 - 2 * (layers - 1)
+        if self.side < 1:
+            raise ValueError(
+                f"observations of {size} x {size} pixels are too small for {layers} convolutions"
+            )
+        self.outputs = filters * self.side**2
+        inputs = [channels] + [filters] * (layers - 1)
+        stack = [
+            nn.Conv2d(width, filters, kernel_size=3, stride=2 if place == 0 else 1)
+            for place, width in enumerate(inputs)
+        ]
+        for layer in stack:
+            initialise(layer)
+            layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        self.layers = nn.ModuleList(stack)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Images as numbers, the pixels divided by 255.
+
+        Raises:
+            ValueError: images that are not uint8.
+        """
+        if images.dtype != torch.uint8:
+            raise ValueError(f"observations are uint8, 0 to 255; got {images.dtype}")
+        kind = images.device.type
+        dtype = next(self.parameters()).dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        # Rearranged as bytes: the order of wider numbers takes several times as long to change.
+        x = images.contiguous(memory_format=torch.channels_last).to(dtype) / 255
+        for layer in self.layers:
+            x = layer(x).relu_()
+        return x.flatten(1)
+
+
+class Head(nn.Module):
+    """A linear map and layer norm, (B, F) -> (B, H); the norm works in single precision at least.
+
+    Args:
+        inputs: F.
+        latent: H.
+    """
+
+    def __init__(self, inputs: int, latent: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs, latent)
+        self.norm = nn.LayerNorm(latent)
+        self.apply(initialise)
+
+    def forward(self, convolved: Tensor) -> Tensor:
+        """What :class:`Convolutions` gave, as latents."""
+        latent: Tensor = self.norm(lifted(self.linear(convolved)))
+        return latent
+
+
+class Encoder(nn.Module):
+    """``head(convolutions(images))``, (B, K, C, C) uint8 -> (B, H).
+
+    Args:
+        channels: K, colours times stacked frames.
+        size: C.
+        filters: of each convolution.
+        layers: how many convolutions.
+        latent: H.
+
+    Raises:
+        ValueError: see :class:`Convolutions`.
+
+    Source: Laskin et al. 2020 (CURL) and their program, which has no tanh at the end.
+    """
+
+    def __init__(self, *, channels: int, size: int, filters: int, layers: int, latent: int) -> None:
+        super().__init__()
+        self.convolutions = Convolutions(
+            channels=channels, size=size, filters=filters, layers=layers
+        )
+        self.head = Head(self.convolutions.outputs, latent)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Observations as latents."""
+        latent: Tensor = self.head(self.convolutions(images))
+        return latent
+
+
+class Bilinear(nn.Module):
+    """The similarity ``q W k'``, (N, H) and (M, H) -> (N, M), of which W is trained.
+
+    Args:
+        latent: H.
+
+    Source: Laskin et al. 2020 (CURL), Eq. 4; W from U[0, 1) as in their program.
+    """
+
+    def __init__(self, latent: int) -> None:
+        super().__init__()
+        self.W = nn.Parameter(torch.rand(latent, latent))
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        """The score of every query with every key."""
+        return query @ self.W @ key.T
+
+
+def initialise(module: nn.Module) -> None:
+    """Orthogonal weights and no bias; for ``Module.apply``, which meets one layer at a time.
+
+    A convolution is delta-orthogonal: zero but for its centre, which is orthogonal with gain
+    sqrt(2) (Xiao et al. 2018).
+    """
+    if isinstance(module, nn.Linear):
+        nn.init.orthogonal_(module.weight)
+        nn.init.zeros_(module.bias)
+    elif isinstance(module, nn.Conv2d):
+        centre = module.kernel_size[0] // 2
+        matrix = torch.empty(module.out_channels, module.in_channels)
+        nn.init.orthogonal_(matrix, gain=nn.init.calculate_gain("relu"))
+        nn.init.zeros_(module.weight)
+        with torch.no_grad():
+            module.weight[:, :, centre, centre] = matrix
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)
+
+
+@torch.no_grad()
+def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
+    """Move every parameter of ``target`` the share ``rate`` of the way to ``online``'s."""
+    mine: list[Tensor] = list(target.parameters())
+    theirs: list[Tensor] = list(online.parameters())
+    torch._foreach_lerp_(mine, theirs, rate)
+
+
+def lifted(values: Tensor) -> Tensor:
+    """The values in at least single precision."""
+    return values.float() if values.dtype == torch.bfloat16 else values

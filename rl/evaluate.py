@@ -1,0 +1,329 @@
+"""Evaluation of policies and of encoders: protocols, named and versioned.
+
+``dmc-return-v1``: the sum of the rewards of an episode, mean over episodes. The policy acts without
+noise, in environments that training never sees and whose seeds it never uses.
+
+``state-probe-v1``: how much of the physics state can be read linearly from the features of a stack
+of frames. Features are standardised by their mean and deviation on the training frames; targets
+need not be, since neither a free intercept nor R^2 minds their scale. One penalty for all targets
+comes from ``PENALTIES``, which are relative to the mean diagonal of the kernel of the training
+frames (the number of features that vary) and therefore mean the same for any number of features.
+The penalty with the best R^2, mean over targets and over five folds of whole training episodes, is
+used on all training frames; the smallest of equally good ones wins. The score is R^2 on the test
+frames, against the mean of the test frames. The regression is solved in its dual form, frames by
+frames, which serves fifty features as well as the pixels themselves.
+
+Shapes: n frames (m of the test part), d features, t targets, E episodes, K frames of a stack, S
+pixels of a frame, C pixels of a crop, H width of the embedding, A dimensions of an action.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import VectorEnv
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GroupKFold
+from sklearn.preprocessing import KernelCenterer
+from threadpoolctl import threadpool_limits
+from torch import Tensor
+
+from rl.config import Config
+from rl.data import Frames
+from rl.encoder import Encoder
+from rl.environment import make_vector, settings_of
+from rl.replay import gather
+
+PROTOCOLS = {
+    "dmc-return-v1": "Return of an episode: the sum of its rewards, mean over the episodes of one "
+    "policy without noise, each in an environment and with a seed of its own that training never "
+    "uses.",
+    "state-probe-v1": "R^2 in percent of ridge regression from the features of a stack of frames "
+    "to the physics state, on episodes of a random policy that neither the encoder nor the "
+    "regression has seen, mean over the entries of the state; the penalty is chosen in five folds "
+    "of whole training episodes.",
+}
+
+# Sets the seeds of evaluation apart from any that training derives from the same number.
+STREAM = 0x65766131
+FOLDS = 5
+PENALTIES: tuple[float, ...] = tuple(
+    10.0 ** (power / 2) for power in range(-10, 9)
+)  # of the kernel's mean diagonal
+COLUMNS = 1024  # features that are held in float64 at a time
+
+# Given actions done, of all, and what is done; rl's Run.progress is one.
+Progress = Callable[[int, int, str], None]
+
+
+def evaluate_policy(
+    act: Callable[[Tensor], Tensor],
+    config: Config,
+    *,
+    seed: int,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> list[float]:
+    """Returns of ``config.evaluation_episodes`` episodes, under the protocol ``dmc-return-v1``.
+
+    The episodes go on in lock-step. The result is the same for any number of workers.
+
+    Args:
+        act: observations (E, 3K, S, S) uint8 on the CPU -> actions (E, A) in [-1, 1], on any
+            device.
+        config: names the task and its frames.
+        seed: not negative; other seeds give other episodes.
+        workers: with more than one, every environment has a process of its own.
+        progress: called after each action with the number of actions done, of all, and a word.
+
+    Raises:
+        FloatingPointError: a reward or state that is not finite.
+    """
+    seeds = [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
+    environments = make_vector(len(seeds), workers, **settings_of(config))
+    try:
+        decisions = config.episode_steps // config.action_repeat
+        return returns(act, environments, seeds, decisions, progress)
+    finally:
+        environments.close()
+
+
+def episode_seed(seed: int, episode: int) -> int:
+    """The seed, below 2^32, with which an episode of an evaluation starts."""
+    return int(np.random.SeedSequence((STREAM, seed, episode)).generate_state(1)[0])
+
+
+def evaluation_seeds(config: Config, step: int) -> list[int]:
+    """The seeds of a run's evaluation after ``step`` environment steps, of the step alone."""
+    seed = config.seed * 1_000_000 + step
+    return [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
+
+
+@torch.no_grad()
+def returns(
+    act: Callable[[Tensor], Tensor],
+    environments: VectorEnv[Any, Any, Any],
+    seeds: Sequence[int],
+    decisions: int,
+    progress: Progress | None = None,
+) -> list[float]:
+    """Sum of the rewards of one episode of each environment.
+
+    Args:
+        act: see :func:`evaluate_policy`.
+        environments: one for each seed; what they did before leaves no trace.
+        seeds: with which the episodes start.
+        decisions: at most so many actions in each episode; for ``progress`` alone.
+        progress: see :func:`evaluate_policy`.
+    """
+    # The base class declares one number; both kinds of vector take one for each environment.
+    observations, _ = environments.reset(seed=list(seeds))  # type: ignore[arg-type]
+    sums = np.zeros(len(seeds))
+    running = np.ones(len(seeds), dtype=bool)
+    done = 0
+    while running.any():
+        actions = act(torch.from_numpy(observations)).float().cpu().numpy()
+        observations, rewards, terminated, truncated, _ = environments.step(actions)
+        sums[running] += rewards[running]
+        ended = terminated | truncated
+        running &= ~ended
+        if ended.any() and running.any():
+            # A vector steps as a whole: what ended goes on in an episode that no longer counts.
+            observations, _ = environments.reset(options={"reset_mask": ended})
+        done += 1
+        if progress is not None:
+            progress(done, decisions, "evaluation")
+    return [float(total) for total in sums]
+
+
+@torch.no_grad()
+def embed(
+    encoder: Encoder,
+    frames: Frames,
+    *,
+    crop: int,
+    stack: int,
+    precision: str,
+    batch_size: int = 128,
+) -> Tensor:
+    """Embeddings (n, H), float32, on the CPU, of the stack that ends in each frame.
+
+    Args:
+        encoder: on any device; left in the mode in which it came.
+        frames: see :func:`rl.data.random_frames`.
+        crop: pixels C of the centre crop.
+        stack: frames K.
+        precision: of the encoder, "bfloat16" or "float32".
+        batch_size: stacks that the encoder sees at a time.
+    """
+    device = next(encoder.parameters()).device
+    training = encoder.training
+    encoder.eval()
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        parts = [
+            encoder(centre_crops(frames, rows, crop, stack).to(device)).float()
+            for rows in torch.arange(len(frames.frames)).split(batch_size)
+        ]
+    encoder.train(training)
+    return torch.cat(parts).cpu()
+
+
+def pixels(frames: Frames, crop: int, stack: int) -> Tensor:
+    """What the encoder sees of each frame and those before it, (n, 3K C C), float32 in [0, 1]."""
+    rows = torch.arange(len(frames.frames))
+    return centre_crops(frames, rows, crop, stack).flatten(1).float().div_(255)
+
+
+def centre_crops(frames: Frames, rows: Tensor, crop: int, stack: int) -> Tensor:
+    """Centre crops (B, 3K, C, C), uint8, of the stacks that end in the frames ``rows`` (B,)."""
+    corner = (frames.frames.shape[-1] - crop) // 2
+    offsets = torch.full((len(rows), 2), corner)
+    first = frames.first[rows]
+    return gather(frames.frames, rows, first, offsets, stack=stack, crop=crop)
+
+
+def state_probe(
+    train: Tensor,
+    train_state: Tensor,
+    train_episode: Tensor,
+    test: Tensor,
+    test_state: Tensor,
+    names: Sequence[str],
+) -> dict[str, Any]:
+    """R^2 in percent of the protocol ``state-probe-v1``, the same for any number of threads.
+
+    Keys of the result: ``r2``, the mean over all targets; ``r2_velocity``, over those whose name
+    starts with "velocity"; ``r2_position``, over the others but touch sensors (both only where
+    there are such targets); ``details``: ``targets``, R^2 of each target by name, ``penalty``, the
+    one of ``PENALTIES`` that was chosen, and ``left_out``, the names of the targets that do not
+    vary on the training frames or on the test frames.
+
+    Args:
+        train: features (n, d) of the training frames.
+        train_state: their targets (n, t).
+        train_episode: the episode (n,) of each.
+        test: features (m, d) of frames of other episodes.
+        test_state: their targets (m, t).
+        names: of the targets.
+
+    Raises:
+        ValueError: shapes that do not fit, features or targets that are not finite, fewer than five
+            training episodes, or no target that varies.
+    """
+    sets = {"train": (train, train_state), "test": (test, test_state)}
+    for part, (features, state) in sets.items():
+        if features.ndim != 2 or features.shape[1] != train.shape[1]:
+            raise ValueError(f"{part} features are (n, d); got {tuple(features.shape)}")
+        if tuple(state.shape) != (len(features), len(names)):
+            raise ValueError(
+                f"{part} states are {(len(features), len(names))} for these features and names; "
+                f"got {tuple(state.shape)}"
+            )
+        if not torch.isfinite(state).all():
+            raise ValueError(f"{part} states are not finite")
+    groups = train_episode.cpu().numpy()
+    if groups.shape != (len(train),):
+        raise ValueError(f"train_episode is ({len(train)},); got {groups.shape}")
+    if len(np.unique(groups)) < FOLDS:
+        raise ValueError(
+            f"the penalty is chosen in {FOLDS} folds of whole episodes; "
+            f"got {len(np.unique(groups))} training episodes"
+        )
+    targets, scored = train_state.cpu().double().numpy(), test_state.cpu().double().numpy()
+    varying = (np.ptp(targets, axis=0) > 0) & (np.ptp(scored, axis=0) > 0)
+    if not varying.any():
+        raise ValueError("no target varies on both the training frames and the test frames")
+    targets, scored = targets[:, varying], scored[:, varying]
+
+    # Sums in BLAS depend on the number of threads; the result must not.
+    with threadpool_limits(1, user_api="blas"):
+        kernel, test_kernel = kernels(train.cpu().numpy(), test.cpu().numpy())
+        scale = kernel.diagonal().mean() or 1.0  # 0 where no feature varies: the mean is predicted
+        kernel, test_kernel = kernel / scale, test_kernel / scale
+        penalty = choose_penalty(kernel, targets, groups)
+        (predicted,) = ridge(kernel, targets, test_kernel, (penalty,))
+    scores = 100 * r2_score(scored, predicted, multioutput="raw_values")
+
+    kept = [name for name, varies in zip(names, varying, strict=True) if varies]
+    velocity = np.array([name.startswith("velocity") for name in kept])
+    touch = np.array([name.startswith("touch") for name in kept])
+    result: dict[str, Any] = {"r2": float(scores.mean())}
+    for key, members in (("r2_position", ~velocity & ~touch), ("r2_velocity", velocity)):
+        if members.any():
+            result[key] = float(scores[members].mean())
+    result["details"] = {
+        "targets": {name: float(score) for name, score in zip(kept, scores, strict=True)},
+        "penalty": penalty,
+        "left_out": [name for name, varies in zip(names, varying, strict=True) if not varies],
+    }
+    return result
+
+
+def kernels(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inner products (n, n) and (m, n), float64, of features standardised by the training part.
+
+    A feature that does not vary on the training frames counts nothing.
+
+    Args:
+        train: (n, d).
+        test: (m, d).
+
+    Raises:
+        ValueError: a feature that is not finite.
+    """
+    kernel = np.zeros((len(train), len(train)))
+    test_kernel = np.zeros((len(test), len(train)))
+    for start in range(0, train.shape[1], COLUMNS):
+        columns = slice(start, start + COLUMNS)
+        block, other = train[:, columns].astype(np.float64), test[:, columns].astype(np.float64)
+        if not (np.isfinite(block).all() and np.isfinite(other).all()):
+            raise ValueError("features are not finite")
+        # Not by the deviation, which rounding makes positive for equal numbers.
+        varying = np.ptp(block, axis=0) > 0
+        mean, deviation = block.mean(0)[varying], block.std(0)[varying]
+        block = (block[:, varying] - mean) / deviation
+        other = (other[:, varying] - mean) / deviation
+        kernel += block @ block.T
+        test_kernel += other @ block.T
+    return kernel, test_kernel
+
+
+def ridge(
+    kernel: np.ndarray, targets: np.ndarray, other: np.ndarray, penalties: Sequence[float]
+) -> np.ndarray:
+    """Predictions (penalties, m, t) of ridge regression with a free intercept.
+
+    One eigendecomposition serves all penalties.
+
+    Args:
+        kernel: inner products (n, n) of the features of the fitted rows.
+        targets: (n, t), of these rows.
+        other: inner products (m, n) of the rows to predict with those.
+        penalties: added to the kernel's diagonal; positive.
+    """
+    centre = KernelCenterer().fit(kernel)
+    values, vectors = np.linalg.eigh(centre.transform(kernel))
+    # The kernel has no negative eigenvalues; rounding has.
+    values = values.clip(min=0)[:, None]
+    rotated = vectors.T @ (targets - targets.mean(0))
+    basis = centre.transform(other) @ vectors
+    return np.stack(
+        [targets.mean(0) + basis @ (rotated / (values + penalty)) for penalty in penalties]
+    )
+
+
+def choose_penalty(kernel: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> float:
+    """The one of ``PENALTIES`` with the best R^2, mean over targets and folds of whole groups.
+
+    Args:
+        kernel: inner products (n, n) of the features.
+        targets: (n, t).
+        groups: the group (n,) of each row; at least as many as folds.
+    """
+    scores = np.zeros(len(PENALTIES))
+    for fit, validate in GroupKFold(FOLDS).split(targets, groups=groups):
+        inner, outer = kernel[np.ix_(fit, fit)], kernel[np.ix_(validate, fit)]
+        predicted = ridge(inner, targets[fit], outer, PENALTIES)
+        scores += [r2_score(targets[validate], of) for of in predicted]
+    return PENALTIES[int(np.argmax(scores))]

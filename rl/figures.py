@@ -1,0 +1,571 @@
+"""Learning curves and probes of finished runs as pictures, and their policies on film.
+
+Shapes: S pixels of a frame, K frames of a stack, A dimensions of an action, P pixels of a film.
+
+A figure is drawn from the records and logs of the finished runs of one table. Where there is none,
+the figure is not drawn, and a line says what it waits for.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import torch
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from PIL import Image
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from rl.agent import Agent
+from rl.config import Config
+from rl.tables import PUBLISHED, TABLES
+from shared.errors import UserError
+from shared.report import folder_of
+from shared.runs import Record, read_record, replacing, write_atomically
+from shared.tables import Cell, Column, Table, Tier, canonical, load_published
+
+# Rows of the figures of distances; those of one line have one colour.
+LMCL_ROWS = (
+    ("CURL", "LMCL(CURL+DP)"),
+    ("CURL, cosine", "LMCL(CURL+DP), cosine"),
+    ("DCL", "LMCL(DCL+DP)"),
+)
+CLLR_ROWS = (
+    ("CURL",),
+    ("CLLR(CURL+l21-norm)", "CLLR(CURL+l21-norm), norm over batch"),
+    ("CLLR(CURL+nuclear-norm)", "CLLR(CURL+nuclear-norm), norm over batch"),
+    ("CLLR(CURL+), authors' form",),
+)
+BAND = (0.1, 0.5)  # delta+ and delta- of LMCL
+# What the log holds of distances, and how an axis says it; in this order.
+LOGGED = {
+    "share_in_band": "share of negative\npairs in the band",
+    "mean_cosine": "mean cosine of\nnegative pairs",
+    "projection_norm": "norm of L",
+}
+ACROSS = 3  # panels in a line
+# Okabe and Ito's colours without yellow: apart for every kind of colour vision, and in grey.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
+DASHES = ("-", "--", ":", "-.")  # of the rows that share a colour
+SHADE, GREY = "#eceff3", "#5d6678"
+STYLE: dict[Any, Any] = {
+    "figure.dpi": 150,
+    "savefig.dpi": 150,
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.titleweight": "bold",
+    "axes.grid": True,
+    "grid.color": "#e4e7ec",
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "figure.constrained_layout.use": True,
+}
+HEADLINE: dict[str, Any] = {"fontsize": 10, "fontweight": "bold"}
+
+WEIGHTS = "model.safetensors"  # in the folder of a run
+POLICY = ("contrast.encoder.", "actor.")  # what of an agent's state the file holds
+FILM = "episode.gif"  # beside it
+PICTURE = 240  # pixels P
+PACE = 50  # milliseconds between pictures; decisions of the six tasks take 40 to 80
+
+
+class Lacking(Exception):
+    """What a figure waits for, in one line."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell of a table, with the record of its run and the run's folder."""
+
+    cell: Cell
+    record: Record
+    folder: Path
+
+    @property
+    def config(self) -> Config:
+        """The configuration of the run."""
+        assert isinstance(self.cell.config, Config)
+        return self.cell.config
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure of one table.
+
+    Args:
+        table: its name.
+        tier: of the runs that are drawn.
+        draw: what draws them.
+        numbers: what is drawn as the text of a CSV file beside the picture; None for none.
+    """
+
+    table: str
+    tier: Tier
+    draw: Callable[[Table, Sequence[Finished]], Figure]
+    numbers: Callable[[Sequence[Finished]], str] | None = None
+
+
+def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+    """Draw the figures of a paper that can be drawn; print a line for each that cannot.
+
+    Args:
+        paper: ``"lmcl"`` or ``"cllr"``.
+        runs: folder of the finished runs.
+        results: the files go to ``[short/]rl/<paper>/figures/`` below it, beside the table of the
+            runs that they are drawn from.
+        data_root: not looked at: all that is drawn lies with the runs.
+
+    Returns:
+        The PNG files written, and the CSV files beside them.
+
+    Raises:
+        UserError: a paper without figures.
+    """
+    if paper not in FIGURES:
+        raise UserError(f"rl has no figures for {paper!r}; it has {', '.join(FIGURES)}")
+    written = []
+    for name, drawing in FIGURES[paper].items():
+        (table,) = (table for table in TABLES[paper] if table.name == drawing.table)
+        with mpl.rc_context(STYLE):
+            try:
+                found = finished(table, drawing.tier, runs)
+                figure = drawing.draw(table, found)
+            except Lacking as reason:
+                print(f"{name}: not drawn: {reason}")
+                continue
+            folder = results / folder_of(table, drawing.tier) / "figures"
+            folder.mkdir(parents=True, exist_ok=True)
+            with replacing(folder / f"{name}.png") as part:
+                figure.savefig(part, format="png")
+        written.append(folder / f"{name}.png")
+        if drawing.numbers is not None:
+            write_atomically(folder / f"{name}.csv", drawing.numbers(found))
+            written.append(folder / f"{name}.csv")
+    return written
+
+
+def finished(table: Table, tier: Tier, runs: Path) -> list[Finished]:
+    """The finished runs of a table in a tier, in the order of the table.
+
+    Raises:
+        Lacking: there is none.
+    """
+    found = []
+    for cell in table.cells(tier):
+        folder = runs / cell.address
+        record = read_record(folder, cell.address)
+        # A run of an earlier declaration of the row does not count.
+        if record is not None and record.config == canonical(cell.config):
+            found.append(Finished(cell, record, folder))
+    if not found:
+        option = "" if tier == "paper" else f" --tier {tier}"
+        raise Lacking(
+            f"no finished run of {table.address} ({tier} tier) under {runs}; run ./reproduce.sh "
+            f"{table.domain} {table.paper} --table {table.name}{option}"
+        )
+    return found
+
+
+# Learning curves
+
+
+def learning_curves(table: Table, found: Sequence[Finished]) -> Figure:
+    """Environment steps against return, a panel for each task, a line for each row.
+
+    Args:
+        table: of ``dmc-return-v1``.
+        found: its finished runs.
+    """
+    figure, panels = _panels(table, found, "Learning curves", (2.7, 2.2))
+    trained = [row for row, runs in _by_row(found).items() if runs[0].config.train]
+    looks = _looks([trained[start :: len(COLORS)] for start in range(len(COLORS))])
+    printed = load_published(PUBLISHED / "references.toml", "curl-100k")
+    for column, axis in panels.items():
+        for row, runs in _by_row(found, column).items():
+            entries = [run.record.result["metrics"]["details"]["curve"] for run in runs]
+            returns = np.array([[entry["return"] for entry in curve] for curve in entries])
+            if not runs[0].config.train:  # one evaluation stands for all steps
+                axis.axhline(returns.mean(), color=GREY, linestyle=":", linewidth=1, label=row)
+                continue
+            steps = [entry["step"] for entry in entries[0]]
+            _line(axis, steps, returns, label=row, **looks[row])
+        if (value := printed.value("CURL", column)) is not None:
+            axis.axhline(value.mean, color=GREY, linewidth=0.7, label="CURL, 100K, as printed")
+        axis.set(xlabel="environment steps", ylabel="return", ylim=(0, None))
+        axis.set_xlim(0, found[0].config.environment_steps)
+        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _legend(figure)
+    _caption(
+        figure,
+        f"Computed here: return of {found[0].config.evaluation_episodes} episodes without noise, "
+        "mean over seeds, band of one standard deviation over seeds; "
+        f"{_seeds(found)}; lines without a band are of one seed. As printed: {printed.source}.",
+    )
+    return figure
+
+
+def curves_csv(found: Sequence[Finished]) -> str:
+    """The curves, an evaluation each line: row, task, seed, step, return, seconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "task", "seed", "step", "return", "seconds"])
+    for run in found:
+        for entry in run.record.result["metrics"]["details"]["curve"]:
+            numbers = (entry[name] for name in ("step", "return", "seconds"))
+            writer.writerow([run.cell.row, run.config.task, run.config.seed, *numbers])
+    return text.getvalue()
+
+
+# The probe
+
+
+def probe_scores(table: Table, found: Sequence[Finished]) -> Figure:
+    """What each row's embedding says of the state, a panel for each task, a mark for each seed.
+
+    Args:
+        table: of ``state-probe-v1``.
+        found: its finished runs.
+
+    Raises:
+        Lacking: all of them are baselines.
+    """
+    rows = [row for row, runs in _by_row(found).items() if runs[0].config.train]
+    if not rows:
+        raise Lacking(f"no finished run of {table.address} that trains an encoder")
+    figure, panels = _panels(
+        table,
+        found,
+        "Physics state read from the embedding",
+        (3.0, 0.9 + 0.19 * len(rows)),
+        sharey=True,
+    )
+    for column, axis in panels.items():
+        lines = iter((":", "--"))
+        for row, runs in _by_row(found, column).items():
+            scores = np.array([run.record.result["metrics"]["r2"] for run in runs])
+            if not runs[0].config.train:
+                axis.axvline(
+                    scores.mean(), color=GREY, linestyle=next(lines), linewidth=1.1, label=row
+                )
+                continue
+            place = rows.index(row)
+            dots = [place] * len(scores)
+            axis.plot(scores, dots, ".", color=COLORS[0], markersize=4.5, label="one seed")
+            axis.plot(
+                scores.mean(), place, "D", color=COLORS[1], markersize=4.5, label="mean over seeds"
+            )
+        axis.set(xlabel="R² of the state, %", yticks=range(len(rows)), yticklabels=rows)
+        axis.set_ylim(len(rows) - 0.5, -0.5)  # the table's first row on top
+    _legend(figure)
+    _caption(
+        figure,
+        "Computed here: R² in percent of ridge regression from the embedding of frames of a random "
+        "policy to the physics state, mean over the entries of the state, on held-out episodes. "
+        f"Vertical lines: means over seeds; {_seeds(found)}.",
+    )
+    return figure
+
+
+def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Finished]], Figure]:
+    """What draws how the distances of negative pairs move as the encoders of some rows train.
+
+    Args:
+        rows: labels; those of one line have one colour.
+    """
+    looks = _looks(rows)
+
+    def draw(table: Table, found: Sequence[Finished]) -> Figure:
+        logs = {run.cell.address: _log(run.folder) for run in found if run.cell.row in looks}
+        shown = [run for run in found if logs.get(run.cell.address)]
+        if not shown:
+            raise Lacking(f"no finished run of {', '.join(looks)} of {table.address} keeps a log")
+        logged = {name for run in shown for name in logs[run.cell.address][0]}
+        names = [name for name in LOGGED if name in logged]
+        columns = _columns(table, shown)
+        figure = Figure(figsize=(2.6 + 2.7 * len(names), 1.2 + 1.6 * len(columns)))
+        figure.suptitle(_title("Distances while the encoders train", table, shown), **HEADLINE)
+        axes = figure.subplots(len(columns), len(names), sharex=True, sharey="col", squeeze=False)
+        for column, across in zip(columns, axes, strict=True):
+            by_row = _by_row(shown, column.label)
+            for name, axis in zip(names, across, strict=True):
+                axis.set_title(_heading(column), loc="left")
+                axis.set_ylabel(LOGGED[name])
+                if name == "mean_cosine":
+                    axis.axhspan(*(1 - 2 * np.array(BAND)), color=SHADE, linewidth=0, zorder=0)
+                for row in (row for row in looks if row in by_row):
+                    lines = [logs[run.cell.address] for run in by_row[row]]
+                    if name in lines[0][0]:
+                        steps = [line["step"] for line in lines[0]]
+                        values = np.array([[line[name] for line in log] for log in lines])
+                        _line(axis, steps, values, label=row, **looks[row])
+                if name != "projection_norm":  # a band may reach beyond what there is
+                    axis.set_ylim(0 if name == "share_in_band" else None, 1)
+        for axis in axes[-1]:
+            axis.set(xlabel="contrastive updates", xlim=(0, None))
+        _legend(figure)
+        _caption(
+            figure,
+            "Computed here, in the batches of training: pairs of an anchor and another image's "
+            f"key, with D = (1 - cos) / 2 in the band from {BAND[0]} to {BAND[1]} that LMCL's "
+            "penalty empties (shaded: its cosines). Mean over seeds, band of one standard "
+            f"deviation over seeds; {_seeds(shown)}.",
+        )
+        return figure
+
+    return draw
+
+
+def _log(folder: Path) -> list[dict[str, float]]:
+    """The lines of a run's log; none where the run keeps none."""
+    file = folder / "log.jsonl"
+    if not file.is_file():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+# Drawing
+
+
+def _by_row(found: Sequence[Finished], column: str | None = None) -> dict[str, list[Finished]]:
+    """The runs by the label of their row, those of one column or of all."""
+    rows: dict[str, list[Finished]] = {}
+    for run in found:
+        if column in (None, run.cell.column):
+            rows.setdefault(run.cell.row, []).append(run)
+    return rows
+
+
+def _panels(
+    table: Table, found: Sequence[Finished], what: str, inches: tuple[float, float], **shared: Any
+) -> tuple[Figure, dict[str, Axes]]:
+    """A figure with a panel for each column of the table that has runs, by its label."""
+    columns = _columns(table, found)
+    across = min(ACROSS, len(columns))
+    down = -(-len(columns) // across)
+    figure = Figure(figsize=(2.4 + inches[0] * across, 1.2 + inches[1] * down))
+    figure.suptitle(_title(what, table, found), **HEADLINE)
+    axes = list(figure.subplots(down, across, squeeze=False, **shared).flat)
+    for axis in axes[len(columns) :]:
+        axis.set_axis_off()
+    for column, axis in zip(columns, axes, strict=False):
+        axis.set_title(_heading(column), loc="left")
+    return figure, {column.label: axis for column, axis in zip(columns, axes, strict=False)}
+
+
+def _columns(table: Table, found: Sequence[Finished]) -> list[Column]:
+    """The columns of the table that have runs."""
+    there = {run.cell.column for run in found}
+    return [column for column in table.columns if column.label in there]
+
+
+def _line(axis: Axes, steps: Sequence[float], values: np.ndarray, **look: Any) -> None:
+    """The mean over seeds, values (seeds, steps), in its band of a deviation; one seed is thin."""
+    mean = values.mean(0)
+    axis.plot(steps, mean, linewidth=0.8 if len(values) == 1 else 1.5, **look)
+    if len(values) > 1:
+        deviation = values.std(0, ddof=1)
+        axis.fill_between(
+            steps, mean - deviation, mean + deviation, color=look["color"], alpha=0.15, linewidth=0
+        )
+
+
+def _looks(rows: Sequence[Sequence[str]]) -> dict[str, dict[str, str]]:
+    """Colour and dash of each row: a colour for each line of rows, a dash for each row in it."""
+    return {
+        row: {"color": color, "linestyle": dash}
+        for color, line in zip(COLORS, rows, strict=False)
+        for dash, row in zip(DASHES, line, strict=False)
+    }
+
+
+def _legend(figure: Figure) -> None:
+    """One legend for all panels, beside them."""
+    handles: dict[str, Artist] = {}
+    for axis in figure.axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(list(handles.values()), list(handles), loc="outside right center")
+
+
+def _heading(column: Column) -> str:
+    """The label of a column, with the task's own name."""
+    return f"{column.label} ({column.changes['task']})"
+
+
+def _title(what: str, table: Table, found: Sequence[Finished]) -> str:
+    return f"{what}, rows of {table.paper.upper()}'s {table.name} ({found[0].cell.tier} tier)"
+
+
+def _seeds(found: Sequence[Finished]) -> str:
+    seeds = sorted({run.config.seed for run in found})
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+
+
+def _caption(figure: Figure, text: str) -> None:
+    figure.supxlabel(text, fontsize=6.5, color=GREY, wrap=True)
+
+
+# Films
+
+
+def film(paper: str, tier: Tier, runs: Path) -> list[Path]:
+    """Let the policy of each finished run of an agent's table play one episode, kept as a GIF.
+
+    The episode starts as the first of the run's last evaluation does. A film that is newer than the
+    run's result is kept.
+
+    Args:
+        paper: ``"lmcl"`` or ``"cllr"``.
+        tier: ``"paper"`` or ``"smoke"``.
+        runs: folder of the finished runs; the films go to ``episode.gif`` in each run's own.
+
+    Returns:
+        The films, in the order of the table, those kept included.
+
+    Raises:
+        UserError: a paper without such a table, a tier without finished runs, or weights that are
+            missing, damaged or another network's.
+    """
+    tables = [each for each in TABLES.get(paper, ()) if each.protocol == "dmc-return-v1"]
+    if not tables:
+        raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(TABLES)}")
+    (table,) = tables
+    if tier not in table.tiers:
+        raise UserError(
+            f"the {tier} tier of rl is the probe, which has no policy to film; use "
+            f"{' or '.join(f'--tier {each}' for each in table.tiers)}"
+        )
+    try:
+        found = finished(table, tier, runs)
+    except Lacking as reason:
+        raise UserError(f"there is no policy to film: {reason}") from None
+    return [_film_of(run) for run in found]
+
+
+def _film_of(run: Finished) -> Path:
+    """The film of a run, played if there is none of its result."""
+    file = run.folder / FILM
+    if file.exists() and file.stat().st_mtime > (run.folder / "result.json").stat().st_mtime:
+        return file
+    pictures, total = play(run)
+    text = f"{run.record.address}: return {total:.2f}"
+    with replacing(file) as part:
+        write_gif(part, pictures, text)
+    return file
+
+
+def play(run: Finished) -> tuple[np.ndarray, float]:
+    """One episode of a run's policy without noise.
+
+    Returns:
+        Pictures before each decision and at the end, (n, P, P, 3) uint8, and the return.
+    """
+    # Here, since no figure needs a renderer.
+    from rl.environment import make_environment
+    from rl.evaluate import evaluation_seeds
+    from rl.train import random_policy
+
+    config = run.config
+    environment = make_environment(config)
+    if config.train:
+        act = load_policy(run.folder, config, environment.action_space.shape[0])
+    else:
+        act = random_policy(config, environment.action_space.shape[0])
+    seed, *_ = evaluation_seeds(config, config.environment_steps)
+    observation, _ = environment.reset(seed=seed)
+    pictures, total, over = [environment.picture(PICTURE)], 0.0, False
+    while not over:
+        action = act(torch.from_numpy(observation)[None])[0]
+        observation, reward, terminated, truncated, _ = environment.step(action.numpy())
+        pictures.append(environment.picture(PICTURE))
+        total += reward
+        over = terminated or truncated
+    environment.close()
+    return np.stack(pictures), total
+
+
+def load_policy(folder: Path, config: Config, action_dimensions: int) -> Callable[[Tensor], Tensor]:
+    """The trained policy of a run on the CPU: observations (B, 3K, S, S) uint8 -> actions (B, A).
+
+    Args:
+        folder: of the run.
+        config: of the run.
+        action_dimensions: A.
+
+    Raises:
+        UserError: weights that are missing, damaged or another network's.
+    """
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; delete the folder and run its cell again")
+    with torch.random.fork_rng(devices=[]):
+        agent = Agent(config, action_dimensions)
+    wanted = {name for name in agent.state_dict() if name.startswith(POLICY)}
+    try:
+        weights = load_file(file)
+        if odd := sorted(wanted ^ weights.keys()):
+            raise ValueError(f"{odd[0]} is in one of file and network alone")
+        agent.load_state_dict(weights, strict=False)  # all of the policy's, as just seen
+    except (SafetensorError, ValueError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{file}: damaged or another network's ({reason}); delete the folder and run its cell "
+            f"again"
+        ) from None
+    return lambda observation: agent.act(observation, sample=False)
+
+
+def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
+    """Write pictures as an endless GIF in one palette, which keeps it small and still.
+
+    Args:
+        file: where to.
+        pictures: (n, P, P, 3) uint8.
+        comment: kept in the file.
+    """
+    some = pictures[:: max(1, len(pictures) // 8)]
+    palette = Image.fromarray(np.concatenate(some)).quantize(256)
+    first, *rest = (
+        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
+        for picture in pictures
+    )
+    first.save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=rest,
+        duration=PACE,
+        loop=0,
+        comment=comment,
+    )
+
+
+FIGURES: dict[str, dict[str, Drawing]] = {
+    "lmcl": {
+        "table-5-curves": Drawing("table-5", "paper", learning_curves, curves_csv),
+        "table-5-state-probe": Drawing("table-5-state-probe", "short", probe_scores),
+        "table-5-state-probe-distances": Drawing(
+            "table-5-state-probe", "short", distances(LMCL_ROWS)
+        ),
+    },
+    "cllr": {
+        "table-4-curves": Drawing("table-4", "paper", learning_curves, curves_csv),
+        "table-4-state-probe": Drawing("table-4-state-probe", "short", probe_scores),
+        "table-4-state-probe-distances": Drawing(
+            "table-4-state-probe", "short", distances(CLLR_ROWS)
+        ),
+    },
+}

@@ -1,0 +1,383 @@
+"""What an agent has seen and done: single frames, put together to stacks and cropped when drawn.
+
+Shapes: F frames, T transitions, B of a batch, K frames of a stack, S pixels of a frame, C of a
+crop, A dimensions of an action. An episode of n transitions has n + 1 frames, each stored once.
+
+    frames.bin      all frames in order, (3, S, S) bytes each
+    replay.json     what the frames are of
+
+A frame goes to the file as soon as it is added. On the CPU the file is also the memory that
+batches are read from, mapped: where there is room, the system keeps it in memory by itself. On an
+accelerator with room for all frames a tensor holds them besides. So there is one way to store and
+one to resume, whatever the device.
+
+The file is only ever appended to. A checksum for every ``CHUNK`` frames is part of the state, hence
+of the checkpoint that is written after the frames have reached the disk: no index on the disk could
+contradict it. What the file holds beyond the checkpoint, as after a kill, is cut and added again.
+"""
+
+import contextlib
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shared.errors import UserError
+from shared.runs import write_atomically
+
+CHUNK = 500  # frames under one checksum, 15 MB at 100 pixels
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Which transitions make a batch, and where they are cropped.
+
+    index: (B,) int64. offsets: (3, B, 2) int64, the upper left corners (y, x), 0 to S - C, of the
+    crops of observation, next observation and positive.
+    """
+
+    index: Tensor
+    offsets: Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Transitions as they are learnt from.
+
+    observation, next_observation, positive: (B, 3K, C, C) uint8, oldest frame first; the positive
+    is another crop of the observation. action: (B, A) float32. reward: (B,) float32.
+    """
+
+    observation: Tensor
+    next_observation: Tensor
+    positive: Tensor
+    action: Tensor
+    reward: Tensor
+
+
+def gather(
+    frames: Tensor, index: Tensor, first: Tensor, offsets: Tensor, *, stack: int, crop: int
+) -> Tensor:
+    """Cropped stacks of the frames ``index - K + 1`` to ``index``: (B, 3K, C, C) uint8.
+
+    In place of a frame before the episode's first one that one is repeated, as in the stack that a
+    reset gives. The frames of a stack share their window. All tensors are of one device, which
+    nothing here waits for.
+
+    Args:
+        frames: (F, 3, S, S) uint8, contiguous.
+        index: (B,) int64, the newest frame of each stack.
+        first: (B,) int64, the first frame of its episode.
+        offsets: (B, 2) int64, upper left corners (y, x), 0 to S - C; not checked.
+        stack: K.
+        crop: C, pixels.
+    """
+    channels, size = frames.shape[1:3]
+
+    def count(start: int, stop: int) -> Tensor:
+        return torch.arange(start, stop, device=index.device)
+
+    frame = torch.maximum(index[:, None] + count(1 - stack, 1), first[:, None])
+    plane = frame[:, :, None] * channels + count(0, channels)
+    y, x = (offsets[:, axis, None, None, None] for axis in (0, 1))
+    begin = (plane[..., None] * size + y + count(0, crop)) * size + x
+    # A view of all runs of C bytes, one of which is a row of a crop. Selecting them copies row by
+    # row, several times faster than indexing by frame and corner, which copies byte by byte.
+    rows = frames.view(-1).unfold(0, crop, 1)
+    return rows.index_select(0, begin.flatten()).view(len(index), stack * channels, crop, crop)
+
+
+class Replay:
+    """All transitions of a run, to draw batches from; nothing is ever overwritten.
+
+    Its state, as of anything that a run tracks, holds all but the frames, which are in its folder.
+
+    Args:
+        folder: for its files; no other ones belong there.
+        capacity: how many transitions there will be. Of more than 1000, an episode must have ten on
+            average, lest its first frames take too much room.
+        task: of DM Control.
+        frame_size: S, pixels.
+        stack: K.
+        action_dimensions: A.
+        device: where batches are wanted.
+
+    Attributes:
+        device: the same.
+        home: where frames lie when batches are made of them: ``device`` if it is an accelerator and
+            they need at most half of its free memory, else the CPU.
+        bytes_of_frames: what they take there once the replay is full.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        capacity: int,
+        *,
+        task: str,
+        frame_size: int,
+        stack: int,
+        action_dimensions: int,
+        device: torch.device,
+    ) -> None:
+        self.folder = folder
+        self.device = device
+        self._about = {
+            "task": task,
+            "frame_size": frame_size,
+            "stack": stack,
+            "action_dimensions": action_dimensions,
+        }
+        self._stack = stack
+        # The first frames of episodes come on top of those that transitions lead to.
+        frames = capacity + min(capacity, max(1000, capacity // 10)) + 1
+        self._shape = (frames, 3, frame_size, frame_size)
+        self._frame_bytes = 3 * frame_size**2
+        self.bytes_of_frames = frames * self._frame_bytes
+        fits = (
+            device.type == "cuda"
+            and self.bytes_of_frames <= torch.cuda.mem_get_info(device)[0] // 2
+        )
+        self.home = device if fits else torch.device("cpu")
+        # (F, 3, S, S); on the CPU, once there is a frame.
+        self._stored = torch.empty(self._shape if fits else 0, dtype=torch.uint8, device=self.home)
+        self._frames = 0
+        self._checksums: list[int] = []  # of each chunk; of the last one as far as it goes
+        self._episode = 0  # the first frame of the latest
+        self._transitions = 0
+        # Of each transition; frame is the one before the action, first that of its episode.
+        self._arrays = {
+            "action": torch.zeros(capacity, action_dimensions, device=self.home),
+            "reward": torch.zeros(capacity, device=self.home),
+            "frame": torch.zeros(capacity, dtype=torch.int64, device=self.home),
+            "first": torch.zeros(capacity, dtype=torch.int64, device=self.home),
+        }
+        self._stream: io.FileIO | None = None
+
+    def __len__(self) -> int:
+        return self._transitions
+
+    def begin(self, frame: np.ndarray) -> None:
+        """Start an episode with its first frame, (3, S, S) uint8.
+
+        Raises:
+            ValueError: the frame has another shape, or there are too many.
+            UserError: it cannot be stored.
+        """
+        self._append(frame)
+        self._episode = self._frames - 1
+
+    def add(self, action: np.ndarray, reward: float, frame: np.ndarray) -> None:
+        """Add a transition of the episode that began last.
+
+        Args:
+            action: (A,).
+            reward: for it.
+            frame: (3, S, S) uint8, what it led to.
+
+        Raises:
+            ValueError: no episode began, an argument has another shape, or there are too many.
+            UserError: the frame cannot be stored.
+        """
+        actions, place = self._arrays["action"], self._transitions
+        if not self._frames:
+            raise ValueError("a replay begins with the first frame of an episode")
+        if action.shape != actions.shape[1:]:
+            raise ValueError(f"an action has {actions.shape[1]} numbers, not shape {action.shape}")
+        if place == len(actions):
+            raise ValueError(f"the replay is full: it was made for {place} transitions")
+        self._append(frame)
+        actions[place] = torch.as_tensor(action)
+        self._arrays["reward"][place] = float(reward)
+        self._arrays["frame"][place] = self._frames - 2
+        self._arrays["first"][place] = self._episode
+        self._transitions += 1
+
+    def draw(self, batch_size: int, crop: int) -> Draw:
+        """Transitions with replacement, and windows, all equally likely; on the CPU.
+
+        They come from torch's global generator.
+
+        Raises:
+            ValueError: there are no transitions, or no such crops.
+        """
+        size = self._shape[-1]
+        if not self._transitions:
+            raise ValueError("the replay is empty")
+        if not 1 <= crop <= size:
+            raise ValueError(f"crops of {crop} pixels from frames of {size}")
+        index = torch.randint(self._transitions, (batch_size,))
+        return Draw(index, torch.randint(size - crop + 1, (3, batch_size, 2)))
+
+    def batch(self, draw: Draw, crop: int) -> Batch:
+        """The transitions of a draw, on the device; nothing waits for it.
+
+        This can be part of a CUDA graph where the draw lies on the device, as the frames do.
+        """
+        index, offsets = _moved(draw.index, self.home), _moved(draw.offsets, self.home)
+        taken = {name: array[index] for name, array in self._arrays.items()}
+        frame, first = taken["frame"], taken["first"]
+        crops = (
+            gather(self._stored, newest, first, corners, stack=self._stack, crop=crop)
+            for newest, corners in zip((frame, frame + 1, frame), offsets, strict=True)
+        )
+        parts = (*crops, taken["action"], taken["reward"])
+        return Batch(*(_moved(part, self.device) for part in parts))
+
+    def flush(self) -> None:
+        """Wait until all frames have reached the disk.
+
+        Raises:
+            UserError: they cannot be written there.
+        """
+        if self._stream is not None:
+            with self._writing():
+                os.fsync(self._stream.fileno())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the frames, which have reached the disk when this returns."""
+        self.flush()
+        return {
+            "frames": self._frames,
+            "checksums": list(self._checksums),
+            "episode": self._episode,
+            # Copies: of a view, all that it is a part of would be saved.
+            **{name: each[: len(self)].cpu().clone() for name, each in self._arrays.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take the state over, and the frames of the folder up to it.
+
+        Raises:
+            UserError: the frames are of something else, missing or damaged.
+        """
+        self._close()
+        self._frames, self._episode = state["frames"], state["episode"]
+        self._checksums = list(state["checksums"])
+        self._transitions = len(state["reward"])
+        for name, array in self._arrays.items():
+            array[: len(self)] = state[name]
+        if self._frames:
+            self._check_header()
+            self._read()
+            self._open()
+
+    def delete(self) -> None:
+        """Delete the files and free the memory; the replay is of no use any more."""
+        self._close()
+        self._stored = torch.empty(0, dtype=torch.uint8)
+        for file in (self._file, self._header):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it is gone, or somebody put more into it
+            self.folder.rmdir()
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "frames.bin"
+
+    @property
+    def _header(self) -> Path:
+        return self.folder / "replay.json"
+
+    def _append(self, frame: np.ndarray) -> None:
+        if frame.shape != self._shape[1:] or frame.dtype != np.uint8:
+            given = f"{frame.dtype} of shape {frame.shape}"
+            raise ValueError(f"a frame is uint8 of shape {self._shape[1:]}, not {given}")
+        if self._frames == self._shape[0]:
+            text = f"{self._frames} frames for {len(self)} transitions: the episodes are too short"
+            raise ValueError(f"the replay is full: {text}")
+        stream = self._stream or self._open()
+        content = frame.tobytes()
+        with self._writing():
+            left = memoryview(content)
+            while left:
+                left = left[stream.write(left) :]
+        if self.home.type != "cpu":
+            self._stored[self._frames] = torch.as_tensor(frame)
+        if self._frames % CHUNK == 0:
+            self._checksums.append(0)
+        self._checksums[-1] = zlib.crc32(content, self._checksums[-1])
+        self._frames += 1
+
+    def _open(self) -> io.FileIO:
+        """Open the file behind the frames that there are; what else it holds is cut."""
+        with self._writing():
+            if not self._frames:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(self._header, json.dumps(self._about, indent=2) + "\n")
+            # Unbuffered: what was written is in the mapping at once. A mapping could be written to
+            # itself, but a full disk would then end the process without a word.
+            stream = io.FileIO(self._file, "r+" if self._frames else "w")
+            stream.seek(stream.truncate(self._frames * self._frame_bytes))
+            if self.home.type == "cpu":
+                stream.truncate(self.bytes_of_frames)  # a hole takes no room on the disk
+        if self.home.type == "cpu":
+            file, size = str(self._file), self.bytes_of_frames
+            flat = torch.from_file(file, shared=True, size=size, dtype=torch.uint8)
+            self._stored = flat.view(self._shape)
+        self._stream = stream
+        return stream
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def _check_header(self) -> None:
+        try:
+            there = json.loads(self._header.read_text(encoding="utf-8"))
+            named = {name: there[name] for name in self._about}
+        except (OSError, ValueError, KeyError, TypeError):
+            raise self._fault(self._header, "missing or damaged") from None
+        if differences := [
+            f"{name} {named[name]} there, {value} here"
+            for name, value in self._about.items()
+            if named[name] != value
+        ]:
+            text = f"the replay of something else ({'; '.join(differences)})"
+            raise self._fault(self._header, text)
+
+    def _read(self) -> None:
+        """Compare all chunks with their checksums, and bring them to where they are needed."""
+        try:
+            stream = self._file.open("rb")
+        except OSError as error:
+            raise self._fault(self._file, f"cannot be read ({error.strerror})") from None
+        with stream:
+            for number, checksum in enumerate(self._checksums):
+                start, stop = number * CHUNK, min((number + 1) * CHUNK, self._frames)
+                content = bytearray((stop - start) * self._frame_bytes)
+                if (found := stream.readinto(content)) < len(content):
+                    found = start + found // self._frame_bytes
+                    raise self._fault(self._file, f"{found} frames of {self._frames}")
+                if zlib.crc32(content) != checksum:
+                    raise self._fault(self._file, f"frames {start} to {stop - 1} are damaged")
+                if self.home.type != "cpu":
+                    frames = torch.frombuffer(content, dtype=torch.uint8)
+                    self._stored[start:stop] = frames.view(-1, *self._shape[1:])
+
+    def _fault(self, file: Path, text: str) -> UserError:
+        return UserError(f"{file}: {text}; delete the folder of the run to start it again")
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            text = f"cannot be written ({error.strerror or error}); make room, and run it again"
+            raise UserError(f"{self._file}: {text}") from None
+
+
+def _moved(tensor: Tensor, device: torch.device) -> Tensor:
+    """``tensor`` on ``device``, without a wait where that is an accelerator."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()  # a copy from other memory would wait
+    return tensor.to(device, non_blocking=True)

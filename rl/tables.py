@@ -1,0 +1,530 @@
+"""The control tables of the papers as data.
+
+Each is declared twice: as returns at 100K environment steps, which need a GPU, and, for a CPU's
+budget, as a question of our own to the same rows: how much of the physics state their encoders
+hold.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rl.config import CURL, Config
+from shared import (
+    Objective,
+    Projection,
+    Term,
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    margin_nce,
+    max_margin,
+    term,
+)
+from shared.tables import Claim, Column, Published, Row, Table, Tier, load_published
+
+PUBLISHED = Path(__file__).parent / "published"
+
+# Ours, fixed before any run: the papers print none of these for control.
+TEMPERATURE = 0.1
+TAU_PLUS = 0.01
+BETA = 1.0
+
+RAW = CURL.loss  # of bilinear scores
+NCE = term(info_nce, temperature=TEMPERATURE)
+DCL = term(debiased_nce, temperature=TEMPERATURE, tau_plus=TAU_PLUS)
+HARD = term(hard_nce, temperature=TEMPERATURE, tau_plus=TAU_PLUS, beta=BETA)
+
+ALPHA = 10.0  # printed
+OVER = ", norm over batch"
+NORMS = (("l21-norm", "l21"), ("nuclear-norm", "nuclear"))
+# L of the authors' image program has 512 rows for 2048 dimensions; of 50, as large a share.
+AUTHORS_ROWS = 12
+
+SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0, 1, 2), "short": (), "smoke": (0,)}
+PROBE_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (), "short": (0, 1, 2), "smoke": (0,)}
+# In points of return: half the median, 53, of the deviations of all rows printed; rounded down.
+TOLERANCE = 25.0
+PROBE_TOLERANCE = 2.0  # in % of variance; ours
+
+
+def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e-3) -> Column:
+    # Laskin et al. 2020 (CURL), Table 3.
+    changes = {"task": task, "action_repeat": action_repeat, "learning_rate": learning_rate}
+    decisions = Config().environment_steps / action_repeat
+    return Column(
+        label,
+        changes,
+        # An update takes 6 seconds on one CPU core; beside it nothing counts.
+        minutes=(decisions - Config().initial_steps) * 6 / 60,
+        # Of an update, estimated, and of the replay: 30 kB for each decision.
+        gigabytes=round(3.0 + decisions * 30e-6, 1),
+    )
+
+
+COLUMNS = (
+    _column("Spin", "finger_spin", 2),
+    _column("Swingup", "cartpole_swingup", 8),
+    _column("Easy", "reacher_easy", 4),
+    _column("Run", "cheetah_run", 4, 2e-4),
+    _column("Walk", "walker_walk", 2),
+    _column("Catch", "ball_in_cup_catch", 4),
+)
+LABELS = tuple(column.label for column in COLUMNS)
+# 0.17 seconds an update, measured on one of two busy CPU cores; one row of a seed renders frames.
+PROBE_COLUMNS = tuple(dataclasses.replace(each, minutes=2.0, gigabytes=1.0) for each in COLUMNS)
+
+
+def _cosine(loss: Term) -> dict[str, Any]:
+    return {"objective": Objective(loss), "similarity": "cosine"}
+
+
+def _polarized(loss: Term, similarity: str, reduction: str = "anchor_sum") -> dict[str, Any]:
+    # lambda = 0.1, delta+ = 0.1 and delta- = 0.5 are printed.
+    penalty = term(distance_polarization, weight=0.1, lower=0.1, upper=0.5, reduction=reduction)
+    return {"objective": Objective(loss, (penalty,)), "similarity": similarity}
+
+
+def _low_rank(loss: Term, similarity: str, **options: Any) -> dict[str, Any]:
+    # lambda = 0.1 is printed.
+    projection = Projection(0.1, options)
+    return {"objective": Objective(loss, projection=projection), "similarity": similarity}
+
+
+AGENT = (
+    "100K are environment steps, frames of the physics, as in CURL's paper: LMCL and CLLR do not "
+    "say, and the log of CURL's program counts the agent's decisions. Batch 512 as in CURL's Table "
+    "3, where its program's published command has 128. Evaluated every 10K steps and at 100K "
+    "exactly, in environments and with seeds of their own: the program's grid misses 100K, and it "
+    "evaluates in the training environment."
+)
+CONTRAST = (
+    "The encoder is stepped twice on each contrastive gradient, as in CURL's program, from which "
+    "its paper's curves come; the paper's pseudo-code steps it once. Crops lie at offsets 0 to 16, "
+    "of which the program never draws the last."
+)
+COSINES = (
+    f"Cosines over a temperature of {TEMPERATURE:g}, where CURL has raw bilinear scores: DCL, HCL "
+    "and margins need bounded scores. No paper prints a temperature for control, and CURL's "
+    "comparison (Fig. 5) has bilinear scores ahead of cosines on cheetah."
+)
+DEBIASED = f"tau+ = {TAU_PLUS:g} is not printed for control."
+HARDENED = f"beta = {BETA:g} is not printed for control, and neither is tau+ = {TAU_PLUS:g}."
+ANCHOR_SUM = (
+    "How Eq. 10 adds the pairs up is not determined: here over the pairs of an anchor, then the "
+    "mean over anchors. Pairs are q of one image and the momentum encoder's k of another, "
+    "normalised; the gradient goes through q alone and counts in both steps of the encoder."
+)
+MEAN = (
+    "Eq. 10 read as the mean over all pairs: lambda times the penalty is at most 0.004, beside a "
+    "cross-entropy that starts near the logarithm of the batch size, 6.2 for 512."
+)
+FLOOR = (
+    "Raw bilinear scores, for which the lower limit of cosines does not hold: here the number of "
+    "negatives times exp of an anchor's lowest score."
+)
+SAID = {
+    "l21": "The table does not name the norm, and the text names the nuclear one: here l2,1.",
+    "nuclear": "The table does not name the norm: here the nuclear one, as the text says of CURL.",
+}
+OF_50 = (
+    "L is 50 x 50, started as the identity, and works on the unnormalised q: CURL's latent has 50 "
+    "dimensions, so that the printed 256 cannot hold. Actor and critic read q, not L q; the paper "
+    "does not say."
+)
+# A direction of mean square e and singular value s of L costs alpha s + e (1 - s^2)^2, and e when L
+# drops it: L keeps it only where e > alpha / max(2 s - s^3) = 0.919 alpha. The l2,1 norm is no
+# smaller than the nuclear norm.
+PRINTED_ALPHA = (
+    "alpha = 10 as printed: L keeps a direction of q only where its mean square exceeds 9.2. The "
+    "final LayerNorm starts |q|^2 at 50, which is enough for five directions at most; a warning "
+    "says when L has lost all."
+)
+OVER_BATCH = (
+    "The norm of L divided by the batch size (alpha = 10 / 512), as the authors' image program "
+    "divides what it penalises: our reading, since the printed alpha may leave little of L."
+)
+
+# Rows of both papers.
+CONTROLS = (
+    Row(
+        "random policy",
+        {"train": False},
+        deviation="Printed by no paper: uniformly random actions; what learning adds is measured "
+        "from here.",
+    ),
+    Row(
+        "SAC on the same crops",
+        {"contrastive": False},
+        deviation="Printed by no paper: the same agent without the contrastive step. 'Pixel SAC' "
+        "of CURL's paper sees no crops, so that it is not this row.",
+    ),
+)
+CURL_ROW = Row("CURL", published="CURL", deviation=f"{AGENT} {CONTRAST}")
+SINGLE_ROW = Row(
+    "CURL, single step",
+    {"double_step": False},
+    published="CURL",
+    deviation="One Adam step of the encoder on each contrastive gradient, as in the pseudo-code of "
+    "CURL's paper, where its program makes two.",
+)
+BATCH_128_ROW = Row(
+    "CURL, batch 128",
+    {"batch_size": 128},
+    published="CURL",
+    deviation="The batch of the published command of CURL's program, where its Table 3 has 512.",
+)
+CURL_COSINE_ROW = Row(
+    "CURL, cosine",
+    _cosine(NCE),
+    published="CURL",
+    deviation=f"{COSINES} The base from which the other rows of cosines are measured.",
+)
+FAMILY = (
+    Row("DCL", _cosine(DCL), published="DCL", deviation=f"{COSINES} {DEBIASED}"),
+    Row("HCL", _cosine(HARD), published="HCL", deviation=f"{COSINES} {HARDENED}"),
+)
+# The row without the method, its loss, its similarity, and what is to be said of them.
+BASES = (
+    ("CURL", RAW, "bilinear", ""),
+    ("DCL", DCL, "cosine", "Cosines and numbers of DCL as in its row. "),
+    ("HCL", HARD, "cosine", "Cosines and numbers of HCL as in its row. "),
+)
+
+LMCL_ROWS = (
+    *CONTROLS,
+    CURL_ROW,
+    SINGLE_ROW,
+    BATCH_128_ROW,
+    CURL_COSINE_ROW,
+    *FAMILY,
+    *(
+        Row(
+            f"LMCL({base}+DP)",
+            _polarized(loss, similarity),
+            published=f"LMCL({base}+DP)",
+            deviation=f"{as_in_its_row}{ANCHOR_SUM}",
+        )
+        for base, loss, similarity, as_in_its_row in BASES
+    ),
+    Row(
+        "LMCL(CURL+DP), mean",
+        _polarized(RAW, "bilinear", "mean"),
+        published="LMCL(CURL+DP)",
+        deviation=MEAN,
+    ),
+    Row(
+        "LMCL(CURL+DP), cosine",
+        _polarized(NCE, "cosine"),
+        published="LMCL(CURL+DP)",
+        deviation=f"{COSINES} {ANCHOR_SUM}",
+    ),
+    Row(
+        "DCL, raw scores",
+        {
+            "objective": Objective(
+                term(debiased_nce, temperature=1.0, tau_plus=TAU_PLUS, floor="minimum")
+            )
+        },
+        deviation=f"{FLOOR} {DEBIASED}",
+    ),
+    Row(
+        "HCL, raw scores",
+        {
+            "objective": Objective(
+                term(hard_nce, temperature=1.0, tau_plus=TAU_PLUS, beta=BETA, floor="minimum")
+            )
+        },
+        deviation=f"{FLOOR} {HARDENED} Scores of some tens leave the weights on one negative.",
+    ),
+    Row(
+        "margins",
+        _cosine(term(margin_nce, temperature=TEMPERATURE, angular=0.5, subtractive=0.4)),
+        deviation="m1 and m2 of SimCLR on CIFAR-10 (margins, Table 5).",
+    ),
+    Row(
+        "MMCL",
+        _cosine(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1)),
+        deviation="Closed form; the kernel's width is MMCL's of STL-10 (sigma^2 = 1, read as "
+        "gamma = 0.5), C = 100. One support vector machine for each q against the k of the others.",
+    ),
+)
+
+CLLR_ROWS = (
+    *CONTROLS,
+    CURL_ROW,
+    CURL_COSINE_ROW,
+    *FAMILY,
+    *(
+        Row(
+            f"CLLR({base}+{name}){suffix}",
+            _low_rank(loss, similarity, norm=norm, alpha=alpha),
+            published=f"CLLR({base}+)",
+            deviation=f"{SAID[norm]} {as_in_its_row}{OF_50} {reason}",
+        )
+        for base, loss, similarity, as_in_its_row in BASES
+        for suffix, alpha, reason in (
+            ("", ALPHA, PRINTED_ALPHA),
+            (OVER, ALPHA / Config().batch_size, OVER_BATCH),
+        )
+        for name, norm in NORMS
+    ),
+    Row(
+        "CLLR(CURL+), authors' form",
+        _low_rank(RAW, "bilinear", norm="none", alpha=0.0, form="authors", rows=AUTHORS_ROWS),
+        published="CLLR(CURL+)",
+        deviation="As the authors' image program: no norm of L, which starts standard normal; q "
+        "and its reconstruction scaled to unit length; the Frobenius norm of their difference over "
+        f"the batch size. L has {AUTHORS_ROWS} rows, a quarter of the 50 dimensions of q, as the "
+        "program's 512 are a quarter of its 2048. Actor and critic read q.",
+    ),
+)
+
+# With the same loss on the same scores without the method.
+LMCL_COMPARISONS = (
+    ("LMCL(CURL+DP)", "CURL"),
+    ("LMCL(CURL+DP), mean", "CURL"),
+    ("LMCL(CURL+DP), cosine", "CURL, cosine"),
+    ("LMCL(DCL+DP)", "DCL"),
+    ("LMCL(HCL+DP)", "HCL"),
+)
+CLLR_COMPARISONS = (
+    *(
+        (f"CLLR({base}+{name}){suffix}", base)
+        for base, *_ in BASES
+        for suffix in ("", OVER)
+        for name, _ in NORMS
+    ),
+    ("CLLR(CURL+), authors' form", "CURL"),
+)
+LMCL_IN_WORDS = (
+    Claim(
+        "LMCL has consistently higher means than CURL on all six tasks (text on Table 5, whose own "
+        "numbers say otherwise on Run). Measured: LMCL(CURL+DP) against CURL.",
+        better="LMCL(CURL+DP)",
+        than="CURL",
+        columns=LABELS,
+        tolerance=TOLERANCE,
+    ),
+)
+
+
+def _claims(
+    printed_as: str,
+    published: Published,
+    rows: Sequence[Row],
+    comparisons: Sequence[tuple[str, str]],
+) -> tuple[Claim, ...]:
+    """For each two rows, better and worse, what their printed numbers say, column by column."""
+    printed = {row.label: row.published for row in rows if row.published is not None}
+    claims = []
+    for better, than in comparisons:
+        columns = tuple(
+            label
+            for label in LABELS
+            if (high := published.value(printed[better], label)) is not None
+            and (low := published.value(printed[than], label)) is not None
+            and high.mean > low.mean
+        )
+        but = " and ".join(label for label in LABELS if label not in columns)
+        claims.append(
+            Claim(
+                f"{printed[better]} is above {printed[than]} on every task"
+                f"{f' but {but}' if but else ''} (numbers of {printed_as}). Measured: {better} "
+                f"against {than}.",
+                better=better,
+                than=than,
+                columns=columns,
+                tolerance=TOLERANCE,
+            )
+        )
+    return tuple(claims)
+
+
+LABEL_NOTE = (
+    "Spin is finger spin, Swingup cartpole swingup, Easy reacher easy, Run cheetah run, Walk "
+    "walker walk, Catch ball-in-cup catch."
+)
+SILENT_NOTE = (
+    "Temperature, tau+ and beta were fixed before any run; no control code of LMCL, CLLR, DCL or "
+    "HCL is public."
+)
+NOTES = (
+    LABEL_NOTE,
+    "The printed CURL row is not the one of CURL's paper, which stands below: it is lower on Spin "
+    "and higher on Swingup, Easy, Walk and Catch. No single reading of '100K' explains it, so that "
+    "both papers' numbers are ordinal at best.",
+    "The Run cells of LMCL's three rows with DP and of CLLR's three rows are equal, mean and "
+    "deviation, and so are their means on Walk: two methods cannot be expected to agree like this.",
+    "With 3 seeds and a deviation of 100 points, as reruns of CURL have it, differences below some "
+    "230 points are not significant (two-sample t test, 5%); the largest printed gain over the "
+    "same loss without the method is 42.",
+    f"Claims have a tolerance of {TOLERANCE:g} points: half the median of the deviations printed "
+    "in both tables, which is 53, rounded down.",
+    "Everything the papers leave open is as in CURL's paper and program: action repeats, learning "
+    "rate 1e-3 and 2e-4 on Run, 1000 random decisions before the first update, 10 episodes of "
+    "evaluation without noise. Deviations are over seeds, not over episodes.",
+    SILENT_NOTE,
+    "Simulator and renderer are not those of 2020, which shifts returns; each run records both.",
+    "No short tier: a batch of 512 takes 6 seconds of a CPU core, from which the planned minutes "
+    "are computed, and no return can be learnt in a CPU's budget. There, the table that ends in "
+    "'-state-probe' asks another question of the same rows.",
+)
+PROBE_NOTES = (
+    LABEL_NOTE,
+    "Asked by this suite, not by the paper. A uniformly random policy plays 100 episodes of 20 "
+    "decisions, on whose 2000 stacks of frames the encoder is trained by the contrastive step "
+    "alone, and 25 further episodes, held out. Ridge regression from q of the centre crop to the "
+    "task's own observation (positions, velocities) is fitted on the former and scored on the "
+    "latter: the number is the mean R^2 over the entries of that observation; below, over its "
+    "positions and over its velocities alone.",
+    "500 updates of batch 64 in place of 512, under autocast: every stack is seen 16 times, and "
+    "penalties that add over the batch weigh an eighth of what they do at 512. "
+    "Encoder, frames, crops, learning rates and the double step are those of the paper tier.",
+    "A seed decides frames, initialisation and batches. All rows of a seed share their frames, so "
+    "that differences between rows are paired.",
+    "It says how much of the physics state an encoder holds after few updates, and nothing about "
+    "returns: frames are a random policy's, and neither reward nor actor nor critic takes part.",
+    f"Claims are of direction alone, with a tolerance of {PROBE_TOLERANCE:g} points of R^2.",
+    SILENT_NOTE,
+)
+CLLR_PROBE_NOTE = (
+    "The regression reads q, as actor and critic do, not L q; the norm over the batch stays "
+    "alpha = 10 / 512."
+)
+
+
+def _returns(
+    paper: str,
+    name: str,
+    by: str,
+    rows: tuple[Row, ...],
+    comparisons: Sequence[tuple[str, str]],
+    in_words: tuple[Claim, ...] = (),
+) -> Table:
+    """The table ``name`` of a paper: returns at 100K environment steps."""
+    printed_as = name.replace("-", " ").capitalize()
+    published = load_published(PUBLISHED / f"{paper}.toml", name)
+    return Table(
+        domain="rl",
+        paper=paper,
+        name=name,
+        title="DeepMind Control from pixels, returns at 100K environment steps",
+        section=f"{by}, {printed_as}",
+        metric="return",
+        unit="points of 1000",
+        protocol="dmc-return-v1",
+        config=Config(),
+        rows=rows,
+        columns=COLUMNS,
+        seeds=SEEDS,
+        published=published,
+        claims=(*_claims(printed_as, published, rows, comparisons), *in_words),
+        varies="seed (initialisation, batches, actions, episodes of training and of evaluation)",
+        references=tuple(
+            load_published(PUBLISHED / "references.toml", key)
+            for key in ("curl-100k", "curl-500k", "curl-issue-15", "curl-rerun", "drq")
+        ),
+        notes=NOTES,
+        aggregates=("interquartile mean",),
+    )
+
+
+def _probe(
+    returns: Table,
+    question: str,
+    comparisons: Sequence[tuple[str, str]],
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """The probe of the rows of ``returns`` that train an encoder by contrast."""
+    asked_of = f"asked of the rows of {returns.section}"
+    left_out = (*CONTROLS, BATCH_128_ROW)
+    rows = (
+        Row(
+            "raw pixels",
+            {"probe_input": "pixels", "train": False},
+            deviation="No encoder: the regression reads the pixels of the centre crop.",
+        ),
+        Row(
+            "untrained encoder",
+            {"train": False},
+            deviation="As initialised; what contrast adds is measured from here.",
+        ),
+        *(
+            dataclasses.replace(
+                row, published=None, deviation=CONTRAST if row == CURL_ROW else row.deviation
+            )
+            for row in returns.rows
+            if row not in left_out
+        ),
+    )
+    asked = (
+        *((question, better, than) for better, than in comparisons),
+        ("does contrast make it easier at all?", "CURL", "untrained encoder"),
+    )
+    return Table(
+        domain="rl",
+        paper=returns.paper,
+        name=f"{returns.name}-state-probe",
+        title="DeepMind Control from pixels, physics state read from the embedding",
+        section=f"ours, {asked_of}",
+        metric="r2",
+        unit="% of variance",
+        protocol="state-probe-v1",
+        config=Config(protocol="state-probe-v1"),
+        rows=rows,
+        columns=PROBE_COLUMNS,
+        seeds=PROBE_SEEDS,
+        published=Published(
+            source=f"A question of this suite, {asked_of}",
+            title="Physics state read from the embedding",
+            columns=(),
+            rows={},
+        ),
+        claims=tuple(
+            Claim(
+                f"Asked by this suite, not by the paper: {text} Measured: {better} against {than}.",
+                better=better,
+                than=than,
+                columns=LABELS,
+                tolerance=PROBE_TOLERANCE,
+            )
+            for text, better, than in asked
+        ),
+        short={"batch_size": 64, "precision": "bfloat16"},
+        varies="seed (frames, initialisation, batches)",
+        notes=(*PROBE_NOTES, *notes),
+        also=("r2_position", "r2_velocity"),
+    )
+
+
+TABLE_5 = _returns(
+    "lmcl",
+    "table-5",
+    "Chen et al. 2021 (LMCL)",
+    LMCL_ROWS,
+    LMCL_COMPARISONS,
+    LMCL_IN_WORDS,
+)
+TABLE_5_PROBE = _probe(
+    TABLE_5,
+    "does distance polarization make the physics state easier to read?",
+    LMCL_COMPARISONS,
+)
+TABLE_4 = _returns(
+    "cllr",
+    "table-4",
+    "Chen et al. 2022 (CLLR)",
+    CLLR_ROWS,
+    CLLR_COMPARISONS,
+)
+TABLE_4_PROBE = _probe(
+    TABLE_4,
+    "does the low-rank projection make the physics state easier to read?",
+    CLLR_COMPARISONS,
+    (CLLR_PROBE_NOTE,),
+)
+
+TABLES = {"lmcl": (TABLE_5, TABLE_5_PROBE), "cllr": (TABLE_4, TABLE_4_PROBE)}

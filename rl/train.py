@@ -1,0 +1,386 @@
+"""Training from pixels and what it is measured by: two readable loops.
+
+``dmc-return-v1`` trains an agent and evaluates its returns; ``state-probe-v1`` trains the
+contrastive encoder alone, on frames of a random policy, and reads the physics state from it.
+
+Shapes: n frames, A dimensions of an action, B of a batch, K frames of a stack, S pixels of a frame.
+"""
+
+import csv
+import dataclasses
+import io
+from collections.abc import Callable
+from statistics import fmean
+from typing import Any
+
+import torch
+from gymnasium.vector import VectorEnv
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rl.agent import Agent, Contrast
+from rl.config import Config
+from rl.data import Frames, frames_fingerprint, random_frames
+from rl.environment import (
+    DeepMindControl,
+    make_environment,
+    make_vector,
+    renderer_in_use,
+    settings_of,
+    task_fingerprint,
+)
+from rl.evaluate import embed, evaluation_seeds, pixels, returns, state_probe
+from rl.replay import Draw, Replay, gather
+from shared import max_margin
+from shared.runs import Means, Run, replacing, write_atomically
+
+SAVE_EVERY = 120.0  # seconds between two checkpoints
+LOG_EVERY = 100  # updates that a line of the log is the mean of
+LOG_PROBE_EVERY = 20
+
+Update = Callable[[Draw, int], dict[str, Tensor]]
+Environments = VectorEnv[Any, Any, Any]
+
+
+def run(config: Config, run: Run) -> dict[str, Any]:
+    """Train and evaluate as the configuration's protocol says.
+
+    Args:
+        config: what to do.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The metrics of the protocol, see :data:`rl.evaluate.PROTOCOLS`.
+
+    Raises:
+        ValueError: an unknown protocol, or steps that do not divide.
+        FloatingPointError: the training diverged, or the physics did.
+    """
+    if config.protocol == "state-probe-v1":
+        return probe(config, run)
+    if config.protocol == "dmc-return-v1":
+        return train_agent(config, run)
+    raise ValueError(f"no protocol {config.protocol!r} in rl; see rl.evaluate.PROTOCOLS")
+
+
+# ---- the agent ----------------------------------------------------------------------------------
+
+
+class Progress:
+    """What of the loop a checkpoint holds beside networks and replay: environment and curve."""
+
+    def __init__(self, environment: DeepMindControl) -> None:
+        self.environment = environment
+        self.curve: list[dict[str, float]] = []  # one entry for each evaluation
+
+    def state_dict(self) -> dict[str, Any]:
+        """The environment in mid-episode, and the curve."""
+        return {"environment": self.environment.snapshot(), "curve": self.curve}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        """Take environment and curve over."""
+        self.environment.restore(state["environment"])
+        self.curve = state["curve"]
+
+
+def train_agent(config: Config, run: Run) -> dict[str, Any]:
+    """Soft actor-critic with the contrastive step, evaluated as it goes on.
+
+    Steps are environment steps everywhere but inside this loop, whose unit is one decision of the
+    agent: ``action_repeat`` environment steps.
+    """
+    if config.evaluate_every % config.action_repeat or (
+        config.environment_steps % config.evaluate_every
+    ):
+        raise ValueError(
+            f"evaluate_every {config.evaluate_every} must be a multiple of action_repeat "
+            f"{config.action_repeat} and divide environment_steps {config.environment_steps}"
+        )
+    run.record_data(**{config.task: task_fingerprint(config.task)})
+    run.record(renderer=renderer_in_use())
+    if not config.train:
+        environments = evaluation_environments(config, run)
+        (dimensions,) = environments.single_action_space.shape or ()
+        policy = random_policy(config, dimensions)
+        entry = evaluation(config, run, environments, policy, config.environment_steps)
+        environments.close()
+        return summary_of([entry])
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")  # TF32, as the convolutions have it anyway
+    environment = make_environment(config)
+    dimensions = environment.action_space.shape[0]
+    decisions = config.environment_steps // config.action_repeat
+    agent = Agent(config, dimensions, device=device)
+    replay = Replay(
+        run.folder / "replay",
+        decisions,
+        task=config.task,
+        frame_size=config.frame_size,
+        stack=config.stack,
+        action_dimensions=dimensions,
+        device=device,
+    )
+    progress, means = Progress(environment), Means()
+    run.keep_checkpoint = False
+    first = run.track(
+        agent=agent, **agent.optimisers, replay=replay, progress=progress, means=means
+    )
+    update = make_update(agent, replay, config)
+    environments = evaluation_environments(config, run)
+
+    def act(observation: Tensor) -> Tensor:
+        return agent.act(observation.to(device), sample=False).cpu()
+
+    if first == 0:
+        environment.reset(seed=config.seed)
+        replay.begin(environment.frame)
+    for step in range(first, decisions):
+        if step < config.initial_steps:
+            action = 2 * torch.rand(dimensions) - 1
+        else:
+            observation = torch.from_numpy(environment.observation)[None].to(device)
+            action = agent.act(observation, sample=True)[0]
+        if step >= config.initial_steps:
+            # On a GPU this returns at once: the physics and the renderer work beside it.
+            means.add(update(replay.draw(config.batch_size, config.crop), step))
+        taken = action.cpu().numpy()
+        _, reward, terminated, truncated, _ = environment.step(taken)
+        replay.add(taken, reward, environment.frame)
+        if terminated or truncated:
+            environment.reset()
+            replay.begin(environment.frame)
+
+        done = (step + 1) * config.action_repeat
+        updated = step >= config.initial_steps
+        if updated and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
+            agent.check_finite(step)
+            run.log(done, **means.take())
+        if done % config.evaluate_every == 0:
+            progress.curve.append(evaluation(config, run, environments, act, done))
+            run.log(done, evaluation=progress.curve[-1]["return"])
+            write_curve(run, config, progress.curve)
+        run.progress(done, config.environment_steps, "environment steps")
+        run.checkpoint(step + 1, every=SAVE_EVERY)
+    environment.close()
+    environments.close()
+    save_weights(run, agent, ("contrast.encoder.", "actor."))
+    replay.delete()
+    return summary_of(progress.curve)
+
+
+def evaluation(
+    config: Config,
+    run: Run,
+    environments: Environments,
+    act: Callable[[Tensor], Tensor],
+    step: int,
+) -> dict[str, Any]:
+    """One entry of the curve: the returns after ``step`` environment steps."""
+    seeds = evaluation_seeds(config, step)
+    sums = returns(act, environments, seeds, config.episode_steps // config.action_repeat)
+    return {"step": step, "return": fmean(sums), "episodes": sums, "seconds": round(run.seconds, 1)}
+
+
+def evaluation_environments(config: Config, run: Run) -> Environments:
+    """Environments for all episodes of an evaluation; side by side where the run has workers."""
+    return make_vector(config.evaluation_episodes, run.workers, **settings_of(config))
+
+
+def summary_of(curve: list[dict[str, Any]]) -> dict[str, Any]:
+    """The metrics of a run: the last evaluation, and all of them as its details."""
+    return {"return": curve[-1]["return"], "details": {"curve": curve}}
+
+
+def random_policy(config: Config, dimensions: int) -> Callable[[Tensor], Tensor]:
+    """Actions (B, A) that are uniformly random whatever is observed, from a stream of the seed."""
+    generator = torch.Generator().manual_seed(config.seed)
+
+    def act(observation: Tensor) -> Tensor:
+        return 2 * torch.rand(len(observation), dimensions, generator=generator) - 1
+
+    return act
+
+
+def write_curve(run: Run, config: Config, curve: list[dict[str, Any]]) -> None:
+    """Keep the evaluations so far as ``curve.csv``: task, seed, step, return, seconds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["task", "seed", "step", "return", "seconds"])
+    for entry in curve:
+        row = (entry[name] for name in ("step", "return", "seconds"))
+        writer.writerow([config.task, config.seed, *row])
+    write_atomically(run.folder / "curve.csv", text.getvalue())
+
+
+def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
+    """One update of the agent from a draw; on a GPU as captured graphs where that can be.
+
+    The kernels of an update are small and many: launched one by one, the launches take longer than
+    the work. Frames that did not fit on the GPU, the singular values of a nuclear norm and the
+    solver behind max_margin wait for the device, which nothing can inside a graph.
+    """
+    waits = config.contrastive and (
+        config.objective.loss.function is max_margin or config.objective.projection is not None
+    )
+    if replay.home.type != "cuda" or waits:
+        return lambda draw, step: agent.update(replay.batch(draw, config.crop), step)
+    return CapturedUpdate(agent, replay, config)
+
+
+class CapturedUpdate:
+    """Updates as CUDA graphs: one for those with a step of the actor, one for those without.
+
+    A graph reads its draw from buffers of its own and writes its parts to tensors that the next
+    replay overwrites. The first updates run uncaptured, since libraries set themselves up in them.
+    """
+
+    WARM_UP = 6
+
+    def __init__(self, agent: Agent, replay: Replay, config: Config) -> None:
+        self.agent, self.replay, self.config = agent, replay, config
+        size, device = config.batch_size, replay.device
+        self.draw = Draw(
+            torch.zeros(size, dtype=torch.int64, device=device),
+            torch.zeros(3, size, 2, dtype=torch.int64, device=device),
+        )
+        self.graphs: dict[bool, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
+        self.calls = 0
+
+    def __call__(self, draw: Draw, step: int) -> dict[str, Tensor]:
+        """The parts of one update; they are overwritten by the next of its kind."""
+        self.calls += 1
+        self.draw.index.copy_(draw.index.pin_memory(), non_blocking=True)
+        self.draw.offsets.copy_(draw.offsets.pin_memory(), non_blocking=True)
+        if self.calls <= self.WARM_UP:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                parts = self._update(step)
+            torch.cuda.current_stream().wait_stream(side)
+            return parts
+        full = step % self.config.update_every == 0
+        if full not in self.graphs:
+            graph = torch.cuda.CUDAGraph()
+            # A step of the same kind at which the criterion does not look at its loss: a look
+            # would wait for the device, which nothing can inside a graph.
+            alike = self.config.update_every if full else 1
+            with torch.cuda.graph(graph):
+                parts = self._update(alike)
+            self.graphs[full] = (graph, parts)
+        graph, parts = self.graphs[full]
+        graph.replay()
+        return parts
+
+    def _update(self, step: int) -> dict[str, Tensor]:
+        return self.agent.update(self.replay.batch(self.draw, self.config.crop), step)
+
+
+# ---- the probe ----------------------------------------------------------------------------------
+
+
+def probe(config: Config, run: Run) -> dict[str, Any]:
+    """Train a contrastive encoder on frames of a random policy, and read the state from it.
+
+    The held-out episodes are seen by the final regression's score alone.
+    """
+    run.record(renderer=renderer_in_use())
+    episodes = config.probe_episodes + config.probe_test_episodes
+    frames = random_frames(
+        config.task,
+        config.action_repeat,
+        episodes=episodes,
+        steps=config.probe_steps,
+        frame_size=config.frame_size,
+        quality=config.quality,
+        seed=config.seed,
+        data_root=run.data_root,
+        progress=run.progress,
+    )
+    run.record_data(
+        **{config.task: task_fingerprint(config.task), "frames": frames_fingerprint(frames)}
+    )
+    cut = config.probe_episodes * config.probe_steps
+    train, test = part_of(frames, 0, cut), part_of(frames, cut, len(frames.frames))
+    if config.probe_input == "pixels":
+        features = [pixels(each, crop=config.crop, stack=config.stack) for each in (train, test)]
+    else:
+        contrast = pretrain(config, train, run)
+        save_weights(run, contrast, ("encoder.",))
+        features = [
+            embed(
+                contrast.encoder,
+                each,
+                crop=config.crop,
+                stack=config.stack,
+                precision=config.precision,
+            )
+            for each in (train, test)
+        ]
+    return state_probe(
+        features[0], train.state, train.episode, features[1], test.state, frames.names
+    )
+
+
+def part_of(frames: Frames, start: int, stop: int) -> Frames:
+    """The frames from ``start`` to ``stop``, which begin and end with an episode."""
+    return dataclasses.replace(
+        frames,
+        frames=frames.frames[start:stop],
+        first=frames.first[start:stop] - start,
+        episode=frames.episode[start:stop],
+        state=frames.state[start:stop],
+    )
+
+
+def pretrain(config: Config, frames: Frames, run: Run) -> Contrast:
+    """Train the contrastive encoder of a configuration on frames, without an agent.
+
+    Args:
+        config: how; its fields about agents are not looked at.
+        frames: to draw batches from, each time cropped anew.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The encoder with its momentum encoder, on the GPU where there is one.
+
+    Raises:
+        FloatingPointError: the training diverged.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    contrast = Contrast(config, device=device)
+    if not config.train:
+        return contrast
+    means = Means()
+    run.keep_checkpoint = False
+    start = run.track(contrast=contrast, **contrast.optimisers, means=means)
+    images, first = frames.frames.to(device), frames.first.to(device)
+    places = config.frame_size - config.crop + 1
+    for step in range(start, config.probe_updates):
+        index = torch.randint(len(images), (config.batch_size,))
+        offsets = torch.randint(places, (2, config.batch_size, 2)).to(device, non_blocking=True)
+        index = index.to(device, non_blocking=True)
+        anchor, positive = (
+            gather(images, index, first[index], each, stack=config.stack, crop=config.crop)
+            for each in offsets
+        )
+        if step % config.update_every == 0:
+            contrast.follow()
+        means.add(contrast.update(anchor, positive, step))
+        if (step + 1) % LOG_PROBE_EVERY == 0 or step + 1 == config.probe_updates:
+            run.log(step + 1, **means.take())
+            run.progress(step + 1, config.probe_updates, "contrastive updates")
+        run.checkpoint(step + 1, every=SAVE_EVERY)
+    return contrast
+
+
+def save_weights(run: Run, module: torch.nn.Module, prefixes: tuple[str, ...]) -> None:
+    """Keep what acting or embedding needs as ``model.safetensors``."""
+    weights = {
+        name: value.contiguous()
+        for name, value in module.state_dict().items()
+        if name.startswith(prefixes)
+    }
+    with replacing(run.folder / "model.safetensors") as part:
+        save_file(weights, part)

@@ -1,0 +1,746 @@
+import copy
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d
+
+from rl.agent import Actor, Agent, Contrast, make_criterion, squashed_sample
+from rl.config import Config
+from rl.encoder import Bilinear
+from rl.replay import Batch
+from shared import (
+    Objective,
+    Projection,
+    Term,
+    alignment,
+    cosine,
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    margin_nce,
+    max_margin,
+    term,
+)
+
+SMALL = Config(
+    frame_size=17,
+    crop=13,
+    stack=2,
+    filters=4,
+    convolutions=2,
+    latent=6,
+    hidden=8,
+    batch_size=5,
+    learning_rate=1e-2,
+    temperature_learning_rate=3e-3,
+)
+A = 2
+
+
+def config(**changes: Any) -> Config:
+    return dataclasses.replace(SMALL, **changes)
+
+
+def crops(seed: int, count: int = 5, size: int = 13) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(256, (count, 6, size, size), dtype=torch.uint8, generator=generator)
+
+
+def batch(seed: int = 0, count: int = 5) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    return Batch(
+        observation=crops(10 * seed + 1, count),
+        next_observation=crops(10 * seed + 2, count),
+        positive=crops(10 * seed + 3, count),
+        action=2 * torch.rand(count, A, generator=generator) - 1,
+        reward=3 * torch.rand(count, generator=generator),
+    )
+
+
+def made(seed: int = 0, **changes: Any) -> Agent:
+    torch.manual_seed(seed)
+    return Agent(config(**changes), A)
+
+
+def nontrivial(**changes: Any) -> Agent:
+    """In float64, no two parameters alike; the targets are not the online networks."""
+    agent = made(**changes).double()
+    with torch.no_grad():
+        for parameter in agent.parameters():
+            if parameter is not agent.log_temperature:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return agent
+
+
+def snapshot(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in module.named_parameters()}
+
+
+def moved(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
+    """The names of the parameters that are not what they were."""
+    after = snapshot(module)
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def modules_of(names: set[str], depth: int = 1) -> set[str]:
+    """The first parts of parameters' names."""
+    return {".".join(name.split(".")[:depth]) for name in names}
+
+
+# The whole update, written once more from the authors' order
+
+
+class PlainAdam:
+    def __init__(self, names: list[str], rate: float, beta: float = 0.9) -> None:
+        self.names, self.rate, self.beta, self.steps = names, rate, beta, 0
+        self.first: dict[str, Any] = dict.fromkeys(names, 0.0)
+        self.second: dict[str, Any] = dict.fromkeys(names, 0.0)
+
+    def step(self, values: dict[str, Tensor], gradients: dict[str, Tensor]) -> None:
+        self.steps += 1
+        for name in self.names:
+            gradient = gradients[name]
+            self.first[name] = self.beta * self.first[name] + (1 - self.beta) * gradient
+            self.second[name] = 0.999 * self.second[name] + 0.001 * gradient**2
+            mean = self.first[name] / (1 - self.beta**self.steps)
+            variance = self.second[name] / (1 - 0.999**self.steps)
+            with torch.no_grad():
+                values[name] -= self.rate * mean / (variance.sqrt() + 1e-8)
+
+
+class Plain:
+    """An agent of tensors by name; ``change`` names one thing that it does differently."""
+
+    def __init__(self, agent: Agent, change: str = "", noise: torch.dtype = torch.float64) -> None:
+        self.config, self.change, self.noise = agent.config, change, noise
+        config = agent.config
+        self.values = {name: v.requires_grad_() for name, v in snapshot(agent).items()}
+        rate = config.learning_rate
+        encoder, criterion = self.names("contrast.encoder."), self.names("contrast.criterion.")
+        self.critic_adam = PlainAdam([*encoder, *self.names("critics.")], rate)
+        self.actor_adam = PlainAdam(self.names("actor."), rate)
+        self.temperature_adam = PlainAdam(
+            ["log_temperature"], config.temperature_learning_rate, beta=0.5
+        )
+        self.encoder_adam = PlainAdam(encoder, rate)
+        self.contrast_adam = PlainAdam([*encoder, *criterion], rate)
+
+    def names(self, prefix: str) -> list[str]:
+        return [name for name in self.values if name.startswith(prefix)]
+
+    def convolve(self, prefix: str, images: Tensor) -> Tensor:
+        x = images.double() / 255
+        for place in range(self.config.convolutions):
+            name = f"{prefix}convolutions.layers.{place}"
+            weight, bias = self.values[f"{name}.weight"], self.values[f"{name}.bias"]
+            x = conv2d(x, weight, bias, stride=1 if place else 2).clamp(min=0)
+        return x.reshape(len(x), -1)
+
+    def head(self, prefix: str, x: Tensor) -> Tensor:
+        x = self.linear(f"{prefix}head.linear", x)
+        x = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True, correction=0) + 1e-5).sqrt()
+        return x * self.values[f"{prefix}head.norm.weight"] + self.values[f"{prefix}head.norm.bias"]
+
+    def encode(self, prefix: str, images: Tensor) -> Tensor:
+        return self.head(prefix, self.convolve(prefix, images))
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return x @ self.values[f"{name}.weight"].T + self.values[f"{name}.bias"]
+
+    def perceptron(self, name: str, x: Tensor) -> Tensor:
+        x = self.linear(f"{name}.0", x).clamp(min=0)
+        return self.linear(f"{name}.4", self.linear(f"{name}.2", x).clamp(min=0))
+
+    def act(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        convolved = self.convolve("contrast.encoder.", images).detach()
+        both = self.perceptron("actor.policy", self.head("actor.", convolved))
+        mean, log_std = both[:, :A], -10 + 6 * (both[:, A:].tanh() + 1)
+        noise = torch.randn(len(images), A, dtype=self.noise).double()
+        action = (mean + log_std.exp() * noise).tanh()
+        density = -(noise**2) / 2 - log_std - math.log(2 * math.pi) / 2
+        return action, (density - (1 - action**2 + 1e-6).log()).sum(1)
+
+    def judge(self, prefix: str, latent: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        both = torch.cat([latent, action], dim=1)
+        one, two = (self.perceptron(f"{prefix}{name}", both)[:, 0] for name in ("first", "second"))
+        return one, two
+
+    def smaller(self, one: Tensor, two: Tensor) -> Tensor:
+        return torch.maximum(one, two) if self.change == "maximum" else torch.minimum(one, two)
+
+    def gradients(self, loss: Tensor, names: list[str]) -> dict[str, Tensor]:
+        wanted = [self.values[name] for name in names]
+        return dict(zip(names, torch.autograd.grad(loss, wanted), strict=True))
+
+    def update(self, batch: Batch, step: int) -> None:
+        if self.change == "contrast first":
+            self.contrast(batch)
+        with torch.no_grad():
+            action, log_probability = self.act(batch.next_observation)
+            latent = self.encode("contrast.momentum_encoder.", batch.next_observation)
+            following = self.smaller(*self.judge("target_critics.", latent, action))
+            alpha = self.values["log_temperature"].exp()
+            sign = -1 if self.change == "entropy sign" else 1
+            target = batch.reward + self.config.discount * (
+                following - sign * alpha * log_probability
+            )
+        latent = self.encode("contrast.encoder.", batch.observation)
+        one, two = self.judge("critics.", latent, batch.action.double())
+        loss = ((one - target) ** 2).mean() + ((two - target) ** 2).mean()
+        self.critic_adam.step(self.values, self.gradients(loss, self.critic_adam.names))
+
+        if step % 2 == (1 if self.change == "odd steps" else 0):
+            action, log_probability = self.act(batch.observation)
+            latent = self.encode("contrast.encoder.", batch.observation).detach()
+            value = self.smaller(*self.judge("critics.", latent, action))
+            alpha = self.values["log_temperature"].exp()
+            loss = (alpha.detach() * log_probability - value).mean()
+            self.actor_adam.step(self.values, self.gradients(loss, self.actor_adam.names))
+            target_entropy = A if self.change == "target entropy" else -A
+            loss = (alpha * (-log_probability - target_entropy).detach()).mean()
+            gradients = self.gradients(loss, ["log_temperature"])
+            self.temperature_adam.step(self.values, gradients)
+            rates = {
+                ("target_critics.", "critics."): self.config.critic_momentum,
+                ("contrast.momentum_encoder.", "contrast.encoder."): self.config.encoder_momentum,
+            }
+            if self.change == "rates":
+                rates = dict(zip(rates, reversed(rates.values()), strict=True))
+            with torch.no_grad():
+                for (slow, quick), share in rates.items():
+                    for name in self.names(slow):
+                        online = self.values[quick + name.removeprefix(slow)]
+                        self.values[name] *= 1 - share
+                        self.values[name] += share * online
+        if self.config.contrastive and self.change != "contrast first":
+            self.contrast(batch)
+
+    def contrast(self, batch: Batch) -> None:
+        query = self.encode("contrast.encoder.", batch.observation)
+        key = self.encode("contrast.momentum_encoder.", batch.positive).detach()
+        logits = query @ self.values["contrast.criterion.similarity.W"] @ key.T
+        logits = logits - logits.max(1, keepdim=True).values
+        loss = (logits.exp().sum(1).log() - logits.diagonal()).mean()
+        gradients = self.gradients(loss, self.contrast_adam.names)
+        if self.config.double_step and self.change != "single step":
+            self.encoder_adam.step(self.values, gradients)
+        self.contrast_adam.step(self.values, gradients)
+
+
+def furthest(agent: Agent, plain: Plain) -> float:
+    return max(
+        float((value - plain.values[name].detach()).abs().max())
+        for name, value in snapshot(agent).items()
+    )
+
+
+def run_both(change: str = "", **changes: Any) -> float:
+    """The largest difference of any parameter after four updates."""
+    agent = nontrivial(**changes)
+    plain = Plain(agent, change)
+    for step in (7, 8, 9, 10):
+        for update in (agent.update, plain.update):
+            torch.manual_seed(step)
+            update(batch(step), step)
+    return furthest(agent, plain)
+
+
+@pytest.mark.parametrize("changes", [{}, {"double_step": False}, {"contrastive": False}], ids=str)
+def test_updates_are_those_of_a_plain_program(changes: dict[str, Any]) -> None:
+    assert run_both(**changes) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "maximum",
+        "entropy sign",
+        "target entropy",
+        "odd steps",
+        "rates",
+        "single step",
+        "contrast first",
+    ],
+)
+def test_a_program_that_differs_is_told_apart(change: str) -> None:
+    assert run_both(change) > 1e-5
+
+
+def test_in_single_precision_updates_are_near_the_plain_ones() -> None:
+    agent = nontrivial().float()
+    start = snapshot(agent)
+    plain = Plain(copy.deepcopy(agent).double(), noise=torch.float32)
+    for step in (7, 8, 9):
+        torch.manual_seed(step)
+        parts = agent.update(batch(step), step)
+        assert all(value.dtype == torch.float32 for value in parts.values())
+        torch.manual_seed(step)
+        plain.update(batch(step), step)
+    # Where gradients all but vanish Adam makes steps of rounding errors: on the mean, not each.
+    for name, value in snapshot(agent).items():
+        change = float((value - start[name]).abs().mean())
+        difference = float((value - plain.values[name].detach()).abs().mean())
+        assert difference < 1e-3 * change, name
+
+
+# Who moves, and by what
+
+
+def test_each_step_moves_its_own_parameters_alone() -> None:
+    agent = made()
+    before = snapshot(agent)
+    agent.update_critics(batch())
+    assert modules_of(moved(agent, before), 2) == {
+        "contrast.encoder",
+        "critics.first",
+        "critics.second",
+    }
+    before = snapshot(agent)
+    agent.update_actor(batch().observation)
+    assert moved(agent, before) == {
+        name for name in before if name.startswith(("actor.", "log_temp"))
+    }
+    before = snapshot(agent)
+    agent.contrast.update(batch().observation, batch().positive, 0)
+    assert modules_of(moved(agent, before), 2) == {"contrast.encoder", "contrast.criterion"}
+    before = snapshot(agent)
+    agent.contrast.follow()
+    assert modules_of(moved(agent, before), 2) == {"contrast.momentum_encoder"}
+
+
+def test_targets_and_keys_have_no_gradient() -> None:
+    agent = made()
+    agent.update(batch(), 0)
+    slow = [*agent.target_critics.parameters(), *agent.contrast.momentum_encoder.parameters()]
+    assert all(p.grad is None and not p.requires_grad for p in slow)
+    loss, _ = agent.contrast.loss(batch().observation, batch().positive, 0)
+    loss.backward()
+    assert all(p.grad is None for p in slow)
+    assert all(p.grad is not None for p in agent.contrast.encoder.parameters())
+
+
+def test_the_parts_that_come_with_the_actor_come_every_second_update() -> None:
+    agent = made()
+    always = {
+        "critic_loss",
+        "q_mean",
+        "contrastive_loss",
+        "info_nce",
+        "share_in_band",
+        "mean_cosine",
+        "score_low",
+        "score_high",
+        "score_positive",
+    }
+    actors = {"actor_loss", "entropy", "temperature"}
+    for step, expected in ((1, always), (2, always | actors), (3, always)):
+        parts = agent.update(batch(), step)
+        assert set(parts) == expected
+        assert all(value.shape == () and not value.requires_grad for value in parts.values())
+    rare = made(update_every=3)
+    assert [actors <= set(rare.update(batch(), step)) for step in range(4)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_without_the_contrastive_step_the_critics_alone_train_the_encoder() -> None:
+    agent, other = made(contrastive=False), made()
+    before = snapshot(agent)
+    torch.manual_seed(0)
+    parts = agent.update(batch(), 1)
+    torch.manual_seed(0)
+    other.update_critics(batch())
+    assert set(parts) == {"critic_loss", "q_mean"}
+    assert not any("criterion" in name for name in moved(agent, before))
+    assert set(agent.optimisers) == {
+        "critic_optimiser",
+        "actor_optimiser",
+        "temperature_optimiser",
+    }
+    after = snapshot(other)
+    assert all(torch.equal(value, after[name]) for name, value in snapshot(agent).items())
+
+
+def test_the_temperature_falls_above_the_target_entropy_and_rises_below() -> None:
+    for log_std, falls in ((-0.5, True), (-9.0, False)):
+        agent = made()
+        with torch.no_grad():
+            last = agent.actor.policy[-1]
+            last.weight.zero_()
+            last.bias[A:] = math.atanh((log_std + 10) / 6 - 1)
+        parts = agent.update_actor(batch().observation)
+        assert (float(parts["entropy"]) > -A) == falls
+        assert float(parts["temperature"]) == pytest.approx(0.1)
+        assert (float(agent.log_temperature.detach()) < math.log(0.1)) == falls
+
+
+# The contrastive step
+
+
+def test_the_double_step_is_adam_twice_on_one_gradient() -> None:
+    torch.manual_seed(0)
+    contrast = Contrast(SMALL).double()
+    once = copy.deepcopy(contrast)
+    loss, _ = once.loss(crops(1), crops(2), 0)
+    loss.backward()
+    gradients = {name: p.grad for name, p in once.named_parameters() if "momentum" not in name}
+    expected = {name: p.detach().clone() for name, p in once.named_parameters() if p.requires_grad}
+    encoder = [name for name in expected if name.startswith("encoder.")]
+    first, second = PlainAdam(encoder, 1e-2), PlainAdam(list(expected), 1e-2)
+    for adam in (first, second):
+        adam.step(expected, gradients)
+    contrast.update(crops(1), crops(2), 0)
+    for name, value in expected.items():
+        torch.testing.assert_close(contrast.get_parameter(name).detach(), value, rtol=0, atol=1e-10)
+
+    torch.manual_seed(0)
+    single = Contrast(config(double_step=False)).double()
+    assert list(single.optimisers) == ["contrast_optimiser"]
+    start = snapshot(single)
+    single.update(crops(1), crops(2), 0)
+    for name in encoder:
+        step = single.get_parameter(name).detach() - start[name]
+        torch.testing.assert_close(
+            contrast.get_parameter(name).detach() - start[name], 2 * step, rtol=1e-9, atol=1e-12
+        )
+        assert float(step.abs().max()) > 1e-3
+    name = "criterion.similarity.W"
+    torch.testing.assert_close(contrast.get_parameter(name), single.get_parameter(name))
+
+
+def test_scores_and_statistics_are_those_of_the_batch() -> None:
+    torch.manual_seed(0)
+    contrast = Contrast(SMALL).double()
+    _, parts = contrast.loss(crops(1), crops(2), 0)
+    query = contrast.encoder(crops(1)).detach()
+    key = contrast.momentum_encoder(crops(2))
+    scores = query @ contrast.criterion.similarity.W.detach() @ key.T
+    cosines = nn.functional.cosine_similarity(query[:, None], key[None], dim=2)
+    negative = [float(cosines[i, j]) for i in range(5) for j in range(5) if i != j]
+    expected = {
+        "score_low": float(scores.min()),
+        "score_high": float(scores.max()),
+        "score_positive": float(scores.trace()) / 5,
+        "mean_cosine": sum(negative) / 20,
+        "share_in_band": sum(0.1 < (1 - c) / 2 < 0.5 for c in negative) / 20,
+    }
+    assert {name: float(parts[name]) for name in expected} == pytest.approx(expected, rel=1e-6)
+    band = Objective(
+        SMALL.objective.loss, (term(distance_polarization, weight=0.1, lower=0.0, upper=1.0),)
+    )
+    torch.manual_seed(0)
+    other = Contrast(config(objective=band)).double()
+    assert float(other.loss(crops(1), crops(2), 0)[1]["share_in_band"]) == 1.0
+
+
+def test_it_learns_to_tell_the_observations_apart() -> None:
+    torch.manual_seed(0)
+    contrast = Contrast(config(learning_rate=3e-3))
+    losses = []
+    for step in range(60):
+        images = crops(4, size=14)
+        losses.append(
+            float(contrast.update(images[..., :13, :13], images[..., 1:, 1:], step)["info_nce"])
+        )
+        contrast.follow()
+    assert losses[-1] < 0.5 * math.log(5)
+
+
+FLOOR = {"temperature": 0.5, "tau_plus": 0.05, "floor": "minimum"}
+LOSSES: list[Term] = [
+    term(info_nce, temperature=1.0),
+    term(info_nce, temperature=0.5, positive_in_denominator=False),
+    term(debiased_nce, **FLOOR),
+    term(debiased_nce, temperature=0.5, tau_plus=0.05),
+    term(hard_nce, beta=1.0, **FLOOR),
+    term(hard_nce, temperature=0.5, tau_plus=0.05, beta=1.0),
+    term(margin_nce, temperature=0.5, angular=0.2, subtractive=0.1),
+    term(max_margin),
+    term(alignment),
+]
+REGULARISERS: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
+    "l21": {"projection": Projection(0.1, {"alpha": 0.1})},
+    "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
+    "authors": {"projection": Projection(0.1, {"form": "authors", "norm": "none"})},
+    "both": {
+        "penalties": (term(distance_polarization, weight=0.1),),
+        "projection": Projection(0.1, {"alpha": 0.1}),
+    },
+}
+
+
+def refusal(loss: Term, similarity: str) -> str | None:
+    if loss.function is alignment:
+        return "no negatives"
+    if similarity == "cosine":
+        return None
+    if loss.function in (margin_nce, max_margin):
+        return "defined for cosines only"
+    if loss.function in (debiased_nce, hard_nce) and "floor" not in loss.numbers:
+        return "floor='minimum'"
+    return None
+
+
+@pytest.mark.parametrize("similarity", ["bilinear", "cosine"])
+@pytest.mark.parametrize("regulariser", list(REGULARISERS))
+@pytest.mark.parametrize(
+    "loss", LOSSES, ids=lambda loss: f"{loss.function.__name__}-{len(loss.numbers)}"
+)
+def test_every_objective_takes_a_step_or_is_refused_with_the_reason(
+    loss: Term, regulariser: str, similarity: str
+) -> None:
+    changed = config(objective=Objective(loss, **REGULARISERS[regulariser]), similarity=similarity)
+    if reason := refusal(loss, similarity):
+        with pytest.raises(ValueError, match=reason):
+            Contrast(changed)
+        return
+    torch.manual_seed(0)
+    contrast = Contrast(changed)
+    before = snapshot(contrast)
+    parts = contrast.update(crops(1), crops(2), 0)
+    assert loss.function.__name__ in parts
+    assert all(bool(value.isfinite()) for value in parts.values())
+    names = moved(contrast, before)
+    assert {name for name in before if name.startswith("encoder.")} <= names
+    assert ("criterion.similarity.W" in names) == (similarity == "bilinear")
+    assert ("criterion.projection.matrix" in names) == ("projection" in REGULARISERS[regulariser])
+
+
+def test_a_projection_sees_the_queries_as_they_are() -> None:
+    objective = Objective(SMALL.objective.loss, projection=Projection(0.1, {"alpha": 0.0}))
+    torch.manual_seed(0)
+    contrast = Contrast(config(objective=objective)).double()
+    with torch.no_grad():
+        projection = contrast.criterion.projection
+        assert projection is not None
+        projection.matrix.copy_(2 * torch.eye(6))
+    _, parts = contrast.loss(crops(1), crops(2), 0)
+    query = contrast.encoder(crops(1)).detach()
+    assert float(parts["projection_reconstruction"]) == pytest.approx(
+        9 * float(query.square().sum(1).mean()), rel=1e-9
+    )
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    with pytest.raises(ValueError, match="'bilinear' or 'cosine'; got 'dot'"):
+        make_criterion(config(similarity="dot"))
+    assert make_criterion(config(similarity="cosine")).similarity is cosine
+    assert isinstance(make_criterion(SMALL).similarity, Bilinear)
+    with pytest.raises(ValueError, match="too small"):
+        Agent(config(crop=4), A)
+
+
+# Acting
+
+
+def test_the_policy_is_a_squashed_gaussian_with_bounded_spread() -> None:
+    torch.manual_seed(0)
+    actor = Actor(7, 6, 8, A)
+    with torch.no_grad():
+        actor.policy[-1].weight.mul_(1000)
+    _, log_std = actor(torch.randn(500, 7))
+    assert float(log_std.detach().min()) == pytest.approx(-10, abs=1e-3)
+    assert float(log_std.detach().max()) == pytest.approx(2, abs=1e-3)
+    middle = Actor(7, 6, 8, A)
+    nn.init.zeros_(middle.policy[-1].weight)
+    mean, log_std = middle(torch.randn(3, 7))
+    assert torch.equal(mean, torch.zeros(3, A))
+    assert torch.equal(log_std, torch.full((3, A), -4.0))
+
+
+def test_densities_are_those_of_torchs_distributions() -> None:
+    torch.manual_seed(0)
+    mean, log_std = torch.randn(2, 400, 3, dtype=torch.float64)
+    log_std = log_std - 1
+    action, log_probability = squashed_sample(mean, log_std)
+    gaussian = torch.distributions.Normal(mean, log_std.exp())
+    squashed = torch.distributions.TransformedDistribution(
+        gaussian, torch.distributions.TanhTransform()
+    )
+    inner = action.abs().amax(1) < 0.99
+    assert int(inner.sum()) > 200
+    expected = squashed.log_prob(action).sum(1)
+    torch.testing.assert_close(log_probability[inner], expected[inner], rtol=0, atol=5e-4)
+    edge, density = squashed_sample(torch.full((1, 1), 30.0), torch.full((1, 1), -2.0))
+    assert float(edge) == 1.0
+    assert bool(density.isfinite())
+
+
+def test_it_acts_on_the_centre_crop() -> None:
+    agent = made()
+    frames = crops(5, count=3, size=17)
+    action = agent.act(frames, sample=False)
+    assert action.shape == (3, A)
+    assert action.dtype == torch.float32
+    assert not action.requires_grad
+    assert float(action.abs().max()) > 0
+    assert torch.equal(action, agent.act(frames[:, :, 2:15, 2:15], sample=False))
+    border = frames.clone()
+    border[:, :, :2] = border[:, :, -2:] = 0
+    assert torch.equal(action, agent.act(border, sample=False))
+    convolved = agent.contrast.encoder.convolutions(frames[:, :, 2:15, 2:15])
+    mean, log_std = agent.actor(convolved)
+    assert torch.equal(action, mean.tanh())
+    torch.manual_seed(1)
+    drawn = agent.act(frames, sample=True)
+    torch.manual_seed(1)
+    assert torch.equal(drawn, (mean + torch.randn(3, A) * log_std.exp()).tanh())
+    assert not torch.equal(drawn, action)
+
+
+# Numbers that are none
+
+
+def test_a_loss_that_is_not_finite_names_the_step() -> None:
+    agent, rewards = made(), batch()
+    rewards.reward[2] = math.nan
+    with pytest.raises(FloatingPointError, match="critics' loss is not finite at step 41"):
+        agent.update(rewards, 41)
+
+
+def test_parameters_that_are_not_finite_are_named_with_the_step() -> None:
+    agent = made()
+    agent.check_finite(1)
+    with torch.no_grad():
+        agent.actor.policy[2].weight[3, 1] = math.inf
+    with pytest.raises(FloatingPointError, match=r"actor\.policy\.2\.weight is NaN .* step 42"):
+        agent.check_finite(42)
+    agent = made()
+    with torch.no_grad():
+        agent.actor.policy[0].bias[0] = math.nan
+    with pytest.raises(FloatingPointError, match="at step 43"):
+        agent.update(batch(), 43)
+    contrast = Contrast(SMALL)
+    nn.init.constant_(contrast.encoder.head.norm.bias, math.nan)
+    with pytest.raises(FloatingPointError, match="at step 44"):
+        contrast.update(crops(1), crops(2), 44)
+
+
+# Precision, checkpoints, devices
+
+
+def test_in_half_precision_everything_is_trained_and_losses_are_near() -> None:
+    exact, half = made(), made(precision="bfloat16")
+    before = snapshot(half)
+    results = []
+    for agent in (exact, half):
+        torch.manual_seed(1)
+        results.append(agent.update(batch(), 2))
+    assert all(value.dtype == torch.float32 for value in results[1].values())
+    for name in ("critic_loss", "contrastive_loss", "temperature"):
+        assert float(results[1][name]) == pytest.approx(float(results[0][name]), rel=0.05), name
+        if name != "temperature":
+            assert float(results[1][name]) != float(results[0][name])
+    assert moved(half, before) == set(before)
+    assert all(value.dtype == torch.float32 for value in snapshot(half).values())
+
+
+def tracked(agent: Agent) -> dict[str, Any]:
+    return {"agent": agent, **agent.optimisers}
+
+
+def test_a_checkpoint_goes_on_to_the_bit() -> None:
+    whole, first, second = made(), made(), made(seed=9)
+    for step in range(4):
+        torch.manual_seed(step)
+        whole.update(batch(step), step)
+    for step in range(2):
+        torch.manual_seed(step)
+        first.update(batch(step), step)
+    saved = io.BytesIO()
+    torch.save({name: item.state_dict() for name, item in tracked(first).items()}, saved)
+    saved.seek(0)
+    state = torch.load(saved, weights_only=True)
+    for name, item in tracked(second).items():
+        item.load_state_dict(state[name])
+    for step in range(2, 4):
+        torch.manual_seed(step)
+        second.update(batch(step), step)
+    after = snapshot(whole)
+    assert all(torch.equal(value, after[name]) for name, value in snapshot(second).items())
+
+
+def state_of(agent: Agent) -> Iterator[Tensor]:
+    """All tensors that an update changes in place."""
+    yield from agent.parameters()
+    for optimiser in agent.optimisers.values():
+        for state in optimiser.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
+
+
+def on(device: str, drawn: Batch) -> Batch:
+    return Batch(**{name: value.to(device) for name, value in vars(drawn).items()})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_updates_captured_in_cuda_graphs_are_the_eager_ones(precision: str) -> None:
+    torch.manual_seed(0)
+    agent = Agent(config(precision=precision), A, device="cuda")
+    drawn = on("cuda", batch())
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for step in (1, 2, 3, 4):  # makes the optimisers' states
+            agent.update(drawn, step)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    start = [value.detach().clone() for value in state_of(agent)]
+
+    def from_the_start(update: Callable[[int], dict[str, Tensor]]) -> tuple[list[Tensor], float]:
+        with torch.no_grad():
+            for value, then in zip(state_of(agent), start, strict=True):
+                value.copy_(then)
+        torch.cuda.manual_seed(5)
+        parts: dict[str, Tensor] = {}
+        for step in (1, 2, 1, 2):
+            parts = update(step)
+        torch.cuda.synchronize()
+        return [p.detach().clone() for p in agent.parameters()], float(parts["critic_loss"])
+
+    eager, eager_loss = from_the_start(lambda step: agent.update(drawn, step))
+    graphs = {}
+    for step in (1, 2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            parts = agent.update(drawn, step)
+        graphs[step] = (graph, parts)
+
+    def replay(step: int) -> dict[str, Tensor]:
+        graph, parts = graphs[step]
+        graph.replay()
+        return parts
+
+    captured, captured_loss = from_the_start(replay)
+    assert captured_loss == pytest.approx(eager_loss, rel=1e-2)
+    # Adam makes whole steps of rounding errors where gradients vanish: on the mean, not each.
+    change = sum(
+        float((a - b).abs().sum()) for a, b in zip(eager, start[: len(eager)], strict=True)
+    )
+    difference = sum(float((a - b).abs().sum()) for a, b in zip(eager, captured, strict=True))
+    assert difference < 0.02 * change
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_it_starts_from_the_same_weights_and_gives_the_same_losses() -> None:
+    torch.manual_seed(0)
+    here = Contrast(SMALL)
+    torch.manual_seed(0)
+    there = Contrast(SMALL, device="cuda")
+    for one, two in zip(here.parameters(), there.parameters(), strict=True):
+        assert torch.equal(one, two.cpu())
+    expected, _ = here.loss(crops(1), crops(2), 1)
+    actual, _ = there.loss(crops(1).cuda(), crops(2).cuda(), 1)
+    assert float(actual.detach()) == pytest.approx(float(expected.detach()), rel=1e-2)

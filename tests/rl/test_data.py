@@ -1,0 +1,358 @@
+import hashlib
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rl.data
+from rl.config import TASKS
+from rl.data import DATASETS, Frames, fetch, frames_fingerprint, random_frames
+from rl.environment import DeepMindControl
+from shared.errors import UserError
+
+SIZE = 6
+
+
+def error_of(action: Callable[[], object]) -> str:
+    """The one line of the user error that an action ends in."""
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+class Fake:
+    """An environment whose frame and state tell what led to them."""
+
+    state_names = ("position[0]", "position[1]", "velocity")
+    longest = 9  # decisions of an episode
+    closed = 0
+
+    def __init__(self, task: str, *, action_repeat: int, frame_size: int, quality: str) -> None:
+        self.size = frame_size
+        self.action_space = np.zeros(2)  # has the shape of one
+
+    def reset(self, *, seed: int) -> None:
+        self.steps = 0
+        self._show(np.array([seed, 0.0]))
+
+    def step(self, action: np.ndarray) -> tuple[None, float, bool, bool, None]:
+        assert action.dtype == np.float32
+        assert (np.abs(action) <= 1).all()
+        self.steps += 1
+        self._show(action.astype(np.float64))
+        return None, 0.0, False, self.steps == self.longest, None
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+    def _show(self, numbers: np.ndarray) -> None:
+        self.state = np.array([*numbers, self.steps])
+        digest = hashlib.sha256(self.state.tobytes()).digest()[:3]
+        self.frame = np.frombuffer(digest, np.uint8)[:, None, None].repeat(self.size, 1)
+        self.frame = self.frame.repeat(self.size, 2)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(rl.data, "DeepMindControl", Fake)
+    monkeypatch.setattr(rl.data, "renderer_in_use", lambda: "fake")
+    monkeypatch.setattr(rl.data, "task_fingerprint", lambda task: f"of {task}")
+    return
+
+
+def small(root: Path, **changes: Any) -> Frames:
+    settings: dict[str, Any] = {
+        "task": "finger_spin",
+        "action_repeat": 2,
+        "episodes": 3,
+        "steps": 4,
+        "frame_size": SIZE,
+        "quality": "fast",
+        "seed": 0,
+    }
+    return random_frames(**(settings | changes), data_root=root)
+
+
+def folders_of(root: Path) -> list[Path]:
+    return [each for each in (root / "prepared" / "rl").iterdir() if each.is_dir()]
+
+
+# What is kept
+
+
+@pytest.mark.usefixtures("fake")
+def test_frames_and_states_are_those_of_the_environment(tmp_path: Path):
+    made = small(tmp_path, seed=5)
+    environment = Fake("", action_repeat=2, frame_size=SIZE, quality="")
+    row = 0
+    for episode in range(3):
+        generator = np.random.default_rng([5, episode])
+        environment.reset(seed=int(generator.integers(2**31)))
+        for step in range(4):
+            if step:
+                environment.step(generator.uniform(-1, 1, 2).astype(np.float32))
+            np.testing.assert_array_equal(made.frames[row], environment.frame)
+            np.testing.assert_array_equal(made.state[row], environment.state)
+            row += 1
+    assert made.frames.shape == (12, 3, SIZE, SIZE)
+    assert made.frames.dtype == torch.uint8
+    assert made.state.dtype == torch.float64
+    assert made.state[:, 2].tolist() == [0, 1, 2, 3] * 3
+    assert made.episode.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert made.first.tolist() == [0] * 4 + [4] * 4 + [8] * 4
+    assert made.names == Fake.state_names
+    assert len(folders_of(tmp_path)) == 1
+    assert folders_of(tmp_path)[0].name.startswith(f"finger_spin-{SIZE}-fast-")
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_episode_depends_on_seed_and_number_alone(tmp_path: Path):
+    made = small(tmp_path)
+    assert torch.equal(small(tmp_path, episodes=2).frames, made.frames[:8])
+    fewer = small(tmp_path, steps=2).frames
+    assert torch.equal(fewer, made.frames[[0, 1, 4, 5, 8, 9]])
+    starts = {*made.state[::4, 0].tolist(), *small(tmp_path, seed=1).state[::4, 0].tolist()}
+    assert len(starts) == 6
+    actions = made.state.view(3, 4, 3)[:, 1:, :2].flatten()
+    assert len(set(actions.tolist())) == 18
+    assert actions.min() < -0.5 < 0.5 < actions.max()
+
+
+@pytest.mark.usefixtures("fake")
+def test_they_are_rendered_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    told: list[tuple[int, int, str]] = []
+    closed = Fake.closed
+    first = small(tmp_path, progress=lambda *message: told.append(message))
+    assert told == [(n, 12, "rendering finger_spin") for n in (4, 8, 12)]
+    assert Fake.closed == closed + 1
+    monkeypatch.delattr("rl.data._build")
+    second = small(tmp_path)
+    for name in ("frames", "first", "episode", "state"):
+        assert torch.equal(getattr(first, name), getattr(second, name))
+    assert first.names == second.names
+    # Changes stay with whom made them.
+    first.frames.zero_()
+    first.state.zero_()
+    assert torch.equal(small(tmp_path).frames, second.frames)
+    assert second.frames.any()
+
+
+@pytest.mark.usefixtures("fake")
+def test_whatever_decides_the_frames_is_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"task": "cheetah_run"},
+        {"action_repeat": 4},
+        {"episodes": 2},
+        {"steps": 5},
+        {"frame_size": 7},
+        {"quality": "full"},
+        {"seed": 1},
+    )
+    for number, change in enumerate(changes, start=1):
+        small(tmp_path, **change)
+        assert len(folders_of(tmp_path)) == number
+    for name, value in (
+        ("renderer_in_use", lambda: "another"),
+        ("task_fingerprint", lambda task: "another version"),
+        ("FORMAT", 0),
+    ):
+        monkeypatch.setattr(rl.data, name, value)
+        small(tmp_path)
+        number += 1
+        assert len(folders_of(tmp_path)) == number
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_fingerprint_is_of_all_parts(tmp_path: Path):
+    made = small(tmp_path)
+    expected = frames_fingerprint(made)
+    assert len(expected) == 64
+    assert frames_fingerprint(small(tmp_path)) == expected
+    others = {frames_fingerprint(small(tmp_path, seed=1)), expected}
+    for name in ("frames", "first", "episode", "state"):
+        changed = {key: value for key, value in vars(made).items() if key != name}
+        tensor = getattr(made, name).clone()
+        tensor[-1] += 1
+        others.add(frames_fingerprint(Frames(**changed, **{name: tensor})))
+    others.add(frames_fingerprint(Frames(**(vars(made) | {"names": ("a", "b", "c")}))))
+    assert len(others) == 7
+
+
+@pytest.mark.usefixtures("fake")
+def test_frames_that_there_are_not(tmp_path: Path):
+    for change in ({"episodes": 0}, {"steps": 0}):
+        with pytest.raises(ValueError, match="are none"):
+            small(tmp_path, **change)
+    small(tmp_path, steps=10)  # to the very end of the episode
+    with pytest.raises(ValueError, match="11 frames of an episode that has no more than 10"):
+        small(tmp_path, steps=11)
+    assert len(folders_of(tmp_path)) == 1
+
+
+# Builds that do not go well
+
+
+class Cut(BaseException):
+    """Stands for whatever ends a process from outside."""
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_was_interrupted_leaves_nothing_and_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def cut(done: int, total: int, what: str) -> None:
+        if done == 8:
+            raise Cut
+
+    with pytest.raises(Cut):
+        small(tmp_path, progress=cut)
+    assert [each.suffix for each in (tmp_path / "prepared" / "rl").iterdir()] == [".lock"]
+    made = small(tmp_path)
+    (folder,) = folders_of(tmp_path)
+    # What a process leaves that was killed.
+    part = folder.with_name(f".{folder.name}.part")
+    part.mkdir()
+    (part / "frames.bin").touch()
+    (folder / "meta.json").unlink()
+    (folder / "frames.bin").unlink()  # what is mapped stays
+    (folder / "frames.bin").write_bytes(b"other")
+    assert torch.equal(small(tmp_path).frames, made.frames)
+    assert folders_of(tmp_path) == [folder]
+
+
+def _build_slowly(root: Path, name: str, other: str) -> None:
+    """What each of two processes does; a build waits until the other process is asking, too."""
+    build = rl.data._build
+
+    def slow(*arguments: Any) -> None:
+        (root / f"built-by-{name}").touch()
+        for _ in range(200):
+            if (root / f"started-{other}").exists():
+                break
+            time.sleep(0.05)
+        time.sleep(0.3)
+        build(*arguments)
+
+    rl.data._build = slow  # type: ignore[assignment]
+    (root / f"started-{name}").touch()
+    small(root)
+    (root / f"done-{name}").touch()
+
+
+@pytest.mark.usefixtures("fake")
+def test_two_processes_render_once(tmp_path: Path):
+    context = multiprocessing.get_context("fork")
+    processes = [
+        context.Process(target=_build_slowly, args=(tmp_path, *names), daemon=True)
+        for names in (("a", "b"), ("b", "a"))
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(timeout=20)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert len(list(tmp_path.glob("done-*"))) == 2
+    assert len(list(tmp_path.glob("built-by-*"))) == 1
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_data_root_that_cannot_be_written(tmp_path: Path):
+    (tmp_path / "prepared").write_text("a file where the folder belongs")
+    message = error_of(lambda: small(tmp_path))
+    assert message.startswith(f"{tmp_path / 'prepared'}")
+    assert "--data-root" in message
+    assert "SUITE_DATA" in message
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
+def test_a_full_disk(tmp_path: Path):
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        message = error_of(lambda: small(tmp_path, frame_size=50))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "File too large" in message
+    assert "--data-root" in message
+    assert not folders_of(tmp_path)
+    assert len(small(tmp_path, frame_size=50).frames) == 12
+
+
+@pytest.mark.usefixtures("fake")
+def test_damage_is_reported(tmp_path: Path):
+    small(tmp_path)
+    (folder,) = folders_of(tmp_path)
+
+    def message_with(name: str, content: bytes) -> str:
+        good = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        message = error_of(lambda: small(tmp_path))
+        (folder / name).write_bytes(good)
+        assert message.startswith(f"{folder}/")
+        assert f"delete {folder}" in message
+        return message
+
+    frames = (folder / "frames.bin").read_bytes()
+    states = (folder / "states.bin").read_bytes()
+    meta = (folder / "meta.json").read_text()
+    assert f"{len(frames) - 1} bytes where" in message_with("frames.bin", frames[:-1])
+    assert "states.bin: 8 bytes" in message_with("states.bin", states[:8])
+    assert "checksum" in message_with("frames.bin", bytes([frames[0] ^ 1]) + frames[1:])
+    assert "checksum" in message_with("states.bin", bytes([states[0] ^ 1]) + states[1:])
+    assert "meta.json: damaged" in message_with("meta.json", meta[:50].encode())
+    assert "meta.json: damaged" in message_with("meta.json", b"{}")
+    fewer = json.dumps(json.loads(meta) | {"steps": 3}).encode()
+    assert "bytes where" in message_with("meta.json", fewer)
+    small(tmp_path)
+    (folder / "frames.bin").unlink()
+    assert "frames.bin: 0 bytes" in error_of(lambda: small(tmp_path))
+
+
+# Real frames of real physics
+
+
+def test_real_frames_are_those_of_a_replayed_episode(tmp_path: Path):
+    made = small(
+        tmp_path, task="cartpole_swingup", action_repeat=8, episodes=2, steps=5, frame_size=32
+    )
+    assert made.frames.shape == (10, 3, 32, 32)
+    assert made.state.shape == (10, 5)
+    environment = DeepMindControl(
+        "cartpole_swingup", action_repeat=8, frame_size=32, quality="fast"
+    )
+    generator = np.random.default_rng([0, 1])
+    environment.reset(seed=int(generator.integers(2**31)))
+    for row in range(5, 10):
+        if row > 5:
+            environment.step(generator.uniform(-1, 1, 1).astype(np.float32))
+        np.testing.assert_array_equal(made.frames[row], environment.frame)
+        np.testing.assert_array_equal(made.state[row], environment.state)
+    assert made.names == environment.state_names
+    environment.close()
+    # The pole's direction is a point of the circle, and the cart moves.
+    cosine, sine = (made.state[:, made.names.index(f"position[{i}]")] for i in (1, 2))
+    torch.testing.assert_close(cosine**2 + sine**2, torch.ones(10, dtype=torch.float64))
+    assert (made.state[1:5, 0] != made.state[:4, 0]).all()
+    assert made.frames.float().std() > 5
+    assert not torch.equal(made.frames[0], made.frames[4])
+
+
+def test_a_task_is_checked_where_others_are_downloaded(tmp_path: Path):
+    assert DATASETS == TASKS
+    fetch("ball_in_cup_catch", tmp_path)
+    assert "cartpole_fly" in error_of(lambda: fetch("cartpole_fly", tmp_path))
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,492 @@
+import ctypes
+import io
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from rl import environment as module
+from rl.config import TASKS, Config
+from rl.environment import (
+    ACTION_REPEATS,
+    DeepMindControl,
+    choose_renderer,
+    make_environment,
+    make_vector,
+    renderer_in_use,
+    settings_of,
+    task_fingerprint,
+)
+from shared.errors import UserError
+
+SIZE = 24
+CARTPOLE = "cartpole_swingup"
+
+
+def make(task: str = CARTPOLE, **changes: Any) -> DeepMindControl:
+    """A task with small frames and the papers' action repeat."""
+    settings: dict[str, Any] = {
+        "action_repeat": ACTION_REPEATS.get(task, 1),
+        "frame_size": SIZE,
+        "quality": "fast",
+    }
+    return DeepMindControl(task, **{**settings, **changes})
+
+
+def actions_for(environment: DeepMindControl, count: int) -> np.ndarray:
+    shape = (count, *environment.action_space.shape)
+    return np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+
+
+def through_disk(snapshot: dict[str, Any]) -> dict[str, Any]:
+    """A snapshot as a checkpoint gives it back."""
+    file = io.BytesIO()
+    torch.save(snapshot, file)
+    file.seek(0)
+    loaded: dict[str, Any] = torch.load(file, weights_only=True)
+    return loaded
+
+
+def story(environment: DeepMindControl, actions: np.ndarray) -> list[bytes]:
+    """All that comes of actions and of the episode begun after them."""
+    told: list[bytes] = []
+    for action in actions:
+        observation, reward, _, _, info = environment.step(action)
+        told += [observation.tobytes(), np.float64(reward).tobytes(), info["state"].tobytes()]
+    observation, info = environment.reset()
+    return [*told, observation.tobytes(), info["state"].tobytes()]
+
+
+def message_of(kind: type[Exception], action: Any, *args: Any, **keywords: Any) -> str:
+    """What an error says, which is one line."""
+    with pytest.raises(kind) as caught:
+        action(*args, **keywords)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.fixture
+def cartpole() -> Iterator[DeepMindControl]:
+    environment = make()
+    yield environment
+    environment.close()
+
+
+@pytest.fixture
+def unchosen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A Linux machine where nothing has been chosen, and both renderers work."""
+    monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
+    monkeypatch.setenv("MUJOCO_GL", "")  # so that what is chosen is forgotten afterwards
+    monkeypatch.delenv("MUJOCO_GL")
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("egl", "osmesa"):
+        monkeypatch.setitem(module._PROBES, name, lambda: True)
+    return monkeypatch
+
+
+@pytest.mark.parametrize(
+    ("egl", "osmesa", "chosen"),
+    [(True, True, "egl"), (True, False, "egl"), (False, True, "osmesa")],
+)
+def test_the_first_renderer_that_works_is_chosen(
+    unchosen: pytest.MonkeyPatch, egl: bool, osmesa: bool, chosen: str
+) -> None:
+    unchosen.setitem(module._PROBES, "egl", lambda: egl)
+    unchosen.setitem(module._PROBES, "osmesa", lambda: osmesa)
+    assert choose_renderer() == chosen
+    assert os.environ["MUJOCO_GL"] == chosen
+
+
+def test_without_a_renderer_the_packages_are_named(unchosen: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    unchosen.undo()
+    unchosen.delitem(sys.modules, "dm_control._render", raising=False)
+    unchosen.setenv("MUJOCO_GL", "")
+    unchosen.setattr(sys, "platform", "linux")
+    unchosen.setattr(ctypes, "CDLL", missing)
+    message = message_of(UserError, choose_renderer)
+    for package in ("libegl1", "libgl1", "libgl1-mesa-dri", "libosmesa6"):
+        assert package in message
+    assert os.environ["MUJOCO_GL"] == ""
+
+
+@pytest.mark.parametrize(("value", "chosen"), [("osmesa", "osmesa"), ("glfw", "glfw")])
+def test_a_renderer_that_is_asked_for_is_respected(
+    unchosen: pytest.MonkeyPatch, value: str, chosen: str
+) -> None:
+    unchosen.setenv("MUJOCO_GL", value)
+    assert choose_renderer() == chosen
+    assert os.environ["MUJOCO_GL"] == value
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [("vulkan", "egl, osmesa, glfw"), ("off", "unset"), ("osmesa", "install")]
+)
+def test_a_renderer_that_cannot_be_had_is_an_error(
+    unchosen: pytest.MonkeyPatch, value: str, words: str
+) -> None:
+    unchosen.setenv("MUJOCO_GL", value)
+    unchosen.setitem(module._PROBES, "osmesa", lambda: False)
+    message = message_of(UserError, choose_renderer)
+    assert f"MUJOCO_GL={value} " in message
+    assert words in message
+
+
+def test_with_a_display_the_choice_is_left_to_dm_control(unchosen: pytest.MonkeyPatch) -> None:
+    unchosen.setattr(sys, "platform", "darwin")
+    assert choose_renderer() == "glfw"
+    assert "MUJOCO_GL" not in os.environ
+
+
+def test_a_renderer_that_breaks_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        @property
+        def contexts(self) -> None:
+            raise RuntimeError("no\ncontext")
+
+    renderer_in_use()
+    message = message_of(UserError, module._contexts, Broken())
+    assert f"{choose_renderer()} does not work here (no context)" in message
+
+
+def test_a_fresh_process_chooses_and_stays_quiet() -> None:
+    # The walker is one of the models that MuJoCo warns about.
+    program = (
+        "import sys, rl.environment as module\n"
+        "assert 'dm_control' not in sys.modules and 'mujoco' not in sys.modules\n"
+        "module.DeepMindControl('walker_walk', action_repeat=2, frame_size=8).close()\n"
+        "print(module.renderer_in_use())"
+    )
+    variables = {name: value for name, value in os.environ.items() if name != "MUJOCO_GL"}
+    root = Path(module.__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=root,
+        env={**variables, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    backend, _, device = done.stdout.strip().partition(": ")
+    assert backend in ("egl", "osmesa")
+    assert device
+    assert renderer_in_use().startswith(f"{choose_renderer()}: ")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_decisions_are_those_of_dm_control(task: str) -> None:
+    environment = make(task, quality="full")
+    observation, info = environment.reset(seed=5)
+    actions = actions_for(environment, 4)
+
+    domain, name = module._domain_and_name(task)
+    twin = module._suite().load(domain, name, task_kwargs={"random": 5})
+    frames, states, rewards = [], [], []
+    for decision in range(-1, len(actions)):
+        steps = ACTION_REPEATS[task]
+        times = [twin.reset()] if decision < 0 else [twin.step(actions[decision])]
+        times += [twin.step(actions[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
+        rewards.append(sum(time.reward or 0.0 for time in times))
+        states.append([x for value in times[-1].observation.values() for x in np.ravel(value)])
+        frames.append(twin.physics.render(SIZE, SIZE, camera_id=0).transpose(2, 0, 1))
+    twin.physics.free()
+
+    assert info["state"].tolist() == states[0]
+    assert len(environment.state_names) == len(set(environment.state_names)) == len(states[0])
+    np.testing.assert_array_equal(observation, np.concatenate([frames[0]] * 3))
+    kept = [(observation, observation.copy())]
+    for decision, action in enumerate(actions, start=1):
+        observation, reward, terminated, truncated, info = environment.step(action)
+        kept += [(observation, observation.copy()), (info["frame"], info["frame"].copy())]
+        last = [frames[max(decision - back, 0)] for back in (2, 1, 0)]
+        np.testing.assert_array_equal(observation, np.concatenate(last))
+        np.testing.assert_array_equal(info["frame"], frames[decision])
+        assert info["state"].tolist() == environment.state.tolist() == states[decision]
+        assert reward == pytest.approx(rewards[decision], abs=1e-12)
+        assert (terminated, truncated) == (False, False)
+    assert not np.array_equal(frames[0], frames[-1])
+    assert environment.observation is observation
+    assert environment.frame is info["frame"]
+    for returned, copy in kept:
+        np.testing.assert_array_equal(returned, copy)
+    environment.close()
+    environment.close()
+
+
+def test_names_tell_the_numbers_of_the_state() -> None:
+    walker = make("walker_walk")
+    assert walker.state_names[13:16] == ("orientations[13]", "height", "velocity[0]")
+    walker.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_an_episode_has_its_number_of_environment_steps(task: str) -> None:
+    # More than DM Control's own limit, which is 1000 for each of the tasks.
+    environment = make(task, action_repeat=100, episode_steps=1100)
+    environment.reset(seed=0)
+    ends = []
+    while environment._running:
+        ends.append(environment.step(np.zeros(environment.action_space.shape))[2:4])
+    assert ends == [(False, False)] * 10 + [(False, True)]
+    seconds = 1100 * environment._control.control_timestep()
+    assert environment._physics.time() == pytest.approx(seconds)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
+        environment.step(np.zeros(environment.action_space.shape))
+    environment.close()
+
+
+def test_a_task_that_ends_itself_terminates_within_a_decision(
+    cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = cartpole._control.task
+    monkeypatch.setattr(task, "get_reward", lambda physics: 1.0)
+    monkeypatch.setattr(
+        task, "get_termination", lambda physics: 0.0 if physics.time() > 0.105 else None
+    )
+    cartpole.reset(seed=0)
+    assert cartpole.step(np.zeros(1))[1:4] == (8.0, False, False)
+    assert cartpole.step(np.zeros(1))[1:4] == (3.0, True, False)
+    with pytest.raises(gymnasium.error.ResetNeeded, match="reset"):
+        cartpole.step(np.zeros(1))
+    cartpole.reset()
+    assert cartpole.step(np.zeros(1))[1:4] == (8.0, False, False)
+
+
+def test_actions_are_scaled_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dm_control.suite import reacher
+    from dm_env.specs import BoundedArray
+
+    bounds = BoundedArray((2,), np.float64, [-2.0, 0.0], [4.0, 0.5])
+    monkeypatch.setattr(reacher.Reacher, "action_spec", lambda self, physics: bounds)
+    environment = make("reacher_easy")
+    environment.reset(seed=0)
+    for action, control in [((-1, -1), [-2, 0]), ((1, 1), [4, 0.5]), ((0.5, 0), [2.5, 0.25])]:
+        environment.step(np.array(action, np.float32))
+        assert environment._physics.data.ctrl.tolist() == control
+    environment.close()
+
+
+def test_a_seed_starts_the_random_stream_anew(cartpole: DeepMindControl) -> None:
+    first = cartpole.reset(seed=3)[1]["state"]
+    second = cartpole.reset()[1]["state"]
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(cartpole.reset(seed=3)[1]["state"], first)
+    np.testing.assert_array_equal(cartpole.reset()[1]["state"], second)
+    assert not np.array_equal(cartpole.reset(seed=4)[1]["state"], first)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_restored_environment_goes_on_to_the_bit(task: str) -> None:
+    environment, fresh = make(task), make(task)
+    actions = actions_for(environment, 30)
+    environment.reset(seed=1)
+    environment.step(actions[0])
+    environment.reset()
+    # From the start of an episode, and from its middle.
+    for before, after in [(0, 3), (9, 30)]:
+        for action in actions[:before]:
+            environment.step(action)
+        environment._control.task.random.uniform()  # as some tasks do in mid-episode
+        fresh.restore(through_disk(environment.snapshot()))
+        for name in ("observation", "frame", "state"):
+            np.testing.assert_array_equal(getattr(fresh, name), getattr(environment, name))
+        np.testing.assert_array_equal(fresh.picture(SIZE), environment.picture(SIZE))
+        again = zip(fresh.snapshot().values(), environment.snapshot().values(), strict=True)
+        assert all(str(one) == str(other) for one, other in again)
+        assert story(fresh, actions[:after]) == story(environment, actions[:after])
+    environment.close()
+    fresh.close()
+
+
+def test_a_snapshot_keeps_its_moment_and_the_end_of_an_episode() -> None:
+    environment, fresh = make(episode_steps=24), make(episode_steps=24)
+    assert "snapshot" in message_of(gymnasium.error.ResetNeeded, environment.snapshot)
+    environment.reset(seed=1)
+    actions = actions_for(environment, 3)
+    environment.step(actions[0])
+    middle = environment.snapshot()
+    assert [environment.step(action)[3] for action in actions[1:]] == [False, True]
+    end = environment.snapshot()
+
+    fresh.restore(middle)
+    assert [fresh.step(action)[3] for action in actions[1:]] == [False, True]
+    np.testing.assert_array_equal(fresh.observation, environment.observation)
+    fresh.restore(end)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        fresh.step(actions[0])
+    np.testing.assert_array_equal(fresh.reset()[0], environment.reset()[0])
+
+    other = make()
+    assert "'episode_steps': 24" in message_of(ValueError, other.restore, middle)
+    for one in (environment, fresh, other):
+        one.close()
+
+
+def test_workers_see_what_one_process_sees() -> None:
+    settings = settings_of(Config(frame_size=SIZE, quality="fast", episode_steps=24))
+    both = [make_vector(2, workers, **settings) for workers in (1, 2)]
+    actions = np.random.default_rng(0).uniform(-1, 1, (3, 2, 1)).astype(np.float32)
+    observations = []
+    for vector in both:
+        observation, info = vector.reset(seed=[7, 8])
+        seen = [observation, info["state"], info["frame"]]
+        for action in actions:
+            observation, reward, terminated, truncated, info = vector.step(action)
+            seen += [observation, reward, info["state"], info["frame"]]
+        assert terminated.tolist() == [False, False]
+        assert truncated.tolist() == [True, True]
+        seen.append(vector.reset()[0])
+        observations.append(seen)
+    for one, other in zip(*observations, strict=True):
+        np.testing.assert_array_equal(one, other)
+    states = observations[0][1]
+    assert not np.array_equal(states[0], states[1])
+
+    alone = make(episode_steps=24)
+    np.testing.assert_array_equal(alone.reset(seed=8)[0], observations[0][0][1])
+    alone.close()
+    for vector in both:
+        vector.close()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_gymnasium_finds_the_tasks(task: str) -> None:
+    name = f"rl.environment:rl/{task.replace('_', '-')}-v0"
+    environment = gymnasium.make(name, frame_size=8, quality="fast")
+    inside = environment.unwrapped
+    assert isinstance(inside, DeepMindControl)
+    assert inside._settings["task"] == task
+    assert inside._settings["action_repeat"] == ACTION_REPEATS[task]
+    assert inside.observation_space.shape == (9, 8, 8)
+    environment.close()
+
+
+def test_gymnasium_approves(cartpole: DeepMindControl) -> None:
+    check_env(cartpole, skip_render_check=True)
+
+
+def test_a_configuration_makes_its_environment() -> None:
+    config = Config().reduced()
+    environment = make_environment(config)
+    assert environment._settings == settings_of(config)
+    assert environment.observation_space.shape == (3 * config.stack, 40, 40)
+    assert environment.action_space == gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    environment.close()
+
+
+def test_fast_frames_are_nearly_the_full_ones() -> None:
+    frames = []
+    for quality in ("full", "fast"):
+        environment = make(quality=quality, frame_size=100)
+        environment.reset(seed=0)
+        frames.append(environment.frame.astype(float))
+        environment.close()
+    assert 0 < np.abs(frames[0] - frames[1]).mean() < 1
+
+
+def test_a_picture_is_the_frame_upright(cartpole: DeepMindControl) -> None:
+    cartpole.reset(seed=0)
+    np.testing.assert_array_equal(cartpole.picture(SIZE), cartpole.frame.transpose(1, 2, 0))
+    picture = cartpole.picture(96)
+    assert picture.shape == (96, 96, 3)
+    # The sky is above the floor, and brighter.
+    assert picture[:16].mean() > picture[-16:].mean()
+    # Rendering in another size leaves the frames alone.
+    before = cartpole.frame
+    cartpole.reset(seed=0)
+    np.testing.assert_array_equal(cartpole.frame, before)
+    assert "1 to 480 pixels" in message_of(ValueError, cartpole.picture, 481)
+
+
+def test_fingerprints_tell_tasks_and_versions_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {task: task_fingerprint(task) for task in TASKS}
+    assert len(set(before.values())) == len(TASKS)
+    assert all(len(value) == 64 for value in before.values())
+    assert task_fingerprint(CARTPOLE) == before[CARTPOLE]
+    monkeypatch.setattr(module, "version", lambda name: f"{name} of tomorrow")
+    assert task_fingerprint(CARTPOLE) != before[CARTPOLE]
+
+
+def test_an_unknown_task_is_an_error() -> None:
+    message = message_of(UserError, make, "cartpole_swing")
+    assert "'cartpole_swing'" in message
+    assert all(task in message for task in TASKS)
+    assert "any domain_task" in message
+    assert "bounds" in message_of(UserError, make, "lqr_lqr_2_1")
+    assert "'cartpole'" in message_of(UserError, task_fingerprint, "cartpole")
+
+
+def test_repeats_divide_the_episode() -> None:
+    message = message_of(UserError, make, action_repeat=3)
+    assert "action_repeat 3 does not divide the 1000 steps" in message
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"quality": "medium"},
+        {"action_repeat": 0},
+        {"stack": 0},
+        {"frame_size": 0},
+        {"frame_size": 481},
+        {"episode_steps": 0},
+    ],
+)
+def test_wrong_settings_are_errors(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=str(next(iter(changes.values())))):
+        make(**changes)
+
+
+@pytest.mark.parametrize(("count", "workers"), [(0, 1), (1, 0)])
+def test_vectors_are_not_empty(count: int, workers: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        make_vector(count, workers, CARTPOLE, action_repeat=8)
+
+
+@pytest.mark.parametrize(
+    "action", [np.zeros(2), np.zeros((1, 1)), np.array([np.nan]), np.array([np.inf]), 0.5]
+)
+def test_wrong_actions_are_errors(cartpole: DeepMindControl, action: Any) -> None:
+    cartpole.reset(seed=0)
+    assert "1 finite numbers" in message_of(ValueError, cartpole.step, action)
+
+
+def test_a_reward_that_is_nan_is_an_error(
+    cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cartpole.reset(seed=0)
+    cartpole.step(np.zeros(1))
+    monkeypatch.setattr(cartpole._control.task, "get_reward", lambda physics: np.nan)
+    message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
+    assert CARTPOLE in message
+    assert "step 16 of the episode: reward" in message
+
+
+def test_a_state_that_is_infinite_is_an_error(
+    cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def observe(physics: Any) -> dict[str, np.ndarray]:
+        return {"position": np.array([0.0, np.inf, 1.0]), "velocity": np.zeros(2)}
+
+    monkeypatch.setattr(cartpole._control.task, "get_observation", observe)
+    message = message_of(FloatingPointError, cartpole.reset, seed=0)
+    assert CARTPOLE in message
+    assert message.endswith("step 0 of the episode: position[1]")
+
+
+def test_a_simulation_that_diverges_is_an_error(cartpole: DeepMindControl) -> None:
+    cartpole.reset(seed=0)
+    cartpole._physics.data.qvel[:] = np.nan
+    message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
+    assert f"{CARTPOLE}: the simulation diverged in step 1 " in message

@@ -1,0 +1,360 @@
+import dataclasses
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from sklearn.linear_model import Ridge
+from sklearn.metrics import r2_score
+from torch import Tensor
+
+from rl import evaluate
+from rl.config import Config
+from rl.data import Frames
+from rl.encoder import Encoder
+from rl.environment import DeepMindControl, settings_of
+from rl.evaluate import (
+    PENALTIES,
+    PROTOCOLS,
+    choose_penalty,
+    embed,
+    episode_seed,
+    evaluate_policy,
+    kernels,
+    pixels,
+    ridge,
+    state_probe,
+)
+
+EPISODES, STEPS = 10, 12
+SMALL = dataclasses.replace(
+    Config(),
+    episode_steps=40,
+    frame_size=20,
+    crop=16,
+    quality="fast",
+    evaluation_episodes=2,
+)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def episodes(count: int = EPISODES, steps: int = STEPS) -> Tensor:
+    return torch.arange(count).repeat_interleave(steps)
+
+
+def names(count: int) -> tuple[str, ...]:
+    return tuple(f"position[{number}]" for number in range(count))
+
+
+# Policies
+
+
+def push(observation: Tensor) -> Tensor:
+    """Depends on every pixel, so that a mix-up of episodes shows."""
+    return torch.sin(observation.float().flatten(1).sum(1, keepdim=True))
+
+
+def alone(config: Config, seed: int) -> float:
+    """The loop of one environment."""
+    environment = DeepMindControl(**settings_of(config))
+    observation, _ = environment.reset(seed=seed)
+    total, done = 0.0, False
+    while not done:
+        action = push(torch.from_numpy(observation)[None])[0].numpy()
+        observation, reward, terminated, truncated, _ = environment.step(action)
+        total += reward
+        done = terminated or truncated
+    environment.close()
+    return total
+
+
+def test_returns_are_those_of_single_episodes() -> None:
+    shapes, calls = [], []
+
+    def act(observation: Tensor) -> Tensor:
+        shapes.append((observation.shape, observation.dtype, torch.is_grad_enabled()))
+        return push(observation)
+
+    returns = evaluate_policy(act, SMALL, seed=3, progress=lambda *of: calls.append(of))
+    assert shapes == [(torch.Size([2, 9, 20, 20]), torch.uint8, False)] * 5
+    assert calls == [(done, 5, "evaluation") for done in range(1, 6)]
+    assert returns == [alone(SMALL, episode_seed(3, episode)) for episode in range(2)]
+    assert returns[0] != returns[1]
+    assert evaluate_policy(push, SMALL, seed=3) == returns
+    assert evaluate_policy(push, SMALL, seed=4) != returns
+
+
+def test_worker_processes_give_the_same_returns() -> None:
+    assert evaluate_policy(push, SMALL, seed=3, workers=2) == evaluate_policy(push, SMALL, seed=3)
+
+
+def test_each_episode_has_a_seed_of_its_own() -> None:
+    seeds = [episode_seed(seed, episode) for seed in range(20) for episode in range(20)]
+    assert len(set(seeds)) == 400
+    assert not set(seeds) & set(range(1_000_000))
+    assert all(0 <= seed < 2**32 for seed in seeds)
+    assert episode_seed(3, 1) == 685386083  # kept: curves are compared across versions
+
+
+class Uneven(gymnasium.Env[np.ndarray, np.ndarray]):
+    """Episodes of some length, each step worth as much; unlike the tasks, vectors end unevenly."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (9, 4, 4), np.uint8)
+    action_space = gymnasium.spaces.Box(-1, 1, (1,))
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self.steps = 0
+        return np.zeros((9, 4, 4), dtype=np.uint8), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        observation = np.zeros((9, 4, 4), dtype=np.uint8)
+        return observation, float(self.length), self.steps == self.length, False, {}
+
+
+def test_an_episode_that_ends_early_counts_no_further() -> None:
+    environments = SyncVectorEnv(
+        [partial(Uneven, length) for length in (2, 5, 1)],
+        autoreset_mode=AutoresetMode.DISABLED,
+    )
+    returns = evaluate.returns(lambda _: torch.zeros(3, 1), environments, (1, 2, 3), 5)
+    assert returns == [4, 25, 1]
+
+
+# Features
+
+
+def made_up_frames() -> Frames:
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randint(0, 256, (6, 3, 8, 8), dtype=torch.uint8, generator=generator)
+    episode = episodes(2, 3)
+    return Frames(
+        frames=pictures,
+        first=torch.tensor([0, 0, 0, 3, 3, 3]),
+        episode=episode,
+        state=normal(1, 6, 2),
+        names=names(2),
+    )
+
+
+def stacked(frames: Frames, crop: int) -> Tensor:
+    """Centre crops of stacks of three, by loops."""
+    corner = (8 - crop) // 2
+    window = slice(corner, corner + crop)
+    stacks = []
+    for index in range(6):
+        members = [max(index - back, 3 * (index // 3)) for back in (2, 1, 0)]
+        stacks.append(torch.cat([frames.frames[of][:, window, window] for of in members]))
+    return torch.stack(stacks)
+
+
+def test_pixels_are_the_centre_crops_of_the_stacks() -> None:
+    frames = made_up_frames()
+    found = pixels(frames, crop=6, stack=3)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, stacked(frames, 6).flatten(1) / 255)
+
+
+def test_an_embedding_is_the_encoder_on_centre_crops() -> None:
+    frames = made_up_frames()
+    torch.manual_seed(0)
+    encoder = Encoder(channels=9, size=6, filters=4, layers=1, latent=5)
+    found = embed(encoder, frames, crop=6, stack=3, precision="float32", batch_size=4)
+    assert encoder.training
+    assert not found.requires_grad
+    torch.testing.assert_close(found, encoder(stacked(frames, 6)).detach())
+    half = embed(encoder, frames, crop=6, stack=3, precision="bfloat16")
+    assert half.dtype == torch.float32
+    assert not torch.equal(half, found)
+    torch.testing.assert_close(half, found, rtol=0.05, atol=0.05)
+
+
+# The probe
+
+
+def twin(train: np.ndarray, targets: np.ndarray, test: np.ndarray, penalty: float) -> np.ndarray:
+    """Predictions from the normal equations, features by features, loops over the columns."""
+    first, second = np.zeros(train.shape), np.zeros(test.shape)
+    for column in range(train.shape[1]):
+        mean, deviation = train[:, column].mean(), train[:, column].std()
+        if deviation > 0:
+            first[:, column] = (train[:, column] - mean) / deviation
+            second[:, column] = (test[:, column] - mean) / deviation
+    predicted = np.zeros((len(test), targets.shape[1]))
+    for column in range(targets.shape[1]):
+        mean, deviation = targets[:, column].mean(), targets[:, column].std()
+        # Each frame's inner product with itself, on average: the number of features that vary.
+        strength = penalty * np.mean([row @ row for row in first])
+        matrix = first.T @ first + strength * np.eye(train.shape[1])
+        weights = np.linalg.solve(matrix, first.T @ ((targets[:, column] - mean) / deviation))
+        predicted[:, column] = second @ weights * deviation + mean
+    return predicted
+
+
+@pytest.mark.parametrize("width", [7, 200])
+def test_scores_are_those_of_the_normal_equations(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluate, "COLUMNS", 5)  # in blocks
+    train = 3 + normal(0, 120, width) * torch.arange(1, width + 1)
+    train[:, 2] = 0.1  # its deviation in floating point is not 0
+    test = 3 + normal(1, 60, width) * torch.arange(1, width + 1)
+    weights = normal(2, width, 3) / width
+    train_state = train @ weights + 50 * normal(3, 120, 3)
+    test_state = test @ weights + 50 * normal(4, 60, 3)
+    result = state_probe(train.float(), train_state, episodes(), test.float(), test_state, names(3))
+    penalty = result["details"]["penalty"]
+    assert penalty in PENALTIES
+    predicted = twin(
+        train.float().double().numpy(),
+        train_state.numpy(),
+        test.float().double().numpy(),
+        penalty,
+    )
+    expected = 100 * r2_score(test_state.numpy(), predicted, multioutput="raw_values")
+    found = list(result["details"]["targets"].values())
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+    assert result["r2"] == pytest.approx(expected.mean())
+    assert list(result["details"]["targets"]) == list(names(3))
+
+
+def test_a_kernel_is_of_standardised_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "COLUMNS", 2)
+    train, test = normal(0, 6, 5).numpy(), normal(1, 4, 5).numpy()
+    train[:, 3] = 0.1
+    kept = [0, 1, 2, 4]
+    scaled = (train - train.mean(0))[:, kept] / train.std(0)[kept]
+    other = (test - train.mean(0))[:, kept] / train.std(0)[kept]
+    kernel, test_kernel = kernels(train, test)
+    np.testing.assert_allclose(kernel, scaled @ scaled.T, atol=1e-12)
+    np.testing.assert_allclose(test_kernel, other @ scaled.T, atol=1e-12)
+    assert kernel.diagonal().mean() == pytest.approx(4)
+
+
+def test_ridge_is_that_of_scikit_learn() -> None:
+    features, targets = 1 + normal(0, 20, 5).numpy(), 2 + normal(1, 20, 2).numpy()
+    new = 1 + normal(2, 9, 5).numpy()
+    kernel, other = features @ features.T, new @ features.T
+    for penalty, found in zip((0.01, 1.0), ridge(kernel, targets, other, (0.01, 1.0)), strict=True):
+        expected = Ridge(penalty).fit(features, targets).predict(new)
+        np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
+
+
+def test_a_linear_map_is_read_and_noise_is_not() -> None:
+    train, test = normal(0, 120, 8), normal(1, 60, 8)
+    weights = normal(2, 8, 4)
+    labels = ("position[0]", "touch[0]", "velocity[0]", "velocity[1]")
+    train_state, test_state = train @ weights, test @ weights
+    train_state[:, 2], test_state[:, 2] = normal(3, 120), normal(4, 60)
+    result = state_probe(train, train_state, episodes(), test, test_state, labels)
+    targets = result["details"]["targets"]
+    assert list(targets) == list(labels)
+    for name in ("position[0]", "touch[0]", "velocity[1]"):
+        assert 99 < targets[name] <= 100
+    assert -40 < targets["velocity[0]"] < 5
+    assert result["r2"] == pytest.approx(np.mean(list(targets.values())))
+    assert result["r2_position"] == pytest.approx(targets["position[0]"])
+    assert result["r2_velocity"] == pytest.approx(
+        (targets["velocity[0]"] + targets["velocity[1]"]) / 2
+    )
+    assert result["details"]["left_out"] == []
+    assert state_probe(train, train_state, episodes(), test, test_state, labels) == result
+
+
+def test_noise_chooses_a_strong_penalty_and_a_linear_map_a_weak_one() -> None:
+    train, test = normal(0, 120, 100), normal(1, 60, 100)
+    noise = state_probe(train, normal(2, 120, 2), episodes(), test, normal(3, 60, 2), names(2))
+    assert noise["details"]["penalty"] > 10
+    assert -10 < noise["r2"] < 5
+    weights = normal(4, 100, 2)
+    clean = state_probe(train, train @ weights, episodes(), test, test @ weights, names(2))
+    assert clean["details"]["penalty"] < 1e-3
+
+
+def test_a_penalty_means_the_same_for_any_number_of_features() -> None:
+    train, test = normal(0, 120, 6), normal(1, 60, 6)
+    train_state, test_state = train[:, :2] + normal(2, 120, 2), test[:, :2] + normal(3, 60, 2)
+    once = state_probe(train, train_state, episodes(), test, test_state, names(2))
+    copies = [each.repeat(1, 7) * 5 + 2 for each in (train, test)]
+    many = state_probe(copies[0], train_state, episodes(), copies[1], test_state, names(2))
+    assert many["details"]["penalty"] == once["details"]["penalty"]
+    assert many["r2"] == pytest.approx(once["r2"])
+
+
+def test_folds_do_not_split_episodes() -> None:
+    # Features tell the episode, and the target is a number of the episode. Among the frames of an
+    # episode it can be looked up; in a new episode, it cannot.
+    episode = episodes()
+    features = normal(0, EPISODES, 30)[episode].numpy()
+    target = normal(1, EPISODES, 1)[episode].numpy()
+    kernel = features @ features.T / 30
+    every = np.arange(EPISODES * STEPS)
+    assert choose_penalty(kernel, target, episode.numpy()) > 100
+    assert choose_penalty(kernel, target, every) < 0.01
+
+
+def test_targets_that_do_not_vary_are_left_out() -> None:
+    train, test = normal(0, 120, 4), normal(1, 60, 4)
+    train_state, test_state = train.clone(), test.clone()
+    train_state[:, 1] = 0.1
+    test_state[:, 2] = 7
+    labels = ("height", "position[0]", "touch[0]", "velocity[0]")
+    result = state_probe(train, train_state, episodes(), test, test_state, labels)
+    assert result["details"]["left_out"] == ["position[0]", "touch[0]"]
+    assert list(result["details"]["targets"]) == ["height", "velocity[0]"]
+    assert result["r2"] > 99
+    assert result["r2_position"] > 99
+    test_state[:, 3] = 0
+    result = state_probe(train, train_state, episodes(), test, test_state, labels)
+    assert "r2_velocity" not in result
+    test_state[:, 0] = 0
+    with pytest.raises(ValueError, match="no target varies"):
+        state_probe(train, train_state, episodes(), test, test_state, labels)
+
+
+def test_features_that_do_not_vary_predict_the_mean() -> None:
+    result = state_probe(
+        torch.full((120, 3), 0.1),
+        normal(0, 120, 1),
+        episodes(),
+        torch.full((60, 3), 0.2),
+        normal(1, 60, 1),
+        names(1),
+    )
+    assert -5 < result["r2"] <= 0
+
+
+def test_wrong_arguments_are_named() -> None:
+    train, test = normal(0, 120, 4), normal(1, 60, 4)
+    with pytest.raises(ValueError, match="5 folds of whole episodes; got 4 training episodes"):
+        state_probe(train, train, episodes(4, 30), test, test, names(4))
+    with pytest.raises(ValueError, match="test features are"):
+        state_probe(train, train, episodes(), test[:, :3], test, names(4))
+    with pytest.raises(ValueError, match="train states are"):
+        state_probe(train, train[:, :3], episodes(), test, test, names(4))
+    with pytest.raises(ValueError, match=r"train_episode is \(120,\); got \(119,\)"):
+        state_probe(train, train, episodes()[1:], test, test, names(4))
+    broken = test.clone()
+    broken[3, 2] = torch.nan
+    with pytest.raises(ValueError, match="test states are not finite"):
+        state_probe(train, train, episodes(), test, broken, names(4))
+    with pytest.raises(ValueError, match="features are not finite"):
+        state_probe(train, train, episodes(), broken, test, names(4))
+
+
+def test_protocols_are_documented() -> None:
+    assert Config().protocol in PROTOCOLS
+    for text in PROTOCOLS.values():
+        assert len(text) > 50

@@ -1,0 +1,475 @@
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from rl import figures
+from rl.agent import Agent
+from rl.figures import (
+    BAND,
+    FIGURES,
+    Lacking,
+    film,
+    finished,
+    load_policy,
+    play,
+    write,
+    write_gif,
+)
+from rl.tables import TABLES
+from rl.train import run as train
+from shared.errors import UserError
+from shared.runs import Run
+from shared.tables import Cell, Table, Tier
+
+
+def table_of(paper: str, name: str) -> Table:
+    (table,) = (each for each in TABLES[paper] if each.name == name)
+    return table
+
+
+def cell_of(paper: str, name: str, tier: Tier, row: str, column: str | None, seed: int) -> Cell:
+    return table_of(paper, name).cells(tier, row=row, column=column, seeds=(seed,))[0]
+
+
+def finish(runs: Path, cell: Cell, metrics: dict[str, Any], log: Any = ()) -> Path:
+    """A finished run of a cell, without the training."""
+    with Run(runs / cell.address, cell.config, tier=cell.tier) as run:
+        for step, numbers in log:
+            run.log(step, **numbers)
+        run.finish(metrics)
+    return runs / cell.address
+
+
+def curve(*returns: float) -> dict[str, Any]:
+    entries = [
+        {"step": 50_000 * place, "return": each, "episodes": [each], "seconds": 0.5 * place}
+        for place, each in enumerate(returns, start=1)
+    ]
+    return {"return": returns[-1], "details": {"curve": entries}}
+
+
+def finish_returns(runs: Path) -> None:
+    """Two seeds of one row, one of another, and random actions; two tasks."""
+    for row, column, seed, returns in (
+        ("LMCL(CURL+DP)", "Swingup", 0, (150.0, 350.25)),
+        ("CURL", "Walk", 0, (5.0, 6.0)),
+        ("CURL", "Swingup", 1, (300.0, 500.0)),
+        ("CURL", "Swingup", 0, (100.0, 400.0)),
+    ):
+        finish(runs, cell_of("lmcl", "table-5", "paper", row, column, seed), curve(*returns))
+    for seed, value in ((0, 20.0), (1, 40.0)):
+        cell = cell_of("lmcl", "table-5", "paper", "random policy", "Swingup", seed)
+        entry = {"step": 100_000, "return": value, "episodes": [value], "seconds": 1.0}
+        finish(runs, cell, {"return": value, "details": {"curve": [entry]}})
+
+
+def finish_probes(runs: Path, paper: str, scores: dict[tuple[str, str, int], float]) -> None:
+    name = {"lmcl": "table-5", "cllr": "table-4"}[paper] + "-state-probe"
+    for (row, column, seed), score in scores.items():
+        cell = cell_of(paper, name, "short", row, column, seed)
+        log = []
+        if cell.config.train:
+            for step in (20, 40):
+                parts = {"share_in_band": score / step, "mean_cosine": 1 - score / 100}
+                if cell.config.objective.projection and "authors" not in row:
+                    parts["projection_norm"] = 50.0 - step
+                log.append((step, parts))
+        finish(runs, cell, {"r2": score}, log)
+
+
+def draw(paper: str, name: str, runs: Path) -> Figure:
+    drawing = FIGURES[paper][name]
+    table = table_of(paper, drawing.table)
+    return drawing.draw(table, finished(table, drawing.tier, runs))
+
+
+def lines(axis: Axes) -> dict[str, tuple[list[float], list[float], float]]:
+    """By label, what the lines of an axis show, and how wide they are; labels may come again."""
+    return {
+        str(line.get_label()): (
+            np.asarray(line.get_xdata()).tolist(),
+            np.asarray(line.get_ydata()).tolist(),
+            line.get_linewidth(),
+        )
+        for line in axis.lines
+    }
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axis.get_title(loc="left") for axis in figure.axes]
+
+
+def texts(figure: Figure) -> str:
+    return "\n".join(
+        text.get_text() for text in figure.findobj(match=lambda o: hasattr(o, "get_text"))
+    )
+
+
+def assert_is_picture(file: Path) -> None:
+    with Image.open(file) as picture:
+        picture.load()
+        assert picture.format == "PNG"
+        colours = picture.convert("RGB").getcolors(maxcolors=2**24)
+        assert len(colours) > 50
+
+
+def test_curves_are_means_with_bands(tmp_path: Path) -> None:
+    finish_returns(tmp_path)
+    figure = draw("lmcl", "table-5-curves", tmp_path)
+    swingup, walk = figure.axes
+    assert titles(figure) == ["Swingup (cartpole_swingup)", "Walk (walker_walk)"]
+    found = lines(swingup)
+    assert list(found) == [
+        "random policy",
+        "CURL",
+        "LMCL(CURL+DP)",
+        "CURL, 100K, as printed",
+    ]
+    assert found["CURL"][:2] == ([50_000, 100_000], [200, 450])
+    assert found["LMCL(CURL+DP)"][:2] == ([50_000, 100_000], [150, 350.25])
+    assert found["LMCL(CURL+DP)"][2] < found["CURL"][2]  # one seed
+    assert found["random policy"][1] == [30, 30]
+    assert found["CURL, 100K, as printed"][1] == [582, 582]
+    assert lines(walk)["CURL, 100K, as printed"][1] == [403, 403]
+    (band,) = swingup.collections  # none of a single seed
+    heights = {round(float(y), 3) for y in band.get_paths()[0].vertices[:, 1]}
+    deviations = (100 * 2**0.5, 50 * 2**0.5)
+    for mean, deviation in zip((200, 450), deviations, strict=True):
+        assert {round(mean - deviation, 3), round(mean + deviation, 3)} <= heights
+    colours = {line.get_color() for line in swingup.lines if line.get_label() == "CURL"}
+    assert colours == {line.get_color() for line in walk.lines if line.get_label() == "CURL"}
+    said = texts(figure)
+    assert "Learning curves, rows of LMCL's table-5 (paper tier)" in said
+    assert "return of 10 episodes" in said
+    assert "seeds 0, 1" in said
+    assert "Laskin et al. 2020 (CURL), Table 1" in said
+
+
+def test_curves_lie_beside_their_picture_as_numbers(tmp_path: Path) -> None:
+    finish_returns(tmp_path / "runs")
+    written = write("lmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
+    folder = tmp_path / "results/rl/lmcl/figures"
+    assert written == [folder / "table-5-curves.png", folder / "table-5-curves.csv"]
+    assert sorted(folder.iterdir()) == sorted(written)
+    assert_is_picture(written[0])
+    assert written[1].read_text() == (
+        "row,task,seed,step,return,seconds\n"
+        "random policy,cartpole_swingup,0,100000,20.0,1.0\n"
+        "random policy,cartpole_swingup,1,100000,40.0,1.0\n"
+        "CURL,cartpole_swingup,0,50000,100.0,0.5\n"
+        "CURL,cartpole_swingup,0,100000,400.0,1.0\n"
+        "CURL,cartpole_swingup,1,50000,300.0,0.5\n"
+        "CURL,cartpole_swingup,1,100000,500.0,1.0\n"
+        "CURL,walker_walk,0,50000,5.0,0.5\n"
+        "CURL,walker_walk,0,100000,6.0,1.0\n"
+        "LMCL(CURL+DP),cartpole_swingup,0,50000,150.0,0.5\n"
+        "LMCL(CURL+DP),cartpole_swingup,0,100000,350.25,1.0\n"
+    )
+
+
+def test_every_row_has_a_look_of_its_own(tmp_path: Path) -> None:
+    for paper, name in (("lmcl", "table-5"), ("cllr", "table-4")):
+        table = table_of(paper, name)
+        for row in table.rows:
+            cell = cell_of(paper, name, "paper", row.label, "Spin", 0)
+            finish(tmp_path, cell, curve(1.0, 2.0) if cell.config.train else curve(1.0))
+        (axis,) = draw(paper, f"{name}-curves", tmp_path).axes[:1]
+        looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axis.lines}
+        assert [*looks][:-1] == [row.label for row in table.rows]
+        assert len(set(looks.values())) == len(looks)
+
+
+def test_the_probe_shows_seeds_means_and_baselines(tmp_path: Path) -> None:
+    scores = {
+        ("CURL", "Spin", 0): 50.0,
+        ("CURL", "Spin", 2): 60.0,
+        ("MMCL", "Spin", 0): 70.0,
+        ("untrained encoder", "Spin", 0): 30.0,
+        ("untrained encoder", "Spin", 1): 40.0,
+        ("raw pixels", "Spin", 0): 80.0,
+        ("DCL", "Catch", 0): 20.0,
+    }
+    finish_probes(tmp_path, "lmcl", scores)
+    figure = draw("lmcl", "table-5-state-probe", tmp_path)
+    assert titles(figure) == ["Spin (finger_spin)", "Catch (ball_in_cup_catch)"]
+    spin, catch = figure.axes
+    assert [label.get_text() for label in spin.get_yticklabels()] == ["CURL", "DCL", "MMCL"]
+    low, high = spin.get_ylim()
+    assert low > high  # the first row is on top
+    marks = {
+        (str(line.get_label()), *np.asarray(line.get_ydata()).tolist()): np.asarray(
+            line.get_xdata()
+        ).tolist()
+        for line in spin.lines
+    }
+    assert marks == {
+        ("raw pixels", 0, 1): [80, 80],
+        ("untrained encoder", 0, 1): [35, 35],
+        ("one seed", 0, 0): [50, 60],
+        ("mean over seeds", 0): [55],
+        ("one seed", 2): [70],
+        ("mean over seeds", 2): [70],
+    }
+    assert lines(catch)["one seed"][:2] == ([20], [1])
+    assert "rows of LMCL's table-5-state-probe (short tier)" in texts(figure)
+
+
+def test_distances_of_lmcl(tmp_path: Path) -> None:
+    scores = {
+        ("CURL", "Spin", 0): 8.0,
+        ("CURL", "Spin", 1): 16.0,
+        ("LMCL(CURL+DP)", "Spin", 0): 4.0,
+        ("MMCL", "Spin", 0): 4.0,  # not of the figure
+        ("untrained encoder", "Swingup", 0): 4.0,
+        ("DCL", "Swingup", 0): 4.0,
+    }
+    finish_probes(tmp_path, "lmcl", scores)
+    figure = draw("lmcl", "table-5-state-probe-distances", tmp_path)
+    spin, swingup = ["Spin (finger_spin)"], ["Swingup (cartpole_swingup)"]
+    assert titles(figure) == 2 * spin + 2 * swingup
+    share, cosine, share_below, _ = figure.axes
+    assert [axis.get_ylabel().split()[0] for axis in (share, cosine)] == ["share", "mean"]
+    assert [*lines(share)] == ["CURL", "LMCL(CURL+DP)"]
+    assert [*lines(share_below)] == ["DCL"]
+    steps, means, _ = lines(share)["CURL"]
+    assert (steps, means) == ([20, 40], pytest.approx([0.6, 0.3]))
+    assert lines(cosine)["CURL"][1] == pytest.approx([0.88, 0.88])
+    (shaded,) = cosine.patches
+    edges = sorted(
+        {
+            round(float(y), 6)
+            for y in shaded.get_extents()
+            .transformed(cosine.transData.inverted())
+            .get_points()[:, 1]
+        }
+    )
+    assert edges == [0.0, 0.8]  # cosines of the distances 0.5 and 0.1
+    plain, polarized = share.lines
+    assert plain.get_color() == polarized.get_color()
+    assert plain.get_linestyle() != polarized.get_linestyle()
+
+
+def test_distances_of_cllr_have_the_norm(tmp_path: Path) -> None:
+    scores = {
+        ("CURL", "Spin", 0): 8.0,
+        ("CLLR(CURL+nuclear-norm)", "Spin", 0): 8.0,
+        ("CLLR(CURL+), authors' form", "Spin", 0): 8.0,
+    }
+    finish_probes(tmp_path, "cllr", scores)
+    share, _, norm = draw("cllr", "table-4-state-probe-distances", tmp_path).axes
+    assert norm.get_ylabel() == "norm of L"
+    assert [*lines(share)] == [row for row, _, _ in scores]
+    assert lines(norm)["CLLR(CURL+nuclear-norm)"][:2] == ([20, 40], [30, 10])
+    assert len(norm.lines) == 1
+
+
+def test_figures_of_the_probe_are_written(tmp_path: Path) -> None:
+    rows = ("CURL", "CLLR(CURL+l21-norm)", "untrained encoder", "raw pixels")
+    scores = {(row, "Walk", seed): 30.0 + seed for row in rows for seed in (0, 1)}
+    finish_probes(tmp_path / "runs", "cllr", scores)
+    written = write("cllr", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
+    folder = tmp_path / "results/short/rl/cllr/figures"
+    names = ("table-4-state-probe.png", "table-4-state-probe-distances.png")
+    assert written == [folder / name for name in names]
+    for file in written:
+        assert_is_picture(file)
+
+
+def test_rows_and_limits_are_the_tables() -> None:
+    for paper, rows in (("lmcl", figures.LMCL_ROWS), ("cllr", figures.CLLR_ROWS)):
+        probe = TABLES[paper][1]
+        labels = [label for line in rows for label in line]
+        assert set(labels) <= {row.label for row in probe.rows}
+        assert set(figures._looks(rows)) == set(labels)
+        assert {drawing.table for drawing in FIGURES[paper].values()} == {
+            table.name for table in TABLES[paper]
+        }
+    cell = cell_of("lmcl", "table-5", "paper", "LMCL(CURL+DP)", "Spin", 0)
+    (penalty,) = cell.config.objective.penalties
+    assert (penalty.numbers["lower"], penalty.numbers["upper"]) == BAND
+
+
+def test_what_lacks_is_said_in_one_line_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "runs"
+    assert write("lmcl", runs, tmp_path / "results", data_root=tmp_path) == []
+    assert capsys.readouterr().out.splitlines() == [
+        f"table-5-curves: not drawn: no finished run of rl/lmcl/table-5 (paper tier) under {runs}; "
+        "run ./reproduce.sh rl lmcl --table table-5",
+        *(
+            f"{name}: not drawn: no finished run of rl/lmcl/table-5-state-probe (short tier) under "
+            f"{runs}; run ./reproduce.sh rl lmcl --table table-5-state-probe --tier short"
+            for name in ("table-5-state-probe", "table-5-state-probe-distances")
+        ),
+    ]
+    assert not (tmp_path / "results").exists()
+
+
+def test_runs_that_do_not_count(tmp_path: Path) -> None:
+    table = table_of("lmcl", "table-5")
+    cell = cell_of("lmcl", "table-5", "paper", "CURL", "Spin", 0)
+    folder = finish(tmp_path, cell, curve(1.0, 2.0))
+    assert [run.cell for run in finished(table, "paper", tmp_path)] == [cell]
+    config = folder / "config.json"
+    said = config.read_text()
+    config.write_text(said.replace('"batch_size": 512', '"batch_size": 511'))
+    with pytest.raises(Lacking):  # of an earlier declaration
+        finished(table, "paper", tmp_path)
+    config.write_text(said)
+    (folder / "result.json").unlink()
+    with pytest.raises(Lacking):
+        finished(table, "paper", tmp_path)
+
+
+def test_the_probe_waits_for_more_than_baselines(tmp_path: Path) -> None:
+    finish_probes(tmp_path, "lmcl", {("raw pixels", "Spin", 0): 8.0})
+    with pytest.raises(Lacking, match="state-probe that trains an encoder"):
+        draw("lmcl", "table-5-state-probe", tmp_path)
+
+
+def test_distances_wait_for_a_log(tmp_path: Path) -> None:
+    finish_probes(tmp_path, "lmcl", {("CURL", "Spin", 0): 8.0, ("MMCL", "Spin", 0): 8.0})
+    cell = cell_of("lmcl", "table-5-state-probe", "short", "CURL", "Spin", 0)
+    (tmp_path / cell.address / "log.jsonl").unlink()
+    with pytest.raises(Lacking, match=r"no finished run of CURL, .* keeps a log"):
+        draw("lmcl", "table-5-state-probe-distances", tmp_path)
+
+
+def test_an_unknown_paper_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="rl has no figures for 'mmcl'; it has lmcl, cllr"):
+        write("mmcl", tmp_path, tmp_path, data_root=tmp_path)
+    with pytest.raises(UserError, match="rl has no policies for 'mmcl'; it has lmcl, cllr"):
+        film("mmcl", "paper", tmp_path)
+
+
+# Films
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runs of two rows of the smoke tier, trained for real."""
+    runs = tmp_path_factory.mktemp("trained")
+    for row in ("random policy", "CURL"):
+        cell = cell_of("lmcl", "table-5", "smoke", row, None, 0)
+        with Run(runs / cell.address, cell.config, tier="smoke", data_root=runs) as run:
+            run.finish(train(cell.config, run))
+    return runs
+
+
+def test_films_show_an_episode(trained: Path) -> None:
+    films = film("lmcl", "smoke", trained)
+    random, curl = finished(table_of("lmcl", "table-5"), "smoke", trained)
+    assert films == [run.folder / "episode.gif" for run in (random, curl)]
+    decisions = curl.config.episode_steps // curl.config.action_repeat
+    for file, run in zip(films, (random, curl), strict=True):
+        with Image.open(file) as picture:
+            assert picture.format == "GIF"
+            assert picture.size == (240, 240)
+            assert picture.info["loop"] == 0
+            assert picture.info["comment"].startswith(f"{run.record.address}: return ".encode())
+            shown = []
+            for frame in range(picture.n_frames):
+                picture.seek(frame)
+                shown.append(np.asarray(picture.convert("RGB"), dtype=int))
+                assert picture.info["duration"] % 50 == 0
+        # Pictures that do not differ are one that is shown for longer.
+        assert decisions // 2 < len(shown) <= decisions + 1
+        assert np.abs(shown[0] - shown[-1]).max() > 50
+    pictures, _ = play(curl)
+    with Image.open(films[1]) as picture:
+        first = np.asarray(picture.convert("RGB"), dtype=int)
+    assert np.abs(first - pictures[0]).mean() < 4  # of 255; the palette has 256 colours
+
+
+def test_the_episode_is_the_first_of_the_last_evaluation(trained: Path) -> None:
+    (curl,) = (
+        run
+        for run in finished(table_of("lmcl", "table-5"), "smoke", trained)
+        if run.cell.row == "CURL"
+    )
+    pictures, total = play(curl)
+    assert pictures.shape == (
+        curl.config.episode_steps // curl.config.action_repeat + 1,
+        240,
+        240,
+        3,
+    )
+    evaluated = curl.record.result["metrics"]["details"]["curve"][-1]["episodes"]
+    assert total == pytest.approx(evaluated[0], rel=1e-3)
+    assert abs(total - evaluated[1]) > 1e-2 * total
+
+
+def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
+    first = film("lmcl", "smoke", trained)
+    for file in first:
+        file.write_bytes(b"kept")
+    assert film("lmcl", "smoke", trained) == first
+    assert {file.read_bytes() for file in first} == {b"kept"}
+    stale = first[0]
+    later = stale.stat().st_mtime + 10
+    os.utime(stale.parent / "result.json", (later, later))
+    film("lmcl", "smoke", trained)
+    assert stale.read_bytes()[:6] == b"GIF89a"
+    assert first[1].read_bytes() == b"kept"
+
+
+def test_policies_are_read_strictly(trained: Path, tmp_path: Path) -> None:
+    (curl,) = (
+        run
+        for run in finished(table_of("lmcl", "table-5"), "smoke", trained)
+        if run.cell.row == "CURL"
+    )
+    weights = load_file(curl.folder / "model.safetensors")
+    policy = load_policy(curl.folder, curl.config, 1)
+    agent = Agent(curl.config, 1)
+    agent.load_state_dict({**agent.state_dict(), **weights})
+    observations = torch.randint(0, 256, (3, 9, 40, 40), dtype=torch.uint8)
+    assert torch.equal(policy(observations), agent.act(observations, sample=False))
+
+    file = tmp_path / "model.safetensors"
+    with pytest.raises(UserError, match=r"model\.safetensors: there is no such file"):
+        load_policy(tmp_path, curl.config, 1)
+    less, more = dict(weights), {**weights, "critics.x": torch.zeros(1)}
+    del less[next(iter(less))]
+    for state in (less, more):
+        save_file(state, file)
+        with pytest.raises(UserError, match="is in one of file and network alone"):
+            load_policy(tmp_path, curl.config, 1)
+    save_file(weights, file)
+    with pytest.raises(UserError, match="size mismatch"):
+        load_policy(tmp_path, dataclasses.replace(curl.config, hidden=64), 1)
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(UserError, match=r"damaged or another network's") as caught:
+        load_policy(tmp_path, curl.config, 1)
+    assert "\n" not in str(caught.value)
+
+
+def test_pictures_keep_their_colours(tmp_path: Path) -> None:
+    pictures = np.zeros((3, 16, 16, 3), dtype=np.uint8)
+    for place, colour in enumerate([(250, 10, 10), (10, 250, 10), (10, 10, 250)]):
+        pictures[place] = colour
+    write_gif(tmp_path / "film", pictures, "three colours")
+    with Image.open(tmp_path / "film") as picture:
+        assert picture.n_frames == 3
+        for place in range(3):
+            picture.seek(place)
+            assert picture.info["duration"] == 50
+            shown = np.asarray(picture.convert("RGB"), dtype=int)
+            assert np.abs(shown - pictures[place]).max() <= 4
+
+
+def test_tiers_without_a_policy_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no policy to film; use --tier paper or --tier smoke"):
+        film("lmcl", "short", tmp_path)
+    with pytest.raises(UserError, match=r"no policy to film: no finished run of rl/cllr/table-4"):
+        film("cllr", "paper", tmp_path)
