@@ -25,10 +25,11 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,graph,rl,text,vision" && return ;;
+      test) echo "test,graph,rl,text,video,vision" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
       rl | rl/* | */rl/*) echo "rl" && return ;;
       text | text/* | */text/*) echo "text" && return ;;
+      video | video/* | */video/*) echo "video" && return ;;
       vision | vision/* | */vision/*) echo "vision" && return ;;
     esac
   done

@@ -500,8 +500,8 @@ def _domain_and_name(task: str) -> tuple[str, str]:
         if f"{domain}_{name}" == task:
             return domain, name
     raise UserError(
-        f"no task {task!r}; the papers' are {', '.join(TASKS)}, and any domain_task of DM "
-        f"Control's suite works"
+        f"no task {task!r}; the papers' are {', '.join(TASKS)}, and any other domain_task of DM "
+        f"Control's suite whose actions are bounded works (those of lqr are not)"
     )
 
 

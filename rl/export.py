@@ -75,7 +75,7 @@ def load(folder: Path) -> Policy | Encoder:
             raise _damaged(folder, f"{name} is missing")
         if _sha256(folder / name) != digest:
             raise _damaged(folder, f"the SHA-256 of {name} is not the one in {SUMS}")
-    return _read(folder / CONFIG, folder / weights)
+    return read(folder, weights)
 
 
 def write(folder: Path, target: Path) -> Path:
@@ -100,7 +100,7 @@ def write(folder: Path, target: Path) -> Path:
         raise UserError(
             f"{folder}: this run is the random policy, without a network; export another"
         )
-    _read(folder / CONFIG, folder / MODEL)
+    read(folder)
 
     weights, other = (ENCODER, POLICY) if probe else (POLICY, ENCODER)
     target.mkdir(parents=True, exist_ok=True)
@@ -114,21 +114,31 @@ def write(folder: Path, target: Path) -> Path:
     return target
 
 
-def _read(config_file: Path, weights: Path) -> Policy | Encoder:
-    """What the weights are of, in eval mode; nothing is guessed."""
-    if not weights.is_file():
-        raise UserError(f"{weights}: there is no such file; run the cell again, which writes it")
+def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
+    """What the weights in a folder are of, on the CPU, see :func:`load`; no checksum is asked for.
+
+    Args:
+        folder: of a run, or of an export.
+        weights: the file's name.
+
+    Raises:
+        UserError: weights that are missing, damaged or another network's.
+    """
+    file = folder / weights
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; delete the folder and run its cell again")
     try:
-        fields = json.loads(config_file.read_text())
+        fields = json.loads((folder / CONFIG).read_text())
         config = dataclasses.replace(Config(), **{name: fields[name] for name in BUILDING})
-        state = load_file(weights)
+        state = load_file(file)
         # Building a network draws its first weights; the caller's random numbers must not move.
         with torch.random.fork_rng(devices=[]):
             if fields["protocol"] == "state-probe-v1":
                 return _encoder(config, state)
             return _policy(config, state)
     except (SafetensorError, OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged(weights, f"{type(error).__name__}: {error}") from error
+        remedy = "delete the folder and run its cell" if weights == MODEL else "copy or export it"
+        raise _damaged(file, f"{type(error).__name__}: {error}", remedy) from error
 
 
 def _encoder(config: Config, state: Mapping[str, Tensor]) -> Encoder:
@@ -155,9 +165,9 @@ def _check_names(state: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> None
         raise ValueError(f"unexpected: {', '.join(foreign)}")
 
 
-def _damaged(path: Path, reason: str) -> UserError:
+def _damaged(path: Path, reason: str, remedy: str = "copy or export it") -> UserError:
     reason = " ".join(reason.split())
-    return UserError(f"{path}: damaged or edited ({reason}); copy or export it again")
+    return UserError(f"{path}: damaged or edited ({reason}); {remedy} again")
 
 
 def _sha256(file: Path) -> str:

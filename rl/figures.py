@@ -22,12 +22,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from PIL import Image
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor
 
-from rl.agent import Agent
 from rl.config import Config
+from rl.export import read
 from rl.tables import PUBLISHED, TABLES
 from shared.errors import UserError
 from shared.report import folder_of
@@ -75,9 +72,7 @@ STYLE: dict[Any, Any] = {
 }
 HEADLINE: dict[str, Any] = {"fontsize": 10, "fontweight": "bold"}
 
-WEIGHTS = "model.safetensors"  # in the folder of a run
-POLICY = ("contrast.encoder.", "actor.")  # what of an agent's state the file holds
-FILM = "episode.gif"  # beside it
+FILM = "episode.gif"  # in the folder of a run
 PICTURE = 240  # pixels P
 PACE = 50  # milliseconds between pictures; decisions of the six tasks take 40 to 80
 
@@ -481,7 +476,7 @@ def play(run: Finished) -> tuple[np.ndarray, float]:
     config = run.config
     environment = make_environment(config)
     if config.train:
-        act = load_policy(run.folder, config, environment.action_space.shape[0])
+        act = read(run.folder)
     else:
         act = random_policy(config, environment.action_space.shape[0])
     seed, *_ = evaluation_seeds(config, config.environment_steps)
@@ -495,37 +490,6 @@ def play(run: Finished) -> tuple[np.ndarray, float]:
         over = terminated or truncated
     environment.close()
     return np.stack(pictures), total
-
-
-def load_policy(folder: Path, config: Config, action_dimensions: int) -> Callable[[Tensor], Tensor]:
-    """The trained policy of a run on the CPU: observations (B, 3K, S, S) uint8 -> actions (B, A).
-
-    Args:
-        folder: of the run.
-        config: of the run.
-        action_dimensions: A.
-
-    Raises:
-        UserError: weights that are missing, damaged or another network's.
-    """
-    file = folder / WEIGHTS
-    if not file.is_file():
-        raise UserError(f"{file}: there is no such file; delete the folder and run its cell again")
-    with torch.random.fork_rng(devices=[]):
-        agent = Agent(config, action_dimensions)
-    wanted = {name for name in agent.state_dict() if name.startswith(POLICY)}
-    try:
-        weights = load_file(file)
-        if odd := sorted(wanted ^ weights.keys()):
-            raise ValueError(f"{odd[0]} is in one of file and network alone")
-        agent.load_state_dict(weights, strict=False)  # all of the policy's, as just seen
-    except (SafetensorError, ValueError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(
-            f"{file}: damaged or another network's ({reason}); delete the folder and run its cell "
-            f"again"
-        ) from None
-    return lambda observation: agent.act(observation, sample=False)
 
 
 def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:

@@ -124,6 +124,7 @@ def train_agent(config: Config, run: Run) -> dict[str, Any]:
     )
     progress, means = Progress(environment), Means()
     run.keep_checkpoint = False
+    run.temporary.append(replay.folder)  # the checkpoint is of no use without it
     first = run.track(
         agent=agent, **agent.optimisers, replay=replay, progress=progress, means=means
     )
@@ -136,25 +137,23 @@ def train_agent(config: Config, run: Run) -> dict[str, Any]:
     if first == 0:
         environment.reset(seed=config.seed)
         replay.begin(environment.frame)
-    for step in range(first, decisions):
-        if step < config.initial_steps:
-            action = 2 * torch.rand(dimensions) - 1
-        else:
+    for step in range(first // config.action_repeat, decisions):
+        updates = step >= config.initial_steps
+        if updates:
             observation = torch.from_numpy(environment.observation)[None].to(device)
-            action = agent.act(observation, sample=True)[0]
-        if step >= config.initial_steps:
+            action = agent.act(observation, sample=True)[0].cpu().numpy()
             # On a GPU this returns at once: the physics and the renderer work beside it.
             means.add(update(replay.draw(config.batch_size, config.crop), step))
-        taken = action.cpu().numpy()
-        _, reward, terminated, truncated, _ = environment.step(taken)
-        replay.add(taken, reward, environment.frame)
+        else:
+            action = (2 * torch.rand(dimensions) - 1).numpy()
+        _, reward, terminated, truncated, _ = environment.step(action)
+        replay.add(action, reward, environment.frame)
         if terminated or truncated:
             environment.reset()
             replay.begin(environment.frame)
 
         done = (step + 1) * config.action_repeat
-        updated = step >= config.initial_steps
-        if updated and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
+        if updates and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
             agent.check_finite(step)
             run.log(done, **means.take())
         if done % config.evaluate_every == 0:
@@ -162,11 +161,10 @@ def train_agent(config: Config, run: Run) -> dict[str, Any]:
             run.log(done, evaluation=progress.curve[-1]["return"])
             write_curve(run, config, progress.curve)
         run.progress(done, config.environment_steps, "environment steps")
-        run.checkpoint(step + 1, every=SAVE_EVERY)
+        run.checkpoint(done, every=SAVE_EVERY)
     environment.close()
     environments.close()
     save_weights(run, agent, ("contrast.encoder.", "actor."))
-    replay.delete()
     return summary_of(progress.curve)
 
 

@@ -61,7 +61,7 @@ UNAVAILABLE = "not implemented yet"
 STALE = "stale: measured with another configuration"
 OVER_COLUMNS = "Over all columns"
 HERE, PRINTED = "measured here", "published"
-NO_NUMBERS = "the paper prints no numbers for this figure"
+NO_NUMBERS = "the paper prints no numbers for this"
 DASH = "–"  # noqa: RUF001 (an en dash is meant)
 NARROW = 12  # characters of a column in the terminal, so that five of them fit
 NAMED_ROWS = 3  # more rows without a result are counted in the legend, not named
@@ -703,8 +703,12 @@ def also_of(measured: Measured) -> list[Published]:
             ]
             if numbers:
                 summary = summarise(numbers)
-                found[cell.row.label, cell.column.label] = Value(summary.mean, summary.sd)
-        columns = [c.label for c in measured.columns if any(c.label == at for _, at in found)]
+                found[cell.row.label, _run_of(cell.column)] = Value(summary.mean, summary.sd)
+        columns = [
+            name
+            for name in dict.fromkeys(map(_run_of, measured.columns))
+            if any(name == at for _, at in found)
+        ]
         rows = {
             row.label: tuple(found.get((row.label, column)) for column in columns)
             for row in measured.table.rows
@@ -714,6 +718,11 @@ def also_of(measured: Measured) -> list[Published]:
             unit = measured.table.unit
             grids.append(Published(metric, "of the same runs", tuple(columns), rows, unit))
     return grids
+
+
+def _run_of(column: Column) -> str:
+    """What the runs behind a column are called: columns that are read from one run share it."""
+    return column.run or column.label
 
 
 def aggregates_of(measured: Measured) -> list[tuple[str, list[str], list[list[str]]]]:

@@ -114,6 +114,7 @@ class Run:
     Attributes:
         stopping: whether the run was asked to stop.
         keep_checkpoint: set to False, :meth:`finish` deletes the checkpoint.
+        temporary: folders that :meth:`finish` deletes, too, once the result is written.
         saved_step: the step that the checkpoint on disk holds; None without one.
 
     Raises:
@@ -140,6 +141,7 @@ class Run:
         self.allow_missing = allow_missing
         self.stopping = False
         self.keep_checkpoint = True
+        self.temporary: list[Path] = []
         self.saved_step: int | None = None
         self._progress = progress
         self._tracked: dict[str, Stateful] = {}
@@ -298,6 +300,8 @@ class Run:
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
             (self.folder / "checkpoint.pt").unlink(missing_ok=True)
+        for folder in self.temporary:
+            shutil.rmtree(folder, ignore_errors=True)
         return result
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:

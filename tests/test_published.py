@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 GRAPH = ROOT / "graph" / "published"
 RL = ROOT / "rl" / "published"
 TEXT = ROOT / "text" / "published"
+VIDEO = ROOT / "video" / "published"
 VISION = ROOT / "vision" / "published"
 FILES = sorted(ROOT.glob("*/published/*.toml"))
 
@@ -55,6 +56,13 @@ def test_the_rl_domain_has_its_files() -> None:
     assert {file.name for file in FILES if file.parent == RL} == {
         "cllr.toml",
         "lmcl.toml",
+        "references.toml",
+    }
+
+
+def test_the_video_domain_has_its_files() -> None:
+    assert {file.name for file in FILES if file.parent == VIDEO} == {
+        "mmcl.toml",
         "references.toml",
     }
 
@@ -407,6 +415,41 @@ def test_the_rerun_of_curl_is_the_mean_of_its_seeds(
         assert value == Value(round(statistics.fmean(seeds), 2), round(statistics.stdev(seeds), 2))
         assert ", ".join(map(str, seeds)) in published.notes[label]
     assert "n = 3 on Swingup, n = 2 on Walk" in published.statistic
+
+
+VIDEO_COLUMNS = ("RGB linear", "RGB R@1", "Flow linear", "Flow R@1")
+
+
+@pytest.mark.parametrize(
+    ("file", "key", "source", "numbers"),
+    [
+        (
+            "mmcl.toml",
+            "table-5",
+            "Max-Margin Contrastive Learning, Table 5",
+            {"MoCo-v2": [46.8, 33.1, 66.8, 45.2], "MMCL": [52.45, 45.6, 68.01, 50.94]},
+        ),
+        (
+            "references.toml",
+            "coclr",
+            "TengdaHan/CoCLR, README and issues 19 and 21",
+            {
+                "InfoNCE, 500 epochs": [46.8, None, None, None],
+                "InfoNCE, 800 epochs": [52.3, None, None, None],
+                "InfoNCE, released checkpoints": [None, 33.1, None, 45.2],
+                "CoCLR": [70.2, 51.8, None, 48.4],
+            },
+        ),
+    ],
+)
+def test_video(file: str, key: str, source: str, numbers: dict[str, list[float | None]]) -> None:
+    published = load_published(VIDEO / file, key)
+    assert published.source == source
+    assert published.columns == VIDEO_COLUMNS
+    assert published.rows == {
+        label: tuple(None if mean is None else Value(mean) for mean in means)
+        for label, means in numbers.items()
+    }
 
 
 def test_references_of_the_vision_domain() -> None:

@@ -28,7 +28,7 @@ def test_there_is_something_to_check() -> None:
     assert "graph mmcl --tier smoke" in COMMANDS
     assert "test" in COMMANDS
     assert len(COMMANDS) >= 7
-    assert len(CODE) == 4
+    assert len(CODE) == 5
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -43,6 +43,9 @@ def test_every_command_is_accepted(
     elif "--figures" in words:
         figures = importlib.import_module(f"{words[0]}.figures")
         assert words[1] in figures.FIGURES
+    elif "--video" in words:
+        assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
+        assert "no finished run" in capsys.readouterr().err
     elif words[0] == "export":
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
         assert capsys.readouterr().err.startswith(f"error: no run '{words[1]}'")
@@ -69,6 +72,10 @@ def test_every_example_runs(
     elif "loss" in names:
         assert math.isfinite(names["loss"].item())
         assert {"hard_nce", "distance_polarization", "projection_norm"} <= set(names["parts"])
+    elif "metrics" in names:
+        shown = float(capsys.readouterr().out)
+        assert shown == names["metrics"]["r2_position"]
+        assert -100 < shown < 100
     else:
         assert 0 < float(capsys.readouterr().out) <= 100
 
@@ -77,6 +84,6 @@ def test_pictures_and_paths_exist() -> None:
     for path in re.findall(r"\]\((?!http)([^)#]+)\)|<img src=\"([^\"]+)\"", README):
         assert (ROOT / (path[0] or path[1])).exists(), path
     for path in re.findall(
-        r"`((?:shared|graph|text|vision|tests|benchmarks|results)/[\w./-]*)`", README
+        r"`((?:shared|graph|rl|text|video|vision|tests|benchmarks|results)/[\w./-]*)`", README
     ):
         assert (ROOT / path).exists(), path

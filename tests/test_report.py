@@ -529,7 +529,7 @@ def test_a_figure_says_that_the_paper_prints_no_numbers() -> None:
     cell = found(measured, "MMCL", "DD")
     assert (cell.published, cell.difference) == (None, None)
     assert [judged.verdict.kind for judged in measured.verdicts] == ["same direction"] * 2
-    sentence = "MMCL, Figure 3: the paper prints no numbers for this figure."
+    sentence = "MMCL, Figure 3: the paper prints no numbers for this."
     page = Page(report_html.html([measured]))
     words = " ".join(" ".join(page.words).split())
     assert page.open == []

@@ -353,3 +353,15 @@ def test_means_have_a_state() -> None:
     other.add({"loss": torch.tensor(4.0)})
     assert other.take() == {"loss": 2.5}
     assert other.take() == {}
+
+
+def test_a_part_is_averaged_over_the_steps_that_have_it() -> None:
+    means, resumed = Means(), Means()
+    means.add({"loss": torch.tensor(1.0), "entropy": torch.tensor(10.0)})
+    means.add({"loss": torch.tensor(2.0)})
+    resumed.load_state_dict(means.state_dict())
+    resumed.add({"loss": torch.tensor(6.0), "entropy": torch.tensor(30.0)})
+    resumed.add({"loss": torch.tensor(3.0), "late": torch.tensor(5.0)})
+    assert resumed.take() == {"loss": 3.0, "entropy": 20.0, "late": 5.0}
+    resumed.add({"loss": torch.tensor(7.0)})
+    assert resumed.take() == {"loss": 7.0}

@@ -73,8 +73,9 @@ def message_of(kind: type[Exception], action: Any, *args: Any, **keywords: Any) 
     return str(caught.value)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cartpole() -> Iterator[DeepMindControl]:
+    """One for many tests, each of which begins with a reset."""
     environment = make()
     yield environment
     environment.close()
@@ -188,7 +189,7 @@ def test_a_fresh_process_chooses_and_stays_quiet() -> None:
 def test_decisions_are_those_of_dm_control(task: str) -> None:
     environment = make(task, quality="full")
     observation, info = environment.reset(seed=5)
-    actions = actions_for(environment, 4)
+    actions = actions_for(environment, 3)
 
     domain, name = module._domain_and_name(task)
     twin = module._suite().load(domain, name, task_kwargs={"random": 5})
@@ -289,12 +290,12 @@ def test_a_seed_starts_the_random_stream_anew(cartpole: DeepMindControl) -> None
 @pytest.mark.parametrize("task", TASKS)
 def test_a_restored_environment_goes_on_to_the_bit(task: str) -> None:
     environment, fresh = make(task), make(task)
-    actions = actions_for(environment, 30)
+    actions = actions_for(environment, 12)
     environment.reset(seed=1)
     environment.step(actions[0])
     environment.reset()
     # From the start of an episode, and from its middle.
-    for before, after in [(0, 3), (9, 30)]:
+    for before, after in [(0, 3), (9, 12)]:
         for action in actions[:before]:
             environment.step(action)
         environment._control.task.random.uniform()  # as some tasks do in mid-episode
@@ -360,14 +361,18 @@ def test_workers_see_what_one_process_sees() -> None:
         vector.close()
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_gymnasium_finds_the_tasks(task: str) -> None:
-    name = f"rl.environment:rl/{task.replace('_', '-')}-v0"
-    environment = gymnasium.make(name, frame_size=8, quality="fast")
+def test_gymnasium_finds_the_tasks() -> None:
+    for task in TASKS:
+        specification = gymnasium.spec(f"rl/{task.replace('_', '-')}-v0")
+        assert specification.entry_point == "rl.environment:DeepMindControl"
+        assert specification.kwargs == {"task": task, "action_repeat": ACTION_REPEATS[task]}
+    environment = gymnasium.make(
+        "rl.environment:rl/ball-in-cup-catch-v0", frame_size=8, quality="fast"
+    )
     inside = environment.unwrapped
     assert isinstance(inside, DeepMindControl)
-    assert inside._settings["task"] == task
-    assert inside._settings["action_repeat"] == ACTION_REPEATS[task]
+    assert inside._settings["task"] == "ball_in_cup_catch"
+    assert inside._settings["action_repeat"] == 4
     assert inside.observation_space.shape == (9, 8, 8)
     environment.close()
 
@@ -422,7 +427,7 @@ def test_an_unknown_task_is_an_error() -> None:
     message = message_of(UserError, make, "cartpole_swing")
     assert "'cartpole_swing'" in message
     assert all(task in message for task in TASKS)
-    assert "any domain_task" in message
+    assert "any other domain_task of DM Control's suite whose actions are bounded" in message
     assert "bounds" in message_of(UserError, make, "lqr_lqr_2_1")
     assert "'cartpole'" in message_of(UserError, task_fingerprint, "cartpole")
 

@@ -12,7 +12,18 @@ from torch import Tensor, nn
 from rl.agent import Agent, Contrast
 from rl.config import Config
 from rl.encoder import Encoder
-from rl.export import CONFIG, ENCODER, ENCODER_NAMES, MODEL, POLICY, POLICY_NAMES, SUMS, load, write
+from rl.export import (
+    CONFIG,
+    ENCODER,
+    ENCODER_NAMES,
+    MODEL,
+    POLICY,
+    POLICY_NAMES,
+    SUMS,
+    load,
+    read,
+    write,
+)
 from shared.errors import UserError
 from shared.runs import Run
 
@@ -246,7 +257,23 @@ def test_weights_that_do_not_fit_are_not_exported(
     with pytest.raises(UserError, match=r"model\.safetensors: damaged or edited") as caught:
         write(tmp_path / "run", tmp_path / "export")
     assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("; delete the folder and run its cell again")
     assert not (tmp_path / "export").exists()
+
+
+def test_the_weights_of_a_run_are_read_where_they_lie(tmp_path: Path) -> None:
+    agent = finished_agent(tmp_path / "run")
+    policy = read(tmp_path / "run")
+    seen = observations(20)
+    assert torch.equal(policy(seen), agent.act(seen, sample=False))
+    contrast = finished_probe(tmp_path / "probe")
+    crops = observations(16)
+    with torch.no_grad():
+        assert torch.equal(read(tmp_path / "probe")(crops), contrast.encoder(crops))
+    fields = json.loads((tmp_path / "run" / CONFIG).read_text())
+    (tmp_path / "run" / CONFIG).write_text(json.dumps({**fields, "hidden": 9}))
+    with pytest.raises(UserError, match="size mismatch"):
+        read(tmp_path / "run")
 
 
 def test_a_damaged_or_missing_file_is_refused(tmp_path: Path) -> None:

@@ -1,31 +1,31 @@
 import dataclasses
 import os
+import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
-from safetensors.torch import load_file, save_file
 
-from rl import figures
+from rl import figures, train
 from rl.agent import Agent
+from rl.config import Config
+from rl.export import POLICY_NAMES
 from rl.figures import (
     BAND,
     FIGURES,
     Lacking,
     film,
     finished,
-    load_policy,
     play,
     write,
     write_gif,
 )
 from rl.tables import TABLES
-from rl.train import run as train
 from shared.errors import UserError
 from shared.runs import Run
 from shared.tables import Cell, Table, Tier
@@ -357,12 +357,23 @@ def test_an_unknown_paper_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The runs of two rows of the smoke tier, trained for real."""
+    """Finished runs of two rows of the smoke tier; the second with a policy as initialised."""
     runs = tmp_path_factory.mktemp("trained")
     for row in ("random policy", "CURL"):
         cell = cell_of("lmcl", "table-5", "smoke", row, None, 0)
-        with Run(runs / cell.address, cell.config, tier="smoke", data_root=runs) as run:
-            run.finish(train(cell.config, run))
+        config = cell.config
+        assert isinstance(config, Config)
+        with Run(runs / cell.address, config, tier="smoke", data_root=runs) as run:
+            if row == "random policy":
+                run.finish(train.run(config, run))
+                continue
+            agent = Agent(config, 1)
+            train.save_weights(run, agent, POLICY_NAMES)
+            environments = train.evaluation_environments(config, run)
+            act = partial(agent.act, sample=False)
+            entry = train.evaluation(config, run, environments, act, config.environment_steps)
+            environments.close()
+            run.finish(train.summary_of([entry]))
     return runs
 
 
@@ -423,35 +434,17 @@ def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
     assert first[1].read_bytes() == b"kept"
 
 
-def test_policies_are_read_strictly(trained: Path, tmp_path: Path) -> None:
+def test_a_policy_that_is_lost_is_named(trained: Path, tmp_path: Path) -> None:
     (curl,) = (
         run
         for run in finished(table_of("lmcl", "table-5"), "smoke", trained)
         if run.cell.row == "CURL"
     )
-    weights = load_file(curl.folder / "model.safetensors")
-    policy = load_policy(curl.folder, curl.config, 1)
-    agent = Agent(curl.config, 1)
-    agent.load_state_dict({**agent.state_dict(), **weights})
-    observations = torch.randint(0, 256, (3, 9, 40, 40), dtype=torch.uint8)
-    assert torch.equal(policy(observations), agent.act(observations, sample=False))
-
-    file = tmp_path / "model.safetensors"
+    lost = tmp_path / "lost"
+    shutil.copytree(curl.folder, lost)
+    (lost / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors: there is no such file"):
-        load_policy(tmp_path, curl.config, 1)
-    less, more = dict(weights), {**weights, "critics.x": torch.zeros(1)}
-    del less[next(iter(less))]
-    for state in (less, more):
-        save_file(state, file)
-        with pytest.raises(UserError, match="is in one of file and network alone"):
-            load_policy(tmp_path, curl.config, 1)
-    save_file(weights, file)
-    with pytest.raises(UserError, match="size mismatch"):
-        load_policy(tmp_path, dataclasses.replace(curl.config, hidden=64), 1)
-    file.write_bytes(file.read_bytes()[:-8])
-    with pytest.raises(UserError, match=r"damaged or another network's") as caught:
-        load_policy(tmp_path, curl.config, 1)
-    assert "\n" not in str(caught.value)
+        play(dataclasses.replace(curl, folder=lost))
 
 
 def test_pictures_keep_their_colours(tmp_path: Path) -> None:

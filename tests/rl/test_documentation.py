@@ -1,0 +1,30 @@
+"""The code of docs/rl.md, run from top to bottom."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "rl.md"
+
+
+def test_the_code_of_the_documentation_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL):
+        exec(compile(block, "docs/rl.md", "exec"), names)
+    assert names["names"][0] == "position[0]"
+    assert names["batch"].positive.shape == (8, 9, 32, 32)
+    assert names["latent"].shape == (8, 16)
+    assert len(names["sums"]) == 2
+    assert len(set(names["sums"])) == 2  # each episode has a seed of its own
+    assert {"r2", "r2_position", "r2_velocity", "details"} == names["score"].keys()
+    # What was exported acts; the agent above it was another one.
+    assert names["action"].shape == (1, 1)
+    assert not torch.equal(names["action"], names["agent"].act(names["observation"], sample=False))
+    steps = [line.split(",")[2] for line in Path("runs/swingup/curve.csv").read_text().split()[1:]]
+    assert steps == ["160", "320"]

@@ -1,0 +1,558 @@
+import csv
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import rl
+from rl import train
+from rl.agent import Agent
+from rl.config import CURL, Config
+from rl.data import random_frames
+from rl.environment import make_environment, renderer_in_use, task_fingerprint
+from rl.evaluate import evaluate_policy, evaluation_seeds
+from rl.replay import Batch, Replay
+from shared import Objective, Projection, distance_polarization, term
+from shared.errors import UserError
+from shared.runs import Interrupted, Run
+
+# Twelve decisions, six of them with an update; the first episode ends after the eighth.
+AGENT = dataclasses.replace(
+    Config().reduced(),
+    episode_steps=64,
+    frame_size=20,
+    crop=16,
+    filters=4,
+    convolutions=2,
+    latent=6,
+    hidden=8,
+    batch_size=8,
+    environment_steps=96,
+    initial_steps=6,
+    evaluate_every=48,
+    probe_episodes=5,
+    probe_test_episodes=2,
+    probe_steps=6,
+    probe_updates=8,
+)
+PROBE = dataclasses.replace(AGENT, protocol="state-probe-v1")
+LOW_RANK = Objective(CURL.loss, projection=Projection(10.0, {"norm": "l21", "alpha": 0.1}))
+CONFIGS = {
+    "CURL": AGENT,
+    "CLLR": dataclasses.replace(AGENT, objective=LOW_RANK),
+    "SAC": dataclasses.replace(AGENT, contrastive=False),
+    "probe": dataclasses.replace(PROBE, objective=LOW_RANK),
+}
+STEPS = {"environment steps": 8, "contrastive updates": 1}  # of what a run reports, for one save
+DIED_AT, SAVED_AT = 11, 5  # decisions
+EVERYTHING = {"config.json", "environment.json", "log.jsonl", "model.safetensors", "result.json"}
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs and checkpoints come after steps, as there are too few for minutes."""
+    monkeypatch.setattr(train, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(train, "LOG_EVERY", 4)
+    monkeypatch.setattr(train, "LOG_PROBE_EVERY", 1)
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+def finish(
+    folder: Path, config: Config, data_root: Path, stop_after: int | None = None
+) -> dict[str, Any]:
+    """The metrics of a run; those of one that is told to stop after some steps are empty."""
+
+    def watch(done: int, total: int, what: str) -> None:
+        if stop_after is not None and what in STEPS and done // STEPS[what] >= stop_after:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with Run(folder, config, data_root=data_root, progress=watch) as run:
+        if stop_after is not None:
+            with pytest.raises(Interrupted):
+                rl.run(config, run)
+            return {}
+        metrics: dict[str, Any] = run.finish(rl.run(config, run))["metrics"]
+    return metrics
+
+
+def die(folder: Path, data_root: Path) -> None:
+    """A run that is killed some decisions after its last checkpoint, in its second episode."""
+    torch.set_num_threads(1)
+    train.SAVE_EVERY = 0.0
+
+    def watch(done: int, total: int, what: str) -> None:
+        if done == 8 * DIED_AT:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if done == 8 * (SAVED_AT + 1):
+            train.SAVE_EVERY = 1e9
+
+    with Run(folder, AGENT, data_root=data_root, progress=watch) as run:
+        rl.run(AGENT, run)
+
+
+def timeless(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Metrics without what the clock says."""
+    text = json.dumps(metrics)
+    copy: dict[str, Any] = json.loads(text)
+    for entry in copy["details"].get("curve", []):
+        assert entry.pop("seconds") >= 0
+    return copy
+
+
+def curve_of(folder: Path) -> list[dict[str, str]]:
+    """The rows of ``curve.csv`` without the seconds."""
+    with (folder / "curve.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    for row in rows:
+        assert float(row.pop("seconds")) >= 0
+    return rows
+
+
+def log_of(folder: Path) -> list[dict[str, float]]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [{name: line[name] for name in line if name != "seconds"} for line in lines]
+
+
+def assert_equal_weights(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+def weights_of(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Runs of all configurations in one go: by name, their folder and metrics."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(train, "LOG_EVERY", 4)
+        patch.setattr(train, "LOG_PROBE_EVERY", 1)
+        yield {
+            name: (folder / name, finish(folder / name, config, data_root))
+            for name, config in CONFIGS.items()
+        }
+
+
+def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: dict[str, Any]) -> None:
+    folder, metrics = whole["CURL"]
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
+        *EVERYTHING,
+        "curve.csv",
+        "tensorboard",
+    }
+    assert set(metrics) == {"return", "details"}
+    curve = metrics["details"]["curve"]
+    assert [entry["step"] for entry in curve] == [48, 96]
+    for entry in curve:
+        assert len(entry["episodes"]) == AGENT.evaluation_episodes
+        assert entry["return"] == pytest.approx(np.mean(entry["episodes"]))
+        # Each of the environment steps gives up to one point.
+        assert all(0 < each < AGENT.episode_steps for each in entry["episodes"])
+    assert metrics["return"] == curve[-1]["return"]
+
+    header, *lines = (folder / "curve.csv").read_text().splitlines()
+    assert header == "task,seed,step,return,seconds"
+    assert lines == [
+        f"cartpole_swingup,0,{entry['step']},{entry['return']},{entry['seconds']}"
+        for entry in curve
+    ]
+    names = set(Agent(AGENT, 1).state_dict())
+    wanted = {name for name in names if name.startswith(("contrast.encoder.", "actor."))}
+    assert set(weights_of(folder)) == wanted
+    assert {name.split(".")[0] for name in names - wanted} > {"critics", "target_critics"}
+
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["data"] == {AGENT.task: task_fingerprint(AGENT.task)}
+    assert environment["facts"] == {"renderer": renderer_in_use()}
+
+
+def test_a_probes_run_leaves_its_metrics_and_weights(
+    whole: dict[str, Any], data_root: Path
+) -> None:
+    folder, metrics = whole["probe"]
+    assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
+        *EVERYTHING,
+        "tensorboard",
+    }
+    assert set(metrics) == {"r2", "r2_position", "r2_velocity", "details"}
+    targets = metrics["details"]["targets"]
+    assert metrics["r2"] == pytest.approx(np.mean(list(targets.values())))
+    assert max(targets.values()) <= 100
+    assert {name.split(".")[0] for name in weights_of(folder)} == {"encoder"}
+    assert [line["step"] for line in log_of(folder)] == list(range(1, 9))
+    environment = json.loads((folder / "environment.json").read_text())
+    assert set(environment["data"]) == {PROBE.task, "frames"}
+    assert environment["data"][PROBE.task] == task_fingerprint(PROBE.task)
+    assert environment["facts"] == {"renderer": renderer_in_use()}
+
+
+@pytest.mark.parametrize(("name", "stops"), [("CURL", (3, 7, 12)), ("CLLR", (9,)), ("SAC", (9,))])
+def test_an_agent_that_is_stopped_and_resumed_gives_the_same_bits(
+    tmp_path: Path, whole: dict[str, Any], data_root: Path, name: str, stops: tuple[int, ...]
+) -> None:
+    config, (folder, metrics) = CONFIGS[name], whole[name]
+    for stop in stops:
+        finish(tmp_path, config, data_root, stop_after=stop)
+        assert (tmp_path / "replay" / "frames.bin").exists()
+        assert not (tmp_path / "result.json").exists()
+    assert timeless(finish(tmp_path, config, data_root)) == timeless(metrics)
+    assert_equal_weights(weights_of(tmp_path), weights_of(folder))
+    assert curve_of(tmp_path) == curve_of(folder)
+    assert not (tmp_path / "replay").exists()
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_the_log_of_a_resumed_agent_is_whole(
+    tmp_path: Path, whole: dict[str, Any], data_root: Path
+) -> None:
+    finish(tmp_path, AGENT, data_root, stop_after=10)
+    finish(tmp_path, AGENT, data_root)
+    steps = [line["step"] for line in log_of(tmp_path)]
+    assert steps == [48, 64, 96, 96]  # the evaluations', and those of the updates
+    assert log_of(tmp_path) == log_of(whole["CURL"][0])
+
+
+def test_a_probe_that_is_stopped_and_resumed_gives_the_same_bits(
+    tmp_path: Path, whole: dict[str, Any], data_root: Path
+) -> None:
+    folder, metrics = whole["probe"]
+    for stop in (1, 5, 8):
+        finish(tmp_path, CONFIGS["probe"], data_root, stop_after=stop)
+        assert len(log_of(tmp_path)) == stop
+    assert finish(tmp_path, CONFIGS["probe"], data_root) == metrics
+    assert_equal_weights(weights_of(tmp_path), weights_of(folder))
+    assert log_of(tmp_path) == log_of(folder)
+    assert not (tmp_path / "checkpoint.pt").exists()
+
+
+def test_an_agent_that_is_killed_gives_the_same_bits(
+    tmp_path: Path, whole: dict[str, Any], data_root: Path
+) -> None:
+    here, root = Path(__file__).parent, Path(rl.__file__).parents[1]
+    program = "import sys, pathlib, test_train; test_train.die(*map(pathlib.Path, sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), str(data_root)],
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{here}"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert len(curve_of(tmp_path)) == 1  # from after the checkpoint
+    assert torch.load(tmp_path / "checkpoint.pt")["objects"]["progress"]["curve"] == []
+    folder, metrics = whole["CURL"]
+    assert timeless(finish(tmp_path, AGENT, data_root)) == timeless(metrics)
+    assert_equal_weights(weights_of(tmp_path), weights_of(folder))
+    assert curve_of(tmp_path) == curve_of(folder)
+    assert not (tmp_path / "replay").exists()
+
+
+def crops(observations: list[np.ndarray], corners: Tensor) -> Tensor:
+    """Crops of whole observations, cut one by one."""
+    size = AGENT.crop
+    cut = [
+        each[:, y : y + size, x : x + size]
+        for each, (y, x) in zip(observations, corners.tolist(), strict=True)
+    ]
+    return torch.from_numpy(np.stack(cut))
+
+
+def plain_loop() -> Agent:
+    """Training written down once more, with stacked observations and without evaluations."""
+    torch.manual_seed(AGENT.seed)
+    environment = make_environment(AGENT)
+    agent = Agent(AGENT, 1)
+    observation, _ = environment.reset(seed=AGENT.seed)
+    memory: list[tuple[np.ndarray, np.ndarray, float, np.ndarray]] = []
+    for decision in range(12):
+        if decision < 6:
+            action = torch.rand(1) * 2 - 1
+        else:
+            action = agent.act(torch.from_numpy(observation)[None], sample=True)[0]
+            chosen = [memory[i] for i in torch.randint(len(memory), (AGENT.batch_size,))]
+            before, actions, rewards, after = (list(each) for each in zip(*chosen, strict=True))
+            corners = torch.randint(5, (3, AGENT.batch_size, 2))
+            batch = Batch(
+                observation=crops(before, corners[0]),
+                next_observation=crops(after, corners[1]),
+                positive=crops(before, corners[2]),
+                action=torch.from_numpy(np.stack(actions)),
+                reward=torch.tensor(rewards),
+            )
+            agent.update(batch, decision)
+        following, reward, _, truncated, _ = environment.step(action.numpy())
+        memory.append((observation, action.numpy(), reward, following))
+        assert truncated == (decision == 7)
+        observation = environment.reset()[0] if truncated else following
+    environment.close()
+    return agent
+
+
+def test_the_loop_is_the_one_that_is_meant(whole: dict[str, Any]) -> None:
+    folder, metrics = whole["CURL"]
+    agent = plain_loop()
+    state, found = agent.state_dict(), weights_of(folder)
+    assert_equal_weights({name: state[name] for name in found}, found)
+    sums = evaluate_policy(
+        lambda observation: agent.act(observation, sample=False),
+        AGENT,
+        seed=AGENT.environment_steps,
+    )
+    assert metrics["details"]["curve"][-1]["episodes"] == sums
+
+
+def spied(
+    monkeypatch: pytest.MonkeyPatch, home: Any, name: str, note: Callable[..., Any]
+) -> list[Any]:
+    """What ``note`` makes of the arguments of each call from here on."""
+    notes: list[Any] = []
+    original = getattr(home, name)
+
+    def spy(*args: Any, **keywords: Any) -> Any:
+        notes.append(note(*args))
+        return original(*args, **keywords)
+
+    monkeypatch.setattr(home, name, spy)
+    return notes
+
+
+@pytest.mark.parametrize("every", [32, 96])
+def test_evaluations_come_on_time_and_leave_no_trace(
+    tmp_path: Path,
+    whole: dict[str, Any],
+    data_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: int,
+) -> None:
+    updates = spied(monkeypatch, Agent, "update", lambda agent, batch, step: step)
+    seeds = spied(monkeypatch, train, "returns", lambda act, environments, seeds, *_: seeds)
+    config = dataclasses.replace(AGENT, evaluate_every=every, seed=0)
+    metrics = finish(tmp_path, config, data_root)
+    # Decisions but for the random ones; one decision is eight environment steps.
+    assert updates == list(range(6, 12))
+    steps = list(range(every, 97, every))
+    assert [entry["step"] for entry in metrics["details"]["curve"]] == steps
+    assert [row["step"] for row in curve_of(tmp_path)] == [str(step) for step in steps]
+    assert seeds == [evaluation_seeds(config, step) for step in steps]
+    folder, other = whole["CURL"]
+    assert_equal_weights(weights_of(tmp_path), weights_of(folder))
+    assert metrics["return"] == other["return"]
+
+
+def test_another_seed_is_another_run(
+    tmp_path: Path, whole: dict[str, Any], data_root: Path
+) -> None:
+    config = dataclasses.replace(AGENT, seed=1, environment_steps=48)
+    metrics = finish(tmp_path, config, data_root)
+    first = whole["CURL"][1]["details"]["curve"][0]
+    assert metrics["details"]["curve"][0]["step"] == first["step"]
+    assert metrics["return"] != first["return"]
+
+
+def test_the_random_policy_is_evaluated_once(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: Any, **keywords: Any) -> None:
+        raise AssertionError("nothing is trained")
+
+    monkeypatch.setattr(train, "Agent", refuse)
+    monkeypatch.setattr(train, "Replay", refuse)
+    config = dataclasses.replace(AGENT, train=False)
+    metrics = finish(tmp_path, config, data_root)
+    (entry,) = metrics["details"]["curve"]
+    assert entry["step"] == config.environment_steps
+    assert entry["return"] == metrics["return"] == pytest.approx(np.mean(entry["episodes"]))
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == {
+        "config.json",
+        "environment.json",
+        "result.json",
+    }
+    act = train.random_policy(config, 3)
+    actions = torch.cat([act(torch.zeros(50, 1)) for _ in range(2)])
+    assert actions.shape == (100, 3)
+    assert -1 <= actions.min() < -0.9
+    assert 0.9 < actions.max() <= 1
+    assert len(actions.unique()) > 290
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluate_every": 36, "environment_steps": 72}, "evaluate_every 36 must be a multiple"),
+        ({"environment_steps": 100}, "evaluate_every 48 .* divide environment_steps 100"),
+        ({"protocol": "dmc-return-v2"}, "no protocol 'dmc-return-v2' in rl"),
+    ],
+)
+def test_meaningless_configurations_are_refused(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    config = dataclasses.replace(AGENT, **changes)
+    with Run(tmp_path, config) as run, pytest.raises(ValueError, match=message):
+        rl.run(config, run)
+
+
+def test_an_environment_that_returns_nan_is_named_with_its_step(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dm_control.suite import cartpole
+
+    monkeypatch.setattr(
+        cartpole.Balance,
+        "get_reward",
+        lambda task, physics: np.nan if physics.time() > 0.3 else 0.0,
+    )
+    message = r"cartpole_swingup: not finite after step 32 of the episode: reward"
+    with pytest.raises(FloatingPointError, match=message):
+        finish(tmp_path, AGENT, data_root)
+    assert not (tmp_path / "result.json").exists()
+
+
+def test_a_damaged_replay_is_one_line(tmp_path: Path, data_root: Path) -> None:
+    finish(tmp_path, AGENT, data_root, stop_after=4)
+    with (tmp_path / "replay" / "frames.bin").open("r+b") as stream:
+        stream.seek(2000)
+        byte = stream.read(1)[0]
+        stream.seek(2000)
+        stream.write(bytes([byte ^ 1]))
+    with pytest.raises(UserError) as caught:
+        finish(tmp_path, AGENT, data_root)
+    assert str(caught.value) == (
+        f"{tmp_path}/replay/frames.bin: frames 0 to 4 are damaged; "
+        f"delete the folder of the run to start it again"
+    )
+
+
+def test_held_out_episodes_are_never_in_a_batch(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered = spied(
+        monkeypatch,
+        train,
+        "gather",
+        lambda frames, index, first, offsets: (frames, index, first, offsets),
+    )
+    finish(tmp_path, PROBE, data_root)
+    every = random_frames(
+        PROBE.task,
+        PROBE.action_repeat,
+        episodes=7,
+        steps=6,
+        frame_size=20,
+        quality="fast",
+        seed=0,
+        data_root=data_root,
+    )
+    assert len(gathered) == 2 * PROBE.probe_updates
+    for frames, index, first, offsets in gathered:
+        assert torch.equal(frames, every.frames[:30])
+        assert torch.equal(first, index // 6 * 6)
+        assert 0 <= index.min() <= index.max() < 30
+        assert 0 <= offsets.min() <= offsets.max() <= 4
+    # Two crops of the same stacks, drawn from all of them.
+    for anchor, positive in zip(gathered[::2], gathered[1::2], strict=True):
+        assert torch.equal(anchor[1], positive[1])
+        assert not torch.equal(anchor[3], positive[3])
+    assert len(torch.cat([index for _, index, *_ in gathered]).unique()) > 20
+
+
+def test_rows_of_a_seed_share_their_frames(
+    tmp_path: Path, whole: dict[str, Any], data_root: Path
+) -> None:
+    hashes = []
+    for name, changes in {"other": {"train": False}, "seed": {"train": False, "seed": 1}}.items():
+        finish(tmp_path / name, dataclasses.replace(PROBE, **changes), data_root)
+    for folder in (whole["probe"][0], tmp_path / "other", tmp_path / "seed"):
+        hashes.append(json.loads((folder / "environment.json").read_text())["data"]["frames"])
+    assert hashes[0] == hashes[1] != hashes[2]
+    prepared = data_root / "prepared" / "rl"
+    assert sum(path.is_dir() for path in prepared.iterdir()) == 2
+    # Untrained, the encoder is kept as initialised, and nothing is logged.
+    torch.manual_seed(1)
+    fresh = {f"encoder.{name}": x for name, x in rl.agent.make_encoder(PROBE).state_dict().items()}
+    assert_equal_weights(weights_of(tmp_path / "seed"), fresh)
+    assert not (tmp_path / "seed" / "log.jsonl").exists()
+
+
+def test_pixels_are_read_without_an_encoder(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "Contrast", None)
+    regressions = spied(monkeypatch, train, "state_probe", lambda *args: args)
+    config = dataclasses.replace(PROBE, probe_input="pixels", train=False)
+    finish(tmp_path, config, data_root)
+    assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == {
+        "config.json",
+        "environment.json",
+        "result.json",
+    }
+    ((features, state, episode, test, test_state, _),) = regressions
+    assert features.shape == (30, 9 * 16 * 16)
+    assert test.shape == (12, 9 * 16 * 16)
+    assert (len(state), len(test_state)) == (30, 12)
+    assert episode.tolist() == [number for number in range(5) for _ in range(6)]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["CURL", "CLLR", "SAC", "polarization"])
+def test_captured_updates_are_the_eager_ones(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    polarized = dataclasses.replace(CURL, penalties=(term(distance_polarization, weight=0.1),))
+    config = CONFIGS.get(name) or dataclasses.replace(AGENT, objective=polarized)
+    device = torch.device("cuda")
+    replay = Replay(
+        tmp_path,
+        40,
+        task=config.task,
+        frame_size=config.frame_size,
+        stack=config.stack,
+        action_dimensions=2,
+        device=device,
+    )
+    generator = np.random.default_rng(0)
+    frames = generator.integers(0, 256, (41, 3, 20, 20), dtype=np.uint8)
+    replay.begin(frames[0])
+    for frame in frames[1:]:
+        action, reward = generator.uniform(-1, 1, 2).astype(np.float32), generator.uniform()
+        replay.add(action, float(reward), frame)
+
+    found = []
+    for captured in (False, True):
+        torch.manual_seed(0)
+        agent = Agent(config, 2, device=device)
+        update: train.Update
+        if captured:
+            update = train.CapturedUpdate(agent, replay, config)
+        else:
+            update = lambda draw, step: agent.update(replay.batch(draw, config.crop), step)  # noqa: B023, E731
+        parts = []
+        for step in range(12):
+            named = update(replay.draw(config.batch_size, config.crop), step)
+            parts.append({key: float(value) for key, value in named.items()})
+        found.append((parts, {key: x.cpu() for key, x in agent.state_dict().items()}))
+    (eager, weights), (graphs, same) = found
+    for one, other in zip(eager, graphs, strict=True):
+        assert other == pytest.approx(one, rel=1e-3, abs=1e-4)
+    for key in weights:
+        torch.testing.assert_close(same[key], weights[key], rtol=1e-2, atol=1e-3)
+    if name in ("SAC", "CURL", "polarization"):
+        assert isinstance(train.make_update(agent, replay, config), train.CapturedUpdate)
+    replay.delete()

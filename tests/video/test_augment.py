@@ -1,0 +1,427 @@
+"""Clip sampling against its rules; the augmentations against torchvision's, frame by frame.
+
+Twins call torchvision.transforms.v2.functional on one frame with the numbers of one clip.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from shared.compat import make_torchvision_importable
+from video.augment import (
+    MEAN,
+    POLICIES,
+    STD,
+    TAPS,
+    Parameters,
+    augment,
+    blur,
+    centre,
+    gather_clips,
+    gray,
+    parameters,
+    resized_crop,
+    sample_clips,
+    ten_crops,
+    uniforms,
+    views,
+    windows,
+)
+from video.config import Config
+from video.data import Video, Videos
+
+make_torchvision_importable()
+from torchvision.transforms import RandomResizedCrop  # noqa: E402 (importable only now)
+from torchvision.transforms.v2 import functional  # noqa: E402
+
+LENGTHS = (5, 8, 9, 30, 2, 100)
+SIZE, HEIGHT, WIDTH = 16, 18, 24
+CONFIG = Config(clip_frames=8, size=SIZE, seed=3)
+ADJUST: tuple[Callable[[Tensor, float], Tensor], ...] = (
+    functional.adjust_brightness,
+    functional.adjust_contrast,
+    functional.adjust_saturation,
+    functional.adjust_hue,
+)
+
+
+def videos() -> Videos:
+    """Videos of random pixels, of which the first in the corner counts the frames of all."""
+    total = sum(LENGTHS)
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 256, (total, 3, HEIGHT, WIDTH), generator=generator)
+    frames = frames.to(torch.uint8)
+    frames[:, :, 0, 0] = torch.arange(total, dtype=torch.uint8)[:, None]
+    length = torch.tensor(LENGTHS)
+    return Videos(
+        videos=tuple(Video(f"v_{i}", 0, i, True) for i in range(len(LENGTHS))),
+        classes=("Archery",),
+        frames=frames,
+        start=length.cumsum(0) - length,
+        length=length,
+        left_out=(),
+    )
+
+
+def clips(count: int = 40, frames: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+    """Smooth moving colours under noise, (count, 3, frames, height, width) uint8."""
+    generator = torch.Generator().manual_seed(1)
+    small = torch.rand(count, 3, 2, 3, 3, generator=generator)
+    smooth = torch.nn.functional.interpolate(small, (frames, height, width), mode="trilinear")
+    noisy = smooth + 0.1 * torch.randn(smooth.shape, generator=generator)
+    return noisy.clamp(0, 1).mul(255).round().to(torch.uint8)
+
+
+def view_of(pixels: Tensor, policy: str, size: int = SIZE, **changes: Any) -> Tensor:
+    settings: dict[str, Any] = {"seed": 3, "epoch": 5, "samples": torch.arange(len(pixels))}
+    return augment(pixels, size, **{**settings, "view": 1, "policy": policy, **changes})
+
+
+def draw(policy: str, count: int, *, view: int = 0, **changes: Any) -> Parameters:
+    settings: dict[str, Any] = {"height": HEIGHT, "width": WIDTH, **changes}
+    return parameters(policy, 3, 5, torch.arange(count), view, **settings)
+
+
+def raw(normalised: Tensor) -> Tensor:
+    """Clips (B, 3, ...) from 0 to 1 again."""
+    shape = (3, *[1] * (normalised.dim() - 2))
+    return normalised * torch.tensor(STD).view(shape) + torch.tensor(MEAN).view(shape)
+
+
+def twin(frame: Tensor, drawn: Parameters, i: int, policy: str, size: int) -> Tensor:
+    """One uint8 frame under its clip's parameters, by torchvision's functions alone."""
+    frame = functional.to_dtype(frame, torch.float32, scale=True)
+    box = [int(side) for side in drawn.box[:, i]]
+    bicubic = functional.InterpolationMode.BICUBIC
+    frame = functional.resized_crop(frame, *box, [size, size], bicubic, antialias=True).clamp(0, 1)
+    if drawn.flip[i]:
+        frame = functional.horizontal_flip(frame)
+        if policy == "flow":
+            frame = torch.stack((1 - frame[0], frame[1], frame[2]))
+    if drawn.jitter[i]:
+        for operation in drawn.order[i]:
+            frame = ADJUST[operation](frame, float(drawn.factors[operation, i]))
+    if drawn.gray[i]:
+        frame = frame[drawn.channel[i]].expand(3, -1, -1)
+    if drawn.blur[i]:
+        frame = functional.gaussian_blur(frame, [TAPS, TAPS], [float(drawn.sigma[i])] * 2)
+    return functional.normalize(frame, list(MEAN), list(STD))
+
+
+# Which frames
+
+
+def many(video: int, count: int) -> Videos:
+    """A video as often as that: what happens to each is drawn anew."""
+    few = videos()
+    return dataclasses.replace(
+        few, start=few.start[[video] * count], length=few.length[[video] * count]
+    )
+
+
+def test_starts_are_uniform_within_the_video_and_two_clips_are_independent():
+    index = torch.arange(4600)
+    first, second = sample_clips(many(3, 4600), index, 8, seed=1, epoch=2, sampling="two_clips")
+    assert first.dtype == torch.int64
+    for one in (first, second):
+        counts = torch.bincount(one, minlength=23)
+        assert len(counts) == 23
+        assert (counts - 200).abs().max() < 4.5 * math.sqrt(200)
+    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(4600)
+
+
+@pytest.mark.parametrize("video", [0, 1, 4])
+def test_videos_no_longer_than_a_clip_start_at_their_first_frame(video: int):
+    starts = sample_clips(
+        many(video, 50), torch.arange(50), 8, seed=1, epoch=2, sampling="two_clips"
+    )
+    assert not torch.cat(starts).any()
+
+
+def test_half_of_the_pairs_are_one_clip_twice():
+    first, second = sample_clips(
+        many(5, 2000), torch.arange(2000), 8, seed=1, epoch=2, sampling="coclr"
+    )
+    same = (first == second).double().mean()
+    assert abs(same - (0.5 + 0.5 / 93)) < 4 * 0.5 / math.sqrt(2000)
+
+
+def test_starts_depend_on_seed_epoch_and_video_alone():
+    index = torch.tensor([5, 3, 5, 3, 0])
+
+    def sample(index: Tensor, seed: int = 1, epoch: int = 2) -> list[list[int]]:
+        pair = sample_clips(videos(), index, 8, seed=seed, epoch=epoch, sampling="two_clips")
+        return [start.tolist() for start in pair]
+
+    whole = sample(index)
+    assert [each[:2] for each in whole] == [each[2:4] for each in whole]
+    assert sample(index.flip(0)) == [each[::-1] for each in whole]
+    assert sample(index, seed=2) != whole
+    assert sample(index, epoch=3) != whole
+
+
+def test_clips_are_consecutive_frames_and_short_videos_begin_with_copies_of_the_first():
+    found = gather_clips(videos(), torch.tensor([3, 0, 4, 1]), torch.tensor([22, 0, 0, 0]), 8)
+    assert found.shape == (4, 3, 8, HEIGHT, WIDTH)
+    assert found.dtype == torch.uint8
+    assert found[:, 1, :, 0, 0].tolist() == [
+        [*range(44, 52)],
+        [0, 0, 0, 0, 1, 2, 3, 4],
+        [52] * 7 + [53],
+        [*range(5, 13)],
+    ]
+    assert torch.equal(found[0, :, 2], videos().frames[46])
+
+
+@pytest.mark.parametrize(("video", "start"), [(3, 23), (3, -1), (0, 1)])
+def test_clips_beyond_the_video_are_an_error(video: int, start: int):
+    with pytest.raises(ValueError, match="clips of 8 frames that start outside"):
+        gather_clips(videos(), torch.tensor([video]), torch.tensor([start]), 8)
+
+
+def test_unknown_sampling_and_policy_are_named():
+    with pytest.raises(ValueError, match="sampling must be coclr or two_clips, got 'three'"):
+        sample_clips(videos(), torch.arange(2), 8, seed=0, epoch=0, sampling="three")
+    with pytest.raises(ValueError, match="policy must be one of weak, strong, coclr, flow"):
+        view_of(clips(2), "medium")
+
+
+def test_windows_overlap_by_half_and_one():
+    assert windows(100, 32).tolist() == [0, 15, 30, 45, 60]  # the next would end at 107
+    assert windows(62, 32).tolist() == [0, 15, 30]
+    assert windows(61, 32).tolist() == [0, 15]
+    assert windows(32, 32).tolist() == windows(5, 32).tolist() == [0]
+    assert windows(4, 2).tolist() == [0, 1, 2]
+
+
+# What happens to a clip
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(("height", "width", "size"), [(18, 24, 16), (36, 48, 20), (16, 12, 24)])
+def test_view_is_torchvisions_frame_by_frame(policy: str, height: int, width: int, size: int):
+    pixels = clips(40, 2, height, width)
+    before = pixels.clone()
+    found = view_of(pixels, policy, size)
+    drawn = draw(policy, 40, view=1, height=height, width=width)
+    assert found.shape == (40, 3, 2, size, size)
+    for i in range(40):
+        for frame in range(2):
+            expected = twin(pixels[i, :, frame], drawn, i, policy, size)
+            # One step of 8-bit pixels is 0.02 here; the division by std multiplies by five.
+            torch.testing.assert_close(found[i, :, frame], expected, atol=5e-5, rtol=0)
+    assert torch.equal(pixels, before)
+
+
+def test_crops_are_distributed_as_torchvisions():
+    torch.manual_seed(0)
+    blank = torch.empty(3, 96, 128)
+    theirs = np.array(
+        [RandomResizedCrop.get_params(blank, [0.2, 1.0], [3 / 4, 4 / 3]) for _ in range(10_000)]
+    )
+    ours = draw("weak", 10_000, height=96, width=128).box.T
+    assert ((ours[:, :2] + ours[:, 2:]).max(0) <= (96, 128)).all()
+    for one, other in zip(
+        (*ours.T, ours[:, 2] * ours[:, 3], ours[:, 3] / ours[:, 2]),
+        (*theirs.T, theirs[:, 2] * theirs[:, 3], theirs[:, 3] / theirs[:, 2]),
+        strict=True,
+    ):
+        spread = math.hypot(one.std(), other.std()) / math.sqrt(10_000)
+        assert abs(one.mean() - other.mean()) < 4 * spread
+        assert one.std() == pytest.approx(other.std(), rel=0.05)
+
+
+def test_rates_factors_and_orders_are_those_of_the_program():
+    drawn = draw("strong", 20_000)
+    flags = (drawn.flip, drawn.jitter, drawn.gray, drawn.blur)
+    for flag, rate in zip(flags, (0.5, 0.8, 0.2, 0.5), strict=True):
+        assert abs(flag.mean() - rate) < 4 * math.sqrt(rate * (1 - rate) / 20_000)
+    assert np.abs(np.corrcoef(flags) - np.eye(4)).max() < 4 / math.sqrt(20_000)
+    for factor, (low, high) in zip(drawn.factors, [(0.6, 1.4)] * 3 + [(-0.1, 0.1)], strict=True):
+        assert factor.min() == pytest.approx(low, abs=1e-3)
+        assert factor.max() == pytest.approx(high, abs=1e-3)
+        assert factor.mean() == pytest.approx((low + high) / 2, abs=0.01)
+    assert drawn.sigma.min() == pytest.approx(0.1, abs=1e-3)
+    assert drawn.sigma.max() == pytest.approx(2, abs=1e-3)
+    assert len(np.unique(drawn.order, axis=0)) == 24
+    channels = np.bincount(drawn.channel[drawn.gray]) / drawn.gray.sum()
+    assert channels == pytest.approx([1 / 3] * 3, abs=0.03)
+
+
+def is_strong(drawn: Parameters) -> np.ndarray:
+    """Whether something shows that a view is strong, as it does for 92 of 100."""
+    return drawn.jitter | drawn.gray | drawn.blur
+
+
+def test_weak_and_flow_views_keep_their_colours():
+    for policy in ("weak", "flow"):
+        assert not is_strong(draw(policy, 500)).any()
+
+
+SHOWS = 1 - 0.2 * 0.8 * 0.5  # of strong views, those that jitter, lose colour or blur
+
+
+def test_two_clips_are_strong_in_three_of_ten_views():
+    pair = [is_strong(draw("coclr", 20_000, view=view, sampling="two_clips")) for view in (0, 1)]
+    for strong in pair:
+        assert strong.mean() == pytest.approx(0.3 * SHOWS, abs=0.015)
+    assert abs(np.corrcoef(pair)[0, 1]) < 4 / math.sqrt(20_000)
+
+
+def test_of_one_clip_one_view_is_strong_and_the_other_weak():
+    first, second = sample_clips(
+        many(5, 4000), torch.arange(4000), 8, seed=3, epoch=5, sampling="coclr"
+    )
+    pair = np.stack([is_strong(draw("coclr", 4000, view=view)) for view in (0, 1)])
+    one = (first == second).numpy()  # a few of them by chance
+    assert pair[:, one].all(0).mean() < 0.02
+    assert pair[:, one].any(0).mean() == pytest.approx(SHOWS, abs=0.03)
+    assert pair[0, one].mean() == pytest.approx(SHOWS / 2, abs=0.04)
+    assert pair[:, ~one].all(0).mean() == pytest.approx((0.3 * SHOWS) ** 2, abs=0.03)
+
+
+def test_everything_is_constant_within_a_clip():
+    still = clips(40, 1).expand(-1, -1, 5, -1, -1)
+    found = view_of(still, "strong")
+    for frame in range(1, 5):
+        torch.testing.assert_close(found[:, :, frame], found[:, :, 0], atol=2e-6, rtol=0)
+
+
+def test_gray_frames_are_one_channel():
+    batch = clips(3) / 255
+    found = gray(batch, torch.tensor([2, 0, 1]))
+    for i, channel in enumerate((2, 0, 1)):
+        assert torch.equal(found[i], batch[i, channel].expand(3, -1, -1, -1))
+
+
+def test_mirrored_flow_moves_the_other_way():
+    pixels = torch.full((64, 3, 2, HEIGHT, WIDTH), 128, dtype=torch.uint8)
+    pixels[:, 0], pixels[:, 1] = 200, 90
+    found = (raw(view_of(pixels, "flow")) * 255).mean((2, 3, 4))
+    flipped = torch.from_numpy(draw("flow", 64, view=1).flip)
+    assert 0 < flipped.sum() < 64
+    torch.testing.assert_close(found[:, 0], torch.where(flipped, 55.0, 200.0), atol=1e-3, rtol=0)
+    assert found[:, 1].sub(90).abs().max() < 1e-3
+    assert found[:, 2].sub(128).abs().max() < 1e-3
+
+
+def test_view_depends_on_seed_epoch_video_and_view_alone():
+    pixels = clips(24)
+    whole = view_of(pixels, "strong")
+    state = torch.get_rng_state()
+    order = torch.randperm(24, generator=torch.Generator().manual_seed(0))
+    for part in order.split(7):
+        some = view_of(pixels[part], "strong", samples=part)
+        torch.testing.assert_close(some, whole[part], atol=1e-5, rtol=0)
+    assert torch.equal(torch.get_rng_state(), state)
+    changes: list[dict[str, Any]] = [{"seed": 4}, {"epoch": 6}, {"view": 0}]
+    for change in [*changes, {"samples": torch.arange(1, 25)}]:
+        assert (view_of(pixels, "strong", **change) - whole).abs().mean() > 0.1
+
+
+def test_roles_of_seed_epoch_video_and_view_cannot_be_exchanged():
+    keys = np.stack(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T.tolist()
+    firsts = {uniforms(s, e, torch.tensor([i]), v, 1)[0, 0] for s, e, i, v in keys}
+    assert len(firsts) == 81
+
+
+def test_autocast_does_not_round_the_pixels():
+    pixels = clips(12)
+    expected = view_of(pixels, "strong")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(view_of(pixels, "strong"), expected)
+
+
+@pytest.mark.parametrize(
+    ("pixels", "message"),
+    [
+        (torch.zeros(4, 3, 2, 18, 24), r"\(B, 3, T, h, w\) uint8, got \(4, 3, 2, 18, 24\) float32"),
+        (torch.zeros(4, 3, 18, 24, dtype=torch.uint8), r"got \(4, 3, 18, 24\) uint8"),
+        (torch.zeros(5, 3, 2, 18, 24, dtype=torch.uint8), "5 clips but 4 samples"),
+    ],
+)
+def test_wrong_clips_are_named(pixels: Tensor, message: str):
+    with pytest.raises(ValueError, match=message):
+        view_of(pixels, "weak", samples=torch.arange(4))
+
+
+def test_blur_that_reaches_beyond_the_frame_is_an_error():
+    with pytest.raises(ValueError, match="6 x 6 pixels are too few for a blur of 13"):
+        blur(torch.rand(1, 3, 2, 6, 6), torch.ones(1))
+
+
+# What training calls
+
+
+@pytest.mark.parametrize("modality", ["rgb", "flow"])
+def test_views_are_the_sampled_clips_under_the_policy(modality: Any):
+    config = dataclasses.replace(CONFIG, modality=modality)
+    index = torch.tensor([3, 5, 0])
+    found = views(videos(), index, config, 7)
+    starts = sample_clips(videos(), index, 8, seed=3, epoch=7, sampling="coclr")
+    policy = {"rgb": "coclr", "flow": "flow"}[modality]
+    for view, (one, start) in enumerate(zip(found, starts, strict=True)):
+        taken = gather_clips(videos(), index, start, 8)
+        expected = view_of(taken, policy, epoch=7, samples=index, view=view)
+        assert torch.equal(one, expected)
+        assert one.shape == (3, 3, 8, SIZE, SIZE)
+
+
+def test_views_are_the_same_in_another_order_of_the_batch():
+    forth = views(videos(), torch.tensor([3, 5, 0]), CONFIG, 7)
+    back = views(videos(), torch.tensor([0, 5, 3]), CONFIG, 7, device=torch.device("cpu"))
+    for one, other in zip(forth, back, strict=True):
+        torch.testing.assert_close(one, other.flip(0), atol=1e-5, rtol=0)
+
+
+# At test
+
+
+def test_centre_is_the_middle_square():
+    pixels = clips(2, 3, 18, 25)
+    found = centre(pixels, 12)
+    bicubic = functional.InterpolationMode.BICUBIC
+    for i in range(2):
+        for frame in range(3):
+            square = pixels[i, :, frame, :, 3:21] / 255
+            expected = functional.resize(square, [12, 12], bicubic, antialias=True).clamp(0, 1)
+            expected = functional.normalize(expected, list(MEAN), list(STD))
+            torch.testing.assert_close(found[i, :, frame], expected, atol=2e-5, rtol=0)
+
+
+def test_ten_crops_are_torchvisions():
+    pixels = clips(2, 3, 16, 24)
+    found = ten_crops(pixels, 14)
+    assert found.shape == (10, 2, 3, 3, 14, 14)
+    for i in range(2):
+        expected = functional.ten_crop(pixels[i].transpose(0, 1) / 255, [14, 14])
+        # torchvision mirrors the frame before it crops: its left corners were the right ones.
+        expected = [expected[place] for place in (0, 1, 2, 3, 4, 6, 5, 8, 7, 9)]
+        for crop, other in zip(found[:, i], expected, strict=True):
+            torch.testing.assert_close(raw(crop[None])[0].transpose(0, 1), other, atol=2e-6, rtol=0)
+
+
+def test_crop_of_the_whole_frame_at_its_own_size_changes_nothing():
+    pixels = clips(2, 2, 16, 16)
+    box = torch.tensor([[0, 0], [0, 0], [16, 16], [16, 16]])
+    torch.testing.assert_close(resized_crop(pixels, box, 16), pixels / 255, atol=1e-6, rtol=0)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("policy", POLICIES)
+def test_accelerator_gives_the_same_view_without_being_waited_for(policy: str):
+    pixels = clips(24)
+    there = pixels.cuda()
+    view_of(there, policy)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = view_of(there, policy)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.testing.assert_close(found.cpu(), view_of(pixels, policy), atol=5e-5, rtol=0)

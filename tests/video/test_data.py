@@ -1,0 +1,605 @@
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import video.data
+import video.flow
+from shared.data import MissingData
+from shared.errors import UserError
+from video.config import EMBEDDED
+from video.data import (
+    DATASETS,
+    Video,
+    Videos,
+    decode,
+    decoding_speed,
+    fetch,
+    fingerprint,
+    load,
+    stored_side,
+)
+
+# Official numbers that are not in the order of the names.
+CLASSES = {"Punch": 1, "Archery": 2, "Surfing": 3}
+WIDTH, HEIGHT = 32, 24
+
+
+def error_of(action: Callable[[], object]) -> str:
+    """The one line of the user error that an action ends in."""
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def shade(name: str, frame: int) -> int:
+    """The gray of a video's frame; no two videos have the same."""
+    return 20 + hashlib.sha256(name.encode()).digest()[0] % 100 + 8 * frame
+
+
+def write_avi(
+    file: Path, shades: Sequence[int], *, size: tuple[int, int] = (WIDTH, HEIGHT)
+) -> None:
+    with av.open(str(file), "w", format="avi") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuv420p"
+        stream.bit_rate = 2_000_000
+        for value in shades:
+            pixels = np.full((size[1], size[0], 3), value, np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def write_waves(file: Path, frames: int) -> None:
+    generator = np.random.default_rng(0)
+    y, x = np.mgrid[:48, :64]
+    with av.open(str(file), "w", format="avi") as container:
+        stream = container.add_stream("libx264", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(frames):
+            gray = 127 + 80 * np.sin(x / 5 + number) + generator.normal(0, 8, x.shape) + y
+            pixels = gray.clip(0, 255).astype(np.uint8)[..., None].repeat(3, axis=2)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def name_of(folder: str, group: int, clip: int = 1) -> str:
+    return f"v_{folder}_g{group:02d}_c{clip:02d}"
+
+
+def file_of(root: Path, name: str) -> Path:
+    return root / "UCF-101" / name.split("_")[1] / f"{name}.avi"
+
+
+def length_of(name: str) -> int:
+    return 3 + int(name[-2:]) + (name.split("_")[1] == "Punch")
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Path:
+    """Two of three classes, six videos each, with all lists; group g tests in split g."""
+    lists = tmp_path / "ucfTrainTestlist"
+    lists.mkdir()
+    numbered = sorted(CLASSES.items(), key=lambda item: item[1])
+    (lists / "classInd.txt").write_text("".join(f"{n} {name}\n" for name, n in numbered))
+    for split in (1, 2, 3):
+        lines: dict[str, list[str]] = {"train": [], "test": []}
+        for folder, number in sorted(CLASSES.items()):
+            for group in (1, 2, 3):
+                for clip in (1, 2):
+                    path = f"{folder}/{name_of(folder, group, clip)}.avi"
+                    if group == split:
+                        lines["test"].append(path)
+                    else:
+                        lines["train"].append(f"{path} {number}")
+        for part, its in lines.items():
+            (lists / f"{part}list0{split}.txt").write_text("\n".join(its) + "\n\n")
+    for folder in ("Archery", "Punch"):
+        (tmp_path / "UCF-101" / folder).mkdir(parents=True)
+        for group in (1, 2, 3):
+            for clip in (1, 2):
+                name = name_of(folder, group, clip)
+                shades = [shade(name, frame) for frame in range(length_of(name))]
+                write_avi(file_of(tmp_path, name), shades)
+    return tmp_path
+
+
+def kept_folders(root: Path, modality: str = "rgb") -> list[Path]:
+    return sorted((root / "prepared" / "video").glob(f"ucf101-{modality}-*"))
+
+
+def of_name(videos: Videos, name: str) -> torch.Tensor:
+    place = [video.name for video in videos.videos].index(name)
+    start, length = int(videos.start[place]), int(videos.length[place])
+    return videos.frames[start : start + length]
+
+
+# Index and splits
+
+
+def test_a_split_has_the_listed_videos_of_the_present_classes(official: Path):
+    videos = load("ucf101", official, split=2, size=32)
+    assert videos.classes == ("Punch", "Archery")  # in the official order, Surfing is missing
+    expected = tuple(
+        Video(name_of(folder, group, clip), label, group, group != 2)
+        for label, folder in enumerate(("Punch", "Archery"))
+        for group in (1, 2, 3)
+        for clip in (1, 2)
+    )
+    assert videos.videos == expected
+    assert videos.left_out == ()
+    train, test = videos.of(train=True), videos.of(train=False)
+    assert {video.group for video in train.videos} == {1, 3}
+    assert [video.name for video in test.videos] == [v.name for v in expected if v.group == 2]
+    for part in (train, test):
+        assert part.frames is videos.frames
+        assert part.classes == videos.classes
+        for each in part.videos:
+            assert torch.equal(of_name(part, each.name), of_name(videos, each.name))
+    other = load("ucf101", official, split=3, size=32)
+    assert {video.group for video in other.of(train=False).videos} == {3}
+    assert len(kept_folders(official)) == 1  # all splits share what is decoded
+
+
+def test_frames_are_those_of_the_files(official: Path):
+    videos = load("ucf101", official, size=32)
+    assert videos.frames.shape == (60, 3, HEIGHT, WIDTH)
+    assert videos.frames.dtype == torch.uint8
+    for each in videos.videos:
+        frames = of_name(videos, each.name)
+        assert len(frames) == length_of(each.name)
+        decoded = np.stack(list(decode(file_of(official, each.name))))
+        np.testing.assert_array_equal(frames.permute(0, 2, 3, 1), decoded)
+        for number, frame in enumerate(frames.float()):
+            assert abs(frame.mean() - shade(each.name, number)) < 3
+
+
+def test_frames_are_resized_to_the_shorter_side(official: Path):
+    assert [stored_side(size) for size in (7, 8, 112, 128)] == [8, 10, 128, 147]
+    videos = load("ucf101", official, size=8)
+    assert videos.frames.shape == (60, 3, 10, 13)
+    name = name_of("Punch", 3, 2)
+    assert abs(of_name(videos, name)[4].float().mean() - shade(name, 4)) < 3
+    assert kept_folders(official)[0].name.startswith("ucf101-rgb-10-")
+    # An edge stays where it is.
+    edge = np.zeros((40, 60, 3), np.uint8)
+    edge[:, 30:] = 255
+    np.testing.assert_array_equal(video.data._resized(edge, 20)[0, [13, 16], 0], [0, 255])
+    assert video.data._resized(edge, 20).shape == (20, 30, 3)
+    assert video.data._resized(edge.transpose(1, 0, 2), 20).shape == (30, 20, 3)
+    assert video.data._resized(edge, 40) is edge
+
+
+def test_missing_lists_and_classes(official: Path):
+    lists = official / "ucfTrainTestlist"
+
+    def message_without(file: str, split: int) -> str:
+        content = (lists / file).read_text()
+        (lists / file).unlink()
+        message = error_of(lambda: load("ucf101", official, split=split, size=32))
+        (lists / file).write_text(content)
+        assert message.startswith(f"{lists / file}: missing; ")
+        assert "UCF101.rar" in message
+        return message
+
+    message_without("classInd.txt", 1)
+    message_without("trainlist01.txt", 1)
+    message_without("testlist03.txt", 3)
+    (lists / "testlist02.txt").unlink()
+    load("ucf101", official, split=1, size=32)  # which does not need it
+    assert "testlist02.txt: missing" in error_of(lambda: fetch("ucf101", official))
+    (official / "UCF-101" / "Archery").rename(official / "elsewhere")
+    videos = load("ucf101", official, size=32)
+    assert videos.classes == ("Punch",)
+    assert {video.label for video in videos.videos} == {0}
+    (official / "UCF-101" / "Punch").rename(official / "Punch")
+    for action in (
+        lambda: load("ucf101", official, size=32),
+        lambda: load("ucf101", official / "nowhere", size=32),
+        lambda: fingerprint("ucf101", official / "nowhere"),
+    ):
+        with pytest.raises(MissingData, match=r"\./reproduce\.sh data video"):
+            action()
+
+
+@pytest.mark.parametrize(
+    ("file", "line", "expected"),
+    [
+        ("trainlist01.txt", "Punch/Punch_1.avi 1", "line 9: 'Punch/Punch_1.avi 1' is no <class>"),
+        ("trainlist01.txt", "v_Punch_g01_c01.avi", "is no <class>"),
+        ("testlist01.txt", "Punch/v_Punch_g02_c01.avi", "is listed twice"),
+        ("classInd.txt", "Four", "line 4: 'Four' is no number and name"),
+    ],
+)
+def test_damaged_lists(official: Path, file: str, line: str, expected: str):
+    path = official / "ucfTrainTestlist" / file
+    text = "".join(f"{each}\n" for each in path.read_text().split("\n") if "Surfing/" not in each)
+    path.write_text(text.rstrip("\n") + f"\n{line}\n")
+    message = error_of(lambda: load("ucf101", official, size=32))
+    assert message.startswith(f"{path}, line ")
+    assert expected in message
+    path.write_bytes(b"\xff\xfe1\x00")
+    assert "not text in UTF-8" in error_of(lambda: load("ucf101", official, size=32))
+
+
+def test_what_there_is_not(tmp_path: Path):
+    for change in ({"split": 4}, {"modality": "sound"}, {"size": 0}):
+        settings = {"split": 1, "modality": "rgb", "size": 32} | change
+        with pytest.raises(ValueError, match="no split"):
+            load("ucf101", tmp_path, **settings)  # type: ignore[arg-type]
+    message = error_of(lambda: load("hmdb51", tmp_path, size=32))
+    assert "known are ucf101, photographs" in message
+
+
+def test_nothing_is_downloaded(official: Path, tmp_path: Path):
+    assert DATASETS == ("ucf101",)
+    fetch("ucf101", official)
+    message = error_of(lambda: fetch("ucf101", tmp_path / "empty"))
+    assert "ucf101 is missing" in message
+    assert "UCF-101/<class>/v_*.avi" in message
+    file_of(official, name_of("Punch", 2)).unlink()
+    assert f"{name_of('Punch', 2)} (missing)" in error_of(lambda: fetch("ucf101", official))
+
+
+# Files that cannot be decoded
+
+
+def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path):
+    def reason(name: str, content: bytes) -> str:
+        file = tmp_path / name
+        file.write_bytes(content)
+        message = error_of(lambda: list(decode(file)))
+        assert message.startswith(f"{file}: ")
+        return message.removeprefix(f"{file}: ")
+
+    write_waves(tmp_path / "good.avi", frames=40)
+    good = (tmp_path / "good.avi").read_bytes()
+    assert len(list(decode(tmp_path / "good.avi"))) == 40
+    assert reason("empty.avi", b"") == "empty"
+    half = len(good) // 2
+    assert reason("half.avi", good[:half]) == f"truncated, {half} bytes of {len(good)}"
+    assert reason("last.avi", good[:-1]).startswith("truncated")
+    assert reason("text.avi", b"I am no video\n" * 99) == "no AVI file"
+    Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
+    assert reason("png.avi", (tmp_path / "picture.png").read_bytes()) == "no AVI file"
+    assert "cannot be decoded" in reason("header.avi", good[:12].replace(good[4:8], b"\4\0\0\0"))
+    begin = good.index(b"movi")
+
+    def inverted(first: int, last: int) -> bytes:
+        part = bytes(each ^ 255 for each in good[begin + first : begin + last])
+        return good[: begin + first] + part + good[begin + last :]
+
+    found = {reason("part.avi", inverted(at, at + 1000)) for at in range(800, 2600, 300)}
+    assert "damaged" in found
+    assert any(each.startswith("damaged, ") and each.endswith(" of 40") for each in found)
+    unknown = reason("codec.avi", good.replace(b"H264", b"ZZZZ"))
+    assert "codec" in unknown or "cannot be decoded" in unknown
+    with av.open(str(tmp_path / "sound.avi"), "w", format="avi") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), "s16", "mono")
+        sound.sample_rate = 8000
+        container.mux(stream.encode(sound))
+        container.mux(stream.encode())
+    content = (tmp_path / "sound.avi").read_bytes()
+    assert reason("sound.avi", content) == "has no video stream"
+    message = error_of(lambda: list(decode(tmp_path / "none.avi")))
+    assert message.endswith("none.avi: cannot be decoded (No such file or directory)")
+
+
+def spoil(root: Path) -> dict[str, str]:
+    """Make some videos unusable; their names in the order of the videos, and why."""
+    cut, short, other = (name_of("Punch", group, 2) for group in (1, 2, 3))
+    gone, text = name_of("Archery", 1, 2), name_of("Archery", 2, 2)
+    content = file_of(root, cut).read_bytes()
+    file_of(root, cut).write_bytes(content[:-100])
+    write_avi(file_of(root, short), [100])
+    write_avi(file_of(root, other), [100] * 4, size=(48, 32))
+    file_of(root, gone).unlink()
+    file_of(root, text).write_text("no video")
+    return {
+        gone: "missing",
+        cut: f"truncated, {len(content) - 100} bytes of {len(content)}",
+        short: "1 frames, fewer than 2",
+        other: "frames of 48 x 32 pixels, those before it 32 x 24",
+        text: "no AVI file",
+    }
+
+
+def test_unusable_videos_stop_or_are_left_out(official: Path):
+    faults = spoil(official)
+    missing = error_of(lambda: load("ucf101", official, size=32))
+    assert missing.startswith(f"{official / 'UCF-101'}: 1 of 12 videos cannot be used: v_Archery")
+    assert not kept_folders(official)
+    videos = load("ucf101", official, size=32, allow_missing=True)
+    assert videos.left_out == tuple(f"{name}: {why}" for name, why in faults.items())
+    assert len(videos.videos) == 7
+    assert not {video.name for video in videos.videos} & set(faults)
+    for each in videos.videos:
+        frames = of_name(videos, each.name)
+        assert len(frames) == length_of(each.name)
+        assert abs(frames[2].float().mean() - shade(each.name, 2)) < 3
+    # Once the missing one is back, the others are what stops a run, all at once.
+    write_avi(file_of(official, next(iter(faults))), [10, 20])
+    message = error_of(lambda: load("ucf101", official, size=32))
+    assert "4 of 12 videos cannot be used" in message
+    assert "--allow-missing" in message
+    for name, why in list(faults.items())[1:]:
+        assert f"{name} ({why})" in message
+
+
+def test_worker_processes_change_nothing(official: Path):
+    spoil(official)
+    alone = load("ucf101", official, size=32, allow_missing=True)
+    (folder,) = kept_folders(official)
+    folder.rename(official / "alone")
+    together = load("ucf101", official, size=32, allow_missing=True, workers=2)
+    assert kept_folders(official) == [folder]
+    assert torch.equal(together.frames, alone.frames)
+    assert together.videos == alone.videos
+    assert together.left_out == alone.left_out
+
+
+def test_no_usable_video_at_all(official: Path):
+    for file in (official / "UCF-101").rglob("*.avi"):
+        file.write_bytes(b"")
+    message = error_of(lambda: load("ucf101", official, size=32, allow_missing=True))
+    assert message.endswith("none can be used: v_Punch_g01_c01: empty")
+    assert not kept_folders(official)
+
+
+# What is kept
+
+
+def test_videos_are_decoded_once(official: Path, monkeypatch: pytest.MonkeyPatch):
+    told: list[tuple[int, int, str]] = []
+    first = load("ucf101", official, size=32, progress=lambda *message: told.append(message))
+    assert told == [(n, 12, "decoding (rgb)") for n in range(1, 13)]
+    monkeypatch.delattr("video.data._store")
+    again = load("ucf101", official, size=32)
+    assert torch.equal(again.frames, first.frames)
+    assert torch.equal(again.start, first.start)
+    assert again.videos == first.videos
+    with pytest.raises(NameError):
+        load("ucf101", official, size=8)
+    file = file_of(official, name_of("Punch", 1))
+    file.write_bytes(file.read_bytes() + b"\0")
+    with pytest.raises(NameError):
+        load("ucf101", official, size=32)
+    assert len(kept_folders(official)) == 1
+
+
+class Cut(BaseException):
+    """Stands for whatever ends a process from outside."""
+
+
+def test_what_was_interrupted_leaves_nothing_and_is_done_again(official: Path):
+    def cut(done: int, total: int, what: str) -> None:
+        if done == 5:
+            raise Cut
+
+    with pytest.raises(Cut):
+        load("ucf101", official, size=32, progress=cut)
+    names = {each.name for each in (official / "prepared" / "video").iterdir()}
+    assert {name.partition("-")[0] for name in names} == {"ucf101.sha256", ".ucf101"}
+    assert all(name.endswith((".lock", ".sha256")) for name in names)
+    made = load("ucf101", official, size=32)
+    (folder,) = kept_folders(official)
+    # What a process leaves that was killed.
+    part = folder.with_name(f".{folder.name}.part")
+    part.mkdir()
+    (part / "frames.bin").touch()
+    (folder / "index.json").unlink()
+    (folder / "frames.bin").unlink()  # what is mapped stays
+    assert torch.equal(load("ucf101", official, size=32).frames, made.frames)
+    assert kept_folders(official) == [folder]
+    assert not part.exists()
+
+
+def test_damage_is_reported(official: Path):
+    load("ucf101", official, size=32)
+    (folder,) = kept_folders(official)
+    frames, index = folder / "frames.bin", folder / "index.json"
+
+    def message_with(file: Path, content: bytes) -> str:
+        good = file.read_bytes()
+        file.write_bytes(content)
+        message = error_of(lambda: load("ucf101", official, size=32))
+        file.write_bytes(good)
+        assert message.startswith(f"{folder}/")
+        assert message.endswith(f"delete {folder}, to have it made again")
+        return message
+
+    content, text = frames.read_bytes(), index.read_text()
+    flipped = bytes([content[0] ^ 1]) + content[1:]
+    assert "damaged, by its checksum" in message_with(frames, flipped)
+    assert f"{len(content) - 1} bytes where" in message_with(frames, content[:-1])
+    assert "damaged" in message_with(index, text[:80].encode())
+    assert "damaged" in message_with(index, b"{}")
+    fewer = json.loads(text)
+    fewer["lengths"][0] -= 1
+    assert "bytes where" in message_with(index, json.dumps(fewer).encode())
+    # A file that was touched and is whole is hashed once.
+    load("ucf101", official, size=32)
+    assert json.loads(index.read_text())["state"] != json.loads(text)["state"]
+    frames.unlink()
+    assert "0 bytes where" in error_of(lambda: load("ucf101", official, size=32))
+
+
+def test_a_data_root_that_cannot_be_written(official: Path):
+    (official / "prepared").write_text("a file where the folder belongs")
+    message = error_of(lambda: load("ucf101", official, size=32))
+    assert message.startswith(f"{official / 'prepared'}")
+    assert "--data-root" in message
+
+
+# Flow
+
+
+def test_flow_is_kept_as_frames_are(official: Path, monkeypatch: pytest.MonkeyPatch):
+    moved = np.linspace(0, 255, 60 * HEIGHT * WIDTH * 3).astype(np.uint8)
+    asked: list[list[str]] = []
+
+    def prepare_flow(files: Sequence[Path], folder: Path, workers: int, progress: object) -> None:
+        asked.append([file.stem for file in files])
+        assert folder == official / "prepared" / "video" / "ucf101-flow"
+        folder.mkdir()
+
+    def read_flow(file: Path) -> np.ndarray:
+        length = length_of(file.stem)
+        return moved[: length * HEIGHT * WIDTH * 3].reshape(length, HEIGHT, WIDTH, 3)
+
+    monkeypatch.setattr(video.flow, "prepare_flow", prepare_flow)
+    monkeypatch.setattr(video.flow, "read_flow", read_flow)
+    faults = spoil(official)
+    videos = load("ucf101", official, size=32, modality="flow", allow_missing=True)
+    # The one of another size has flow, and is of the size that is expected here.
+    bad = {name: why for name, why in faults.items() if "pixels" not in why}
+    assert {each.partition(": ")[0] for each in videos.left_out} == set(bad)
+    assert not set(asked[0]) & set(bad)
+    assert len(asked[0]) == 8
+    for each in videos.videos:
+        expected = torch.from_numpy(read_flow(Path(each.name))).permute(0, 3, 1, 2)
+        assert torch.equal(of_name(videos, each.name), expected)
+    assert len(kept_folders(official, "flow-24")) == 0
+    assert len(kept_folders(official, f"flow-{stored_side(32)}")) == 1
+    # Other settings of flow, another folder.
+    (official / "prepared" / "video" / "ucf101-flow").rmdir()
+    monkeypatch.setattr(video.flow, "BOUND", 15.0)
+    load("ucf101", official, size=32, modality="flow", allow_missing=True)
+    assert len(kept_folders(official, f"flow-{stored_side(32)}")) == 2
+
+
+# The hash of what was used
+
+
+def test_the_fingerprint_is_of_videos_and_lists(official: Path):
+    first = fingerprint("ucf101", official)
+    assert len(first) == 64
+    assert fingerprint("ucf101", official) == first
+    known = {first}
+
+    def changes() -> None:
+        found = fingerprint("ucf101", official)
+        assert found not in known
+        known.add(found)
+
+    (official / "ucfTrainTestlist" / "trainlist02.txt").write_text("")
+    changes()
+    file = file_of(official, name_of("Archery", 3))
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))  # of the same size
+    changes()
+    file.rename(file.with_name("v_Archery_g09_c01.avi"))
+    changes()
+    (official / "UCF-101" / "Punch").rename(official / "Punch")
+    changes()
+
+
+def test_videos_are_hashed_again_only_when_they_change(
+    official: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first = fingerprint("ucf101", official)
+    hashed: list[int] = []
+    original = video.data.sha256_of_files
+
+    def counting(files: Sequence[Path]) -> str:
+        files = list(files)
+        hashed.append(len(files))
+        return original(files)
+
+    monkeypatch.setattr(video.data, "sha256_of_files", counting)
+    assert fingerprint("ucf101", official) == first
+    assert hashed == [7]  # the lists
+    (official / "prepared" / "video" / "ucf101.sha256").write_text("damaged")
+    assert fingerprint("ucf101", official) == first
+    assert hashed == [7, 7, 12]
+
+
+# The embedded stand-in
+
+
+def test_photographs_are_videos_of_three_motions(tmp_path: Path):
+    videos = load(EMBEDDED, tmp_path, size=32)
+    assert videos.classes == (
+        "PanChina",
+        "PanFlower",
+        "RotateChina",
+        "RotateFlower",
+        "ZoomChina",
+        "ZoomFlower",
+    )
+    assert len(videos.of(train=True).videos) == 24
+    assert sorted(video.label for video in videos.of(train=False).videos) == sorted([*range(6)] * 2)
+    assert {video.group for video in videos.of(train=False).videos} == {1, 2}
+    assert {v.group for v in load(EMBEDDED, tmp_path, split=3, size=32).of(False).videos} == {5, 6}
+    assert videos.frames.shape[1:] == (3, 36, 48)
+    assert 12 <= videos.length.min() < videos.length.max() <= 16
+    assert len(videos.frames) == videos.length.sum()
+    for each in videos.videos:
+        frames = of_name(videos, each.name).float()
+        moved = (frames[1:] - frames[:-1]).abs().mean((1, 2, 3))
+        assert moved.min() > 1
+        assert frames.std() > 20
+        # All of the window lies in the picture: outside it would be black.
+        assert (frames.sum(1) == 0).float().mean() < 0.02
+    assert len(list((tmp_path / "prepared").rglob("*.avi"))) == 36
+    assert fingerprint(EMBEDDED, tmp_path) == fingerprint(EMBEDDED, tmp_path)
+    small = load(EMBEDDED, tmp_path, size=16)
+    assert small.frames.shape == (len(videos.frames), 3, 19, 25)
+
+
+def test_photographs_are_the_same_everywhere(tmp_path: Path):
+    first, second = (load(EMBEDDED, tmp_path / name, size=32) for name in "ab")
+    assert torch.equal(first.frames, second.frames)
+    assert fingerprint(EMBEDDED, tmp_path / "a") == fingerprint(EMBEDDED, tmp_path / "b")
+
+
+# Speed and real videos
+
+
+def test_the_speed_of_decoding(official: Path):
+    files = [file_of(official, name_of("Punch", group)) for group in (1, 2, 3)]
+    begin = time.process_time()
+    speed = decoding_speed(files, size=8)
+    assert speed >= 15 / (time.process_time() - begin)
+    files[1].write_bytes(b"")
+    assert error_of(lambda: decoding_speed(files, size=8)) == f"{files[1]}: empty"
+
+
+def test_nine_classes_of_ucf101(suite_data: Path):
+    if not (suite_data / "UCF-101").is_dir():
+        pytest.skip("needs UCF-101 below SUITE_DATA")
+    classes = video.data._present("ucf101", suite_data, suite_data)
+    assert classes == (
+        "Archery",
+        "BabyCrawling",
+        "BasketballDunk",
+        "HorseRace",
+        "PlayingPiano",
+        "PlayingViolin",
+        "Punch",
+        "PushUps",
+        "Surfing",
+    )
+    files = video.data._files(suite_data, classes)
+    listed = video.data._listed(suite_data, 1, classes)
+    assert sum(each.train for each in listed.values()) == 819
+    assert sum(not each.train for each in listed.values()) == 306
+    assert set(listed) == set(files)
+    groups = [{each.group for each in listed.values() if each.train == part} for part in (0, 1)]
+    assert groups == [set(range(1, 8)), set(range(8, 26))]
+    for file in list(files.values())[::200]:
+        frames = np.stack(list(decode(file)))
+        assert frames.shape[1:] == (96, 128, 3)
+        assert 15 <= len(frames) <= 279
+        assert frames.std() > 10
+    assert sum(1 for _ in decode(files["v_Archery_g01_c01"])) == 66

@@ -1,0 +1,371 @@
+"""S3D is torchvision's; every loss x method x regulariser trains a step or is refused."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared import (
+    Criterion,
+    Objective,
+    Projection,
+    alignment,
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    margin_nce,
+    max_margin,
+    term,
+)
+from shared.pairs import unit_rows
+from video.config import Config
+from video.encoder import (
+    LEAST_FRAMES,
+    LEAST_SIDE,
+    METHODS,
+    S3D,
+    Networks,
+    check,
+    compare,
+    head,
+)
+
+LOSSES = {
+    "info_nce": term(info_nce, temperature=0.25),
+    "debiased_nce": term(debiased_nce, temperature=0.25, tau_plus=0.1),
+    "hard_nce": term(hard_nce, temperature=0.25, tau_plus=0.1, beta=1.0),
+    "margins": term(margin_nce, temperature=0.25, angular=0.3, subtractive=0.2),
+    "emphasis": term(margin_nce, temperature=0.25, emphasis=20.0, curvature=0.7),
+    "ratio": term(margin_nce, temperature=0.25, angular=0.2, ratio="row"),
+    "attenuation": term(margin_nce, temperature=0.25, attenuation=1.0),
+    "max_margin": term(max_margin, gamma=0.5),
+    "max_margin, gradient": term(max_margin, gamma=0.5, solver="projected_gradient"),
+    "alignment": term(alignment, curvature=2.5),
+}
+REGULARISERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
+    "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
+    "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
+}
+SMALL = dataclasses.replace(
+    Config().reduced(), head_hidden=16, head_output=8, batch_size=6, precision="float32"
+)
+QUEUE = 10
+
+
+def small(**changes: Any) -> Config:
+    return dataclasses.replace(SMALL, **{"method": "simclr", **changes})
+
+
+class Tiny(nn.Module):
+    """In the place of S3D, for the tests that only look at who meets whom."""
+
+    dim = 24
+
+    def __init__(self, **constants: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3 * 2 * 4 * 4, self.dim)
+        self.norm = nn.BatchNorm1d(self.dim)
+
+    def forward(self, clips: Tensor) -> Tensor:
+        return self.norm(self.layer(clips.flatten(1)))
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    monkeypatch.setattr("video.encoder.S3D", Tiny)
+
+
+def clips(count: int = 6) -> Tensor:
+    return torch.randn(count, 3, 2, 4, 4)
+
+
+# S3D
+
+
+def test_at_width_1_it_is_torchvisions() -> None:
+    from torchvision.models.video import s3d  # importable now that video.encoder is
+
+    torch.manual_seed(0)
+    theirs = s3d().double()  # batch norms of few values make rounding large
+    state = {name: item for name, item in theirs.state_dict().items() if "classifier" not in name}
+    ours = S3D(momentum=0.001, epsilon=0.001).double()
+    ours.load_state_dict(state)  # strict: the same names and shapes
+    assert sum(parameter.numel() for parameter in ours.parameters()) == 7_910_048
+    assert ours.dim == 1024
+    video = torch.randn(2, 3, 16, 32, 32, dtype=torch.float64)
+    with torch.no_grad():
+        expected = theirs.features(video).mean((2, 3, 4))
+        found = ours(video)
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found, expected.float())
+    for name, buffer in ours.named_buffers():
+        torch.testing.assert_close(buffer, theirs.get_buffer(name))
+
+
+def test_stages_have_the_published_shapes() -> None:
+    network = S3D().eval()
+    shapes = {}
+    for place, stage in ((0, "1a"), (3, "2"), (6, "3"), (12, "4"), (15, "5")):
+        network.features[place].register_forward_hook(
+            lambda module, given, out, stage=stage: shapes.update({stage: tuple(out.shape[1:])})
+        )
+    with torch.no_grad():
+        network(torch.randn(1, 3, 16, 32, 32))
+    assert shapes == {  # of 32 x 128 x 128 in the paper, half as long and a quarter as wide
+        "1a": (64, 8, 16, 16),
+        "2": (192, 8, 8, 8),
+        "3": (480, 8, 4, 4),
+        "4": (832, 4, 2, 2),
+        "5": (1024, 2, 1, 1),
+    }
+
+
+@pytest.mark.parametrize(("width", "dim"), [(0.01, 32), (0.125, 128), (0.25, 256), (0.5, 512)])
+def test_widths_are_multiples_of_8(width: float, dim: int) -> None:
+    network = S3D(width=width)
+    assert network.dim == dim
+    planes = [
+        module.num_features for module in network.modules() if hasattr(module, "num_features")
+    ]
+    assert all(count >= 8 and count % 8 == 0 for count in planes)
+    assert network.eval()(torch.randn(1, 3, 8, 32, 32)).shape == (1, dim)
+    if width == 0.25:  # 208 channels are 52, which is as near to 48 as to 56
+        assert network.features[8].branch1[1][0][0].out_channels == 56
+    with pytest.raises(ValueError, match="width is positive; got 0"):
+        S3D(width=0.0)
+
+
+def test_constants_and_start() -> None:
+    torch.manual_seed(0)
+    network = S3D(width=0.25, momentum=0.2, epsilon=0.3)
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm3d)]
+    assert {(norm.momentum, norm.eps) for norm in norms} == {(0.2, 0.3)}
+    weights = [item.weight for item in network.modules() if isinstance(item, nn.Conv3d)]
+    assert len(weights) == len(norms) == 77
+    everything = torch.cat([weight.flatten() for weight in weights])
+    assert everything.std().item() == pytest.approx(0.01, rel=0.01)
+    assert abs(everything.mean().item()) < 1e-4
+    # the order of the elements in memory is not that of the state
+    assert weights[0].is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def test_shortest_and_smallest_clips() -> None:
+    network = S3D(width=0.01)
+    network(torch.randn(2, 3, LEAST_FRAMES, LEAST_SIDE, LEAST_SIDE))
+    for frames, side in ((LEAST_FRAMES - 1, LEAST_SIDE), (LEAST_FRAMES, LEAST_SIDE - 1)):
+        with pytest.raises(RuntimeError, match="too small"):
+            network(torch.randn(2, 3, frames, side, side))
+
+
+def test_features_are_float32_under_autocast() -> None:
+    torch.manual_seed(0)
+    network, video = S3D(width=0.125), torch.randn(4, 3, 16, 32, 32)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = network(video)
+    assert half.dtype == torch.float32
+    # with the rounding to bfloat16, which keeps 8 bits, a feature would be one of few
+    assert not torch.equal(half, half.bfloat16().float())
+
+
+def test_head_has_a_bias_in_both_layers() -> None:
+    assert [tuple(item.shape) for item in head(6, 5, 4).parameters()] == [
+        *((5, 6), (5,)),
+        *((4, 5), (4,)),
+    ]
+
+
+# methods
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize("regulariser", REGULARISERS)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
+    method: str, loss: str, regulariser: str
+) -> None:
+    objective = Objective(LOSSES[loss], **REGULARISERS[regulariser])
+    config = small(method=method, objective=objective)
+    if loss == "alignment":
+        with pytest.raises(ValueError, match=f"no negatives and {method} nothing else against a"):
+            check(config)
+        return
+    check(config)
+    networks = Networks(config, QUEUE)
+    criterion = Criterion(objective, networks.dim)
+    trained = [
+        (name, item)
+        for name, item in [*networks.named_parameters(), *criterion.named_parameters()]
+        if item.requires_grad
+    ]
+    before = {name: item.detach().clone() for name, item in trained}
+    optimiser = torch.optim.SGD([item for _, item in trained], lr=0.1)
+    pairs, features = compare(config, networks, clips(), clips())
+    value, parts = criterion(pairs, features=features, step=0)
+    value.backward()
+    optimiser.step()
+    networks.remember(pairs)
+    assert torch.isfinite(torch.stack([value, *parts.values()])).all()
+    still = {name for name, item in trained if torch.equal(item, before[name])}
+    # what the batch norm subtracts again moves by rounding alone, or not at all
+    assert still <= {"encoder.layer.bias"}
+    assert ("projection.matrix" in before) == (regulariser in ("l21", "nuclear"))
+
+
+@pytest.mark.usefixtures("tiny")
+def test_who_meets_whom_in_simclr() -> None:
+    first, second = clips(), clips()
+    networks = Networks(small(), QUEUE)
+    assert networks.teacher is None
+    assert networks.queue is None
+    both, features = compare(small(), networks, first, second)
+    together = networks.encoder(torch.cat([first, second]))  # in training: one pass of 12
+    torch.testing.assert_close(torch.cat(features), together)
+    assert not torch.allclose(features[0], networks.encoder(first), atol=1e-3)
+    x, z = networks.head(together).chunk(2)
+    torch.testing.assert_close(both.anchor, torch.cat([x, z]))
+    assert both.candidate is both.anchor
+    assert both.negative.sum(1).tolist() == [10] * 12
+    paper, _ = compare(small(pairs="both_views"), networks, first, second)
+    torch.testing.assert_close(paper.anchor, z)
+    torch.testing.assert_close(paper.candidate, torch.cat([x, z]))
+    assert paper.negative.sum(1).tolist() == [10] * 6
+    authors, _ = compare(small(pairs="first_view"), networks, first, second)
+    torch.testing.assert_close(authors.anchor, z)
+    torch.testing.assert_close(authors.candidate, x)
+    assert authors.negative.sum(1).tolist() == [5] * 6
+
+
+@pytest.mark.usefixtures("tiny")
+def test_who_meets_whom_in_moco() -> None:
+    config = small(method="moco")
+    networks = Networks(config, QUEUE).eval()
+    assert networks.teacher is not None
+    assert networks.queue is not None
+    networks.teacher.encoder.layer.weight += 1.0  # so that it is not the student
+    first, second = clips(), clips()
+    pairs, features = compare(config, networks, first, second)
+    torch.testing.assert_close(features[0], networks.encoder(first))
+    assert len(features) == 1
+    torch.testing.assert_close(pairs.anchor, networks.head(networks.encoder(first)))
+    key = networks.teacher.head(networks.teacher.encoder(second))  # shuffled and back
+    torch.testing.assert_close(pairs.candidate[:6], key)
+    assert torch.equal(pairs.candidate[6:], networks.queue)
+    assert torch.equal(pairs.positive[:, :6], torch.eye(6, dtype=torch.bool))
+    assert not pairs.negative[:, :6].any()
+    assert pairs.negative[:, 6:].all()
+    assert not pairs.candidate.requires_grad
+
+
+@pytest.mark.usefixtures("tiny")
+def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
+    config = small(method="moco")
+    networks = Networks(config, QUEUE)
+    assert networks.teacher is not None
+    first, second = clips(), clips()
+    torch.manual_seed(3)
+    pairs, features = compare(config, networks, first, second)
+    torch.manual_seed(3)
+    order = torch.randperm(6).tolist()
+    assert sorted(order[:3]) not in ([0, 1, 2], [3, 4, 5])
+    student, teacher = networks.encoder, networks.teacher.encoder
+    torch.testing.assert_close(features[0], torch.cat([student(first[:3]), student(first[3:])]))
+    found = pairs.candidate[:6]
+    for half in (order[:3], order[3:]):
+        expected = networks.teacher.head(teacher(second[half]))
+        torch.testing.assert_close(found[half], expected)
+    assert not torch.allclose(found, networks.teacher.head(teacher(second)), atol=1e-3)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_teacher_follows_and_has_no_gradient() -> None:
+    networks = Networks(small(method="moco"), QUEUE)
+    assert networks.teacher is not None
+    assert not any(item.requires_grad for item in networks.teacher.parameters())
+    start = networks.encoder.layer.weight.detach().clone()
+    assert torch.equal(networks.teacher.encoder.layer.weight, start)
+    with torch.no_grad():
+        networks.encoder.layer.weight += 1.0
+        networks.head[2].bias += 2.0
+    bias = networks.teacher.head[2].bias.clone()
+    networks.follow(0.75)
+    torch.testing.assert_close(networks.teacher.encoder.layer.weight, start + 0.25)
+    torch.testing.assert_close(networks.teacher.head[2].bias, bias + 0.5)
+    Networks(small(), QUEUE).follow(0.75)  # nobody there
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_queue_holds_the_newest_keys() -> None:
+    config = small(method="moco")
+    networks = Networks(config, QUEUE).eval()
+    assert networks.teacher is not None
+    assert networks.queue is not None
+    torch.testing.assert_close(networks.queue.norm(dim=1), torch.ones(10))
+    old = networks.queue.clone()
+    every = [clips(), clips()]
+    keys = [unit_rows(networks.teacher(each)) for each in every]
+    for count, each in enumerate(every):
+        pairs, _ = compare(config, networks, each, each)
+        networks.remember(pairs)
+        if count == 0:
+            torch.testing.assert_close(networks.queue, torch.cat([keys[0], old[:4]]))
+    torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
+    shorter = Networks(config, 4).eval()
+    pairs, _ = compare(config, shorter, every[0], every[0])
+    shorter.remember(pairs)
+    torch.testing.assert_close(shorter.queue, unit_rows(pairs.candidate[:4]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_s3d_itself_takes_a_step(method: str) -> None:
+    torch.manual_seed(0)
+    config = small(method=method, batch_size=8)
+    check(config)
+    networks = Networks(config, QUEUE)
+    assert networks.dim == 128
+    pairs, features = compare(
+        config, networks, torch.randn(8, 3, 8, 32, 32), torch.randn(8, 3, 8, 32, 32)
+    )
+    value, _ = Criterion(config.objective, networks.dim)(pairs, features=features, step=0)
+    value.backward()
+    still = {
+        name
+        for name, item in networks.named_parameters()
+        if item.requires_grad and (item.grad is None or not item.grad.any())
+    }
+    assert not still
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"method": "swav"}, "method is one of simclr, moco; got 'swav'"),
+        ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
+        ({"pairs": "one"}, "pairs is 'both', 'both_views' or 'first_view'; got 'one'"),
+        ({"method": "moco", "pairs": "first_view"}, "'first_view' are SimCLR's; moco has its own"),
+        ({"clip_frames": 4}, "clip_frames 4: S3D pools further; take 5 or more"),
+        ({"size": 16}, "size 16: S3D pools further; take 17 or more"),
+        ({"batch_size": 1}, "batch_size 1: simclr has nothing to compare .* take 2"),
+        ({"method": "moco", "batch_size": 3}, "batch_size 3: moco has nothing .* take 4"),
+        ({"epochs": -1}, "epochs is at least 0; got -1"),
+        ({"learning_rate": -0.1}, "learning_rate is at least 0; got -0.1"),
+    ],
+)
+def test_configurations_without_meaning_are_refused(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason) as caught:
+        check(small(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_networks_refuse_what_is_not_theirs() -> None:
+    with pytest.raises(ValueError, match="queue 0: moco's negatives come from it alone; take 1"):
+        Networks(small(method="moco"), 0)
+    with pytest.raises(ValueError, match="made for a method without a teacher"):
+        compare(small(method="moco"), Networks(small(), 0), clips(), clips())

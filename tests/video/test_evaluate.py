@@ -1,0 +1,464 @@
+import copy
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from shared.runs import Interrupted, Run
+from video.augment import centre, gather_clips, ten_crops, windows
+from video.config import Config
+from video.data import Video, Videos
+from video.encoder import S3D
+from video.evaluate import (
+    PROTOCOLS,
+    RANKS,
+    accuracy,
+    crop_features,
+    embed_clips,
+    evaluate,
+    learning_rate,
+    linear_probe,
+    nearest,
+    of_length_one,
+    ten_crop_probabilities,
+    video_features,
+)
+
+CPU = torch.device("cpu")
+CONFIG = Config(
+    clip_frames=4,
+    size=16,
+    precision="float32",
+    epochs=0,
+    probe_epochs=5,
+    probe_batch_size=8,
+    probe_views=2,
+    seed=3,
+)
+
+
+class Tiny(nn.Module):
+    """In the place of S3D: convolution, batch norm, 2 x 2 averages."""
+
+    def __init__(self, frames: int = 4) -> None:
+        super().__init__()
+        self.layer = nn.Conv3d(3, 8, (frames, 3, 3), padding=(0, 1, 1))
+        self.norm = nn.BatchNorm3d(8)
+
+    def forward(self, clips: Tensor) -> Tensor:
+        maps = self.norm(self.layer(clips)).relu()
+        return nn.functional.adaptive_avg_pool3d(maps, (1, 2, 2)).flatten(1)
+
+
+@pytest.fixture
+def encoder() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Tiny()
+
+
+def made_videos(classes: int = 3, train: int = 4, test: int = 2) -> Videos:
+    """Videos of 2 to 14 frames of 20 x 24 pixels in a colour of their class, with noise."""
+    generator = torch.Generator().manual_seed(1)
+    videos, lengths, frames = [], [], []
+    for label, number in itertools.product(range(classes), range(train + test)):
+        videos.append(Video(f"v_{label}_{number}", label, 1, number < train))
+        lengths.append(int(torch.randint(2, 15, (), generator=generator)))
+        colour = torch.tensor([[label >> shift & 1] for shift in range(3)]) * 60 + 60
+        noise = torch.randint(0, 80, (lengths[-1], 3, 20 * 24), generator=generator)
+        frames.append((colour + noise).to(torch.uint8).view(-1, 3, 20, 24))
+    length = torch.tensor(lengths)
+    return Videos(
+        tuple(videos),
+        tuple(f"class {label}" for label in range(classes)),
+        torch.cat(frames),
+        length.cumsum(0) - length,
+        length,
+    )
+
+
+def embedding(encoder: nn.Module) -> Callable[[Tensor], Tensor]:
+    return lambda clips: embed_clips(encoder, clips, "float32")
+
+
+def scored(
+    folder: Path, encoder: nn.Module, videos: Videos, config: Config = CONFIG, **options: Any
+) -> dict[str, Any]:
+    with Run(folder, config, data_root=folder / "data") as run:
+        return evaluate(config, encoder, videos, run, **options)
+
+
+def clusters(count: int, classes: int, distance: float, width: int = 16) -> tuple[Tensor, Tensor]:
+    """Gaussian classes around random centres, in the order 0, 1, ..., 0, 1, ..."""
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.arange(count) % classes
+    centres = distance * torch.randn(classes, width, generator=generator)
+    return centres[labels] + torch.randn(count, width, generator=generator), labels
+
+
+# intervals
+
+
+@pytest.mark.parametrize(
+    ("hits", "total", "low", "high"),
+    [
+        # (p + z^2/2n -+ z sqrt(p(1-p)/n + z^2/4n^2)) / (1 + z^2/n) with z = 1.959964, by hand
+        (0, 10, 0.0, 27.7533),
+        (5, 10, 23.6593, 76.3407),
+        (10, 10, 72.2467, 100.0),
+        (153, 306, 44.4327, 55.5673),
+    ],
+)
+def test_wilson_intervals(hits: int, total: int, low: float, high: float) -> None:
+    found = accuracy("top1", torch.arange(total) < hits)
+    assert found["top1"] == pytest.approx(100 * hits / total)
+    assert found["top1_low"] == pytest.approx(low, abs=1e-3)
+    assert found["top1_high"] == pytest.approx(high, abs=1e-3)
+    z, share = 1.959964, hits / total
+    middle = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(share * (1 - share) / total + (z / (2 * total)) ** 2)
+    half /= 1 + z * z / total
+    assert found["top1_low"] == pytest.approx(100 * (middle - half), abs=1e-4)
+    assert found["top1_high"] == pytest.approx(100 * (middle + half), abs=1e-4)
+
+
+# retrieval
+
+
+def nearest_twin(train: Tensor, test: Tensor, own_means: bool) -> list[list[int]]:
+    gallery, queries = train.double().tolist(), test.double().tolist()
+    mean = [sum(column) / len(gallery) for column in zip(*gallery, strict=True)]
+    test_mean = mean
+    if own_means:
+        test_mean = [sum(column) / len(queries) for column in zip(*queries, strict=True)]
+    found = []
+    for query in queries:
+        q = [value - away for value, away in zip(query, test_mean, strict=True)]
+        cosines = []
+        for place, video in enumerate(gallery):
+            v = [value - away for value, away in zip(video, mean, strict=True)]
+            product = sum(a * b for a, b in zip(q, v, strict=True))
+            cosines.append((-product / math.hypot(*q) / math.hypot(*v), place))
+        found.append([place for _, place in sorted(cosines)])
+    return found
+
+
+@pytest.mark.parametrize("own_means", [False, True])
+def test_retrieval_is_the_loop_and_centres(own_means: bool) -> None:
+    points, _ = clusters(60, 4, 0.5, width=6)
+    train, test = points[:40] + 3.0, points[40:] + 3.5
+    expected = nearest_twin(train, test, own_means)
+    found = nearest(train, test, 20, own_means=own_means)
+    assert found.tolist() == [row[:20] for row in expected]
+    assert expected != nearest_twin(train, test, not own_means)
+    plain = (of_length_one(test) @ of_length_one(train).T).topk(20).indices
+    assert found.tolist() != plain.tolist()
+    assert nearest(train, test, 100, own_means=own_means).tolist() == expected
+
+
+def test_retrieval_of_tiny_features_is_that_of_large_ones() -> None:
+    points, _ = clusters(60, 4, 0.5)
+    train, test = points[:40], points[40:]
+    tiny = nearest(train * 1e-24, test * 1e-24, 5)  # their squares are 0 in float32
+    assert torch.equal(tiny, nearest(train, test, 5))
+
+
+# the probe
+
+
+def test_a_separable_set_is_solved() -> None:
+    points, labels = clusters(300, 6, 3.0)
+    config = dataclasses.replace(CONFIG, probe_epochs=20, probe_batch_size=32)
+    probe = linear_probe(lambda epoch: points[:200], labels[:200], 6, config)
+    assert not probe.training
+    assert (probe(points[200:]).argmax(1) == labels[200:]).all()
+    # of features of any length
+    assert (probe(1e-20 * points[200:]).argmax(1) == labels[200:]).all()
+
+
+def test_probe_is_the_plain_loop_to_the_last_epoch() -> None:
+    points, labels = clusters(49, 3, 0.7)
+    config = dataclasses.replace(CONFIG, probe_epochs=5, probe_batch_size=16)
+    asked: list[int] = []
+    done: list[tuple[int, int]] = []
+
+    def features(epoch: int) -> Tensor:
+        asked.append(epoch)
+        return points * (epoch + 1) + epoch  # other features in every epoch
+
+    probe = linear_probe(features, labels, 3, config, lambda *now: done.append(now))
+    assert asked == [0, 0, 1, 2, 3, 4]  # the first for the width
+    assert done == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+
+    generator = torch.Generator().manual_seed(3)
+    norm, linear = nn.BatchNorm1d(16), nn.Linear(16, 3)
+    with torch.no_grad():
+        linear.weight.copy_(0.01 * torch.randn(3, 16, generator=generator))
+        linear.bias.zero_()
+    optimiser = torch.optim.SGD(
+        [*norm.parameters(), *linear.parameters()], lr=1.0, momentum=0.9, weight_decay=1e-3
+    )
+    for epoch, rate in enumerate([0.1, 0.1, 0.1, 0.01, 0.001]):
+        optimiser.param_groups[0]["lr"] = rate
+        order = torch.randperm(49, generator=generator)
+        for start in (0, 16, 32):  # the last video would be alone
+            batch = order[start : start + 16]
+            inputs = points[batch] * (epoch + 1) + epoch
+            inputs = inputs / inputs.norm(dim=1, keepdim=True)
+            optimiser.zero_grad()
+            cross_entropy(linear(norm(inputs)), labels[batch]).backward()
+            optimiser.step()
+    torch.testing.assert_close(probe.linear.weight, linear.weight)
+    torch.testing.assert_close(probe.norm.running_mean, norm.running_mean)
+    expected = linear(norm.eval()(of_length_one(points)))
+    torch.testing.assert_close(probe(points), expected)
+
+
+def test_the_rate_falls_at_shares_of_the_epochs() -> None:
+    rates = [learning_rate(Config(), epoch) for epoch in range(100)]
+    assert rates == pytest.approx([0.1] * 60 + [0.01] * 20 + [0.001] * 20)
+
+
+def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
+    points, labels = clusters(60, 2, 1.0)
+    wild = dataclasses.replace(CONFIG, probe_learning_rate=1e38)
+    with pytest.raises(FloatingPointError, match=r"diverged at a learning rate of 1e\+38"):
+        linear_probe(lambda epoch: points, labels, 2, wild)
+    with pytest.raises(ValueError, match="at least 1 epoch; got 0"):
+        linear_probe(lambda epoch: points, labels, 2, dataclasses.replace(CONFIG, probe_epochs=0))
+
+
+# features
+
+
+def test_video_features_are_means_over_all_windows(encoder: nn.Module) -> None:
+    videos = made_videos()
+    found = video_features(CONFIG, embedding(encoder), videos, CPU)
+    encoder.eval()
+    counts = []
+    for row, length in enumerate(videos.length.tolist()):
+        starts = windows(length, 4)
+        counts.append(len(starts))
+        every = [
+            encoder(centre(gather_clips(videos, torch.tensor([row]), start[None], 4), 16))[0]
+            for start in starts
+        ]
+        torch.testing.assert_close(found[row], torch.stack(every).mean(0), rtol=1e-4, atol=1e-5)
+    assert min(counts) == 1
+    assert max(counts) > 5
+
+
+def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module) -> None:
+    videos = made_videos(train=1, test=1)
+    torch.manual_seed(0)
+    probe = nn.Sequential(nn.Linear(32, 3), nn.Tanh())
+    probe[0].weight.data *= 30  # mean probabilities are far from the probabilities of a mean
+    done: list[tuple[int, int]] = []
+    found = ten_crop_probabilities(
+        CONFIG, embedding(encoder), probe, videos, CPU, lambda *now: done.append(now)
+    )
+    encoder.eval()
+    total = 0
+    for row, length in enumerate(videos.length.tolist()):
+        starts = windows(length, 4)
+        total += len(starts)
+        of_crops = []
+        for crop in range(10):
+            of_windows = []
+            for start in starts:
+                clip = gather_clips(videos, torch.tensor([row]), start[None], 4)
+                scores = probe(encoder(ten_crops(clip, 16)[crop]))[0]
+                of_windows.append(scores.softmax(0))
+            of_crops.append(torch.stack(of_windows).mean(0))
+        expected = torch.stack(of_crops).mean(0)
+        torch.testing.assert_close(found[row], expected, rtol=1e-3, atol=1e-4)
+    assert done[-1] == (total, total)
+    assert len(done) == math.ceil(total / 6)
+    torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
+
+
+def test_crops_are_a_function_of_seed_and_view(encoder: nn.Module) -> None:
+    videos, embed = made_videos(), embedding(encoder)
+    first = crop_features(CONFIG, embed, videos, 0, CPU)
+    assert first.shape == (18, 32)
+    torch.randn(3)
+    assert torch.equal(crop_features(CONFIG, embed, videos, 0, CPU), first)
+    for other in (
+        crop_features(CONFIG, embed, videos, 1, CPU),
+        crop_features(dataclasses.replace(CONFIG, seed=4), embed, videos, 0, CPU),
+    ):
+        assert not torch.isclose(other, first).all(1).any()
+    # the numbers go on where those of the training end
+    trained = dataclasses.replace(CONFIG, epochs=1)
+    later = crop_features(CONFIG, embed, videos, 1, CPU)
+    assert torch.equal(crop_features(trained, embed, videos, 0, CPU), later)
+
+
+def test_embedding_leaves_the_mode_and_the_buffers() -> None:
+    encoder = Tiny().train()
+    before = copy.deepcopy(encoder.state_dict())
+    clips = 3 + torch.randn(4, 3, 4, 16, 16)
+    features = embed_clips(encoder, clips, "float32")
+    assert encoder.training
+    assert not features.requires_grad
+    assert all(torch.equal(item, before[name]) for name, item in encoder.state_dict().items())
+    torch.testing.assert_close(features, encoder.eval()(clips).detach())
+    assert torch.equal(embed_clips(encoder, clips, "bfloat16"), features)  # on a GPU alone
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_embedding_in_bfloat16_is_rounded() -> None:
+    encoder = Tiny().cuda()
+    clips = 3 + torch.randn(4, 3, 4, 16, 16, device="cuda")
+    features, half = (embed_clips(encoder, clips, each) for each in ("float32", "bfloat16"))
+    assert half.dtype == torch.float32
+    assert 1e-4 < float((half - features).abs().max()) < 0.1
+
+
+# everything
+
+
+def test_classes_of_a_colour_are_told_apart(tmp_path: Path, encoder: nn.Module) -> None:
+    videos = made_videos(classes=7)
+    before = copy.deepcopy(encoder.state_dict())
+    config = dataclasses.replace(CONFIG, probe_epochs=20)
+    metrics = scored(tmp_path / "one", encoder.train(), videos, config)
+    assert encoder.training
+    assert all(torch.equal(item, before[name]) for name, item in encoder.state_dict().items())
+    names = ["R@1", "R@5", "R@10", "R@20", "top1", "top5"]
+    ends = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
+    assert sorted(metrics) == sorted([*ends, "details"])
+    assert metrics["top1"] > 80
+    assert metrics["R@1"] > 80
+    assert metrics["top1"] <= metrics["top5"]
+    assert metrics["R@1"] <= metrics["R@5"] <= metrics["R@10"] <= metrics["R@20"] <= 100
+    assert metrics["top1_low"] < metrics["top1"]
+    assert metrics["details"] == {"classes": 7, "training_videos": 28, "test_videos": 14}
+    torch.randn(5)
+    assert scored(tmp_path / "two", encoder, videos, config) == metrics
+
+
+def test_hits_are_counted_among_the_nearest(tmp_path: Path, encoder: nn.Module) -> None:
+    videos = made_videos(classes=6, train=5, test=3)
+    noise = torch.randint(0, 256, videos.frames.shape, generator=torch.Generator().manual_seed(0))
+    videos = dataclasses.replace(videos, frames=noise.to(torch.uint8))  # nothing to be seen
+    metrics = scored(tmp_path / "run", encoder, videos)
+    train, test = videos.of(train=True), videos.of(train=False)
+    parts = [video_features(CONFIG, embedding(encoder), part, CPU) for part in (train, test)]
+    order = nearest_twin(*parts, False)
+    for rank in RANKS:
+        hits = sum(
+            any(train.videos[place].label == video.label for place in row[:rank])
+            for row, video in zip(order, test.videos, strict=True)
+        )
+        assert metrics[f"R@{rank}"] == pytest.approx(100 * hits / len(order))
+    assert metrics["R@1"] < metrics["R@20"]
+
+
+def test_as_many_views_as_epochs_are_new_ones_in_every_epoch(
+    tmp_path: Path, encoder: nn.Module
+) -> None:
+    videos = made_videos(classes=6)
+    noise = torch.randint(0, 256, videos.frames.shape, generator=torch.Generator().manual_seed(0))
+    videos = dataclasses.replace(videos, frames=noise.to(torch.uint8))
+    seen: list[int] = []
+
+    class Counting(Tiny):
+        def forward(self, clips: Tensor) -> Tensor:
+            seen.append(len(clips))
+            return super().forward(clips)
+
+    counting = Counting()
+    counting.load_state_dict(encoder.state_dict())
+    encoded, found = [], []
+    for views in (None, 5, 2, 1):
+        seen.clear()
+        config = dataclasses.replace(CONFIG, probe_views=views)
+        found.append(scored(tmp_path / str(views), counting, videos, config))
+        encoded.append(sum(seen))
+    assert found[0] == found[1]
+    assert encoded[0] == encoded[1]
+    assert encoded[1] - encoded[2] == 3 * 24  # three views less of each training video
+    assert encoded[1] - encoded[3] == 4 * 24
+
+
+def test_with_few_classes_there_is_no_top5_and_protocols_differ(
+    tmp_path: Path, encoder: nn.Module
+) -> None:
+    videos = made_videos(classes=2)
+    metrics = scored(tmp_path / "v1", encoder, videos)
+    assert "top1" in metrics
+    assert "top5" not in metrics
+    # test videos in another light: by a mean of their own they lie where the others do
+    bright = videos.frames.clone()
+    for row, video in enumerate(videos.videos):
+        if not video.train:
+            start = int(videos.start[row])
+            bright[start : start + int(videos.length[row])] += 55
+    videos = dataclasses.replace(videos, frames=bright)
+    config = dataclasses.replace(CONFIG, protocol="coclr-linear-retrieval-own-means-v1")
+    shifted = scored(tmp_path / "shifted", encoder, videos)
+    assert scored(tmp_path / "own", encoder, videos, config)["R@1"] > shifted["R@1"]
+    assert set(PROTOCOLS) == {CONFIG.protocol, config.protocol}
+
+
+def test_a_projection_is_what_is_scored(tmp_path: Path, encoder: nn.Module) -> None:
+    videos = made_videos(classes=6)
+    shapes = set()
+
+    def project(features: Tensor) -> Tensor:
+        shapes.add(tuple(features.shape[1:]))
+        return features[:, :1] * 0 + 1.0  # nothing is left of it
+
+    metrics = scored(tmp_path / "run", encoder, videos, project=project)
+    assert shapes == {(32,)}
+    assert metrics["top1"] == pytest.approx(100 / 6)
+    assert metrics["top1"] < scored(tmp_path / "plain", encoder, videos)["top1"]
+
+
+def test_s3d_without_training_is_scored(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = dataclasses.replace(
+        CONFIG, clip_frames=8, size=32, probe_epochs=20, precision="bfloat16"
+    )
+    encoder = S3D(width=0.125)
+    features = encoder.eval()(torch.randn(2, 3, 8, 32, 32))
+    assert 0 < features.max() < 1e-12  # batch norms that saw nothing leave as much
+    metrics = scored(tmp_path, encoder, made_videos(), config)
+    assert metrics["R@1"] > 80
+
+
+def test_progress_is_told_and_a_stop_is_heard(tmp_path: Path, encoder: nn.Module) -> None:
+    told: list[tuple[int, int, str]] = []
+    videos = made_videos()
+    with Run(tmp_path, CONFIG, data_root=tmp_path, progress=lambda *now: told.append(now)) as run:
+        evaluate(CONFIG, encoder, videos, run)
+        assert list(dict.fromkeys(what for _, _, what in told)) == [
+            "features of training videos",
+            "features of test videos",
+            "linear probe",
+            "ten crops of test videos",
+        ]
+        assert (5, 5, "linear probe") in told
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            evaluate(CONFIG, encoder, videos, run)
+
+
+def test_what_cannot_be_scored_is_refused(tmp_path: Path, encoder: nn.Module) -> None:
+    videos = made_videos()
+    config = dataclasses.replace(CONFIG, protocol="best")
+    with pytest.raises(ValueError, match=r"protocol is one of coclr-linear-.*; got 'best'"):
+        scored(tmp_path / "protocol", encoder, videos, config)
+    with pytest.raises(ValueError, match="12 training and 0 test videos cannot be evaluated"):
+        scored(tmp_path / "test", encoder, videos.of(train=True))
+    encoder.layer.weight.data[0, 0, 0, 0, 0] = math.nan
+    with pytest.raises(ValueError, match="NaN or infinite and cannot be scored"):
+        scored(tmp_path / "nan", encoder, videos)

@@ -1,0 +1,295 @@
+"""TV-L1 on textures that move as told, and its files: kept, resumed, found damaged."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import cv2
+import numpy as np
+import pytest
+
+from shared.errors import UserError
+from video import flow as module
+from video.flow import FILLER, encoded, flow_frames, prepare_flow, read_flow
+
+HEIGHT, WIDTH = 32, 40
+
+
+def texture() -> np.ndarray:
+    """Smooth colours (96, 96, 3) uint8 with detail enough to follow."""
+    noise = np.random.default_rng(0).random((96, 96, 3)).astype(np.float32)
+    smooth = cv2.GaussianBlur(noise, (0, 0), 2)
+    smooth = (smooth - smooth.min()) / (smooth.max() - smooth.min())
+    return np.rint(smooth * 255).astype(np.uint8)
+
+
+def moving(frames: int, x: int, y: int) -> np.ndarray:
+    """Windows (T, 32, 40, 3) uint8 of the texture, whose content moves (x, y) pixels a frame."""
+    tops, lefts = (30 - y * np.arange(frames), 25 - x * np.arange(frames))
+    return np.stack(
+        [
+            texture()[top : top + HEIGHT, left : left + WIDTH]
+            for top, left in zip(tops, lefts, strict=True)
+        ]
+    )
+
+
+def write_video(file: Path, frames: np.ndarray) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(file), "w", format="avi") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.height, stream.width = frames.shape[1:3]
+        stream.pix_fmt, stream.bit_rate = "yuv420p", 4_000_000
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    return file
+
+
+def some_videos(folder: Path, count: int = 3) -> list[Path]:
+    return [
+        write_video(folder / f"v_Pan_g01_c{i:02d}.avi", moving(3, 1, i % 3)) for i in range(count)
+    ]
+
+
+def states(files: list[Path]) -> list[tuple[int, bytes]]:
+    """What changes when a file is written again, and what is in it."""
+    return [(file.stat().st_mtime_ns, file.read_bytes()) for file in files]
+
+
+def pixels(flow: np.ndarray) -> np.ndarray:
+    """Motion (T, H, W, 2) in pixels of flow in bytes."""
+    return flow[..., :2] * (40 / 255) - 20.0
+
+
+# The flow
+
+
+@pytest.mark.parametrize(("x", "y"), [(2, 0), (-1, 0), (0, 3), (1, -2)])
+def test_flow_is_the_motion_of_the_texture(x: int, y: int):
+    found = flow_frames(moving(3, x, y))
+    assert found.shape == (3, HEIGHT, WIDTH, 3)
+    assert found.dtype == np.uint8
+    inner = pixels(found)[:, 6:-6, 6:-6]
+    assert np.abs(np.median(inner, axis=(1, 2)) - (x, y)).max() < 0.1
+    assert np.abs(inner - (x, y)).mean() < 0.3
+    assert (found[..., 2] == FILLER).all()
+
+
+def test_last_flow_is_repeated():
+    frames = moving(4, 1, 0)
+    frames[3] = frames[1]
+    found = flow_frames(frames)
+    assert len(found) == 4
+    assert np.array_equal(found[3], found[2])
+    inner = pixels(found)[:, 6:-6, 6:-6, 0].mean((1, 2))
+    assert inner == pytest.approx([1, 1, -1, -1], abs=0.3)
+
+
+def test_no_motion_is_the_filler():
+    assert (flow_frames(np.repeat(moving(1, 0, 0), 2, axis=0)) == FILLER).all()
+
+
+def test_motion_is_cut_off_at_twenty_pixels():
+    motion = np.array([-500, -20.1, -20, -10, 0, 10, 19.99, 20, 21, 1e9], np.float32)
+    assert encoded(motion).tolist() == [0, 0, 0, 64, 128, 191, 255, 255, 255, 255]
+    assert encoded(np.float32([-19.9]))[0] == 1
+
+
+def test_settings_are_the_defaults_of_opencv():
+    default = cv2.optflow.DualTVL1OpticalFlow_create()
+    ours = cv2.optflow.DualTVL1OpticalFlow_create(**module.TVL1)
+    getters = [name for name in dir(default) if name.startswith("get") and "Name" not in name]
+    assert len(getters) == 12
+    for name in getters:
+        assert getattr(ours, name)() == getattr(default, name)()
+
+
+def test_one_frame_has_no_flow():
+    with pytest.raises(ValueError, match="flow needs at least 2 frames, got 1"):
+        flow_frames(moving(1, 0, 0))
+
+
+# The files
+
+
+def test_files_hold_the_flow_of_the_decoded_videos(tmp_path: Path):
+    from video.data import decode
+
+    videos = some_videos(tmp_path / "videos")
+    told = []
+    files = prepare_flow(videos, tmp_path / "flow", 1, lambda *news: told.append(news))
+    assert [file.name for file in files] == [f"v_Pan_g01_c{i:02d}.zip" for i in range(3)]
+    assert told == [(i, 3, "optical flow") for i in (1, 2, 3)]
+    for video, file in zip(videos, files, strict=True):
+        found, expected = read_flow(file), flow_frames(np.stack(list(decode(video))))
+        assert found.shape == expected.shape == (3, HEIGHT, WIDTH, 3)
+        assert found.dtype == np.uint8
+        apart = np.abs(found.astype(int) - expected)
+        assert apart.max() <= 8
+        assert apart.mean() < 1.5
+        assert apart[..., 2].mean() < 1.5
+    with zipfile.ZipFile(files[0]) as archive:
+        assert {each.compress_type for each in archive.infolist()} == {zipfile.ZIP_STORED}
+        meta = json.loads(archive.read("flow.json"))
+    assert meta["frames"] == 3
+    assert meta["settings"]["lambda_"] == 0.15
+    assert meta["source"]["video"] == "v_Pan_g01_c00.avi"
+
+
+def test_processes_make_the_same_files_and_keep_them(tmp_path: Path):
+    videos = some_videos(tmp_path / "videos")
+    alone = prepare_flow(videos, tmp_path / "alone")
+    together = prepare_flow(videos, tmp_path / "together", workers=2)
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(read_flow(one), read_flow(other))
+    before = states(together)
+    assert prepare_flow(videos, tmp_path / "together", workers=1) == together
+    assert states(together) == before
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+
+
+def rewrite(file: Path, **changes: object) -> None:
+    """The file with its last image left out, or with other words in flow.json."""
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    if changes:
+        meta = json.loads(members["flow.json"]) | changes
+        members["flow.json"] = json.dumps(meta).encode()
+    else:
+        members.popitem()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def change_settings(file: Path) -> None:
+    rewrite(file, settings={})
+
+
+def change_frames(file: Path) -> None:
+    rewrite(file, frames="x")
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (truncate, "damaged"),
+        (empty, "damaged"),
+        (flip_a_bit, "damaged"),
+        (rewrite, r"damaged \(not 3 images\)"),
+        (change_frames, "damaged"),
+        (change_settings, "made with other settings"),
+    ],
+)
+def test_damaged_files_are_computed_again_and_named(
+    tmp_path: Path, damage: Callable[[Path], None], why: str
+):
+    videos = some_videos(tmp_path / "videos", 2)
+    files = prepare_flow(videos, tmp_path / "flow")
+    before, expected = states(files), read_flow(files[1])
+    damage(files[1])
+    with pytest.warns(UserWarning, match=f"v_Pan_g01_c01.zip: {why}.*; computed again"):
+        prepare_flow(videos, tmp_path / "flow")
+    assert states(files)[0] == before[0]
+    assert np.array_equal(read_flow(files[1]), expected)
+    after = states(files)
+    with warnings.catch_warnings(action="error"):
+        prepare_flow(videos, tmp_path / "flow")
+    assert states(files) == after
+
+
+def test_flow_of_another_video_of_the_same_name_is_computed_again(tmp_path: Path):
+    video = write_video(tmp_path / "v_a.avi", moving(3, 2, 0))
+    (file,) = prepare_flow([video], tmp_path / "flow")
+    write_video(video, moving(3, -2, 0))
+    with pytest.warns(UserWarning, match="made of another video; computed again"):
+        prepare_flow([video], tmp_path / "flow")
+    assert pixels(read_flow(file))[:, 6:-6, 6:-6, 0].mean() == pytest.approx(-2, abs=0.4)
+
+
+def test_what_was_killed_goes_on_with_the_rest(tmp_path: Path):
+    videos = some_videos(tmp_path / "videos", 8)
+    videos += [
+        write_video(tmp_path / "videos" / "v_long.avi", np.tile(moving(3, 1, 0), (400, 1, 1, 1)))
+    ]
+    program = (
+        "import sys; from pathlib import Path; from video.flow import prepare_flow\n"
+        "if __name__ == '__main__':\n"
+        "    prepare_flow([Path(x) for x in sys.argv[2:]], Path(sys.argv[1]), workers=1)\n"
+    )
+    folder = tmp_path / "flow"
+    root = str(Path(module.__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(folder), *map(str, videos)],
+        env=os.environ | {"PYTHONPATH": root},
+    )
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(folder.glob("v_Pan*.zip"))) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (folder / ".v_Pan_g01_c07.zip.1.part").write_bytes(b"PK")  # what a kill while writing leaves
+    done = sorted(folder.glob("v_*.zip"))
+    assert 2 <= len(done) <= 8
+    before = states(done)
+    files = prepare_flow(videos[:8], folder)
+    assert states(done) == before
+    assert all(len(read_flow(file)) == 3 for file in files)
+    assert sorted(folder.iterdir()) == files
+
+
+def test_videos_that_cannot_be_used_are_named_after_the_others_are_done(tmp_path: Path):
+    videos = some_videos(tmp_path / "videos", 2)
+    single = write_video(tmp_path / "v_single.avi", moving(1, 0, 0))
+    with pytest.raises(UserError, match=r"v_single.avi: one frame alone has no flow.*$"):
+        prepare_flow([single, *videos], tmp_path / "flow")
+    assert len(list((tmp_path / "flow").glob("*.zip"))) == 2
+    missing = tmp_path / "v_missing.avi"
+    (tmp_path / "v_empty.avi").touch()
+    with pytest.raises(UserError, match=r"v_missing.avi: cannot be read .*and 1 more videos") as it:
+        prepare_flow([missing, tmp_path / "v_empty.avi"], tmp_path / "flow")
+    assert "\n" not in str(it.value)
+
+
+def test_videos_of_one_name_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="two videos of one name"):
+        prepare_flow([tmp_path / "a" / "v.avi", tmp_path / "b" / "v.avi"], tmp_path)
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path):
+    (tmp_path / "flow").touch()
+    with pytest.raises(UserError, match=r"flow: cannot be written .*--data-root or SUITE_DATA"):
+        prepare_flow([], tmp_path / "flow")
+
+
+def test_reading_names_missing_and_damaged_files(tmp_path: Path):
+    with pytest.raises(UserError, match=r"v.zip: no such file"):
+        read_flow(tmp_path / "v.zip")
+    (file,) = prepare_flow(some_videos(tmp_path, 1), tmp_path / "flow")
+    flip_a_bit(file)
+    with pytest.raises(UserError, match=r"v_Pan_g01_c00.zip: damaged \(.*\); delete it"):
+        read_flow(file)

@@ -1,0 +1,85 @@
+"""The configuration of a video run; each default cites its source.
+
+[CoCLR]: Han et al. 2020 and its program, whose InfoNCE figures MMCL quotes as its baseline and
+whose setting is taken for everything MMCL leaves out; [MMCL]: Shah et al. 2022.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from shared import Objective, info_nce, term
+
+INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
+EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
+
+
+@dataclass(frozen=True)
+class Config:
+    """One pretraining run on clips and its evaluation. The defaults are [CoCLR]'s InfoNCE."""
+
+    dataset: str = "ucf101"  # or EMBEDDED
+    split: int = 1  # of the three official ones; [MMCL]
+    modality: Literal["rgb", "flow"] = "rgb"
+    clip_frames: int = 32  # consecutive frames of a clip; [CoCLR]
+    size: int = 128  # pixels of a clip's side; [CoCLR]
+    # Which two clips are a pair: [CoCLR] takes two clips of a video, or one clip twice, half and
+    # half; "two_clips" always takes two.
+    sampling: Literal["coclr", "two_clips"] = "coclr"
+
+    width: float = 1.0  # of S3D, times its channels
+    batch_norm_momentum: float = 0.1  # [CoCLR]; the original S3D: 0.001
+    batch_norm_epsilon: float = 1e-5  # [CoCLR]; the original S3D: 0.001
+    head_hidden: int = 1024  # [CoCLR]
+    head_output: int = 128  # [CoCLR]
+
+    method: Literal["simclr", "moco"] = "moco"  # [CoCLR]
+    # Who is compared with whom in SimCLR: "both" clips are anchors (NT-Xent); "both_views" has the
+    # second clip as anchor against both (MMCL's Algorithm 1); "first_view" the second against the
+    # first (the program of MMCL's authors).
+    pairs: Literal["both", "both_views", "first_view"] = "both"
+    objective: Objective = INFO_NCE
+    queue: int = (
+        2048  # negatives of MoCo; [CoCLR]; of fewer training videos see video.train.queue_of
+    )
+    teacher_momentum: float = 0.999  # [CoCLR]
+    projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022
+
+    batch_size: int = 128  # [MMCL], from its 254 negatives; [CoCLR]: 64
+    epochs: int = 300  # [MMCL]; evaluated after the last
+    milestones: tuple[int, ...] = (250, 280)  # the rate falls to a tenth after each; [CoCLR]
+    learning_rate: float = 1e-3  # Adam; [CoCLR]
+    weight_decay: float = 1e-5  # [CoCLR]
+    precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the network under autocast; ours
+
+    train: bool = True  # False: the encoder stays as initialised
+    protocol: str = "coclr-linear-retrieval-v1"  # see video.evaluate.PROTOCOLS
+    probe_epochs: int = 100  # [MMCL]; of the linear probe, the last one counts
+    probe_batch_size: int = 64  # [CoCLR]
+    probe_learning_rate: float = 0.1  # SGD, a tenth after 60% and 80% of the epochs; [CoCLR]
+    probe_weight_decay: float = 1e-3  # [CoCLR]
+    probe_milestones: tuple[float, ...] = (0.6, 0.8)  # [CoCLR]
+    # What the probe sees of the training videos: random crops encoded anew in every epoch
+    # ([CoCLR]), or the features of so many random crops of each, encoded once.
+    probe_views: int | None = None
+    seed: int = 0  # initialisation, batches, clips
+
+    def reduced(self) -> "Config":
+        """The same run of a small network on few small clips, for the smoke tier."""
+        return dataclasses.replace(
+            self,
+            dataset=EMBEDDED,
+            clip_frames=8,
+            size=32,
+            width=0.125,
+            batch_norm_momentum=0.5,  # its statistics settle in few steps
+            head_hidden=32,
+            head_output=16,
+            queue=min(self.queue, 16),
+            projection_dimensions=min(self.projection_dimensions, 32),
+            batch_size=8,
+            epochs=4,
+            milestones=(),
+            probe_epochs=4,
+            probe_views=2,
+        )

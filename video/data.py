@@ -1,0 +1,684 @@
+"""Videos in UCF-101's layout: index and splits, decoding, and decoded frames kept on disk.
+
+Shapes: n videos, F frames of all of them together, T of one; H x W pixels of a file, h x w as kept.
+
+Below the data root lies what the archives of UCF-101 hold, all of the 101 classes or some:
+
+    UCF-101/<class>/v_<class>_g<group>_c<clip>.avi
+    ucfTrainTestlist/     classInd.txt, trainlist01.txt, testlist01.txt; 02 and 03 alike
+
+What is decoded is kept there, too, in a folder for everything that decides it:
+
+    prepared/video/<dataset>-<modality>-<side>-<hash>/
+        frames.bin        F frames in order, (3, h, w) bytes each
+        index.json        names and lengths of the videos, those that could not be used, a checksum
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import math
+import multiprocessing
+import re
+import shutil
+import signal
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import av
+import numpy as np
+import torch
+from av.error import FFmpegError
+from filelock import FileLock
+from PIL import Image
+from sklearn.datasets import load_sample_images
+from torch import Tensor
+
+from shared.data import MissingData, sha256_of_files
+from shared.errors import UserError
+from shared.runs import write_atomically
+from video.config import EMBEDDED
+
+# Part of the key of what is kept; to be raised when the same files give other frames.
+FORMAT = 1
+
+UCF101 = "ucf101"
+DATASETS = (UCF101,)
+SPLITS = (1, 2, 3)
+MODALITIES = ("rgb", "flow")
+SHORTEST = 2  # frames of a video that can be used; flow needs two
+FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"
+_NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
+_LAYOUT = (
+    f"UCF-101 has to be put there: unpack UCF101.rar to {FOLDER}/<class>/v_*.avi, all classes or "
+    f"some, and the archive of its splits to {LISTS}/*.txt"
+)
+
+Progress = Callable[[int, int, str], None]
+Read = Callable[[Path], Iterable[np.ndarray]]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Video:
+    """A video of a split: label is its place among the classes that are present."""
+
+    name: str
+    label: int
+    group: int
+    train: bool
+
+
+@dataclass(frozen=True)
+class Videos:
+    """Videos of a split, or of a part of one, in memory or memory-mapped.
+
+    classes: those that are present, in the official order. frames: (F, 3, h, w) uint8, not to be
+    written to; of flow x, y and a third channel, see :mod:`video.flow`. start, length: (n,) int64,
+    where the frames of each video lie. left_out: "name: why" of each video that is missing, cannot
+    be decoded or is too short.
+    """
+
+    videos: tuple[Video, ...]
+    classes: tuple[str, ...]
+    frames: Tensor
+    start: Tensor
+    length: Tensor
+    left_out: tuple[str, ...] = ()
+
+    def of(self, train: bool) -> "Videos":
+        """The training or the test videos; they share the frames of all."""
+        kept = [place for place, video in enumerate(self.videos) if video.train == train]
+        return Videos(
+            tuple(self.videos[place] for place in kept),
+            self.classes,
+            self.frames,
+            self.start[kept],
+            self.length[kept],
+            self.left_out,
+        )
+
+
+def load(
+    dataset: str,
+    data_root: Path,
+    *,
+    split: int = 1,
+    modality: str = "rgb",
+    size: int,
+    workers: int = 1,
+    allow_missing: bool = False,
+    progress: Progress | None = None,
+) -> Videos:
+    """A split of a data set, decoded when first asked for and memory-mapped from then on.
+
+    Frames are kept as bytes, resized so that their shorter side has ``stored_side(size)`` pixels,
+    or as they are where it has fewer: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of
+    UCF-101 at 128 pixels takes 215 GB of disk; memory does not limit it. Decoding takes place once
+    for all splits, however many processes ask, and what was interrupted is done again. Frames are
+    checked against their checksum whenever size or time of modification of their file has changed.
+
+    Args:
+        dataset: ``"ucf101"``, or ``"photographs"``: pan, zoom and rotation over the two pictures
+            of scikit-learn, written as videos when first asked for.
+        data_root: the folder that holds the data sets; ``prepared`` is made in it.
+        split: of the three official ones.
+        modality: "rgb" or "flow".
+        size: pixels of a clip's side.
+        workers: processes that decode.
+        allow_missing: leave out videos that are listed and missing, cannot be decoded, have fewer
+            than two frames or another size than the others.
+        progress: told, while it decodes, the videos done, their number, and what is done.
+
+    Raises:
+        MissingData: the data set is not there.
+        UserError: a list is missing or damaged; a video of a present class cannot be used; the
+            data root cannot be written, or kept frames are damaged.
+        ValueError: there is no such split, modality or size.
+    """
+    if split not in SPLITS or modality not in MODALITIES or size < 1:
+        raise ValueError(f"no split {split}, modality {modality!r} and size {size}")
+    root = _root(dataset, data_root)
+    classes = _present(dataset, root, data_root)
+    listed = _listed(root, split, classes)
+    files = _files(root, classes)
+    unusable = {name: "missing" for name in listed if name not in files}
+    _tolerate(root, unusable, len(listed), allow_missing)
+    side, prepared = stored_side(size), data_root / "prepared" / "video"
+    key = [_sha256_of_videos(dataset, data_root, root, files), str(FORMAT), *_settings(modality)]
+    folder = prepared / f"{dataset}-{modality}-{side}-{_digest(key)[:10]}"
+    images = prepared / f"{dataset}-flow"
+
+    def build(part: Path) -> None:
+        _store(part, list(files.values()), modality, side, images, workers, progress)
+
+    _build_once(folder, "index.json", build)
+    frames, places, damaged = _opened(folder)
+    unusable |= {name: why for name, why in damaged.items() if name in listed}
+    _tolerate(root, unusable, len(listed), allow_missing)
+    names = [name for name in files if name in listed and name in places]
+    if not names:
+        raise UserError(f"{root / LISTS}: split {split} has no video that can be used")
+    start, length = torch.tensor([places[name] for name in names]).unbind(1)
+    return Videos(
+        tuple(listed[name] for name in names),
+        classes,
+        frames,
+        start,
+        length,
+        tuple(f"{name}: {why}" for name, why in unusable.items()),
+    )
+
+
+def fingerprint(dataset: str, data_root: Path) -> str:
+    """SHA-256 over names and contents of the lists and of the videos of all present classes.
+
+    Videos are read once; a file below ``prepared`` keeps their hash until a size or time of
+    modification has changed.
+
+    Raises:
+        MissingData: the data set is not there.
+        UserError: the name is unknown, or the list of classes is missing.
+    """
+    root = _root(dataset, data_root)
+    files = _files(root, _present(dataset, root, data_root))
+    lists = sha256_of_files((root / LISTS).glob("*.txt"))
+    return _digest([lists, _sha256_of_videos(dataset, data_root, root, files)])
+
+
+def fetch(name: str, data_root: Path) -> None:
+    """Verify that lists and listed videos are there; UCF-101 cannot be downloaded reliably.
+
+    Whether the videos can be decoded shows when :func:`load` does so.
+
+    Raises:
+        UserError: something is missing; says what to put where.
+    """
+    try:
+        root = _root(name, data_root)
+        classes = _present(name, root, data_root)
+    except MissingData:
+        raise UserError(f"{data_root}: {name} is missing; {_LAYOUT}") from None
+    files = _files(root, classes)
+    for split in SPLITS:
+        listed = _listed(root, split, classes)
+        missing = {name: "missing" for name in listed if name not in files}
+        _tolerate(root, missing, len(listed), allow_missing=False)
+
+
+def decode(file: Path) -> Iterator[np.ndarray]:
+    """The frames of an AVI file in order, each (H, W, 3) uint8, in one thread.
+
+    Raises:
+        UserError: the file is missing, empty, truncated, damaged, no AVI file, without a video, or
+            its codec is unknown; also after some frames, where the damage comes later.
+    """
+    try:
+        _check_length(file)
+        with av.open(str(file), format="avi") as container:
+            if not container.streams.video:
+                raise UserError(f"{file}: has no video stream")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise UserError(f"{file}: no decoder for its codec")
+            stream.codec_context.thread_count = 1
+            shape, count = None, 0
+            for frame in container.decode(stream):
+                if frame.is_corrupt or shape not in (None, (frame.height, frame.width)):
+                    raise UserError(f"{file}: damaged")
+                shape, count = (frame.height, frame.width), count + 1
+                yield frame.to_ndarray(format="rgb24")
+            if count == 0:
+                raise UserError(f"{file}: no frame can be decoded")
+            # Lost packets go unreported; encoders of B-frames count a few frames too many.
+            if count < 0.9 * stream.frames:
+                raise UserError(f"{file}: damaged, {count} frames of {stream.frames}")
+    except (FFmpegError, OSError) as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"{file}: cannot be decoded ({reason})") from error
+
+
+def stored_side(size: int) -> int:
+    """Pixels of the shorter side of kept frames, for clips of ``size`` pixels."""
+    return math.ceil(size * 8 / 7)
+
+
+def decoding_speed(files: Sequence[Path], size: int) -> float:
+    """Frames that are decoded and resized for :func:`load` per second of one core's time.
+
+    Raises:
+        UserError: a file cannot be used.
+    """
+    begin, frames = time.process_time(), 0
+    for file in files:
+        stored = _stored_frames(decode, stored_side(size), file)
+        if isinstance(stored, str):
+            raise UserError(f"{file}: {stored}")
+        frames += len(stored)
+    return frames / (time.process_time() - begin)
+
+
+# The layout
+
+
+def _root(dataset: str, data_root: Path) -> Path:
+    """The folder that holds those of the videos and of the lists."""
+    if dataset == EMBEDDED:
+        folder = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
+        _build_once(folder, LISTS, _write_photographs)
+        return folder
+    if dataset != UCF101:
+        known = ", ".join((*DATASETS, EMBEDDED))
+        raise UserError(f"unknown data set {dataset!r}; known are {known}")
+    return data_root
+
+
+def _present(dataset: str, root: Path, data_root: Path) -> tuple[str, ...]:
+    """The classes that have a folder, in the order of the official numbers."""
+    if not (root / FOLDER).is_dir():
+        raise MissingData(dataset, data_root / FOLDER, "./reproduce.sh data video")
+    numbers = {}
+    for place, line in _lines(root / LISTS / "classInd.txt"):
+        number, _, name = line.partition(" ")
+        if not number.isdecimal() or not name:
+            raise UserError(f"{place}: {line!r} is no number and name of a class; {_LAYOUT}")
+        numbers[name] = int(number)
+    present = [name for name in numbers if (root / FOLDER / name).is_dir()]
+    if not present:
+        raise MissingData(dataset, data_root / FOLDER, "./reproduce.sh data video")
+    return tuple(sorted(present, key=numbers.__getitem__))
+
+
+def _listed(root: Path, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
+    """The videos of present classes that the lists of a split have, by name."""
+    labels = {name: label for label, name in enumerate(classes)}
+    listed: dict[str, Video] = {}
+    for train in (True, False):
+        file = root / LISTS / f"{'train' if train else 'test'}list{split:02d}.txt"
+        for place, line in _lines(file):
+            # Training lists add the official number of the class; classInd.txt has it, too.
+            folder, _, base = line.split()[0].rpartition("/")
+            name = base.removesuffix(".avi")
+            matched = _NAME.fullmatch(name)
+            if not folder or not matched or name in listed:
+                why = "is listed twice" if name in listed else "is no <class>/v_*_g01_c01.avi"
+                raise UserError(f"{place}: {line!r} {why}; {_LAYOUT}")
+            if folder in labels:
+                listed[name] = Video(name, labels[folder], int(matched[1]), train)
+    return listed
+
+
+def _lines(file: Path) -> Iterator[tuple[str, str]]:
+    """The lines that are not blank, each with its place for messages."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"{file}: missing; {_LAYOUT}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: is not text in UTF-8; {_LAYOUT}") from None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip():
+            yield f"{file}, line {number}", line.strip()
+
+
+def _files(root: Path, classes: tuple[str, ...]) -> dict[str, Path]:
+    """All videos of some classes by name, in the order in which they are kept."""
+    folders = [root / FOLDER / name for name in classes]
+    return {file.stem: file for folder in folders for file in sorted(folder.glob("v_*.avi"))}
+
+
+def _tolerate(root: Path, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:
+    if unusable and not allow_missing:
+        first = ", ".join(f"{name} ({why})" for name, why in list(unusable.items())[:5])
+        more = f" and {len(unusable) - 5} more" if len(unusable) > 5 else ""
+        text = f"{len(unusable)} of {listed} videos cannot be used: {first}{more}"
+        remedy = "restore them, or go on without: --allow-missing"
+        raise UserError(f"{root / FOLDER}: {text}; {remedy}")
+
+
+def _sha256_of_videos(dataset: str, data_root: Path, root: Path, files: dict[str, Path]) -> str:
+    """SHA-256 over paths and contents, read again when the state of a file has changed."""
+    paths = [file.relative_to(root).as_posix() for file in files.values()]
+    state = _digest(
+        f"{path} {_state(file)}" for path, file in zip(paths, files.values(), strict=True)
+    )
+    stamp = data_root / "prepared" / "video" / f"{dataset}.sha256"
+    with contextlib.suppress(OSError, ValueError):
+        known, result = stamp.read_text().split()
+        if known == state:
+            return result
+    result = _digest([*paths, sha256_of_files(files.values())])
+    with contextlib.suppress(OSError):  # where one may only read, they are hashed every time
+        write_atomically(stamp, f"{state}\n{result}\n")
+    return result
+
+
+def _state(file: Path) -> str:
+    """What changes when a file does."""
+    status = file.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _digest(lines: Iterable[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+# Decoding
+
+
+def _check_length(file: Path) -> None:
+    """Compare the length with that in the header: a decoder ends without a word where data do."""
+    with file.open("rb") as stream:
+        header = stream.read(12)
+    if not header:
+        raise UserError(f"{file}: empty")
+    if header[:4] != b"RIFF" or header[8:] != b"AVI ":
+        raise UserError(f"{file}: no AVI file")
+    found, expected = file.stat().st_size, 8 + int.from_bytes(header[4:8], "little")
+    if found < expected:
+        raise UserError(f"{file}: truncated, {found} bytes of {expected}")
+
+
+def _stored_frames(read: Read, side: int, file: Path) -> np.ndarray | str:
+    """The frames of a video as they are kept, (T, 3, h, w) uint8, or why it cannot be used."""
+    try:
+        frames = [_resized(frame, side).transpose(2, 0, 1) for frame in read(file)]
+    except UserError as error:
+        return _why(error, file)
+    if fault := _too_short(len(frames)):
+        return fault
+    return np.ascontiguousarray(np.stack(frames))
+
+
+def _why(error: UserError, file: Path) -> str:
+    return str(error).removeprefix(f"{file}: ")
+
+
+def _too_short(frames: int) -> str | None:
+    return f"{frames} frames, fewer than {SHORTEST}" if frames < SHORTEST else None
+
+
+def _resized(frame: np.ndarray, side: int) -> np.ndarray:
+    """A frame (H, W, 3) whose shorter side has at most ``side`` pixels, without aliasing."""
+    height, width, _ = frame.shape
+    shorter = min(height, width)
+    if shorter <= side:
+        return frame
+    size = round(width * side / shorter), round(height * side / shorter)
+    return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR))
+
+
+def _in_order(
+    function: Callable[[Path], Result], files: Sequence[Path], workers: int
+) -> Iterator[Result]:
+    """The results for all files in their order, of which memory holds a few at a time."""
+    if workers == 1:
+        yield from map(function, files)
+        return
+    # A forked process would inherit FFmpeg's locks, but not the threads that release them.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["video.data"])  # or each would take seconds to import it
+    with ProcessPoolExecutor(
+        min(workers, len(files)),
+        mp_context=context,
+        # Ctrl-C at a terminal reaches all processes; it is this one that handles it.
+        initializer=signal.signal,
+        initargs=(signal.SIGINT, signal.SIG_IGN),
+    ) as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for file in files:
+                waiting.append(pool.submit(function, file))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+# What is kept
+
+
+def _settings(modality: str) -> list[str]:
+    """What else decides the frames of a modality."""
+    if modality == "rgb":
+        return []
+    from video import flow
+
+    return [json.dumps([flow.TVL1, flow.BOUND, flow.FILLER, flow.QUALITY])]
+
+
+def _build_once(folder: Path, last: str, build: Callable[[Path], None]) -> None:
+    """Have ``build`` fill a folder, unless one of several processes has done so.
+
+    It is filled under another name and moved when it is complete; ``last`` is what it has then.
+    """
+    if (folder / last).exists():
+        return
+    with contextlib.ExitStack() as stack:
+        with _writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(FileLock(folder.parent / f".{folder.name}.lock"))
+        if (folder / last).exists():
+            return
+        part = folder.with_name(f".{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+        stack.callback(shutil.rmtree, part, ignore_errors=True)
+        with _writing(folder):
+            part.mkdir()
+            build(part)
+            shutil.rmtree(folder, ignore_errors=True)  # one that is not complete
+            part.rename(folder)
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Says of an error of the file system what it hindered and what helps."""
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
+        raise UserError(f"{folder}: {text} be written: --data-root or SUITE_DATA") from None
+
+
+def _rgb_or_flow(
+    files: Sequence[Path], modality: str, images: Path, workers: int, progress: Progress | None
+) -> tuple[Read, dict[str, str]]:
+    """What gives the frames of a video, and why some have none: for flow, it is prepared first."""
+    if modality == "rgb":
+        return decode, {}
+    from video.flow import prepare_flow  # which decodes with this module
+
+    faults = zip(files, _in_order(_fault, files, workers), strict=True)
+    unusable = {file.stem: fault for file, fault in faults if fault is not None}
+    usable = [file for file in files if file.stem not in unusable]
+    # Frames of another size are kept in another folder, under another lock, but have this flow.
+    with FileLock(images.with_name(f".{images.name}.lock")):
+        prepare_flow(usable, images, workers, progress)
+    return functools.partial(_flow_of, images), unusable
+
+
+def _fault(file: Path) -> str | None:
+    """Why a video cannot be used; None: it can."""
+    try:
+        frames = sum(1 for _ in decode(file))
+    except UserError as error:
+        return _why(error, file)
+    return _too_short(frames)
+
+
+def _flow_of(images: Path, file: Path) -> np.ndarray:
+    from video.flow import read_flow
+
+    return read_flow(images / f"{file.stem}.zip")
+
+
+def _store(
+    part: Path,
+    files: Sequence[Path],
+    modality: str,
+    side: int,
+    images: Path,
+    workers: int,
+    progress: Progress | None,
+) -> None:
+    """Write the frames of all videos that can be used, and the index."""
+    read, left_out = _rgb_or_flow(files, modality, images, workers, progress)
+    files = [file for file in files if file.stem not in left_out]
+    stored = _in_order(functools.partial(_stored_frames, read, side), files, workers)
+    names: list[str] = []
+    lengths: list[int] = []
+    shape: tuple[int, ...] = ()
+    digest = hashlib.sha256()
+    with (part / "frames.bin").open("wb") as stream:
+        for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):
+            if isinstance(frames, str):
+                left_out[file.stem] = frames
+            elif shape and frames.shape[1:] != shape:
+                found, others = (f"{each[2]} x {each[1]}" for each in (frames.shape[1:], shape))
+                left_out[file.stem] = f"frames of {found} pixels, those before it {others}"
+            else:
+                shape = frames.shape[1:]
+                stream.write(frames.data)
+                digest.update(frames.data)
+                names.append(file.stem)
+                lengths.append(len(frames))
+            if progress is not None:
+                progress(done, len(files), f"decoding ({modality})")
+    if not names:
+        first = ": ".join(next(iter(left_out.items())))
+        raise UserError(f"{part.parent}: would hold no video, none can be used: {first}")
+    index = {
+        "names": names,
+        "lengths": lengths,
+        "shape": shape,
+        "left_out": left_out,
+        "sha256": digest.hexdigest(),
+        "state": _state(part / "frames.bin"),
+    }
+    write_atomically(part / "index.json", json.dumps(index) + "\n")
+
+
+def _opened(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict[str, str]]:
+    """What is kept: frames, start and length of each video, and why others are left out."""
+    file = folder / "frames.bin"
+
+    def fault(name: str, text: str) -> UserError:
+        return UserError(f"{folder / name}: {text}; delete {folder}, to have it made again")
+
+    try:
+        index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+        names, lengths, left_out = (index[name] for name in ("names", "lengths", "left_out"))
+        shape = (sum(lengths), *index["shape"])
+        sha256, state = index["sha256"], index["state"]
+    except (ValueError, KeyError, TypeError):
+        raise fault("index.json", "damaged") from None
+    found = file.stat().st_size if file.is_file() else 0
+    if found != (expected := math.prod(shape)):
+        raise fault("frames.bin", f"{found} bytes where index.json says {expected}")
+    if _state(file) != state:
+        with file.open("rb") as stream:
+            intact = hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+        if not intact:
+            raise fault("frames.bin", "damaged, by its checksum")
+        with contextlib.suppress(OSError):  # where one may only read, it is checked every time
+            write_atomically(folder / "index.json", json.dumps(index | {"state": _state(file)}))
+    starts = np.cumsum([0, *lengths[:-1]]).tolist()
+    places = dict(zip(names, zip(starts, lengths, strict=True), strict=True))
+    return _mapped(file, shape), places, left_out
+
+
+def _mapped(file: Path, shape: tuple[int, ...]) -> Tensor:
+    # Not mode "c": private pages count as memory that may be needed, 215 GB of it for UCF-101.
+    frames = np.memmap(file, np.uint8, mode="r", shape=shape)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read only
+        return torch.from_numpy(frames)
+
+
+# The embedded stand-in
+
+_MOVES = ("Pan", "Rotate", "Zoom")
+_PICTURES = ("China", "Flower")  # of scikit-learn, in its order
+_GROUPS = 6  # one video of each group and class; split 1 tests the first two
+_WIDTH, _HEIGHT = 48, 36
+
+
+def _write_photographs(folder: Path) -> None:
+    """Write videos of a window that moves over a picture, and the three splits of them."""
+    # The window is about as large as the frames, so that nothing aliases.
+    pictures = [Image.fromarray(pixels).reduce(4) for pixels in load_sample_images().images]
+    classes = [f"{move}{picture}" for move in _MOVES for picture in _PICTURES]
+    lists: dict[str, list[str]] = {
+        "classInd.txt": [f"{number} {name}" for number, name in enumerate(classes, start=1)]
+    }
+    for label, name in enumerate(classes):
+        (folder / FOLDER / name).mkdir(parents=True)
+        for group in range(1, _GROUPS + 1):
+            path = f"{name}/v_{name}_g{group:02d}_c01.avi"
+            picture = pictures[label % len(_PICTURES)]
+            move = _MOVES[label // len(_PICTURES)]
+            _write_avi(folder / FOLDER / path, _moving_window(picture, move, [label, group]))
+            for split in SPLITS:
+                tested = (group + 1) // 2 == split
+                line = path if tested else f"{path} {label + 1}"
+                lists.setdefault(f"{'test' if tested else 'train'}list{split:02d}.txt", []).append(
+                    line
+                )
+    for file, lines in lists.items():
+        write_atomically(folder / LISTS / file, "\n".join(lines) + "\n")
+
+
+def _moving_window(picture: Image.Image, move: str, seed: Sequence[int]) -> list[Image.Image]:
+    """12 to 16 frames; place, direction and speed are drawn."""
+    generator = np.random.default_rng(seed)
+    frames = int(generator.integers(12, 17))
+    middle = np.array(picture.size) / 2 + generator.uniform(-12, 12, size=2)
+    direction = generator.uniform(0, 2 * np.pi)
+    speed = generator.choice([-1, 1]) * generator.uniform(0.7, 1.3)
+    images = []
+    for time_ in np.linspace(-1, 1, frames) * speed:
+        angle, scale, centre = 0.0, 1.0, middle
+        if move == "Pan":
+            centre = middle + 20 * time_ * np.array([np.cos(direction), np.sin(direction)])
+        elif move == "Rotate":
+            angle = np.pi / 4 * time_
+        else:
+            scale = 1.4**time_
+        # Where the pixel (x, y) of a frame lies in the picture: x' = a x + b y + c, y' = d x + ...
+        a, b = scale * np.cos(angle), -scale * np.sin(angle)
+        c = centre[0] - a * _WIDTH / 2 - b * _HEIGHT / 2
+        f = centre[1] + b * _WIDTH / 2 - a * _HEIGHT / 2
+        images.append(
+            picture.transform(
+                (_WIDTH, _HEIGHT),
+                Image.Transform.AFFINE,
+                (a, b, c, -b, a, f),
+                Image.Resampling.BICUBIC,
+            )
+        )
+    return images
+
+
+def _write_avi(file: Path, images: Sequence[Image.Image]) -> None:
+    """Write an AVI file in MPEG-4, the codec of UCF-101."""
+    with av.open(str(file), "w", format="avi") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height = images[0].size
+        stream.pix_fmt = "yuv420p"
+        stream.bit_rate = 1_000_000
+        stream.codec_context.thread_count = 1
+        for image in images:
+            container.mux(stream.encode(av.VideoFrame.from_image(image)))
+        container.mux(stream.encode())

@@ -1,0 +1,292 @@
+"""S3D with its head, and SimCLR and MoCo: from two clips of a video to who is compared with whom.
+
+Shapes: B videos, T frames of a clip, S side in pixels, H features of S3D, D dimensions of the head,
+Q keys in the queue.
+
+A method is a function ``(config, networks, first, second) -> (pairs, features)``: the pairs, and
+the student's features, which CLLR's projection works on. [CoCLR] is Han et al. 2020
+("Self-supervised Co-training for Video Representation Learning") with its program.
+"""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from shared import Pairs, alignment, query_key, two_views
+from shared.compat import make_torchvision_importable
+from shared.pairs import unit_rows
+from video.config import Config
+
+make_torchvision_importable()
+
+from torchvision.models.video.s3d import (  # noqa: E402 (needs the line above)
+    SepInceptionBlock3D,
+    TemporalSeparableConv,
+)
+from torchvision.ops.misc import Conv3dNormActivation  # noqa: E402
+
+Compared = tuple[Pairs, list[Tensor]]
+
+CHANNELS_LAST = torch.channels_last_3d
+DEVIATION = 0.01  # of the convolutions' weights at the start; [CoCLR]
+LEAST_FRAMES, LEAST_SIDE = 5, 17  # shorter or smaller clips end before the last pooling
+# MoCo's batch norms see the batch in so many groups: [CoCLR] trains on two devices.
+GROUPS = 2
+
+
+class S3D(nn.Module):
+    """S3D without gates and classifier, and the mean over time and place of its last features.
+
+    At width 1 its parameters have the names and shapes of torchvision's ``s3d().features``, 7.9
+    million of them. All weights of convolutions start from N(0, 0.01) as in [CoCLR].
+
+    Args:
+        width: factor on the number of channels of each layer, rounded to multiples of 8, at least
+            8. ``dim``, the resulting H, is 1024 at width 1.
+        momentum: of the batch norms, the share of the batch in the running statistics.
+        epsilon: of the batch norms.
+
+    Raises:
+        ValueError: a width that is not positive.
+
+    Source: Xie et al. 2018, "Rethinking Spatiotemporal Feature Learning".
+    """
+
+    def __init__(self, *, width: float = 1.0, momentum: float = 0.1, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        if width <= 0:
+            raise ValueError(f"width is positive; got {width}")
+        norm = partial(nn.BatchNorm3d, eps=epsilon, momentum=momentum)
+
+        def scaled(channels: int) -> int:
+            return max(8, 8 * int(channels * width / 8 + 0.5))
+
+        layers: list[nn.Module] = [
+            TemporalSeparableConv(3, scaled(64), 7, 2, 3, norm),
+            nn.MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
+            Conv3dNormActivation(scaled(64), scaled(64), kernel_size=1, stride=1, norm_layer=norm),
+            TemporalSeparableConv(scaled(64), scaled(192), 3, 1, 1, norm),
+            nn.MaxPool3d((1, 3, 3), (1, 2, 2), (0, 1, 1)),
+        ]
+        inputs = scaled(192)
+
+        def inception(*planes: int) -> None:
+            nonlocal inputs
+            one, two_before, two, three_before, three, four = map(scaled, planes)
+            layers.append(
+                SepInceptionBlock3D(inputs, one, two_before, two, three_before, three, four, norm)
+            )
+            inputs = one + two + three + four
+
+        inception(64, 96, 128, 16, 32, 32)
+        inception(128, 128, 192, 32, 96, 64)
+        layers.append(nn.MaxPool3d(3, 2, 1))
+        inception(192, 96, 208, 16, 48, 64)
+        inception(160, 112, 224, 24, 64, 64)
+        inception(128, 128, 256, 24, 64, 64)
+        inception(112, 144, 288, 32, 64, 64)
+        inception(256, 160, 320, 32, 128, 128)
+        layers.append(nn.MaxPool3d(2, 2))
+        inception(256, 160, 320, 32, 128, 128)
+        inception(384, 192, 384, 48, 128, 128)
+
+        self.dim = inputs
+        self.features = nn.Sequential(*layers)
+        for module in self.modules():
+            if isinstance(module, nn.Conv3d):
+                # nearly twice as fast on a CPU
+                module.weight.data = module.weight.contiguous(memory_format=CHANNELS_LAST)
+                nn.init.normal_(module.weight, 0.0, DEVIATION)
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Features (B, H) float32 of clips (B, 3, T, S, S), T at least 5 and S at least 17.
+
+        The mean is float32 under autocast, too: what sets videos apart is small beside what their
+        features have in common, and centring takes the common part away.
+        """
+        maps: Tensor = self.features(clips.contiguous(memory_format=CHANNELS_LAST))
+        return maps.mean(dim=(2, 3, 4), dtype=torch.float32)
+
+
+def autocast(precision: str, clips: Tensor) -> torch.autocast:
+    """The precision on the device of the clips: "bfloat16" on a GPU alone.
+
+    On a CPU the gradient of a bfloat16 convolution over two frames is wrong, up to NaN, in the
+    versions of torch that this was tried with (2.13); its forward pass is not.
+    """
+    kind = clips.device.type
+    return torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16" and kind == "cuda")
+
+
+def head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """[CoCLR]'s projection head, linear, ReLU, linear: (B, inputs) -> (B, outputs)."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
+    )
+
+
+class Teacher(nn.Module):
+    """The moving average of an encoder with its head, which gives MoCo's keys: no gradient.
+
+    Its batch norms are in training mode while the student's are. On several devices MoCo shuffles
+    the clips among them, so that a query and its key are not normalised by the same videos, which
+    would give away which key belongs to the batch. On one device a shuffle alone changes nothing:
+    here the shuffled clips pass in groups, and so do the queries, unshuffled. That is what the
+    authors of MoCo do on one device, with batch norms that split the batch; with two groups a key
+    and its query share half of their videos, as on [CoCLR]'s two devices.
+
+    Args:
+        encoder: the student's encoder.
+        head: the student's head.
+    """
+
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = copy.deepcopy(encoder).requires_grad_(False)
+        self.head = copy.deepcopy(head).requires_grad_(False)
+
+    @torch.no_grad()
+    def forward(self, clips: Tensor) -> Tensor:
+        """(B, 3, T, S, S) -> (B, D), row i of clip i."""
+        order = torch.randperm(len(clips), device=clips.device)
+        keys: Tensor = self.head(in_groups(self.encoder, clips[order]))
+        return keys[order.argsort()]
+
+    @torch.no_grad()
+    def follow(self, encoder: nn.Module, head: nn.Module, momentum: float) -> None:
+        """Move every parameter the share ``1 - momentum`` of the way to the student's."""
+        mine: list[Tensor] = [*self.encoder.parameters(), *self.head.parameters()]
+        theirs: list[Tensor] = [*encoder.parameters(), *head.parameters()]
+        torch._foreach_lerp_(mine, theirs, 1 - momentum)
+
+
+def in_groups(encoder: nn.Module, clips: Tensor) -> Tensor:
+    """Features (B, H) of clips (B, 3, T, S, S), each group normalised by itself in training."""
+    return torch.cat([encoder(group) for group in clips.chunk(GROUPS)])
+
+
+class Networks(nn.Module):
+    """The encoder, its head, and with MoCo the teacher and the queue of its keys.
+
+    Args:
+        config: names widths, batch-norm constants and method.
+        queue: Q, for MoCo.
+
+    Raises:
+        ValueError: a queue without keys.
+    """
+
+    def __init__(self, config: Config, queue: int) -> None:
+        super().__init__()
+        self.encoder = S3D(
+            width=config.width,
+            momentum=config.batch_norm_momentum,
+            epsilon=config.batch_norm_epsilon,
+        )
+        self.dim = self.encoder.dim
+        self.head = head(self.dim, config.head_hidden, config.head_output)
+        self.teacher: Teacher | None = None
+        self.queue: Tensor | None
+        keys = None
+        if config.method == "moco":
+            if queue < 1:
+                raise ValueError(f"queue {queue}: moco's negatives come from it alone; take 1")
+            self.teacher = Teacher(self.encoder, self.head)
+            keys = unit_rows(torch.randn(queue, config.head_output))
+        self.register_buffer("queue", keys)
+
+    def follow(self, momentum: float) -> None:
+        """Move the teacher, where there is one; ``momentum`` is the share of itself it keeps."""
+        if self.teacher is not None:
+            self.teacher.follow(self.encoder, self.head, momentum)
+
+    @torch.no_grad()
+    def remember(self, pairs: Pairs) -> None:
+        """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
+        if self.queue is None:
+            return
+        keys = pairs.candidate[: len(pairs.anchor)]
+        everything = torch.cat([unit_rows(keys.float()), self.queue])
+        self.queue.copy_(everything[: len(self.queue)])
+
+
+def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+    """Both clips through one network in one pass of 2B.
+
+    In a pass of its own, each clip would be normalised by the same videos as its positive.
+    """
+    features = networks.encoder(torch.cat([first, second]))
+    x, z = networks.head(features).chunk(2)
+    match config.pairs:
+        case "both":
+            pairs = two_views(x, z)
+        case "both_views":
+            pairs = two_views(x, z, anchors="second")
+        case "first_view":
+            pairs = query_key(z, x)
+    return pairs, list(features.chunk(2))
+
+
+def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+    """Queries against the teacher's keys; the queue alone gives negatives ([CoCLR]'s InfoNCE)."""
+    if networks.teacher is None:
+        raise ValueError("these networks were made for a method without a teacher")
+    feature = in_groups(networks.encoder, first)
+    key = networks.teacher(second)
+    pairs = query_key(networks.head(feature), key, networks.queue, in_batch=False)
+    return pairs, [feature]
+
+
+METHODS: dict[str, Callable[[Config, Networks, Tensor, Tensor], Compared]] = {
+    "simclr": simclr,
+    "moco": moco,
+}
+
+
+def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+    """The pairs of a batch and the student's features.
+
+    Args:
+        config: names the method.
+        networks: made for the same configuration.
+        first: (B, 3, T, S, S), the queries' clips.
+        second: (B, 3, T, S, S), the keys' clips.
+    """
+    return METHODS[config.method](config, networks, first, second)
+
+
+def check(config: Config) -> None:
+    """Refuse a configuration that has no meaning.
+
+    Raises:
+        ValueError: with the reason, in one line.
+    """
+    if config.method not in METHODS:
+        raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
+    if config.objective.loss.function is alignment:
+        raise ValueError(
+            f"alignment has no negatives and {config.method} nothing else against a collapse; "
+            f"take another loss"
+        )
+    if config.pairs not in ("both", "both_views", "first_view"):
+        raise ValueError(f"pairs is 'both', 'both_views' or 'first_view'; got {config.pairs!r}")
+    if config.method == "moco" and config.pairs != "both":
+        raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
+    if config.clip_frames < LEAST_FRAMES:
+        raise ValueError(
+            f"clip_frames {config.clip_frames}: S3D pools further; take {LEAST_FRAMES} or more"
+        )
+    if config.size < LEAST_SIDE:
+        raise ValueError(f"size {config.size}: S3D pools further; take {LEAST_SIDE} or more")
+    least = 2 * GROUPS if config.method == "moco" else 2
+    if config.batch_size < least:
+        raise ValueError(
+            f"batch_size {config.batch_size}: {config.method} has nothing to compare or to "
+            f"normalise a clip with; take {least}"
+        )
+    for name in ("epochs", "learning_rate", "weight_decay"):
+        if getattr(config, name) < 0:
+            raise ValueError(f"{name} is at least 0; got {getattr(config, name)}")

@@ -1,0 +1,433 @@
+"""Evaluation of a frozen encoder: linear probe and retrieval, named and versioned.
+
+Shapes: n training videos, m test videos, B clips, T frames of a clip, h x w pixels of a stored
+frame, S side of a clip in pixels, H features, C classes.
+
+The encoder is in evaluation mode throughout, its batch norms too, and test clips are cut and scaled
+in a fixed way. Everything random (the probe's start and order, its training crops) comes from the
+seed alone, so that an evaluation does not depend on what ran before it. Accuracies are in percent,
+with Wilson's 95% intervals over the test videos.
+
+[CoCLR] is the program of Han et al. 2020. What it does otherwise, and is done by no protocol here
+because it selects on the test videos or makes the score random: the probe's best epoch on a part of
+the test videos counts; test clips are jittered in colour, too.
+"""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from shared.pairs import unit_rows
+from shared.runs import Interrupted, Run
+from video.augment import (
+    augment,
+    centre,
+    flip,
+    flip_flow,
+    gather_clips,
+    sample_clips,
+    ten_crops,
+    windows,
+)
+from video.config import Config
+from video.data import Videos
+from video.encoder import autocast
+
+BATCH = 64  # clips that pass the frozen encoder at a time
+RANKS = (1, 5, 10, 20)  # of the nearest videos in retrieval
+DEVIATION = 0.01  # of the probe's weights at the start; [CoCLR]
+MOMENTUM = 0.9  # of the probe's SGD; [CoCLR]
+
+Embed = Callable[[Tensor], Tensor]  # clips (B, 3, T, S, S) float32 -> (B, H)
+After = Callable[[int, int], None]  # told how much is done, of how much
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is measured.
+
+    Attributes:
+        description: in words.
+        own_means: whether retrieval centres training and test features by a mean each, and not
+            both by that of the training features.
+    """
+
+    description: str
+    own_means: bool = False
+
+
+_PROBE = (
+    "Linear probe: pooled features, divided by their length, through a trained batch norm and a "
+    "linear layer; SGD with momentum, a random crop with flip of each training video per epoch, "
+    "last epoch. Test: ten crops of all windows of a video, mean of the probabilities. Retrieval: "
+    "central crop, mean over all windows, cosine; test videos ask, training videos answer; "
+)
+PROTOCOLS: dict[str, Protocol] = {
+    "coclr-linear-retrieval-v1": Protocol(
+        _PROBE + "both are centred by the mean of the training features."
+    ),
+    # How the program of [CoCLR] centres, which lets a query's neighbours depend on other queries.
+    "coclr-linear-retrieval-own-means-v1": Protocol(
+        _PROBE + "each of the two sets is centred by its own mean, as in CoCLR's program.",
+        own_means=True,
+    ),
+}
+
+
+class Probe(nn.Module):
+    """[CoCLR]'s classifier on frozen features: length 1, batch norm, linear: (B, H) -> (B, C).
+
+    Args:
+        features: H.
+        classes: C.
+        generator: draws the weights; biases start at 0.
+    """
+
+    def __init__(self, features: int, classes: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(features)
+        self.linear = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
+        nn.init.normal_(self.linear.weight, 0.0, DEVIATION, generator=generator)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scores of the classes."""
+        scores: Tensor = self.linear(self.norm(of_length_one(features)))
+        return scores
+
+
+def evaluate(
+    config: Config,
+    encoder: nn.Module,
+    videos: Videos,
+    run: Run,
+    project: Callable[[Tensor], Tensor] | None = None,
+) -> dict[str, Any]:
+    """Score an encoder by the configuration's protocol.
+
+    Keys of the result: ``top1``, with more than 5 classes ``top5``, both of the probe's last epoch,
+    and ``R@1``, ``R@5``, ``R@10`` and ``R@20``, the share of test videos with a video of their
+    class among so many nearest training videos; each with ``_low`` and ``_high``, the ends of its
+    interval, all in percent. ``details`` holds counts. The encoder is left as it was.
+
+    Args:
+        config: names protocol, clips and the probe's numbers.
+        encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work.
+        videos: of a whole split.
+        run: is told of progress.
+        project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
+
+    Raises:
+        ValueError: an unknown protocol, too few videos, or features that are not finite.
+        FloatingPointError: the probe diverged.
+        Interrupted: the run was told to stop; resumed, it evaluates from the start.
+    """
+    if config.protocol not in PROTOCOLS:
+        raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
+    train, test = videos.of(train=True), videos.of(train=False)
+    if len(train.videos) < 2 or not test.videos:
+        raise ValueError(
+            f"{len(train.videos)} training and {len(test.videos)} test videos cannot be evaluated; "
+            f"take 2 and 1, at least"
+        )
+    device = next(encoder.parameters()).device
+    labels, test_labels = (
+        torch.tensor([video.label for video in part.videos], device=device)
+        for part in (train, test)
+    )
+    classes = len(videos.classes)
+
+    def embed(clips: Tensor) -> Tensor:
+        features = embed_clips(encoder, clips, config.precision)
+        return features if project is None else project(features)
+
+    def tell(what: str) -> After:
+        def after(done: int, total: int) -> None:
+            run.progress(done, total, what)
+            if run.stopping:
+                raise Interrupted
+
+        return after
+
+    features, test_features = (
+        video_features(config, embed, part, device, after=tell(f"features of {name} videos"))
+        for name, part in (("training", train), ("test", test))
+    )
+    own_means = PROTOCOLS[config.protocol].own_means
+    found = nearest(features, test_features, max(RANKS), own_means=own_means)
+    hit = labels[found] == test_labels[:, None]
+    metrics: dict[str, Any] = {}
+    for rank in RANKS:
+        metrics |= accuracy(f"R@{rank}", hit[:, :rank].any(1))
+
+    @functools.lru_cache(config.probe_views or 1)
+    def crops(view: int) -> Tensor:
+        return crop_features(config, embed, train, view, device)
+
+    probe = linear_probe(
+        lambda epoch: crops(epoch % (config.probe_views or config.probe_epochs)),
+        labels,
+        classes,
+        config,
+        after=tell("linear probe"),
+    )
+    probabilities = ten_crop_probabilities(
+        config, embed, probe, test, device, after=tell("ten crops of test videos")
+    )
+    right = probabilities.topk(min(5, classes)).indices == test_labels[:, None]
+    metrics |= accuracy("top1", right[:, 0])
+    if classes > 5:
+        metrics |= accuracy("top5", right.any(1))
+    metrics["details"] = {
+        "classes": classes,
+        "training_videos": len(train.videos),
+        "test_videos": len(test.videos),
+    }
+    return metrics
+
+
+@torch.no_grad()
+def embed_clips(encoder: nn.Module, clips: Tensor, precision: str) -> Tensor:
+    """Features (B, H) float32 of clips, by the encoder in evaluation mode; its mode is restored.
+
+    Args:
+        encoder: (B, 3, T, S, S) -> (B, H).
+        clips: (B, 3, T, S, S) float32, normalised, on the encoder's device.
+        precision: of the encoder's operations on a GPU, "bfloat16" or "float32".
+    """
+    was_training = encoder.training
+    encoder.eval()
+    with autocast(precision, clips):
+        features: Tensor = encoder(clips)
+    encoder.train(was_training)
+    return features.float()
+
+
+def video_features(
+    config: Config,
+    embed: Embed,
+    videos: Videos,
+    device: torch.device,
+    after: After | None = None,
+) -> Tensor:
+    """Features (n, H) of videos: central crop, mean over all windows.
+
+    Args:
+        config: its ``clip_frames`` and ``size`` count.
+        embed: gives the features of clips.
+        videos: n of them.
+        device: where to embed.
+        after: called after each batch with the number of windows done, and of all.
+
+    Raises:
+        ValueError: a feature is NaN or infinite.
+    """
+    features = over_windows(
+        lambda clips: embed(centre(clips, config.size)),
+        videos,
+        config.clip_frames,
+        device,
+        after=after,
+    )
+    if not torch.isfinite(features).all():
+        raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
+    return features
+
+
+def crop_features(
+    config: Config, embed: Embed, videos: Videos, view: int, device: torch.device
+) -> Tensor:
+    """Features (n, H) of one random clip of each video, randomly cropped and mirrored.
+
+    They are a function of (seed, view); the numbers go on where those of the training end.
+    """
+    epoch = config.epochs + view
+    features = []
+    for index in torch.arange(len(videos.videos)).split(BATCH):
+        start, _ = sample_clips(
+            videos,
+            index,
+            config.clip_frames,
+            seed=config.seed,
+            epoch=epoch,
+            sampling="two_clips",
+        )
+        clips = augment(
+            gather_clips(videos, index, start, config.clip_frames).to(device),
+            config.size,
+            seed=config.seed,
+            epoch=epoch,
+            samples=index,
+            view=0,
+            policy="flow" if config.modality == "flow" else "weak",
+        )
+        features.append(embed(clips))
+    return torch.cat(features)
+
+
+def linear_probe(
+    features: Callable[[int], Tensor],
+    labels: Tensor,
+    classes: int,
+    config: Config,
+    after: After | None = None,
+) -> Probe:
+    """The probe after its last epoch, in evaluation mode.
+
+    Start and order are functions of the seed alone. What is left of an epoch after its last full
+    batch is a smaller batch, unless it is a single video, which a batch norm cannot take.
+
+    Args:
+        features: gives those of an epoch, (n, H), from its number, which is 0 at first.
+        labels: (n,) int64, on the same device.
+        classes: C.
+        config: its ``probe_*`` and ``seed`` count.
+        after: called after each epoch with the number of epochs done, and of all.
+
+    Raises:
+        ValueError: no epoch to train.
+        FloatingPointError: the weights are no longer finite.
+    """
+    if config.probe_epochs < 1:
+        raise ValueError(f"a probe trains for at least 1 epoch; got {config.probe_epochs}")
+    generator = torch.Generator().manual_seed(config.seed)
+    probe = Probe(features(0).shape[1], classes, generator).to(labels.device).train()
+    optimiser = torch.optim.SGD(
+        probe.parameters(),
+        lr=config.probe_learning_rate,
+        momentum=MOMENTUM,
+        weight_decay=config.probe_weight_decay,
+    )
+    for epoch in range(config.probe_epochs):
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(config, epoch)
+        inputs = features(epoch)
+        order = torch.randperm(len(labels), generator=generator).to(labels.device)
+        for batch in order.split(config.probe_batch_size):
+            if len(batch) < 2:
+                continue
+            loss = cross_entropy(probe(inputs[batch]), labels[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        if after is not None:
+            after(epoch + 1, config.probe_epochs)
+    if not all(torch.isfinite(parameter).all() for parameter in probe.parameters()):
+        raise FloatingPointError(
+            f"the probe diverged at a learning rate of {config.probe_learning_rate}"
+        )
+    return probe.eval()
+
+
+def learning_rate(config: Config, epoch: int) -> float:
+    """The probe's rate in an epoch: a tenth after each milestone."""
+    passed = sum(epoch / config.probe_epochs >= share for share in config.probe_milestones)
+    return config.probe_learning_rate * 0.1**passed
+
+
+def ten_crop_probabilities(
+    config: Config,
+    embed: Embed,
+    probe: nn.Module,
+    videos: Videos,
+    device: torch.device,
+    after: After | None = None,
+) -> Tensor:
+    """Probabilities of the classes (n, C), the mean over ten crops of all windows of each video.
+
+    Args:
+        config: its ``clip_frames`` and ``size`` count.
+        embed: gives the features of clips.
+        probe: (B, H) -> (B, C), in evaluation mode.
+        videos: n of them.
+        device: where to embed.
+        after: called after each batch with the number of windows done, and of all.
+    """
+    mirror = flip_flow if config.modality == "flow" else flip
+
+    def probabilities(clips: Tensor) -> Tensor:
+        crops = ten_crops(clips, config.size, mirror=mirror)
+        scores: Tensor = probe(embed(crops.flatten(0, 1)))
+        # Each window has as many crops: their means can be taken in either order.
+        return scores.softmax(1).view(*crops.shape[:2], -1).mean(0)
+
+    return over_windows(
+        probabilities, videos, config.clip_frames, device, batch=BATCH // 10, after=after
+    )
+
+
+@torch.no_grad()
+def over_windows(
+    function: Callable[[Tensor], Tensor],
+    videos: Videos,
+    clip_frames: int,
+    device: torch.device,
+    *,
+    batch: int = BATCH,
+    after: After | None = None,
+) -> Tensor:
+    """Mean (n, K) of a function over all windows of each video.
+
+    Args:
+        function: clips (B, 3, T, h, w) uint8 on ``device`` -> (B, K).
+        videos: n of them.
+        clip_frames: T.
+        device: where to work.
+        batch: clips at a time.
+        after: called after each batch with the number of windows done, and of all.
+    """
+    starts = [windows(length, clip_frames) for length in videos.length.tolist()]
+    counts = [len(each) for each in starts]
+    index = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
+    start = torch.cat(starts)
+    values, done = [], 0
+    for some, its_start in zip(index.split(batch), start.split(batch), strict=True):
+        clips = gather_clips(videos, some, its_start, clip_frames)
+        values.append(function(clips.to(device)))
+        done += len(some)
+        if after is not None:
+            after(done, len(index))
+    return torch.stack([each.mean(0) for each in torch.cat(values).split(counts)])
+
+
+def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False) -> Tensor:
+    """Which training videos are nearest to each test video, (m, count) int64, nearest first.
+
+    Nearness is the cosine of centred features.
+
+    Args:
+        train: (n, H).
+        test: (m, H).
+        count: how many; all where n is smaller.
+        own_means: see :class:`Protocol`.
+    """
+    mean = train.double().mean(0)
+    test_mean = test.double().mean(0) if own_means else mean
+    gallery, query = of_length_one(train - mean), of_length_one(test - test_mean)
+    cosines = query @ gallery.T
+    return cosines.topk(min(count, len(train))).indices
+
+
+def accuracy(name: str, right: Tensor) -> dict[str, float]:
+    """Share of ``right`` (m,) bool and the ends of Wilson's 95% interval, in percent, by name."""
+    hits = int(right.sum())
+    interval = binomtest(hits, len(right)).proportion_ci(0.95, method="wilson")
+    return {
+        name: 100 * hits / len(right),
+        f"{name}_low": 100 * float(interval.low),
+        f"{name}_high": 100 * float(interval.high),
+    }
+
+
+def of_length_one(features: Tensor) -> Tensor:
+    """Rows (B, H) float32 divided by their length.
+
+    Without training the batch norms leave features of 1e-16, whose squares float32 may not hold.
+    """
+    return unit_rows(features.double()).float()

@@ -1,0 +1,269 @@
+"""Optical flow: TV-L1, computed once per video and stored as images, one file per video.
+
+Shapes: T frames of a video, H x W pixels of a frame.
+
+As [CoCLR], Han et al. 2020, stores it: the flow to the next frame in pixels, cut off at 20 in
+either direction, so that -20 to 20 become 0 to 255; the third channel holds what stands for no
+motion, 128. The last flow is repeated, for a video to have as many flows as frames.
+
+A file is an uncompressed zip of T JPEG images 00000.jpg, 00001.jpg, ..., whose channels red, green
+and blue are x, y and filler, behind a member flow.json that says what they were made of and how.
+"""
+
+import contextlib
+import hashlib
+import itertools
+import json
+import multiprocessing
+import os
+import threading
+import warnings
+import zipfile
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from shared.errors import UserError
+from shared.runs import replacing
+
+BOUND = 20.0  # pixels; [CoCLR]
+FILLER = 128  # [CoCLR]
+QUALITY = 95  # of JPEG; colour at full resolution, since it holds the motion
+
+# Zach et al. 2007, by OpenCV; these are its defaults, which [CoCLR] takes.
+TVL1 = {
+    "tau": 0.25,
+    "lambda_": 0.15,
+    "theta": 0.3,
+    "nscales": 5,
+    "warps": 5,
+    "epsilon": 0.01,
+    "innnerIterations": 30,  # spelt so by OpenCV
+    "outerIterations": 10,
+    "scaleStep": 0.8,
+    "gamma": 0.0,
+    "medianFiltering": 5,
+    "useInitialFlow": False,
+}
+
+Progress = Callable[[int, int, str], None]
+
+_SETTINGS = {"method": "TV-L1", **TVL1, "bound": BOUND, "filler": FILLER, "quality": QUALITY}
+
+
+def prepare_flow(
+    files: Sequence[Path], folder: Path, workers: int = 1, progress: Progress | None = None
+) -> list[Path]:
+    """The files of the flow of videos, in their order, computed where they are not there yet.
+
+    Each appears under its name only when it is complete, so that what was interrupted goes on with
+    the videos that lack theirs. Those that are there are read once and kept if they are whole and
+    were made of this video with these settings. Others are computed again, with a warning.
+
+    Args:
+        files: videos of different names.
+        folder: where the flow of each lies, ``<name of the video>.zip``; it is made. Callers see to
+            it that no other process writes there.
+        workers: processes; 1: this one.
+        progress: told the videos done, their number, and what is done.
+
+    Raises:
+        UserError: a video that cannot be decoded or has one frame only, after all the others are
+            done; or a folder that cannot be written.
+        ValueError: two videos of one name.
+    """
+    targets = [folder / f"{file.stem}.zip" for file in files]
+    if len(set(targets)) < len(targets):
+        raise ValueError("two videos of one name would share a file of flow")
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for part in folder.glob(".*.part"):  # of a process that was killed
+            part.unlink()
+    errors = []
+    with contextlib.closing(_outcomes(list(zip(files, targets, strict=True)), workers)) as outcomes:
+        for done, outcome in enumerate(outcomes, start=1):
+            if isinstance(outcome, UserError):
+                errors.append(outcome)
+            elif outcome is not None:
+                warnings.warn(f"{outcome}; computed again", stacklevel=2)
+            if progress is not None:
+                progress(done, len(files), "optical flow")
+    if errors:
+        more = f" (and {len(errors) - 1} more videos)" if len(errors) > 1 else ""
+        raise UserError(f"{errors[0]}{more}")
+    return targets
+
+
+def read_flow(file: Path) -> np.ndarray:
+    """The flow (T, H, W, 3) uint8 of a video from its file.
+
+    Raises:
+        UserError: a file that is missing or damaged.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = _images(json.loads(archive.read("flow.json"))["frames"])
+            return np.stack([_decoded(archive.read(name)) for name in names])
+    except FileNotFoundError:
+        raise UserError(f"{file}: no such file; have the flow computed first") from None
+    except _DAMAGE as error:
+        raise UserError(f"{file}: damaged ({error}); delete it, to have it made again") from None
+
+
+def flow_frames(frames: np.ndarray) -> np.ndarray:
+    """The flow (T, H, W, 3) uint8 from each frame to the next, the last one repeated.
+
+    frames: (T, H, W, 3) uint8.
+
+    Raises:
+        ValueError: fewer than two frames.
+    """
+    if len(frames) < 2:
+        raise ValueError(f"flow needs at least 2 frames, got {len(frames)}")
+    method = cv2.optflow.DualTVL1OpticalFlow_create(**TVL1)  # type: ignore[attr-defined]
+    grays = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames]
+    flow = np.full(frames.shape, FILLER, np.uint8)
+    for place, (gray, following) in enumerate(itertools.pairwise(grays)):
+        flow[place, ..., :2] = encoded(method.calc(gray, following, None))
+    flow[-1] = flow[-2]
+    return flow
+
+
+def encoded(flow: np.ndarray) -> np.ndarray:
+    """Pixels of motion as uint8: -20 and less are 0, none is 128, 20 and more are 255."""
+    return np.rint((flow.clip(-BOUND, BOUND) + BOUND) * (255 / (2 * BOUND))).astype(np.uint8)
+
+
+# What a damaged zip or JSON raises; NotImplementedError and RuntimeError where a flag is damaged
+_DAMAGE = (
+    zipfile.BadZipFile,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+)
+
+
+def _outcomes(jobs: list[tuple[Path, Path]], workers: int) -> Generator[UserError | str | None]:
+    """What :func:`_prepare` returns for each of the jobs, as they are done."""
+    workers = min(workers, len(jobs))
+    if workers <= 1:
+        threads = cv2.getNumThreads()
+        cv2.setNumThreads(1)
+        try:
+            yield from (_prepare(*job) for job in jobs)
+        finally:
+            cv2.setNumThreads(threads)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
+        futures = [pool.submit(_prepare, *job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker() -> None:
+    """One thread for each process, and none that outlives a parent that was killed."""
+    cv2.setNumThreads(1)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _prepare(file: Path, target: Path) -> UserError | str | None:
+    """See that the flow of a video is there; the video's fault, or that of the file replaced."""
+    from video.data import decode
+
+    try:
+        source = _source(file)
+        fault = None
+        if target.exists() and (fault := _fault(target, source)) is None:
+            return None
+        frames = np.stack(list(decode(file)))
+        if len(frames) < 2:
+            raise UserError(f"{file}: one frame alone has no flow; leave the video out")
+        flow = flow_frames(frames)
+        with _writing(target):
+            _write(target, flow, source)
+    except UserError as error:
+        return error
+    return fault
+
+
+def _source(file: Path) -> dict[str, Any]:
+    """What a flow's file says of its video."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror or error})") from None
+    return {"video": file.name, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _write(target: Path, flow: np.ndarray, source: dict[str, Any]) -> None:
+    """Write the file of a video's flow, so that it is never seen half-written."""
+    parameters = [
+        cv2.IMWRITE_JPEG_QUALITY,
+        QUALITY,
+        cv2.IMWRITE_JPEG_SAMPLING_FACTOR,
+        cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    ]
+    with replacing(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        meta = {"frames": len(flow), "source": source, "settings": _SETTINGS}
+        archive.writestr("flow.json", json.dumps(meta))
+        for name, image in zip(_images(len(flow)), flow, strict=True):
+            _, data = cv2.imencode(".jpg", image[..., ::-1], parameters)  # OpenCV: blue first
+            archive.writestr(name, data.tobytes())
+
+
+def _fault(target: Path, source: dict[str, Any]) -> str | None:
+    """Why a file of flow cannot be kept; None: it can."""
+    try:
+        with zipfile.ZipFile(target) as archive:
+            meta = json.loads(archive.read("flow.json"))
+            if meta["source"] != source:
+                return f"{target}: made of another video"
+            if meta["settings"] != _SETTINGS:
+                return f"{target}: made with other settings"
+            if archive.namelist() != ["flow.json", *_images(meta["frames"])]:
+                return f"{target}: damaged (not {meta['frames']} images)"
+            broken = archive.testzip()  # by the members' checksums
+    except _DAMAGE as error:
+        return f"{target}: damaged ({error})"
+    return None if broken is None else f"{target}: damaged ({broken})"
+
+
+def _decoded(data: bytes) -> np.ndarray:
+    """The image (H, W, 3) uint8 of a JPEG file's content, red first."""
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
+    if image is None:
+        raise ValueError("an image that is none")
+    return image
+
+
+def _images(frames: int) -> list[str]:
+    return [f"{frame:05d}.jpg" for frame in range(frames)]
+
+
+@contextlib.contextmanager
+def _writing(target: Path) -> Iterator[None]:
+    """Says of an error of the file system what it hindered and what helps."""
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
+        raise UserError(f"{target}: {text} be written: --data-root or SUITE_DATA") from None

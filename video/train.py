@@ -1,0 +1,154 @@
+"""Contrastive pretraining on clips and its evaluation: one readable loop.
+
+Shapes: n training videos, B of a batch, T frames of a clip, S side in pixels, H features of S3D.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shared import Criterion
+from shared.errors import UserError
+from shared.runs import Means, Run
+from video.augment import views
+from video.config import Config
+from video.data import Videos, fingerprint, load
+from video.encoder import Networks, autocast, check, compare
+from video.evaluate import evaluate
+from video.export import save_encoder
+
+SMALL_QUEUE = 256  # keys, where there are fewer training videos than the queue would keep
+SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
+
+
+def run(config: Config, run: Run) -> dict[str, Any]:
+    """Pretrain S3D on clips without labels, and evaluate it by the configuration's protocol.
+
+    Args:
+        config: what to do.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The metrics of the protocol, in percent.
+    """
+    videos = load(
+        config.dataset,
+        run.data_root,
+        split=config.split,
+        modality=config.modality,
+        size=config.size,
+        workers=run.workers,
+        allow_missing=run.allow_missing,
+        progress=run.progress,
+    )
+    run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+    run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
+    networks, criterion = pretrain(config, videos.of(train=True), run)
+    if run.tier != "smoke":
+        save_encoder(networks.encoder, run.folder, config=config)
+    project = None
+    if criterion.projection is not None:
+        project = criterion.projection.extractor(dimensions=config.projection_dimensions)
+    return evaluate(config, networks.encoder, videos, run, project=project)
+
+
+def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criterion]:
+    """Train the networks of a configuration on videos without labels, yours or a dataset's.
+
+    Args:
+        config: how; its fields about datasets and evaluation are not looked at.
+        videos: n videos.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The networks, on the GPU where there is one, and the criterion with what of it was trained.
+
+    Raises:
+        ValueError: a configuration that has no meaning.
+        UserError: fewer videos than a batch has.
+        FloatingPointError: the training diverged.
+    """
+    check(config)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    per_epoch = len(videos.videos) // config.batch_size
+    if per_epoch == 0:
+        raise UserError(
+            f"batch_size {config.batch_size} is larger than the {len(videos.videos)} training "
+            f"videos; lower it"
+        )
+    networks = Networks(config, queue=queue_of(config, len(videos.videos))).to(device)
+    criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
+    if not config.train:
+        return networks, criterion
+    optimiser = torch.optim.Adam(
+        nn.ModuleList([networks, criterion]).parameters(),
+        lr=config.learning_rate,
+        weight_decay=config.weight_decay,
+        fused=True,
+    )
+    means = Means()
+    run.keep_checkpoint = False
+    first = run.track(networks=networks, criterion=criterion, optimiser=optimiser, means=means)
+
+    networks.train()
+    total = config.epochs * per_epoch
+    for step in range(first, total):
+        epoch, place = divmod(step, per_epoch)
+        if place == 0 or step == first:
+            order = order_of(len(videos.videos), config.seed, epoch)
+        for group in optimiser.param_groups:
+            group["lr"] = learning_rate(config, epoch)
+        index = order[place * config.batch_size : (place + 1) * config.batch_size]
+        pair = views(videos, index, config, epoch, device=device)
+        means.add(train_step(config, networks, criterion, optimiser, pair, step))
+        networks.follow(config.teacher_momentum)
+        if place + 1 == per_epoch:
+            run.log(epoch + 1, learning_rate=learning_rate(config, epoch), **means.take())
+            run.progress(epoch + 1, config.epochs, "pretraining")
+        run.checkpoint(step + 1, every=SAVE_EVERY)
+    run.checkpoint(total, every=SAVE_EVERY / 10)  # the probe can take long, too
+    return networks, criterion
+
+
+def train_step(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    optimiser: torch.optim.Optimizer,
+    pair: tuple[Tensor, Tensor],
+    step: int,
+) -> dict[str, Tensor]:
+    """One step of the optimiser on two clips (B, 3, T, S, S) of each video; the loss's parts.
+
+    Raises:
+        FloatingPointError: NaN or infinite embeddings or loss.
+    """
+    with autocast(config.precision, pair[0]):
+        pairs, features = compare(config, networks, *pair)
+    loss, parts = criterion(pairs, features=features, step=step)
+    optimiser.zero_grad()
+    loss.backward()
+    optimiser.step()
+    networks.remember(pairs)
+    return {"loss": loss.detach(), **parts}
+
+
+def queue_of(config: Config, videos: int) -> int:
+    """How many keys the queue keeps for so many training videos.
+
+    As many as the training set has would hold older keys of each video itself, several times over.
+    """
+    return config.queue if config.queue < videos else min(SMALL_QUEUE, videos // 2)
+
+
+def order_of(videos: int, seed: int, epoch: int) -> Tensor:
+    """In which order the videos come in an epoch, a function of (seed, epoch)."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    return torch.randperm(videos, generator=generator)
+
+
+def learning_rate(config: Config, epoch: int) -> float:
+    """The rate of an epoch: a tenth after each milestone."""
+    passed = sum(epoch >= milestone for milestone in config.milestones)
+    return config.learning_rate * 0.1**passed
