@@ -388,6 +388,8 @@ PROBE_NOTES = (
     "It says how much of the physics state an encoder holds after few updates, and nothing about "
     "returns: frames are a random policy's, and neither reward nor actor nor critic takes part.",
     f"Claims are of direction alone, with a tolerance of {PROBE_TOLERANCE:g} points of R^2.",
+    "Batch, updates and the numbers of episodes were set after trials with a seed that no table "
+    "has (CURL, raw pixels and the untrained encoder on two tasks), before any of these runs.",
     SILENT_NOTE,
 )
 CLLR_PROBE_NOTE = (

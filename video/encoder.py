@@ -32,7 +32,9 @@ Compared = tuple[Pairs, list[Tensor]]
 
 CHANNELS_LAST = torch.channels_last_3d
 DEVIATION = 0.01  # of the convolutions' weights at the start; [CoCLR]
-LEAST_FRAMES, LEAST_SIDE = 5, 17  # shorter or smaller clips end before the last pooling
+# Smaller clips end before the last pooling. Of fewer than 8 frames torch's backward pass of the
+# first convolution over time is wrong on a CPU, or ends the process (seen with 2.13).
+LEAST_FRAMES, LEAST_SIDE = 8, 17
 # MoCo's batch norms see the batch in so many groups: [CoCLR] trains on two devices.
 GROUPS = 2
 
@@ -102,7 +104,7 @@ class S3D(nn.Module):
                 nn.init.normal_(module.weight, 0.0, DEVIATION)
 
     def forward(self, clips: Tensor) -> Tensor:
-        """Features (B, H) float32 of clips (B, 3, T, S, S), T at least 5 and S at least 17.
+        """Features (B, H) float32 of clips (B, 3, T, S, S), T at least 8 and S at least 17.
 
         The mean is float32 under autocast, too: what sets videos apart is small beside what their
         features have in common, and centring takes the common part away.
@@ -277,7 +279,7 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
     if config.clip_frames < LEAST_FRAMES:
         raise ValueError(
-            f"clip_frames {config.clip_frames}: S3D pools further; take {LEAST_FRAMES} or more"
+            f"clip_frames {config.clip_frames} are too few for S3D; take {LEAST_FRAMES} or more"
         )
     if config.size < LEAST_SIDE:
         raise ValueError(f"size {config.size}: S3D pools further; take {LEAST_SIDE} or more")

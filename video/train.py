@@ -104,7 +104,8 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
         means.add(train_step(config, networks, criterion, optimiser, pair, step))
         networks.follow(config.teacher_momentum)
         if place + 1 == per_epoch:
-            run.log(epoch + 1, learning_rate=learning_rate(config, epoch), **means.take())
+            rate = learning_rate(config, epoch)
+            run.log(step + 1, epoch=epoch + 1, learning_rate=rate, **means.take())
             run.progress(epoch + 1, config.epochs, "pretraining")
         run.checkpoint(step + 1, every=SAVE_EVERY)
     run.checkpoint(total, every=SAVE_EVERY / 10)  # the probe can take long, too

@@ -114,7 +114,8 @@ def pretrain(
         means.add(train_step(config, networks, criterion, optimiser, views, step))
         networks.follow(teacher_momentum(config, step, total))
         if (step + 1) % per_epoch == 0:
-            run.log(epoch + 1, learning_rate=learning_rate(config, step, per_epoch), **means.take())
+            rate = learning_rate(config, step, per_epoch)
+            run.log(step + 1, epoch=epoch + 1, learning_rate=rate, **means.take())
             run.progress(epoch + 1, config.epochs, "pretraining")
         run.checkpoint(step + 1, every=SAVE_EVERY)
     run.checkpoint(total, every=SAVE_EVERY / 10)  # probes can take long, too

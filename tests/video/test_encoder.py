@@ -158,9 +158,8 @@ def test_constants_and_start() -> None:
 def test_shortest_and_smallest_clips() -> None:
     network = S3D(width=0.01)
     network(torch.randn(2, 3, LEAST_FRAMES, LEAST_SIDE, LEAST_SIDE))
-    for frames, side in ((LEAST_FRAMES - 1, LEAST_SIDE), (LEAST_FRAMES, LEAST_SIDE - 1)):
-        with pytest.raises(RuntimeError, match="too small"):
-            network(torch.randn(2, 3, frames, side, side))
+    with pytest.raises(RuntimeError, match="too small"):
+        network(torch.randn(2, 3, LEAST_FRAMES, LEAST_SIDE - 1, LEAST_SIDE - 1))
 
 
 def test_features_are_float32_under_autocast() -> None:
@@ -349,7 +348,7 @@ def test_s3d_itself_takes_a_step(method: str) -> None:
         ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
         ({"pairs": "one"}, "pairs is 'both', 'both_views' or 'first_view'; got 'one'"),
         ({"method": "moco", "pairs": "first_view"}, "'first_view' are SimCLR's; moco has its own"),
-        ({"clip_frames": 4}, "clip_frames 4: S3D pools further; take 5 or more"),
+        ({"clip_frames": 7}, "clip_frames 7 are too few for S3D; take 8 or more"),
         ({"size": 16}, "size 16: S3D pools further; take 17 or more"),
         ({"batch_size": 1}, "batch_size 1: simclr has nothing to compare .* take 2"),
         ({"method": "moco", "batch_size": 3}, "batch_size 3: moco has nothing .* take 4"),

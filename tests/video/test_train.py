@@ -1,0 +1,491 @@
+import dataclasses
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import video
+from shared import Criterion, Objective, Projection
+from shared.errors import UserError
+from shared.runs import Interrupted, Run
+from video import evaluate as evaluation
+from video import train as module
+from video.augment import MEAN, STD, flip_flow, gather_clips, ten_crops, views
+from video.config import EMBEDDED, INFO_NCE, Config
+from video.data import Videos, fingerprint, load
+from video.encoder import Networks, autocast
+from video.train import learning_rate, order_of, pretrain, queue_of, train_step
+
+# Six steps in two epochs on the 24 training videos of the embedded set.
+SIMCLR = dataclasses.replace(
+    Config().reduced(),
+    method="simclr",
+    clip_frames=8,
+    size=17,
+    head_hidden=16,
+    head_output=8,
+    epochs=2,
+    milestones=(1,),
+    probe_epochs=2,
+    probe_views=1,
+)
+LOW_RANK = Objective(INFO_NCE.loss, projection=Projection(0.1, {"norm": "l21", "alpha": 0.1}))
+CONFIGS = {
+    "SimCLR": SIMCLR,
+    # More than the twelve keys that 24 videos are given.
+    "MoCo": dataclasses.replace(SIMCLR, method="moco", queue=100),
+    "CLLR": dataclasses.replace(SIMCLR, objective=LOW_RANK, projection_dimensions=4),
+}
+METRICS = {
+    name + end
+    for name in ("R@1", "R@5", "R@10", "R@20", "top1", "top5")
+    for end in ("", "_low", "_high")
+} | {"details"}
+FILES = {"config.json", "environment.json", "result.json"}
+TRAINED = FILES | {"encoder.safetensors", "log.jsonl", "tensorboard"}
+CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="promised of a CPU alone")
+
+
+@dataclasses.dataclass
+class Finished:
+    """What is left of a run: its folder, its metrics, and all that was trained."""
+
+    folder: Path
+    metrics: dict[str, Any]
+    state: dict[str, Tensor]
+
+    @property
+    def log(self) -> list[dict[str, float]]:
+        """The lines, without the seconds."""
+        lines = [json.loads(line) for line in (self.folder / "log.jsonl").read_text().splitlines()]
+        return [{name: line[name] for name in line if name != "seconds"} for line in lines]
+
+
+def spied(patch: pytest.MonkeyPatch, home: Any, name: str, note: Callable[..., None]) -> None:
+    """Have ``note`` told what a function returns, and its arguments, from here on."""
+    original = getattr(home, name)
+
+    def spy(*args: Any, **keywords: Any) -> Any:
+        result = original(*args, **keywords)
+        note(result, *args, **keywords)
+        return result
+
+    patch.setattr(home, name, spy)
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def finish(folder: Path, config: Config, data_root: Path, tier: str = "own") -> Finished:
+    state: dict[str, Tensor] = {}
+
+    def keep(trained: Any, *_: Any) -> None:
+        networks, criterion = trained
+        for name, part in (("networks", networks), ("criterion", criterion)):
+            state.update({f"{name}.{key}": x.clone() for key, x in part.state_dict().items()})
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Run(folder, config, data_root=data_root, tier=tier) as run,
+    ):
+        spied(patch, module, "pretrain", keep)
+        metrics = run.finish(video.run(config, run))["metrics"]
+    return Finished(folder, metrics, state)
+
+
+def stop(folder: Path, config: Config, data_root: Path, step: int) -> None:
+    """A run that is told to stop in a step, and does so after it."""
+
+    def told(*args: Any) -> None:
+        if args[-1] == step:
+            terminate()
+
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        Run(folder, config, data_root=data_root) as run,
+    ):
+        spied(patch, module, "train_step", told)
+        with pytest.raises(Interrupted):
+            video.run(config, run)
+    assert run.saved_step == step + 1
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name in one:
+        assert torch.equal(one[name], other[name]), name
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.fixture(scope="module")
+def train(data_root: Path) -> Videos:
+    return load(EMBEDDED, data_root, size=SIMCLR.size).of(train=True)
+
+
+@pytest.fixture(scope="module")
+def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
+    """Runs in one go."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {name: finish(folder / name, config, data_root) for name, config in CONFIGS.items()}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_run_leaves_its_metrics_log_and_encoder(
+    whole: dict[str, Finished], data_root: Path, name: str
+) -> None:
+    done = whole[name]
+    assert {path.name for path in done.folder.iterdir() if path.name[0] != "."} == TRAINED
+    assert set(done.metrics) == METRICS
+    assert done.metrics["details"] == {"classes": 6, "training_videos": 24, "test_videos": 12}
+    for metric in METRICS - {"details"}:
+        assert 0 <= done.metrics[metric] <= 100
+    environment = json.loads((done.folder / "environment.json").read_text())
+    assert environment["data"] == {EMBEDDED: fingerprint(EMBEDDED, data_root)}
+    assert environment["facts"] == {"classes": "6 present", "left_out": "0"}
+    assert [(line["step"], line["epoch"]) for line in done.log] == [(3, 1), (6, 2)]
+    assert [line["learning_rate"] for line in done.log] == pytest.approx([1e-3, 1e-4])
+    for line in done.log:
+        # Not far from where nothing is told apart: 14 or 12 negatives, and the positive.
+        assert 0.5 < line["info_nce"] < math.log(15) + 2
+        assert ("projection_norm" in line) == (name == "CLLR")
+    prefix = "networks.encoder."
+    encoder = {
+        key.removeprefix(prefix): x for key, x in done.state.items() if key.startswith(prefix)
+    }
+    assert_equal(load_file(done.folder / "encoder.safetensors"), encoder)
+
+
+@CPU
+@pytest.mark.parametrize(("name", "stops"), [("SimCLR", (0, 3)), ("MoCo", (1, 4)), ("CLLR", (3,))])
+def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
+    tmp_path: Path,
+    whole: dict[str, Finished],
+    data_root: Path,
+    name: str,
+    stops: tuple[int, ...],
+) -> None:
+    config, expected = CONFIGS[name], whole[name]
+    for step in stops:
+        stop(tmp_path, config, data_root, step)
+        assert not (tmp_path / "result.json").exists()
+    resumed = finish(tmp_path, config, data_root)
+    assert resumed.metrics == expected.metrics
+    assert resumed.log == expected.log
+    assert_equal(resumed.state, expected.state)
+    assert not (tmp_path / "checkpoint.pt").exists()
+    kinds = {key.rsplit(".")[1] for key in resumed.state}
+    wanted = {"MoCo": {"teacher", "queue"}, "CLLR": {"projection"}}.get(name, set())
+    assert kinds == {"encoder", "head"} | wanted
+
+
+@CPU
+def test_stopped_in_the_evaluation_it_gives_the_same_bits(
+    tmp_path: Path,
+    whole: dict[str, Finished],
+    data_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "SAVE_EVERY", 0.0)
+
+    def watch(done: int, total: int, what: str) -> None:
+        if what == "linear probe":
+            terminate()
+
+    with Run(tmp_path, SIMCLR, data_root=data_root, progress=watch) as run:
+        with pytest.raises(Interrupted):
+            video.run(SIMCLR, run)
+        assert run.saved_step == 6
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("everything was trained before")
+
+    monkeypatch.setattr(module, "train_step", refuse)
+    resumed, expected = finish(tmp_path, SIMCLR, data_root), whole["SimCLR"]
+    assert resumed.metrics == expected.metrics
+    assert resumed.log == expected.log
+    assert_equal(resumed.state, expected.state)
+
+
+def test_the_queue_holds_the_newest_keys(whole: dict[str, Finished]) -> None:
+    queue = whole["MoCo"].state["networks.queue"]
+    assert queue.shape == (12, 8)  # half of the training videos
+    torch.testing.assert_close(queue.norm(dim=1), torch.ones(12))
+
+
+def test_the_untrained_encoder_is_evaluated_as_it_started(
+    tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("nothing is trained")
+
+    monkeypatch.setattr(module, "train_step", refuse)
+    monkeypatch.setattr(torch.optim, "Adam", refuse)
+    done = finish(tmp_path, dataclasses.replace(SIMCLR, train=False), data_root)
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == (
+        FILES | {"encoder.safetensors"}
+    )
+    assert set(done.metrics) == METRICS
+    torch.manual_seed(SIMCLR.seed)
+    fresh = Networks(SIMCLR, queue=0).encoder.state_dict()
+    assert_equal(load_file(tmp_path / "encoder.safetensors"), fresh)
+
+
+def test_a_smoke_run_keeps_no_encoder(tmp_path: Path, data_root: Path) -> None:
+    config = dataclasses.replace(SIMCLR, train=False, probe_epochs=1)
+    finish(tmp_path, config, data_root, tier="smoke")
+    assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == FILES
+
+
+def test_the_order_is_a_function_of_seed_and_epoch() -> None:
+    order = order_of(50, 3, 7)
+    assert order.sort().values.tolist() == list(range(50))
+    state = torch.get_rng_state()
+    assert torch.equal(order_of(50, 3, 7), order)
+    assert torch.equal(torch.get_rng_state(), state)  # the run's own draws are left alone
+    for seed, epoch in ((3, 8), (4, 7), (7, 3)):
+        assert not torch.equal(order_of(50, seed, epoch), order)
+
+
+def test_the_rate_falls_after_each_milestone() -> None:
+    rates = [learning_rate(Config(), epoch) for epoch in (0, 249, 250, 279, 280, 299)]
+    assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
+    assert learning_rate(Config(milestones=()), 299) == 1e-3
+
+
+def test_the_queue_is_shorter_than_the_training_set() -> None:
+    sizes = {videos: queue_of(Config(), videos) for videos in (9537, 2049, 2048, 819, 400, 24, 2)}
+    assert sizes == {9537: 2048, 2049: 2048, 2048: 256, 819: 256, 400: 200, 24: 12, 2: 1}
+    assert queue_of(Config(queue=16), 24) == 16
+
+
+def test_a_batch_larger_than_the_set_is_named(tmp_path: Path, train: Videos) -> None:
+    config = dataclasses.replace(SIMCLR, batch_size=25)
+    with (
+        Run(tmp_path, config) as run,
+        pytest.raises(UserError, match="batch_size 25 is larger than the 24 training videos"),
+    ):
+        pretrain(config, train, run)
+
+
+@pytest.mark.parametrize("name", ["SimCLR", "MoCo"])
+def test_nan_names_its_step(
+    tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    steps = iter(range(6))
+
+    def damaged(*args: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
+        first, second = views(*args, **keywords)
+        if next(steps) == 2:
+            first[0, 0, 0, 0, 0] = math.nan
+        return first, second
+
+    monkeypatch.setattr(module, "views", damaged)
+    with (
+        Run(tmp_path, CONFIGS[name]) as run,
+        pytest.raises(FloatingPointError, match="embeddings are NaN or infinite at step 2;"),
+    ):
+        pretrain(CONFIGS[name], train, run)
+
+
+def given_clips() -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(5)
+    clips = torch.randn(3, 2, 8, 3, 8, 17, 17, generator=generator)
+    return [(first, second) for first, second in clips]
+
+
+def plain_loss(networks: Networks, first: Tensor, second: Tensor) -> Tensor:
+    """NT-Xent at a temperature of 0.07, anchor by anchor."""
+    embedded = networks.head(networks.encoder(torch.cat([first, second])))
+    embedded = embedded / embedded.norm(dim=1, keepdim=True)
+    cosines = (embedded @ embedded.T) / 0.07
+    losses = []
+    for anchor in range(16):
+        others = [other for other in range(16) if other != anchor]
+        positive = cosines[anchor, (anchor + 8) % 16]
+        losses.append(cosines[anchor, others].logsumexp(0) - positive)
+    return torch.stack(losses).mean()
+
+
+def test_training_is_the_plain_loop(
+    tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three steps of Adam with weight decay in the gradient, its moments written out."""
+    # Small steps: Adam makes as much of a gradient that is rounding as of any other.
+    config = dataclasses.replace(
+        SIMCLR, epochs=1, milestones=(), learning_rate=1e-5, weight_decay=0.1
+    )
+    given = iter(given_clips())
+    monkeypatch.setattr(module, "views", lambda *args, **keywords: next(given))
+    with Run(tmp_path, config) as run:
+        trained, _ = pretrain(config, train, run)
+    (line,) = Finished(tmp_path, {}, {}).log
+
+    torch.manual_seed(config.seed)
+    networks = Networks(config, queue=0).to(next(trained.parameters()).device)
+    parameters = list(networks.parameters())
+    start = [parameter.detach().clone() for parameter in parameters]
+    first_moments = [torch.zeros_like(parameter) for parameter in parameters]
+    second_moments = [torch.zeros_like(parameter) for parameter in parameters]
+    losses = []
+    for step, (first, second) in enumerate(given_clips(), start=1):
+        loss = plain_loss(networks, first, second)
+        losses.append(loss.item())
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for place, parameter in enumerate(parameters):
+                gradient = gradients[place] + 0.1 * parameter
+                first_moments[place].lerp_(gradient, 0.1)
+                second_moments[place].lerp_(gradient**2, 0.001)
+                mean = first_moments[place] / (1 - 0.9**step)
+                deviation = (second_moments[place] / (1 - 0.999**step)).sqrt()
+                parameter.sub_(1e-5 * mean / (deviation + 1e-8))
+    assert line["loss"] == pytest.approx(sum(losses) / 3, rel=1e-4)
+    off = moved = 0.0
+    for parameter, found, before in zip(parameters, trained.parameters(), start, strict=True):
+        off += float((found - parameter).detach().abs().sum())
+        moved += float((parameter - before).detach().abs().sum())
+    print("off", off / moved)
+    assert off < 5e-3 * moved
+
+
+def test_batches_are_views_of_the_order(
+    tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[list[int], int]] = []
+
+    def note(_: Any, videos: Videos, index: Tensor, config: Config, epoch: int, **__: Any) -> None:
+        seen.append((index.tolist(), epoch))
+
+    spied(monkeypatch, module, "views", note)
+    config = dataclasses.replace(SIMCLR, batch_size=11, seed=2)
+    with Run(tmp_path, config) as run:
+        pretrain(config, train, run)
+    assert seen == [
+        (order_of(24, 2, epoch)[start : start + 11].tolist(), epoch)
+        for epoch in (0, 1)
+        for start in (0, 11)  # what is left after the last full batch is not seen
+    ]
+
+
+def test_autocast_is_for_gpus_alone() -> None:
+    clips = torch.zeros(1)
+    for precision in ("bfloat16", "float32"):
+        with autocast(precision, clips):
+            assert not torch.is_autocast_enabled("cpu")
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+
+def test_on_a_cpu_precisions_are_the_same(train: Videos) -> None:
+    first, second = given_clips()[0]
+    found = []
+    for precision in ("bfloat16", "float32"):
+        config = dataclasses.replace(SIMCLR, precision=precision)
+        torch.manual_seed(0)
+        networks = Networks(config, queue=0)
+        criterion = Criterion(config.objective, networks.dim)
+        optimiser = torch.optim.Adam(networks.parameters(), lr=1e-3)
+        parts = train_step(config, networks, criterion, optimiser, (first, second), 0)
+        found.append(networks.state_dict() | parts)
+    assert_equal(*found)
+    assert all(x.dtype != torch.bfloat16 for x in found[0].values())
+
+
+# Optical flow, from AVI files to metrics
+
+
+def write_moving(file: Path, speed: int, seed: int) -> None:
+    """Eight frames of 32 x 24 in which a smooth pattern moves to the right by ``speed`` pixels."""
+    generator = np.random.default_rng(seed)
+    y, x = np.mgrid[:24, :32]
+    phase = generator.uniform(0, 6, size=2)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(file), "w", format="avi") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 32, 24, "yuv420p"
+        stream.bit_rate = 2_000_000
+        for frame in range(8):
+            moved = x - speed * frame
+            gray = 127 + 60 * np.sin(moved / 3 + phase[0]) + 50 * np.sin(moved / 5 + y / 4)
+            pixels = gray.clip(0, 255).astype(np.uint8)[..., None].repeat(3, axis=2)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, format="rgb24")))
+        container.mux(stream.encode())
+
+
+@pytest.fixture(scope="module")
+def moving(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two classes: to the right and to the left, two training videos and one test video."""
+    root = tmp_path_factory.mktemp("moving")
+    names = ["Right/v_Right_g02_c01.avi", "Left/v_Left_g02_c01.avi", "Right/v_Right_g01_c01.avi"]
+    for seed, (name, speed) in enumerate(zip(names, (1, -1, 1), strict=True)):
+        write_moving(root / "UCF-101" / name, speed, seed)
+    lists = root / "ucfTrainTestlist"
+    lists.mkdir()
+    (lists / "classInd.txt").write_text("1 Right\n2 Left\n3 Absent\n")
+    (lists / "trainlist01.txt").write_text(f"{names[0]} 1\n{names[1]} 2\n")
+    (lists / "testlist01.txt").write_text(f"{names[2]}\n")
+    return root
+
+
+FLOW = dataclasses.replace(
+    SIMCLR, dataset="ucf101", modality="flow", batch_size=2, epochs=1, milestones=()
+)
+
+
+def test_a_run_on_flow_ends_with_metrics(
+    tmp_path: Path, moving: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirrors, policies = [], []
+    spied(
+        monkeypatch,
+        evaluation,
+        "ten_crops",
+        lambda result, *args, mirror: mirrors.append(mirror),
+    )
+    spied(
+        monkeypatch,
+        evaluation,
+        "augment",
+        lambda result, *args, policy, **_: policies.append(policy),
+    )
+    done = finish(tmp_path, FLOW, moving)
+    assert set(done.metrics) == {name for name in METRICS if not name.startswith("top5")}
+    assert done.metrics["details"] == {"classes": 2, "training_videos": 2, "test_videos": 1}
+    assert done.metrics["R@5"] == 100  # both training videos are among so many
+    assert math.isfinite(done.log[0]["loss"])
+    assert mirrors == [flip_flow]
+    assert policies == ["flow"]
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert environment["facts"] == {"classes": "2 present", "left_out": "0"}
+    assert environment["data"] == {"ucf101": fingerprint("ucf101", moving)}
+
+
+def test_mirrored_flow_points_the_other_way(moving: Path) -> None:
+    videos = load("ucf101", moving, modality="flow", size=FLOW.size)
+    assert [video.name for video in videos.videos if not video.train] == ["v_Right_g01_c01"]
+    clips = gather_clips(videos, torch.arange(3), torch.zeros(3, dtype=torch.long), 8)
+    crops = ten_crops(clips, FLOW.size, mirror=flip_flow)
+    mean, std = (torch.tensor(each)[:, None, None, None] for each in (MEAN, STD))
+    plain, mirrored = (crops * std + mean).split(5)
+    x, its_x = plain[:, :, 0], mirrored[:, :, 0]
+    torch.testing.assert_close(its_x, 1 - x.flip(-1))
+    torch.testing.assert_close(mirrored[:, :, 1:], plain[:, :, 1:].flip(-1))
+    # A pixel of motion is 255 / 40 of 255 from the middle, to the right or to the left.
+    right = torch.tensor([1 if video.name[2] == "R" else -1 for video in videos.videos])
+    for horizontal, sign in ((x, right), (its_x, -right)):
+        found = (horizontal.mean((0, 2, 3, 4)) - 0.5) * 40
+        torch.testing.assert_close(found, sign.float(), atol=0.35, rtol=0)
