@@ -73,7 +73,7 @@ def test_a_probe_takes_frames_updates_and_a_regression(
     measured: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
     regression = 5e-10 * 2000**3 + 3.2e-11 * 2000 * 2500 * 50
-    updates = 300 * (0.1 + 64 * 0.002)
+    updates = 500 * (0.1 + 64 * 0.002)
     assert seconds(PROBE, tmp_path) == pytest.approx(2500 * 0.011 + updates + regression)
     untrained = dataclasses.replace(PROBE, train=False)
     assert seconds(untrained, tmp_path) == pytest.approx(2500 * 0.011 + regression)
