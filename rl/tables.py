@@ -57,8 +57,8 @@ def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e
     return Column(
         label,
         changes,
-        # An update takes 6 seconds on one CPU core; beside it nothing counts.
-        minutes=(decisions - Config().initial_steps) * 6 / 60,
+        # An update takes 8 seconds on one CPU core; beside it nothing counts.
+        minutes=round((decisions - Config().initial_steps) * 8 / 60),
         # Of an update, estimated, and of the replay: 30 kB for each decision.
         gigabytes=round(3.0 + decisions * 30e-6, 1),
     )
@@ -368,7 +368,7 @@ NOTES = (
     "evaluation without noise. Deviations are over seeds, not over episodes.",
     SILENT_NOTE,
     "Simulator and renderer are not those of 2020, which shifts returns; each run records both.",
-    "No short tier: a batch of 512 takes 6 seconds of a CPU core, from which the planned minutes "
+    "No short tier: an update of 512 takes 8 seconds of a CPU core, from which the planned minutes "
     "are computed, and no return can be learnt in a CPU's budget. There, the table that ends in "
     "'-state-probe' asks another question of the same rows.",
 )
