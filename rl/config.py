@@ -34,7 +34,7 @@ class Config:
     crop: int = 84  # pixels, seen by the encoder; [CURL]
     stack: int = 3  # frames of an observation; [CURL]
     # Of the rendering: DM Control's own, or without multisampling and with coarser shadows, which
-    # is two to three times faster without a GPU and changes pixels by less than 1 / 255 on average.
+    # is some four times faster without a GPU and changes pixels by less than 1 / 255 on average.
     quality: Literal["full", "fast"] = "full"
 
     filters: int = 32  # of each convolution; [CURL]

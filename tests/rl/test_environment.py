@@ -377,8 +377,13 @@ def test_gymnasium_finds_the_tasks() -> None:
     environment.close()
 
 
-def test_gymnasium_approves(cartpole: DeepMindControl) -> None:
+def test_gymnasium_approves(cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch) -> None:
     check_env(cartpole, skip_render_check=True)
+    # That it would not, were the space of the observations another, shows that it looks.
+    wrong = gymnasium.spaces.Box(0, 255, (3, 8, 8), np.uint8)
+    monkeypatch.setattr(cartpole, "observation_space", wrong)
+    with pytest.raises(AssertionError):
+        check_env(cartpole, skip_render_check=True)
 
 
 def test_a_configuration_makes_its_environment() -> None:
