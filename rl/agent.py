@@ -38,6 +38,7 @@ def make_encoder(config: Config) -> Encoder:
         filters=config.filters,
         layers=config.convolutions,
         latent=config.latent,
+        half=config.precision == "bfloat16_convolutions",
     )
 
 

@@ -60,8 +60,9 @@ class Config:
     critic_momentum: float = 0.01  # share of the online critic in its target; [CURL]
     encoder_momentum: float = 0.05  # likewise of the encoder, the key encoder; [CURL]
     update_every: int = 2  # updates between two of actor, temperature and targets; [CURL]
-    # Of encoders, actor and critic under autocast; ours, the program has float32.
-    precision: Literal["bfloat16", "float32"] = "float32"
+    # Ours, the program has float32. "bfloat16" takes encoders, actor and critics under autocast and
+    # so rounds the critics' values, too; "bfloat16_convolutions" the convolutions alone.
+    precision: Literal["float32", "bfloat16", "bfloat16_convolutions"] = "float32"
 
     evaluate_every: int = 10_000  # environment steps; ours: the program's grid misses 100K
     evaluation_episodes: int = 10  # [CURL]

@@ -19,13 +19,17 @@ class Convolutions(nn.Module):
         size: C.
         filters: of each convolution.
         layers: how many convolutions.
+        half: whether they work in bfloat16, whatever surrounds them; F is then float32 again.
 
     Raises:
         ValueError: observations too small for so many convolutions.
     """
 
-    def __init__(self, *, channels: int, size: int, filters: int, layers: int) -> None:
+    def __init__(
+        self, *, channels: int, size: int, filters: int, layers: int, half: bool = False
+    ) -> None:
         super().__init__()
+        self.half_precision = half
         if layers < 1:
             raise ValueError(f"an encoder has at least 1 convolution; got {layers}")
         self.side = (size - 3) // 2 + 1 - 2 * (layers - 1)
@@ -52,6 +56,13 @@ class Convolutions(nn.Module):
         """
         if images.dtype != torch.uint8:
             raise ValueError(f"observations are uint8, 0 to 255; got {images.dtype}")
+        if not self.half_precision:
+            return self._convolved(images)
+        with torch.autocast(images.device.type, torch.bfloat16):
+            x = self._convolved(images)
+        return x.float()
+
+    def _convolved(self, images: Tensor) -> Tensor:
         kind = images.device.type
         dtype = next(self.parameters()).dtype
         if torch.is_autocast_enabled(kind):
@@ -92,6 +103,7 @@ class Encoder(nn.Module):
         filters: of each convolution.
         layers: how many convolutions.
         latent: H.
+        half: see :class:`Convolutions`.
 
     Raises:
         ValueError: see :class:`Convolutions`.
@@ -99,10 +111,19 @@ class Encoder(nn.Module):
     Source: Laskin et al. 2020 (CURL) and their program, which has no tanh at the end.
     """
 
-    def __init__(self, *, channels: int, size: int, filters: int, layers: int, latent: int) -> None:
+    def __init__(
+        self,
+        *,
+        channels: int,
+        size: int,
+        filters: int,
+        layers: int,
+        latent: int,
+        half: bool = False,
+    ) -> None:
         super().__init__()
         self.convolutions = Convolutions(
-            channels=channels, size=size, filters=filters, layers=layers
+            channels=channels, size=size, filters=filters, layers=layers, half=half
         )
         self.head = Head(self.convolutions.outputs, latent)
 

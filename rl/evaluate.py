@@ -154,7 +154,7 @@ def embed(
         frames: see :func:`rl.data.random_frames`.
         crop: pixels C of the centre crop.
         stack: frames K.
-        precision: of the encoder, "bfloat16" or "float32".
+        precision: the configuration's; "bfloat16" puts the encoder under autocast.
         batch_size: stacks that the encoder sees at a time.
     """
     device = next(encoder.parameters()).device

@@ -130,6 +130,30 @@ def test_bilinear_scores_and_their_loss_are_those_of_loops() -> None:
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
+def test_convolutions_alone_can_be_in_half_precision() -> None:
+    seen = []
+
+    def encoder(half: bool) -> Encoder:
+        torch.manual_seed(0)
+        encoder = Encoder(channels=9, size=20, filters=8, layers=2, latent=5, half=half)
+        for layer in encoder.convolutions.layers:
+            layer.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
+        return encoder
+
+    exact, half = encoder(False), encoder(True)
+    batch = images(4, 20, 9)
+    wanted, given = exact(batch), half(batch)
+    assert seen == [torch.float32] * 2 + [torch.bfloat16] * 2
+    assert half.convolutions(batch).dtype == given.dtype == torch.float32
+    assert 1e-6 < float((given - wanted).detach().abs().max()) < 0.1
+    weights = torch.linspace(-1, 1, given.numel()).view_as(given)
+    for one, other in zip(exact.parameters(), half.parameters(), strict=True):
+        (one,) = torch.autograd.grad((weights * exact(batch)).sum(), one)
+        (other,) = torch.autograd.grad((weights * half(batch)).sum(), other)
+        assert other.dtype == torch.float32
+        torch.testing.assert_close(other, one, rtol=0.1, atol=0.05 * float(one.abs().max()))
+
+
 # Sizes and initialisation
 
 

@@ -67,10 +67,11 @@ SIMILARITIES: dict[str, Similarity] = {"cosine": cosine, "bilinear": bilinear}
 # What is declared
 
 
-def test_both_papers_are_there_as_returns_and_as_a_probe() -> None:
+def test_both_papers_are_there_as_returns_and_as_a_probe_and_a_gate_before_them() -> None:
     assert {paper: [table.address for table in some] for paper, some in TABLES.items()} == {
         "lmcl": ["rl/lmcl/table-5", "rl/lmcl/table-5-state-probe"],
         "cllr": ["rl/cllr/table-4", "rl/cllr/table-4-state-probe"],
+        "curl": ["rl/curl/learning-gate"],
     }
     assert [table.section for table in RETURNS] == [
         "Chen et al. 2021 (LMCL), Table 5",
