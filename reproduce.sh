@@ -69,8 +69,9 @@ show() {
     case $line in
       *.metadata*) continue ;;
       Collecting*) found=$((found + 1)) ;;
+      Processing*) found=$((found + 1)) fetched=$((fetched + 1)) ;; # lies in a local folder
       Downloading* | Using\ cached*) fetched=$((fetched + 1)) ;;
-      Resolved* | Prepared* | Install*) ;;
+      Resolved* | Prepared* | Installed* | Installing\ collected*) ;;
       *) continue ;;
     esac
     [ "$found" -eq 0 ] || line="[$fetched of $found] $line"
