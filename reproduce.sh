@@ -1,24 +1,43 @@
 #!/usr/bin/env bash
 # Sets itself up on the first call (.venv, what the domain needs), then runs the command line.
 # Needs bash, git and Python >= 3.11. Without arguments it says what it can do.
+#
+# The versions installed are those of requirements.lock; with --latest as the first word, the newest
+# that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
+# hashes: builds of torch for CPUs and for CUDA are one version in different files.
 set -euo pipefail
+called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-venv=$here/.venv
+cd "$here"
+venv=$here/.venv lock=requirements.lock
+if [ "${1:-}" = --latest ]; then
+  venv=$here/.venv-latest lock=
+  shift
+fi
+log=$venv/setup.log
+
+say() { echo "$*" >&2; }
 
 fail() {
-  echo "error: $*" >&2
+  say "error: $*"
   exit 2
 }
 
+usage() { sed -n '/^USAGE = /,/^"""/{//!p;}' shared/reproduce.py; }
+
+# First among those that the packages of every domain are built for: rl's labmaze ends at 3.12.
 find_python() {
-  for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11 python; do
-    if command -v "$name" >/dev/null &&
-      "$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      command -v "$name"
-      return
-    fi
+  local below name
+  for below in "3, 13" "4,"; do
+    for name in ${PYTHON:-python3 python3.12 python3.11 python3.13 python}; do
+      if "$name" -c "import sys; sys.exit(not (3, 11) <= sys.version_info < ($below))" 2>/dev/null
+      then
+        command -v "$name"
+        return
+      fi
+    done
   done
-  fail "Python >= 3.11 is needed and was not found; install it, or name it in PYTHON"
+  fail "Python >= 3.11 is needed, and ${PYTHON:-none on PATH} is not; install it, or set PYTHON"
 }
 
 # Which extras the arguments need: the first word, or cell address, that names a domain with one.
@@ -35,24 +54,99 @@ extras_for() {
   done
 }
 
-# One stamp per set of extras; a changed pyproject.toml installs anew.
+# What extras download beside torch, on Linux.
+megabytes() {
+  case $1 in
+    "") echo 90 ;; graph) echo 105 ;; vision) echo 135 ;; text) echo 145 ;; rl) echo 215 ;;
+    video) echo 230 ;; *) echo 380 ;;
+  esac
+}
+
+# Shows how far an installer is: on a terminal one line, rewritten; elsewhere one in five seconds.
+show() {
+  local line found=0 fetched=0 last=-5
+  while read -r line; do
+    case $line in
+      *.metadata*) continue ;;
+      Collecting*) found=$((found + 1)) ;;
+      Processing*) found=$((found + 1)) fetched=$((fetched + 1)) ;; # lies in a local folder
+      Downloading* | Using\ cached*) fetched=$((fetched + 1)) ;;
+      Resolved* | Prepared* | Installed* | Installing\ collected*) ;;
+      *) continue ;;
+    esac
+    [ "$found" -eq 0 ] || line="[$fetched of $found] $line"
+    if [ -t 2 ]; then
+      printf '\r\033[K%4d s  %.70s' "$SECONDS" "$line" >&2
+    elif [ $((SECONDS - last)) -ge 5 ]; then
+      last=$SECONDS
+      printf '%4d s  %.70s\n' "$SECONDS" "$line" >&2
+    fi
+  done
+  [ ! -t 2 ] || printf '\r\033[K' >&2
+}
+
+# Everything an installer says lies in the log, its warnings too.
+logged() { "$@" 2>&1 </dev/null | tee -a "$log" | show; }
+
+# Whether uv is there, and not pip alone is told of indexes: uv does not read pip's settings.
+uv_serves() {
+  command -v uv >/dev/null || return
+  compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null ||
+    ! "$1" -m pip config list 2>/dev/null | grep -E 'index-url|find-links' >/dev/null
+}
+
+uv_install() {
+  local command=(uv pip install --python "$venv/bin/python" "$@")
+  # The build of torch that fits the hardware, from PyTorch's own index.
+  export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto}
+  if ! logged "${command[@]}" --dry-run; then
+    say "torch's build for this hardware cannot be looked up (is PyTorch's index out of reach?):" \
+      "the registry's is taken"
+    unset UV_TORCH_BACKEND
+  fi
+  logged "${command[@]}"
+}
+
+pip_install() {
+  "$venv/bin/python" -c "import pip" 2>/dev/null || logged "$venv/bin/python" -m ensurepip
+  logged "$venv/bin/python" -m pip install --disable-pip-version-check "$@"
+}
+
+# One stamp per set of extras; a changed pyproject.toml or lock installs anew.
 install() {
-  local extras=$1 stamp
-  stamp=$venv/.installed-${extras:-core}
-  [ "$stamp" -nt "$here/pyproject.toml" ] && return
+  local extras=$1 stamp=$venv/.installed-${1:-core} python uv="" why
+  if [ -x "$venv/bin/python" ] && [ "$stamp" -nt pyproject.toml ] &&
+    { [ -z "$lock" ] || [ "$stamp" -nt "$lock" ]; }; then
+    return
+  fi
+  [ -x "$venv/bin/python" ] || rm -rf "$venv" 2>/dev/null || true # its Python is gone
+  why=$({ mkdir -p "$venv" && : >"$log"; } 2>&1) ||
+    fail "$here cannot be written to (${why##*: }), and the first call sets up ${venv##*/} there;" \
+      "copy it to a folder of your own and call its reproduce.sh"
+  python=$(find_python)
+  ! uv_serves "$python" || uv=uv
+  say "setting up $venv for ${extras:-the core}: $("$python" --version), ${uv:-pip}," \
+    "versions of ${lock:-today}"
+  say "to download: up to $(megabytes "$extras") MB, and torch:" \
+    "200 MB for CPUs, 2700 MB with CUDA (the default of pip on Linux)"
   if [ ! -x "$venv/bin/python" ]; then
-    local python
-    python=$(find_python)
-    echo "setting up $venv with $("$python" --version); once, a few minutes" >&2
-    "$python" -m venv "$venv" || {
+    { [ "$uv" ] && logged uv venv --seed --allow-existing --python "$python" "$venv"; } ||
+      logged "$python" -m venv "$venv" || {
       rm -rf "$venv"
       fail "$python cannot make virtual environments (on Debian: apt-get install python3-venv)"
     }
   fi
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
-    --editable "$here${extras:+[$extras]}" >&2 ||
-    fail "the installation failed (see above); the same command tries again"
+  set -- ${lock:+--constraint "$lock"} --editable ".${extras:+[$extras]}"
+  if ! { [ "$uv" ] && uv_install "$@"; }; then
+    [ -z "$uv" ] || say "uv could not install it (see $log); pip tries"
+    pip_install "$@" || {
+      why=$(grep -i '^ *error' "$log" | tail -n 1) || true
+      fail "the installation failed (${why:-it gave no reason}); all that was said: $log;" \
+        "the same command tries again"
+    }
+  fi
   touch "$stamp"
+  say "set up in $SECONDS s"
 }
 
 run_tests() {
@@ -62,13 +156,15 @@ run_tests() {
   exec "$venv/bin/python" -m pytest --cov --cov-report=term "$@"
 }
 
-cd "$here"
+case ${1:-} in
+  "") usage >&2 && exit 2 ;;
+  -h | --help) [ -x "$venv/bin/python" ] || { usage && exit; } ;;
+esac
 extras=$(extras_for "$@")
 install "$extras"
 if [ "${1:-}" = test ]; then
   shift
   run_tests "$@"
 fi
-SUITE_COMMAND="./reproduce.sh$(printf ' %q' "$@")"
-export SUITE_COMMAND
+export SUITE_COMMAND=$called
 exec "$venv/bin/python" -m shared "$@"

@@ -25,6 +25,8 @@ from shared.pairs import (
 from shared.penalties import band_statistics, distance_polarization
 from shared.projection import LowRankProjection
 
+__version__ = "0.1.0"  # the one place; pyproject.toml reads it here
+
 __all__ = [
     "Criterion",
     "LowRankProjection",

@@ -527,6 +527,8 @@ def commit() -> dict[str, Any]:
         return done.stdout.strip()
 
     try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            raise OSError("a copy that is installed inside the checkout of something else")
         dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
     except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout

@@ -1,0 +1,28 @@
+"""Which versions are installed, beside the lock of those that the tests passed with."""
+
+import hashlib
+import re
+from importlib import metadata
+from pathlib import Path
+
+LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"
+
+
+def lock_hash(lock: Path = LOCK) -> str | None:
+    """The SHA-256 of the lock; None without one, or where what is installed departs from it.
+
+    The local part of a version does not count: ``2.13.0+cpu`` is 2.13.0, built for other hardware.
+    """
+    if not lock.exists():
+        return None
+    content = lock.read_bytes()
+    # A package that has other versions on other systems stands there more than once.
+    pinned: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", content.decode(), re.MULTILINE):
+        pinned.setdefault(name, set()).add(version)
+    for installed in metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", installed.name).lower()
+        version = installed.version.partition("+")[0]
+        if version not in pinned.get(name, {version}):
+            return None
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,396 @@
+"""What reproduce.sh does before anything runs, the lock of versions, and the wheel.
+
+Installers are stood in for by scripts that note how they were called; nothing is downloaded.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import shared
+from shared import reproduce
+from shared.versions import LOCK, lock_hash
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
+PIP = "-m pip install --disable-pip-version-check"
+# Which Python it is says its file's name: python3.13 is 3.13, python3 and a venv's python 3.11.
+PYTHON = """#!{bash}
+name=${{0##*/}}
+case "$1 ${{2:-}}" in
+  -c\\ *)
+    minor=${{name#python3.}}
+    [ "$minor" != "$name" ] || minor=11
+    exec {python} -c "import sys; sys.version_info = (3, $minor, 0); $2" ;;
+  --version*) echo "Python of $name" && exit ;;
+  -m\\ pip) [ "$3" != config ] || exec cat "$FAKE/pip.conf" ;;
+esac
+echo "$name $*" >>"$FAKE/calls"
+case "$1 ${{2:-}}" in
+  -m\\ venv) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  -m\\ pip)
+    echo "WARNING: noise"
+    echo "Collecting rich==1.0"
+    echo "  Downloading rich-1.0-py3-none-any.whl (2 MB)"
+    [ ! -e "$FAKE/pip-fails" ] || {{ echo "ERROR: No matching distribution" && exit 1; }} ;;
+  -m\\ shared) echo "command: $SUITE_COMMAND" ;;
+esac
+"""
+UV = """#!{bash}
+echo "uv $* backend=${{UV_TORCH_BACKEND:-}}" >>"$FAKE/calls"
+if [ "$1" = venv ]; then
+  for target in "$@"; do :; done # the last word
+  mkdir -p "$target/bin" && cp "$FAKE/python3" "$target/bin/python"
+fi
+[ -z "${{UV_TORCH_BACKEND:-}}" ] || [ ! -e "$FAKE/no-torch-index" ] || exit 2
+[ "$1" != pip ] || [ ! -e "$FAKE/uv-fails" ] || {{ echo "error: no solution" && exit 1; }}
+echo "Resolved 49 packages in 1s"
+"""
+
+
+class Checkout:
+    """A copy of what set-up reads, and a PATH with nothing but tools and stand-ins."""
+
+    def __init__(self, folder: Path) -> None:
+        self.home = folder / "checkout"
+        self.fake = folder / "fake"
+        self.fake.mkdir()
+        (self.home / "shared").mkdir(parents=True)
+        for name in ("reproduce.sh", "pyproject.toml", "requirements.lock", "shared/reproduce.py"):
+            shutil.copyfile(ROOT / name, self.home / name)
+        for tool in "bash cat cp dirname grep mkdir rm sed tail tee touch".split():
+            (self.fake / tool).symlink_to(str(shutil.which(tool)))
+        (self.fake / "pip.conf").touch()
+        self.add("python3", PYTHON)
+
+    def add(self, name: str, script: str) -> None:
+        file = self.fake / name
+        file.write_text(script.format(bash=shutil.which("bash"), python=sys.executable))
+        file.chmod(0o755)
+
+    def call(
+        self, *arguments: str, code: int = 0, user: int | None = None, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            ["bash", str(self.home / "reproduce.sh"), *arguments],
+            env={"PATH": str(self.fake), "FAKE": str(self.fake), **variables},
+            cwd="/",
+            capture_output=True,
+            text=True,
+            user=user,
+        )
+        assert done.returncode == code, done.stderr
+        return done
+
+    def calls(self) -> list[str]:
+        """What was called since the last time this was asked."""
+        file = self.fake / "calls"
+        lines = file.read_text().splitlines() if file.exists() else []
+        file.unlink(missing_ok=True)
+        return lines
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_without_arguments_it_says_what_it_can_do_and_starts_nothing(checkout: Checkout) -> None:
+    assert checkout.call(code=2).stderr == reproduce.USAGE
+    assert checkout.call("--latest", code=2).stderr == reproduce.USAGE
+    assert checkout.call("--help").stdout == reproduce.USAGE
+    assert checkout.calls() == []
+    assert not (checkout.home / ".venv").exists()
+
+
+def test_the_first_call_installs_the_lock_and_says_so(checkout: Checkout) -> None:
+    venv = checkout.home / ".venv"
+    done = checkout.call("graph", "mmcl", "--row", "two words")
+    assert checkout.calls() == [
+        f"python3 -m venv {venv}",
+        f"python {PIP} --constraint requirements.lock --editable .[graph]",
+        "python -m shared graph mmcl --row two words",
+    ]
+    assert done.stdout == r"command: ./reproduce.sh graph mmcl --row two\ words" + "\n"
+    first, second, *rest = done.stderr.splitlines()
+    what = "for graph: Python of python3, pip, versions of requirements.lock"
+    assert first == f"setting up {venv} {what}"
+    assert second.startswith("to download: up to 105 MB, and torch: 200 MB for CPUs, 2700 MB with")
+    assert re.fullmatch(r" +\d+ s  \[0 of 1\] Collecting rich==1.0", rest[0])
+    assert re.fullmatch(r"set up in \d+ s", rest[-1])
+    assert "WARNING" not in done.stderr
+    assert "WARNING: noise" in (venv / "setup.log").read_text()
+
+
+def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout) -> None:
+    run = ["python -m shared graph mmcl"]
+    installed = [f"python {PIP} --constraint requirements.lock --editable .[graph]", *run]
+    checkout.call("graph", "mmcl")
+    assert checkout.calls()[1:] == installed
+    assert checkout.call("graph", "mmcl").stderr == ""
+    assert checkout.calls() == run
+    stamp = checkout.home / ".venv" / ".installed-graph"
+    for name in ("pyproject.toml", "requirements.lock"):
+        later = stamp.stat().st_mtime + 1
+        os.utime(checkout.home / name, (later, later))
+        checkout.call("graph", "mmcl")
+        assert checkout.calls() == installed
+        os.utime(checkout.home / name, (0, 0))
+    checkout.call("rl", "lmcl")
+    assert checkout.calls()[0].endswith("--constraint requirements.lock --editable .[rl]")
+
+
+def test_latest_leaves_the_lock_out_in_a_place_of_its_own(checkout: Checkout) -> None:
+    done = checkout.call("--latest", "text", "lmcl")
+    assert checkout.calls() == [
+        f"python3 -m venv {checkout.home}/.venv-latest",
+        f"python {PIP} --editable .[text]",
+        "python -m shared text lmcl",
+    ]
+    assert done.stdout == "command: ./reproduce.sh --latest text lmcl\n"
+    assert "versions of today" in done.stderr
+    assert not (checkout.home / ".venv").exists()
+
+
+def test_uv_installs_where_there_is_one(checkout: Checkout) -> None:
+    checkout.add("uv", UV)
+    done = checkout.call("vision", "lmcl")
+    venv = checkout.home / ".venv"
+    command = f"uv pip install --python {venv}/bin/python"
+    command += " --constraint requirements.lock --editable .[vision]"
+    made = f"uv venv --seed --allow-existing --python {checkout.fake}/python3 {venv} backend="
+    run = "python -m shared vision lmcl"
+    dry = f"{command} --dry-run backend=auto"
+    assert checkout.calls() == [made, dry, f"{command} backend=auto", run]
+    assert "Resolved 49 packages" in done.stderr
+
+    shutil.rmtree(venv)
+    (checkout.fake / "no-torch-index").touch()
+    done = checkout.call("vision", "lmcl")
+    assert checkout.calls() == [made, dry, f"{command} backend=", run]
+    assert done.stderr.count("torch's build for this hardware cannot be looked up") == 1
+
+    shutil.rmtree(venv)
+    (checkout.fake / "no-torch-index").unlink()
+    checkout.call("vision", "lmcl", UV_TORCH_BACKEND="cpu")
+    assert f"{command} backend=cpu" in checkout.calls()
+
+
+def test_pip_installs_where_uv_cannot(checkout: Checkout) -> None:
+    checkout.add("uv", UV)
+    (checkout.fake / "uv-fails").touch()
+    done = checkout.call("graph", "mmcl")
+    assert f"python {PIP} --constraint requirements.lock --editable .[graph]" in checkout.calls()
+    log = checkout.home / ".venv" / "setup.log"
+    assert f"uv could not install it (see {log}); pip tries\n" in done.stderr
+    assert "error: no solution" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables", "installer"),
+    [
+        ("global.timeout='60'\n", {}, "uv"),
+        ("global.find-links='/wheels'\n", {}, "pip"),
+        (":env:.extra-index-url='file:///wheels'\nglobal.timeout='60'\n", {}, "pip"),
+        ("global.index-url='file:///wheels'\n", {"UV_DEFAULT_INDEX": "file:///wheels"}, "uv"),
+        ("global.index-url='file:///wheels'\n", {"UV_CACHE_DIR": "/cache"}, "pip"),
+    ],
+)
+def test_an_index_of_ones_own_decides_who_installs(
+    checkout: Checkout, settings: str, variables: dict[str, str], installer: str
+) -> None:
+    checkout.add("uv", UV)
+    (checkout.fake / "pip.conf").write_text(settings)
+    checkout.call("graph", "mmcl", **variables)
+    called = "\n".join(checkout.calls())
+    assert (PIP in called) == (installer == "pip")
+    assert ("uv pip install" in called) == (installer == "uv")
+
+
+def test_a_failed_installation_names_its_log_and_is_tried_again(checkout: Checkout) -> None:
+    (checkout.fake / "pip-fails").touch()
+    last = checkout.call("graph", "mmcl", code=2).stderr.splitlines()[-1]
+    log = checkout.home / ".venv" / "setup.log"
+    why = "the installation failed (ERROR: No matching distribution)"
+    assert last.startswith(f"error: {why}; all that was said: {log}")
+    assert not any("shared" in call for call in checkout.calls())
+    (checkout.fake / "pip-fails").unlink()
+    checkout.call("graph", "mmcl")
+    assert [PIP in call for call in checkout.calls()] == [True, False]
+
+
+def test_a_python_that_every_domain_is_built_for_comes_first(checkout: Checkout) -> None:
+    (checkout.fake / "python3").rename(checkout.fake / "python3.13")
+    checkout.call("graph", "mmcl")
+    assert checkout.calls()[0].startswith("python3.13 -m venv")
+    shutil.rmtree(checkout.home / ".venv")
+    checkout.add("python3.12", PYTHON)
+    checkout.call("graph", "mmcl")
+    assert checkout.calls()[0].startswith("python3.12 -m venv")
+    shutil.rmtree(checkout.home / ".venv")
+    checkout.call("graph", "mmcl", PYTHON="python3.13")
+    assert checkout.calls()[0].startswith("python3.13 -m venv")
+    shutil.rmtree(checkout.home / ".venv")
+    checkout.add("python3.10", PYTHON)
+    err = checkout.call("graph", "mmcl", code=2, PYTHON="python3.10").stderr
+    assert err.startswith("error: Python >= 3.11 is needed, and python3.10 is not")
+    assert err.count("\n") == 1
+
+
+def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) -> None:
+    checkout.call("graph", "mmcl")
+    (checkout.home / ".venv" / "bin" / "python").unlink()
+    (checkout.home / ".venv" / "of-the-old-python").touch()
+    checkout.calls()
+    checkout.call("graph", "mmcl")
+    assert checkout.calls()[0] == f"python3 -m venv {checkout.home}/.venv"
+    assert not (checkout.home / ".venv" / "of-the-old-python").exists()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can read: tmp_path is its owner's alone."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_checkout_that_cannot_be_written_to_says_so(open_folder: Path) -> None:
+    checkout = Checkout(open_folder)
+    user = None if os.geteuid() else 65534  # root may write anywhere
+    checkout.home.chmod(0o555)
+    try:
+        done = checkout.call("graph", "mmcl", code=2, user=user)
+    finally:
+        checkout.home.chmod(0o755)
+    assert done.stderr == (
+        f"error: {checkout.home} cannot be written to (Permission denied), and the first call sets "
+        "up .venv there; copy it to a folder of your own and call its reproduce.sh\n"
+    )
+
+
+# ---- the lock -----------------------------------------------------------------------------------
+
+
+def test_the_lock_pins_what_the_project_asks_for_and_names_no_place() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"].values()
+    wanted = {*project["dependencies"], *(one for extra in extras for one in extra)}
+    lock = [line.split(";")[0].strip() for line in LOCK.read_text().splitlines() if line[0] != "#"]
+    pins = [line for line in lock if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9._-]+==[0-9a-z.]+", pin) for pin in pins)
+    pinned = dict(pin.split("==") for pin in pins)
+    for requirement in map(Requirement, sorted(wanted)):
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
+    assert len(pinned) > 2 * len(wanted)  # what they need in turn, too
+    assert "://" not in LOCK.read_text()
+
+
+def test_the_hash_of_the_lock_counts_where_it_is_what_is_installed(tmp_path: Path) -> None:
+    def of(text: str) -> str | None:
+        lock = tmp_path / "requirements.lock"
+        lock.write_text(text)
+        found = lock_hash(lock)
+        assert found in (None, hashlib.sha256(text.encode()).hexdigest())
+        return found
+
+    here = metadata.version("numpy")
+    torch = metadata.version("torch").split("+")[0]
+    assert of(
+        f"# head\nnumpy=={here}\n    # via scipy\ntorch=={torch}\nnot-installed==1 ; x == 'y'"
+    )
+    assert of(f"numpy==0.1 ; python_full_version < '3'\nnumpy=={here} ; python_full_version >= '3'")
+    assert of("numpy==0.1\n") is None
+    assert of(f"numpy=={here}\ntorch==0.1\n") is None
+    assert lock_hash(tmp_path / "nothing.lock") is None
+
+
+# ---- the wheel ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy of the sources, without network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    leave = shutil.ignore_patterns("__pycache__")
+    for name in PACKAGES:
+        shutil.copytree(ROOT / name, folder / "source" / name, ignore=leave)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, folder / "source" / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+    done = subprocess.run(
+        [*command, "--wheel-dir", str(folder), str(folder / "source")],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def test_the_wheel_holds_everything_and_the_version(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert str(path.relative_to(ROOT)) in names
+    homes = {name.split("/")[0] for name in names}
+    stem = f"margins_in_contrastive_learning-{shared.__version__}"
+    assert homes == {*PACKAGES, f"{stem}.dist-info"}
+    entry = zipfile.ZipFile(wheel).read(f"{stem}.dist-info/entry_points.txt").decode()
+    assert "margins = shared.reproduce:main" in entry
+    assert f"\nversion: {shared.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+@pytest.fixture
+def outside(wheel: Path, tmp_path: Path) -> Callable[..., str]:
+    """Runs Python with the wheel's packages, in a folder that is no checkout of this."""
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    (tmp_path / "mine").mkdir()
+
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+            cwd=tmp_path / "mine",
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_wheel_runs_outside_the_checkout(outside: Callable[..., str], tmp_path: Path) -> None:
+    read = "import graph.tables as t; print(t.__file__, t.TABLES['mmcl'][0].published.rows != {})"
+    assert outside("-c", read).split() == [str(tmp_path / "site/graph/tables.py"), "True"]
+    out = outside(
+        "-m", "shared", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG", "--plan"
+    )
+    assert "5 of 5 cells to run" in out
+
+
+def test_the_wheel_does_not_take_the_commit_of_someone_else(
+    outside: Callable[..., str], tmp_path: Path
+) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    who = ["-c", "user.name=A", "-c", "user.email=a@b"]
+    commit = ["commit", "--quiet", "--allow-empty", "--message", "theirs"]
+    subprocess.run(["git", "-C", str(tmp_path), *who, *commit], check=True)
+    out = outside("-c", "from shared.runs import commit; print(commit())")
+    assert out == "{'commit': 'unknown', 'dirty': True}\n"
