@@ -83,7 +83,10 @@ def augment(
         masked = _choose(batch, applies["attribute_mask"], ratio, generator).nonzero().squeeze(1)
         values = x.new_zeros(len(masked), x.size(1))
         if mask_with_noise:
-            noise = torch.randn(values.shape, generator=generator, device=generator.device)
+            # In double precision the same to the bit on every processor.
+            noise = torch.randn(
+                values.shape, generator=generator, device=generator.device, dtype=torch.float64
+            )
             values = (0.5 + 0.5 * noise).to(x)
         x = x.index_copy(0, masked, values)
     if "edge_perturb" in names:

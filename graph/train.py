@@ -1,5 +1,6 @@
 """Pretraining on graphs and its evaluation: one readable loop."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator
 
@@ -35,12 +36,15 @@ def run(config: Config, run: Run) -> dict[str, object]:
         The metrics of the protocol: ``accuracy`` in percent and what it is the mean of.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = {"float64": torch.float64, "float32": torch.float32}[config.precision]
     graphs = load(config.dataset, run.data_root)
+    graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
 
-    encoder = Encoder(graphs.x.shape[1], config.hidden, config.layers).to(device)
-    head = ProjectionHead(encoder.dim).to(device)
-    criterion = config.objective.build(encoder.dim).to(device)
+    # Drawn in single precision whatever follows, so that both precisions start from one point.
+    encoder = Encoder(graphs.x.shape[1], config.hidden, config.layers).to(device, dtype)
+    head = ProjectionHead(encoder.dim).to(device, dtype)
+    criterion = config.objective.build(encoder.dim).to(device, dtype)
     modules = nn.ModuleList([encoder, head, criterion])
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
     first = run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)

@@ -51,6 +51,37 @@ def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
     assert losses(tmp_path / "a") != losses(tmp_path / "c")
 
 
+PATHS = {  # of arithmetic, by what chooses them
+    "as it comes": {},
+    "MKL for AVX": {"MKL_CBWR": "AVX"},
+    "torch without vector instructions": {"ATEN_CPU_CAPABILITY": "default"},
+}
+
+
+def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
+    """In single precision they end up points apart: what differs in a last bit grows each epoch."""
+    program = (
+        "import sys, torch; from pathlib import Path; import graph; from shared.runs import Run\n"
+        "torch.set_num_threads(1)\n"
+        "config = graph.Config(dataset='atlas', epochs=20)\n"
+        "with Run(Path(sys.argv[1]), config) as run: run.finish(graph.run(config, run))\n"
+    )
+    accuracies, curves = [], []
+    for name, variables in PATHS.items():
+        subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / name)],
+            cwd=ROOT,
+            env=os.environ | variables,
+            check=True,
+        )
+        result = json.loads((tmp_path / name / "result.json").read_text())
+        accuracies.append(result["metrics"]["accuracy"])
+        curves.append(losses(tmp_path / name))
+    assert accuracies == pytest.approx([accuracies[0]] * len(PATHS), abs=1e-5)
+    for curve in curves[1:]:
+        assert curve == pytest.approx(curves[0], rel=1e-5)
+
+
 def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     whole = finish(tmp_path / "whole", ATLAS)
     for epoch in range(1, ATLAS.epochs + 1):
