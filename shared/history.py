@@ -156,7 +156,9 @@ def _object(value: dict[str, Any], kind: type, histories: tuple[History, ...]) -
             value[item.name] = canonical(item.metadata[WAS])
     if isinstance(value.get("function"), str) and isinstance(value.get("numbers"), dict):
         for history in histories:
-            value["function"] = history.functions.get(value["function"], value["function"])
+            for old_name, new in history.functions.items():
+                if value["function"] == old_name:
+                    value["function"] = new
             for path, new in history.numbers.items():
                 function, old_name = path.split(".")
                 if function == value["function"]:

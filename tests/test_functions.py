@@ -97,7 +97,10 @@ def test_a_function_from_outside_goes_by_module_name_and_source(tmp_path: Path) 
     ("old", "new"),
     [
         ("UNUSED.sum(1) / temperature", "UNUSED.mean(1) / temperature"),
-        ("def loss(pairs, similarity, *, temperature)", "def loss(pairs, similarity, *, temperature=1)"),
+        (
+            "def loss(pairs, similarity, *, temperature)",
+            "def loss(pairs, similarity, *, temperature=1)",
+        ),
         ("return SCALE * similarity", "return similarity"),
         ("SCALE = 2.0", "SCALE = 3.0"),
         ("SHIFT = 1.0", "SHIFT = 2.0"),
