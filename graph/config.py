@@ -5,12 +5,17 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.history import History
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))
+
+
+# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ class Config:
     protocol: str = "svm-10fold-nested-v1"
     seed: int = 0  # initialisation, augmentation, order of batches
     fold_seed: int = 0  # folds of the evaluation, the same for every pretraining seed
+    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run on small embedded graphs, for the smoke tier."""

@@ -5,9 +5,10 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.history import History
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
 CURL = Objective(term(info_nce, temperature=1.0))
@@ -21,6 +22,10 @@ TASKS = (
     "walker_walk",
     "ball_in_cup_catch",
 )
+
+
+# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,7 @@ class Config:
     probe_input: Literal["embedding", "pixels"] = "embedding"  # what the regression reads
 
     seed: int = 0  # initialisation, batches, actions, episodes
+    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run of a small network on few small frames, for the smoke tier."""

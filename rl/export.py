@@ -30,6 +30,8 @@ from rl.agent import Agent, make_encoder
 from rl.config import Config
 from rl.encoder import Encoder
 from shared.errors import UserError
+from shared.functions import function_name
+from shared.history import upgraded_config
 from shared.runs import Record, read_record, replacing, write_atomically
 from shared.tables import canonical_json
 
@@ -91,6 +93,7 @@ def write(folder: Path, target: Path) -> Path:
     record = read_record(folder, folder.name)
     if record is None:
         raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+    record = record.upgraded(Config)
     if record.result["tier"] == "smoke":
         raise UserError(f"{folder}: a smoke run proves the path only; export one of another tier")
     probe = record.config["protocol"] == "state-probe-v1"
@@ -128,7 +131,7 @@ def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; delete the folder and run its cell again")
     try:
-        fields = json.loads((folder / CONFIG).read_text())
+        fields = upgraded_config(json.loads((folder / CONFIG).read_text()), Config)
         config = dataclasses.replace(Config(), **{name: fields[name] for name in BUILDING})
         state = load_file(file)
         # Building a network draws its first weights; the caller's random numbers must not move.
@@ -183,8 +186,8 @@ def _card(record: Record, sums: Mapping[str, str]) -> str:
     config, result, environment = record.config, record.result, record.environment
     probe = ENCODER in sums
     objective = config["objective"]
-    losses = [objective["loss"]["function"]]
-    losses += [penalty["function"] for penalty in objective["penalties"]]
+    losses = [function_name(objective["loss"]["function"])]
+    losses += [function_name(penalty["function"]) for penalty in objective["penalties"]]
     tags = ["deep-reinforcement-learning", "dm-control"]
     if config["contrastive"] or probe:
         tags += ["contrastive-learning", *losses]

@@ -28,8 +28,8 @@ from rl.export import read
 from rl.tables import PUBLISHED, TABLES
 from shared.errors import UserError
 from shared.report import folder_of
-from shared.runs import Record, read_record, replacing, write_atomically
-from shared.tables import Cell, Column, Table, Tier, canonical, load_published
+from shared.runs import Record, counting_run, replacing, write_atomically
+from shared.tables import Cell, Column, Table, Tier, load_published
 
 # Rows of the figures of distances; those of one line have one colour.
 LMCL_ROWS = (
@@ -160,10 +160,8 @@ def finished(table: Table, tier: Tier, runs: Path) -> list[Finished]:
     """
     found = []
     for cell in table.cells(tier):
-        folder = runs / cell.address
-        record = read_record(folder, cell.address)
-        # A run of an earlier declaration of the row does not count.
-        if record is not None and record.config == canonical(cell.config):
+        if run := counting_run(runs, cell):
+            folder, record = run
             found.append(Finished(cell, record, folder))
     if not found:
         option = "" if tier == "paper" else f" --tier {tier}"

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shared.functions import identity
 from shared.losses import alignment, debiased_nce, hard_nce, margin_nce, max_margin
 from shared.pairs import Pairs, cosine
 from shared.penalties import band_statistics, distance_polarization
@@ -45,8 +46,10 @@ def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any
     """A :class:`Term`, checked against the function's signature.
 
     Raises:
-        ValueError: a number that the function does not take, or one that it needs.
+        ValueError: a function that no later process could find again, such as a lambda; a number
+            that the function does not take, or one that it needs.
     """
+    identity(function)
     known = {
         name: parameter
         for name, parameter in inspect.signature(function).parameters.items()

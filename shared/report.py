@@ -6,7 +6,8 @@ page. A measured number and a published one never share a cell: every line or co
 numbers it holds.
 
 A record counts for a cell only if it was measured in the same tier, with the protocol and with
-exactly the configuration that the table declares today; otherwise the cell is stale. Only declared
+exactly the configuration that the table declares today, however that was written down at the time
+(``shared.history``); otherwise the cell is stale. Only declared
 seeds count, so that nobody can add seeds until a claim comes out right.
 """
 
@@ -17,6 +18,7 @@ import json
 import math
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,7 @@ from urllib.parse import quote
 import numpy as np
 
 from shared.errors import UserError
+from shared.history import address_today, unknown_keys
 from shared.statistics import (
     RESAMPLES,
     Kind,
@@ -88,7 +91,7 @@ class MeasuredCell:
     Args:
         row: the row.
         column: the column.
-        records: by seed, the records that count.
+        records: by seed, the records that count, in today's form.
         values: by seed, the metric of those records.
         missing: by seed, why a declared seed has no number.
         summary: over the seeds in ``values``; None without any.
@@ -161,7 +164,7 @@ class Measured:
         verdicts: claim by claim, column by column; none in the smoke tier.
         ignored: what finished but does not count, one line each.
         records: every record of the table and tier, one per address, sorted by address: the one
-            that counts, else the last one given.
+            that counts, else the last one given; as it was made.
         figures: names of the paper's pictures; they lie in ``figures/`` beside the written table.
         aggregates: those that the table asks for, of the rows that have a finished seed in every
             column.
@@ -209,9 +212,14 @@ def measure(
         status: by address of a cell, why it has no result; "not run" where it says nothing.
         figures: names of the paper's pictures, from :func:`read_figures`.
     """
+    prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
     by_address: dict[str, list[Record]] = {}
+    written: dict[int, Record] = {}  # by identity of what is compared, the record as it was made
     for record in records:
-        by_address.setdefault(record.address, []).append(record)
+        if address_today(record.address, type(table.config)).startswith(prefix):
+            today = record.upgraded(type(table.config))
+            by_address.setdefault(today.address, []).append(today)
+            written[id(today)] = record
 
     declared: dict[tuple[str, str], list[Cell]] = {
         (row.label, column.label): [] for row in table.rows for column in table.columns_of(tier)
@@ -227,11 +235,11 @@ def measure(
         for row in table.rows
     )
     known = {cell.address for cells in declared.values() for cell in cells}
-    prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
     kept = {
-        record.address: record
-        for record in records
-        if record.address.startswith(prefix) and record.result["tier"] == tier
+        address: record
+        for address, some in by_address.items()
+        for record in some
+        if record.result["tier"] == tier
     }
     kept |= {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
     ignored = tuple(
@@ -240,7 +248,7 @@ def measure(
         if address not in known
     )
     verdicts = _judge_all(table, grid) if tier != "smoke" else ()
-    every = tuple(kept[address] for address in sorted(kept))
+    every = tuple(written[id(kept[address])] for address in sorted(kept))
     aggregates = _aggregate(table, grid)
     return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures), aggregates)
 
@@ -536,6 +544,8 @@ def _fault(record: "Record", cell: Cell, table: Table, metric: str) -> str | Non
         return f"stale: measured in the {result['tier']} tier"
     if result["protocol"] != table.protocol:
         return f"stale: measured with protocol {result['protocol']}"
+    if unknown := unknown_keys(record.config, cell.config):
+        return f"{STALE}, with {', '.join(unknown)}, of which nothing is known today"
     if record.config != canonical(cell.config):
         return STALE
     value = result["metrics"].get(metric)
@@ -818,6 +828,13 @@ def remarks_of(measured: Measured) -> list[tuple[str, list[str]]]:
     printed = [f"{label}: {note}" for label, note in table.published.notes.items()]
     counted = [r for cells in measured.cells for cell in cells for r in cell.records.values()]
     incomplete = [r.address for r in counted if r.environment.get("allow_missing")]
+    adopted = {  # columns may share a run
+        record.address: (cell.row.label, record.environment["run_at"].rsplit("/", 3)[0])
+        for cells in measured.cells
+        for cell in cells
+        for record in cell.records.values()
+        if "run_at" in record.environment
+    }
     remarks = [
         (
             "Where a row deviates from the paper",
@@ -826,6 +843,13 @@ def remarks_of(measured: Measured) -> list[tuple[str, list[str]]]:
         ("About the published numbers", [*printed, *table.published.warnings]),
         ("Notes", list(table.notes)),
         ("Measured with --allow-missing: files that were missing or broken left out", incomplete),
+        (
+            "Taken over from runs of an equal configuration",
+            [
+                f"{row}: {count} from {table}"
+                for (row, table), count in Counter(adopted.values()).items()
+            ],
+        ),
         ("Finished but not counted", list(measured.ignored)),
     ]
     return [(heading, lines) for heading, lines in remarks if lines]

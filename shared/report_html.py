@@ -303,7 +303,8 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
             f"<td>{escape(str(record.environment['started']))}</td>"
             f'<td><code title="{digest}">{digest[:12]}</code></td>'
             f'<td><code title="started as: {escape(str(record.environment["command"]))}">'
-            f"./reproduce.sh --cell {escape(record.address)}</code></td></tr>\n"
+            f"./reproduce.sh --cell {escape(record.address)}</code>"
+            f"{_taken_over(record)}</td></tr>\n"
         )
     facts = ""
     for name, describe in (
@@ -328,6 +329,12 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
         "<th>started</th><th>configuration, SHA-256</th><th>command</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div></details>\n"
     )
+
+
+def _taken_over(record: "Record") -> str:
+    if "run_at" not in record.environment:
+        return ""
+    return f"<small>taken over from the equal run {escape(record.environment['run_at'])}</small>"
 
 
 def _commit(record: "Record") -> str:

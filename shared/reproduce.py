@@ -31,6 +31,7 @@ from rich.table import Table as TextTable
 from shared import report, report_html
 from shared.data import MissingData, data_root
 from shared.errors import UserError
+from shared.history import differences, home
 from shared.runs import (
     INTERRUPTED,
     Conflict,
@@ -43,6 +44,7 @@ from shared.runs import (
     read_failure,
     read_record,
     record_failure,
+    set_aside,
 )
 from shared.tables import TIERS, Cell, Config, Table, Tier, canonical, canonical_json, slug
 
@@ -52,6 +54,7 @@ USAGE = """\
   ./reproduce.sh graph mmcl --tier smoke       the same on embedded data, in about a minute
   ./reproduce.sh graph mmcl --table 4 --row GraphCL --column MUTAG --seeds 0,1
   ./reproduce.sh graph mmcl --plan             cells, what is done, time, memory, disk; runs nothing
+  ./reproduce.sh graph mmcl --row MMCL --again     old runs are moved aside, not deleted, and redone
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
   ./reproduce.sh report                        finished runs -> results/ and results/index.html
   ./reproduce.sh vision lmcl --figures         finished runs -> results/vision/lmcl/figures/*.png
@@ -102,6 +105,7 @@ def _main(arguments: Sequence[str]) -> int:
     add("--seeds", type=_seeds, help="for example 0,1,2; default: those of the table")
     add("--cell", help="one cell, by address")
     add("--plan", action="store_true", help="say what would run, and run nothing")
+    add("--again", action="store_true", help="move the chosen runs aside, and run them anew")
     add("--figures", action="store_true", help="draw the figures of finished runs, and run nothing")
     add("--video", action="store_true", help="film the models of finished runs, and run nothing")
     add("--jobs", type=_positive, help="cells at a time; default: cores / threads, on a GPU one")
@@ -217,8 +221,11 @@ def _run(
         raise UserError("nothing to run: the chosen rows have none of these --seeds")
     tier = every[0].tier
     cells = [cell for cell in every if not cell.unavailable]
+    if options.again and options.plan:
+        raise UserError("--again moves runs aside, --plan touches nothing; leave one of them out")
     for cell in cells:  # before anything runs: a conflict must not come up after hours
-        check_config(places.runs / cell.address, cell.config)
+        if not options.again:
+            check_config(_home(places, cell), cell.config)
     jobs = options.jobs or _default_jobs(options.threads)
     if options.plan:
         estimates = _estimate(cells, places, options.threads, console)
@@ -232,7 +239,9 @@ def _run(
         for table, _ in chosen
         for column in table.columns_of(tier)
     }
-    waiting = [cell for cell in cells if read_record(places.runs / cell.address, "") is None]
+    if options.again:
+        _set_aside(cells, places, console)
+    waiting = [cell for cell in cells if read_record(_home(places, cell), "") is None]
     # The cheapest first: most of a table is there long before its largest column.
     waiting.sort(key=lambda cell: minutes[cell.table_address, cell.column])
     pool = _Pool(
@@ -248,18 +257,42 @@ def _run(
             console.print(f"{count} cells are {why}", soft_wrap=True, highlight=False, markup=False)
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} cells are done already")
+    twins = twins_of(waiting)
+    if options.again:  # what is to run anew is not taken over from an old run
+        chosen_now = {cell.address for cell in waiting}
+        twins = {
+            address: tuple(twin for twin in some if twin in chosen_now)
+            for address, some in twins.items()
+        }
     if waiting:
-        pool.run(waiting, twins_of(waiting))
+        pool.run(waiting, twins)
 
     for table, _ in chosen:
         measured = measure(table, tier, places, pool.outcomes)
         console.print(report.terminal(measured))
     if pool.interrupted:
-        console.print("interrupted; the same command goes on from here")
+        without = " without --again" if options.again else ""
+        console.print(f"interrupted; the same command{without} goes on from here")
         return INTERRUPTED
     for address, why in pool.outcomes.items():
         print(f"{address}: {why}", file=sys.stderr)
     return 1 if pool.outcomes else 0
+
+
+def _home(places: Places, cell: Cell) -> Path:
+    """The folder of a cell's run."""
+    return home(places.runs, cell.address, type(cell.config))
+
+
+def _set_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
+    """Move every run of the cells aside, and say so."""
+    moved = []
+    for cell in cells:
+        while (folder := _home(places, cell)).exists():  # at an earlier address, too
+            moved.append(set_aside(folder))
+    if moved:
+        where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
+        console.print(f"{len(moved)} runs were moved aside: {where}", soft_wrap=True, markup=False)
 
 
 def measure(
@@ -269,7 +302,7 @@ def measure(
     records: list[Record] = []
     status = dict(outcomes)
     for cell in table.cells(tier):
-        folder = places.runs / cell.address
+        folder = _home(places, cell)
         record = read_record(folder, cell.address)
         if record is not None:
             records.append(record)
@@ -407,7 +440,7 @@ class _Pool:
     def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
         _, trace, why = message
         with contextlib.suppress(OSError):  # a full disk is the failure already reported
-            record_failure(self.places.runs / cell.address, why, trace)
+            record_failure(_home(self.places, cell), why, trace)
 
     def _fetch(self, cell: Cell, name: str) -> bool:
         """Try once to fetch a dataset that a cell misses."""
@@ -485,7 +518,7 @@ def _work(
     # Bits are promised on the CPU alone: on a GPU that would cost much of its speed.
     torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
     torch.backends.cudnn.benchmark = True
-    folder = places.runs / cell.address
+    folder = _home(places, cell)
 
     def progress(done: int, total: int, what: str) -> None:
         with contextlib.suppress(OSError):
@@ -504,13 +537,14 @@ def _work(
         domain = importlib.import_module(cell.domain)
         with run:
             _stop_with_parent(run)
-            done = [twin for twin in twins if read_record(places.runs / twin, twin)]
+            done = _equal_runs(cell, twins, places)
             if read_record(folder, cell.address) is None and done:
-                adopt(folder, places.runs / done[0], done[0])
+                adopt(folder, *done[0], cell.config)
             elif read_record(folder, cell.address) is None:
                 run.finish(domain.run(cell.config, run))
-            metrics = read_record(folder, cell.address)
-        message: tuple[Any, ...] = ("done", metrics.result if metrics else {})
+            record = read_record(folder, cell.address)
+        assert record is not None  # just written
+        message: tuple[Any, ...] = ("done", record.result, record.environment.get("run_at"))
     except Interrupted:
         message = ("interrupted",)
     except MissingData as error:
@@ -535,6 +569,17 @@ def _work(
         message = ("failed", traceback.format_exc(), why)
     with contextlib.suppress(OSError):  # the parent is gone; the files say it all
         pipe.send(message)
+
+
+def _equal_runs(cell: Cell, twins: Sequence[str], places: Places) -> list[tuple[Path, str]]:
+    """Folder and address of the finished runs that have the cell's configuration to this day."""
+    found = []
+    for twin in twins:
+        folder = home(places.runs, twin, type(cell.config))
+        record = read_record(folder, twin)
+        if record is not None and not differences(record.config, cell.config):
+            found.append((folder, twin))
+    return found
 
 
 def _stop_with_parent(run: Run) -> None:
@@ -574,7 +619,8 @@ def _sentence(message: tuple[Any, ...]) -> str:
             if isinstance(value, (int, float))
         }
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        return f"{shown} ({message[1]['seconds']:.0f} s)"
+        whose = f"taken over from {message[2]}: " if message[2] else ""
+        return f"{whose}{shown} ({message[1]['seconds']:.0f} s)"
     if message[0] == "interrupted":
         return "interrupted, state saved"
     return str(message[-1])
@@ -626,9 +672,7 @@ def _plan(
         text.add_column(name, justify="left" if left_aligned else "right")
     cells = tuple({cell.address: cell for cell in cells}.values())
     available = [cell for cell in cells if not cell.unavailable]
-    records = {
-        cell.address: read_record(places.runs / cell.address, cell.address) for cell in available
-    }
+    records = {cell.address: read_record(_home(places, cell), cell.address) for cell in available}
     columns = {column.label: column for column in table.columns_of(cells[0].tier)}
     minutes_left, memory, sources = 0.0, 0.0, set()
     for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
@@ -686,7 +730,7 @@ def _estimate(
     measured = {
         (cell.table, cell.column)
         for cell in cells
-        if read_record(places.runs / cell.address, cell.address)
+        if read_record(_home(places, cell), cell.address)
     }
     unknown = [cell for cell in cells if (cell.table, cell.column) not in measured]
     examples = {_without_seed(cell.config): cell for cell in unknown}

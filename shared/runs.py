@@ -14,12 +14,15 @@ the checkpoint, and a torn last line, are cut when the run resumes.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import io
+import itertools
 import json
 import os
 import platform
 import random
+import re
 import resource
 import shutil
 import signal
@@ -40,7 +43,8 @@ import torch
 from torch import Tensor
 
 from shared.errors import UserError
-from shared.tables import Config, canonical, canonical_json
+from shared.history import address_today, differences, home, upgraded_config
+from shared.tables import Cell, Config, canonical, canonical_json
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
 PACKAGES = (
@@ -93,6 +97,11 @@ class Record:
     config: dict[str, Any]
     environment: dict[str, Any]
     result: dict[str, Any]
+
+    def upgraded(self, kind: type) -> "Record":
+        """The record as it would be written today, where ``kind`` is its configuration's class."""
+        address, config = address_today(self.address, kind), upgraded_config(self.config, kind)
+        return dataclasses.replace(self, address=address, config=config)
 
 
 class Run:
@@ -153,10 +162,7 @@ class Run:
 
     def __enter__(self) -> "Run":
         self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            self._lock.acquire()
-        except filelock.Timeout:
-            raise Locked(f"{self.folder}: another process is at work there; wait for it") from None
+        _acquire(self._lock, self.folder)
         try:
             for part in self.folder.glob(".*.part"):  # what a killed process left half-written
                 part.unlink(missing_ok=True)
@@ -370,20 +376,32 @@ def check_config(folder: Path, config: Config) -> None:
         Conflict: they differ; the text names the keys.
     """
     file = folder / "config.json"
-    if not file.exists():
-        return
-    there, here = _read_json(file), canonical(config)
-    if there == here:
-        return
-    names = [
-        f"{name}: {_short(there.get(name))} there, {_short(here.get(name))} here"
-        for name in sorted(there.keys() | here.keys())
-        if there.get(name) != here.get(name)
-    ]
-    raise Conflict(
-        f"{folder} holds a run with another configuration ({'; '.join(names)}); "
-        f"move it away, or choose another folder with --runs"
-    )
+    if file.exists() and (differing := differences(_read_json(file), config)):
+        raise Conflict(
+            f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
+            f"move it aside and run anew with --again, or choose another folder with --runs"
+        )
+
+
+def set_aside(folder: Path) -> Path:
+    """Move a run to a folder beside its own, ``seed-0`` to ``seed-0.1``, and return where it is.
+
+    Raises:
+        Locked: another process holds the folder.
+    """
+    lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
+    _acquire(lock, folder)
+    try:
+        taken = {path.name for path in folder.parent.iterdir()}
+        number = next(n for n in itertools.count(1) if f"{folder.name}.{n}" not in taken)
+        return folder.rename(folder.with_name(f"{folder.name}.{number}"))
+    finally:
+        lock.release()
+
+
+def is_aside(folder: Path) -> bool:
+    """Whether :func:`set_aside` has moved a run to this folder."""
+    return re.fullmatch(r"seed-\d+\.\d+", folder.name) is not None
 
 
 def read_record(folder: Path, address: str) -> Record | None:
@@ -396,17 +414,34 @@ def read_record(folder: Path, address: str) -> Record | None:
     return Record(address, config, environment_, result)
 
 
-def adopt(folder: Path, source: Path, address: str) -> None:
+def counting_run(runs: Path, cell: Cell) -> tuple[Path, Record] | None:
+    """Folder and record, in today's form, of a cell's finished run.
+
+    None without one; one of an earlier declaration of its row does not count.
+    """
+    folder = home(runs, cell.address, type(cell.config))
+    record = read_record(folder, cell.address)
+    if record is None or differences(record.config, cell.config):
+        return None
+    return folder, record.upgraded(type(cell.config))
+
+
+def adopt(folder: Path, source: Path, address: str, config: Config) -> None:
     """Take over the finished run of an equal configuration that lies at ``address``.
 
     What it holds is copied but for its checkpoint; ``environment.json`` names the address.
 
+    Args:
+        folder: that takes over.
+        source: the folder of the finished run.
+        address: of the finished run.
+        config: what both are runs of.
+
     Raises:
-        Conflict: the configurations differ.
+        Conflict: either was made with another configuration.
     """
-    here, there = (_read_json(each / "config.json") for each in (folder, source))
-    if here != there:
-        raise Conflict(f"{source} holds a run with another configuration than {folder}")
+    for each in (folder, source):
+        check_config(each, config)
     left = {"config.json", "environment.json", "result.json", "checkpoint.pt", ".lock"}
     for path in source.rglob("*"):
         name = path.relative_to(source)
@@ -556,6 +591,8 @@ def _read_json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise Locked(f"{folder}: another process is at work there; wait for it") from None

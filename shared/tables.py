@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 from shared.errors import UserError
+from shared.functions import identity
 
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
@@ -391,7 +392,12 @@ def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyCon
 
 
 def canonical(value: Any) -> Any:
-    """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names."""
+    """``value`` as plain JSON data: dataclasses to objects, tuples to lists, functions to names.
+
+    Raises:
+        TypeError: something else.
+        ValueError: a function that has no identity, see :func:`shared.functions.identity`.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: canonical(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -399,7 +405,7 @@ def canonical(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [canonical(item) for item in value]
     if callable(value):
-        return value.__name__
+        return identity(value)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -190,10 +190,8 @@ def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
 
 
 def test_canonical_form() -> None:
-    def function() -> None: ...
-
-    value = {"b": (1, 2.5), "a": function, "c": CLAIM}
-    assert canonical(value)["a"] == "function"
+    value = {"b": (1, 2.5), "a": slug, "c": CLAIM}
+    assert canonical(value)["a"] == "slug"
     assert canonical(value)["b"] == [1, 2.5]
     assert canonical(value)["c"]["columns"] == ["left", "right"]
     assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'

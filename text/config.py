@@ -6,15 +6,20 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.history import History
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
 QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
 
 TASKS = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP")
 EMBEDDED_TASKS = ("topics", "questions", "neighbours")
+
+
+# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Config:
     tasks: tuple[str, ...] = TASKS
     protocol: str = "skip-thoughts-nested-10fold-v1"  # [QT]; see text.evaluate.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
+    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run on the manual that ships with Python, for the smoke tier."""

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
+from shared.functions import function_name
 from shared.runs import Record, read_record, replacing, write_atomically
 from shared.tables import canonical_json
 
@@ -30,6 +31,7 @@ make_torchvision_importable()
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402 (needs the line above)
 
+from text.config import Config  # noqa: E402
 from text.encoder import Encode, QuickThought, sentence_encoder  # noqa: E402
 
 MODEL = "model"  # the folder below that of a run
@@ -120,6 +122,7 @@ def write(folder: Path, target: Path) -> Path:
     record = read_record(folder, folder.name)
     if record is None:
         raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+    record = record.upgraded(Config)
     if record.result["tier"] == "smoke":
         raise UserError(f"{folder}: a smoke run keeps no model; export one of another tier")
     if "corpus" not in record.config:
@@ -180,8 +183,8 @@ def _card(
     """The model card, as the Hugging Face hub reads it."""
     config, result, environment = record.config, record.result, record.environment
     objective = config["objective"]
-    loss = objective["loss"]["function"]
-    penalties = [penalty["function"] for penalty in objective["penalties"]]
+    loss = function_name(objective["loss"]["function"])
+    penalties = [function_name(penalty["function"]) for penalty in objective["penalties"]]
     scores = _scores(config["tasks"], result["metrics"])
     parts = ["quick-thought", config["encoder"], loss, *penalties, config["corpus"]]
     name = "-".join(parts).replace("_", "-").lower()

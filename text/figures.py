@@ -22,10 +22,12 @@ from torch import Tensor, nn
 from shared import context_window, cosine
 from shared.data import MissingData
 from shared.errors import UserError
+from shared.history import home
 from shared.pairs import unit_rows
 from shared.report import folder_of
-from shared.runs import Record, read_record, replacing
-from shared.tables import Table, Tier, canonical
+from shared.runs import Record, counting_run, replacing
+from shared.tables import Table, Tier
+from text.config import Config
 from text.export import MODEL, read
 from text.tables import TABLES
 from text.tokens import prepare
@@ -221,7 +223,9 @@ class Histograms:
         table = next(table for table in TABLES[self.paper] if table.name == self.table)
         records = kept(table, [label for line in self.rows for label in line], runs)
         distances = {
-            label: distances_of(runs / record.address, record.config, data_root, self.compared)
+            label: distances_of(
+                home(runs, record.address, Config), record.config, data_root, self.compared
+            )
             for label, record in records.items()
         }
         first = next(iter(records.values()))
@@ -253,11 +257,9 @@ def kept(table: Table, labels: Sequence[str], runs: Path) -> dict[str, Record]:
         records: dict[str, Record] = {}
         for label in labels:
             for cell in table.cells(tier, row=label):
-                folder = runs / cell.address
-                record = read_record(folder, cell.address)
-                # A run of an earlier declaration of the row does not count.
-                if record and record.config == canonical(cell.config) and (folder / MODEL).is_dir():
-                    records.setdefault(label, record)
+                run = counting_run(runs, cell)
+                if run and (run[0] / MODEL).is_dir():
+                    records.setdefault(label, run[1])
         if records:
             return records
     raise Lacking(

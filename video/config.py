@@ -6,12 +6,17 @@ whose setting is taken for everything MMCL leaves out; [MMCL]: Shah et al. 2022.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.history import History
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
+
+
+# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,7 @@ class Config:
     # ([CoCLR]), or the features of so many random crops of each, encoded once.
     probe_views: int | None = None
     seed: int = 0  # initialisation, batches, clips
+    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run of a small network on few small clips, for the smoke tier."""

@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from shared.errors import UserError
+from shared.functions import function_name
 from shared.runs import Record, read_record, replacing, write_atomically
 from shared.tables import canonical_json
 from video.augment import MEAN, STD
@@ -103,6 +104,7 @@ def write(folder: Path, target: Path) -> Path:
     record = read_record(folder, folder.name)
     if record is None:
         raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+    record = record.upgraded(Config)
     if record.result["tier"] == "smoke":
         raise UserError(f"{folder}: a smoke run keeps no encoder; export one of another tier")
     if "clip_frames" not in record.config:
@@ -159,8 +161,8 @@ def _card(record: Record, dim: int, sums: Mapping[str, str]) -> str:
     """The model card, as the Hugging Face hub reads it."""
     config, result, environment = record.config, record.result, record.environment
     objective = config["objective"]
-    losses = [objective["loss"]["function"]]
-    losses += [penalty["function"] for penalty in objective["penalties"]]
+    losses = [function_name(objective["loss"]["function"])]
+    losses += [function_name(penalty["function"]) for penalty in objective["penalties"]]
     parts = ["s3d", config["dataset"], config["modality"]]
     parts += [config["method"], *losses] if config["train"] else ["untrained"]
     name = "-".join(parts).replace("_", "-")

@@ -24,8 +24,8 @@ from torch import Tensor
 from shared.data import MissingData
 from shared.errors import UserError
 from shared.report import folder_of
-from shared.runs import Record, read_record, replacing
-from shared.tables import Cell, Table, Tier, canonical
+from shared.runs import Record, counting_run, replacing
+from shared.tables import Cell, Table, Tier
 from video.config import Config
 from video.data import Videos, load
 from video.evaluate import embed_clips, nearest, video_features
@@ -111,12 +111,9 @@ def finished(table: Table, runs: Path, tier: Tier) -> list[Finished]:
     """The finished runs of a table in a tier, in the order of the table."""
     found: dict[str, Finished] = {}
     for cell in table.cells(tier):
-        if cell.address not in found:
-            folder = runs / cell.address
-            record = read_record(folder, cell.address)
-            # A run of an earlier declaration of the row does not count.
-            if record is not None and record.config == canonical(cell.config):
-                found[cell.address] = Finished(cell, record, folder)
+        if cell.address not in found and (run := counting_run(runs, cell)):
+            folder, record = run
+            found[cell.address] = Finished(cell, record, folder)
     return list(found.values())
 
 

@@ -8,9 +8,10 @@ numbers go back to; [CMC]: Tian et al. 2020, the program of LMCL's and CLLR's Im
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.history import History
 from shared.losses import max_margin
 
 Backbone = Literal["resnet18", "resnet50"]
@@ -20,6 +21,10 @@ PairsOf = Literal["both", "both_views", "first_view"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
+
+
+# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,7 @@ class Config:
     # [HCL] program does.
     probe_batch_norm: Literal["eval", "train"] = "eval"
     seed: int = 0  # initialisation, augmentations, order of batches
+    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run on 8-pixel digits, for the smoke tier."""
@@ -196,6 +202,7 @@ class ToyConfig:
     learning_rate: float = 1e-3  # [LMCL]; Adam
     protocol: str = "kmeans-hungarian-v1"
     seed: int = 0  # points, batches, noise, starts of K-means
+    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "ToyConfig":
         """The same trial with few steps, for the smoke tier."""

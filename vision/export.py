@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from shared.errors import UserError
+from shared.functions import function_name
 from shared.runs import Record, read_record, replacing, write_atomically
 from shared.tables import canonical_json
 from vision.config import Config
@@ -132,6 +133,7 @@ def write(folder: Path, target: Path) -> Path:
     record = read_record(folder, folder.name)
     if record is None:
         raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+    record = record.upgraded(Config)
     if record.result["tier"] == "smoke":
         raise UserError(f"{folder}: a smoke run keeps no encoder; export one of another tier")
     if "backbone" not in record.config:
@@ -189,7 +191,7 @@ def _probe(network: nn.Module) -> Tensor:
 def _card(record: Record, metadata: Mapping[str, str]) -> str:
     """The model card, as the Hugging Face hub reads it."""
     config, result, environment = record.config, record.result, record.environment
-    loss = config["objective"]["loss"]["function"]
+    loss = function_name(config["objective"]["loss"]["function"])
     evaluated = config["evaluate_on"] or config["dataset"]
     metrics = {
         name: value

@@ -8,6 +8,7 @@ it waits for. Each title says what is shown, each caption what was computed and 
 follows; of runs, the tier.
 """
 
+import dataclasses
 import inspect
 import json
 import math
@@ -29,13 +30,14 @@ from torch import Tensor, nn
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.data import MissingData
 from shared.errors import UserError
+from shared.history import home, upgraded_config
 from shared.report import Measured, measure, read_records
-from shared.runs import Record, read_record, replacing
+from shared.runs import Record, is_aside, read_record, replacing
 from shared.svm import dual_weights
 from shared.tables import Table, Tier
 from vision import toy
 from vision.augment import POLICIES, augment
-from vision.config import ToyConfig
+from vision.config import Config, ToyConfig
 from vision.data import Images, choose, load
 from vision.encoder import encoder
 from vision.evaluate import kmeans_accuracy
@@ -327,7 +329,10 @@ def best_tier(table: Table, places: Places) -> Measured:
     """
     records = read_records(places.results)
     for tier in TIERS:
-        own = [read_record(places.runs / cell.address, cell.address) for cell in table.cells(tier)]
+        own = [
+            read_record(home(places.runs, cell.address, type(cell.config)), cell.address)
+            for cell in table.cells(tier)
+        ]
         measured = measure(table, tier, [*records, *filter(None, own)], {})
         if any(cell.values for cells in measured.cells for cell in cells):
             return measured
@@ -385,8 +390,9 @@ def finished(runs: Path) -> list[Record]:
     for prefix in ("vision", "short/vision"):
         for file in sorted((runs / prefix).rglob(FILE)):
             record = read_record(file.parent, file.parent.relative_to(runs).as_posix())
-            if record is not None:
-                found.append(record)
+            if record is not None and not is_aside(file.parent):
+                config = upgraded_config(record.config, Config)
+                found.append(dataclasses.replace(record, config=config))
     return found
 
 

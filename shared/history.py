@@ -1,0 +1,249 @@
+"""Configurations and addresses of earlier days, brought to the form that they have today.
+
+A record counts as long as its meaning is unchanged, whatever the code is called by now. What an
+older record has without saying so stands beside the field that was added later::
+
+    symmetric: bool = added(False, was=True)  # runs from before the field had both directions
+
+Renames and moves stand in the one :class:`History` of a domain, which its configurations carry as
+``history: ClassVar[History]``; those of the core, which all domains share, in :data:`CORE`. The
+core itself declares an added field by ``field(default=..., metadata={"was": ...})``.
+"""
+
+import copy
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, is_dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+
+from shared.tables import TIERS, canonical
+
+WAS = "was"
+FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
+NOTHING: Final = object()
+
+
+@dataclass(frozen=True)
+class History:
+    """What was called otherwise, or lay elsewhere, in older records; applied from first to last.
+
+    A renaming never gives an old name a new meaning: an address or a key that stands here as old
+    cannot be declared again.
+
+    Args:
+        renamed: ``"Class.old.path"`` to ``"new.path"``, both below a dataclass of that name; a
+            path leads through mappings and dataclasses.
+        removed: ``"Class.path"`` to the one value that a run could have and still be what a run
+            without the field is; records with another value do not count.
+        functions: old names of functions of the project to new ones.
+        numbers: ``"function.old"`` to the new name of a function's number; the function by its
+            name of today.
+        addresses: ``"domain/paper/table/row/column"``, or the beginning of it, to as many new
+            parts; ``*`` stands for any part and stays what it is. Without tier and seed.
+
+    Raises:
+        ValueError: an address with more or fewer parts than it had.
+    """
+
+    renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    removed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    functions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    numbers: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for old, new in self.addresses.items():
+            if old.count("/") != new.count("/"):
+                raise ValueError(f"addresses: {old!r} and {new!r} have not as many parts")
+
+
+CORE = History()
+
+
+def added(
+    default: Any = dataclasses.MISSING,
+    *,
+    was: Any,
+    default_factory: Any = dataclasses.MISSING,
+) -> Any:
+    """A field that older records lack.
+
+    Args:
+        default: of the field.
+        was: the value that runs had from before the field was there.
+        default_factory: makes the default, in place of ``default``.
+    """
+    field: Any = dataclasses.field  # whose types know one of the two
+    return field(default=default, default_factory=default_factory, metadata={WAS: was})
+
+
+def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
+    """A canonical configuration of any age as it would be today; unknown keys stay."""
+    return _object(copy.deepcopy(dict(config)), kind, _histories(kind))
+
+
+def address_today(address: str, kind: type) -> str:
+    """The address that has become of ``address``; itself, if it has not changed."""
+    for old, new in _history(kind).addresses.items():
+        address = _readdressed(address, old, new) or address
+    return address
+
+
+def earlier_addresses(address: str, kind: type) -> tuple[str, ...]:
+    """What ``address`` was before, the latest first."""
+    found = [address]
+    for old, new in reversed(list(_history(kind).addresses.items())):
+        found += filter(None, [_readdressed(each, new, old) for each in found])
+    return tuple(found[1:])
+
+
+def home(runs: Path, address: str, kind: type) -> Path:
+    """The folder of a run: at its address, or at an earlier one if the run lies there."""
+    for each in (address, *earlier_addresses(address, kind)):
+        if (runs / each / "config.json").exists():
+            return runs / each
+    return runs / address
+
+
+def differences(config: Mapping[str, Any], today: Any) -> list[str]:
+    """What ``config``, of any age, says otherwise than ``today``: one phrase for each key.
+
+    Args:
+        config: canonical, as it was written.
+        today: a configuration.
+    """
+    there, here = upgraded_config(config, type(today)), canonical(today)
+    return [f"{path}: {_compared(*pair)}" for path, *pair in _differing(there, here, "")]
+
+
+def unknown_keys(config: Mapping[str, Any], today: Any) -> list[str]:
+    """Keys of ``config``, of any age, that are no field of the configuration ``today``."""
+    known = {item.name for item in dataclasses.fields(today)}
+    return sorted(upgraded_config(config, type(today)).keys() - known)
+
+
+def _history(kind: type) -> History:
+    history: History = getattr(kind, "history", History())
+    return history
+
+
+def _histories(kind: type) -> tuple[History, ...]:
+    return (CORE, _history(kind))
+
+
+def _object(value: dict[str, Any], kind: type, histories: tuple[History, ...]) -> dict[str, Any]:
+    """The fields of a dataclass, in place."""
+    names = {each.__name__ for each in kind.__mro__}
+    for history in histories:
+        for path, new in history.renamed.items():
+            owner, *old = path.split(".")
+            if owner in names:
+                _move(value, old, new.split("."))
+        for path, gone in history.removed.items():
+            owner, *old = path.split(".")
+            if owner in names and _at(value, old) == canonical(gone):
+                _take(value, old)
+    hints = _hints(kind)
+    for item in dataclasses.fields(kind):
+        if item.name in value:
+            value[item.name] = _value(value[item.name], hints[item.name], histories)
+        elif WAS in item.metadata:
+            value[item.name] = canonical(item.metadata[WAS])
+    if isinstance(value.get("function"), str) and isinstance(value.get("numbers"), dict):
+        for history in histories:
+            for old_name, new in history.functions.items():
+                if value["function"] == old_name:
+                    value["function"] = new
+            for path, new in history.numbers.items():
+                function, old_name = path.split(".")
+                if function == value["function"]:
+                    _move(value["numbers"], [old_name], [new])
+    return value
+
+
+def _value(value: Any, hint: Any, histories: tuple[History, ...]) -> Any:
+    """A value of a field that is declared as ``hint``."""
+    for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
+        if isinstance(value, dict) and isinstance(option, type) and is_dataclass(option):
+            return _object(value, option, histories)
+        if isinstance(value, list) and get_origin(option) is tuple:
+            return [_value(each, get_args(option)[0], histories) for each in value]
+    return value
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    for name in path:
+        value = value.get(name, NOTHING) if isinstance(value, dict) else NOTHING
+    return value
+
+
+def _take(value: dict[str, Any], path: list[str]) -> Any:
+    return _at(value, path[:-1]).pop(path[-1])
+
+
+def _move(value: dict[str, Any], old: list[str], new: list[str]) -> None:
+    """Move what is at ``old``, if anything is; never over something."""
+    if _at(value, old) is NOTHING or _at(value, new) is not NOTHING:
+        return
+    target = value
+    for name in new[:-1]:
+        target = target.setdefault(name, {})
+        if not isinstance(target, dict):
+            return
+    target[new[-1]] = _take(value, old)
+
+
+def _readdressed(address: str, old: str, new: str) -> str | None:
+    """``address`` with ``new`` for ``old`` at its beginning; None if it begins otherwise."""
+    tier, _, rest = address.partition("/")
+    if tier not in TIERS:
+        tier, rest = "", address
+    parts, before, after = rest.split("/"), old.split("/"), new.split("/")
+    start, end = parts[: len(before)], parts[len(before) :]
+    if len(start) < len(before) or any(
+        a not in ("*", b) for a, b in zip(before, start, strict=True)
+    ):
+        return None
+    start = [b if a == "*" else a for a, b in zip(after, start, strict=True)]
+    return "/".join(filter(None, [tier, *start, *end]))
+
+
+def _differing(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    """Path and both values of every place where two canonical values differ."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for name in sorted(there.keys() | here.keys()):
+            pair = there.get(name, NOTHING), here.get(name, NOTHING)
+            yield from _differing(*pair, f"{path}.{name}" if path else name)
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for number, pair in enumerate(zip(there, here, strict=True)):
+            yield from _differing(*pair, f"{path}.{number}")
+    elif there != here:
+        yield path, there, here
+
+
+def _compared(there: Any, here: Any) -> str:
+    """``3 there, 4 here``; of functions of one name, the name once."""
+    first, second = _shown(there), "no such key" if here is NOTHING else _shown(here)
+    start = first.rpartition(" ")[0]
+    if start.endswith(" with source") and second.startswith(start):
+        second = second.removeprefix(start).strip()
+    return f"{first} there, {second} here"
+
+
+def _shown(value: Any) -> str:
+    if value is NOTHING:
+        return "nothing"
+    if isinstance(value, str) and (found := FUNCTION.fullmatch(value)):
+        return "{} with source {}...".format(*found.groups())
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
