@@ -74,7 +74,8 @@ def band_statistics(
     inside = (mask & (cosines < 1 - 2 * lower) & (cosines > 1 - 2 * upper)).sum()
     summed = torch.where(mask, cosines, 0.0).sum()
     if pairs.blocks:
-        count, inside, summed = total(torch.stack([count, inside, summed.double()])).unbind()
+        count, inside = total(torch.stack([count, inside])).unbind()
+        summed = total(summed)
     count = count.clamp(min=1)
     return {"share_in_band": inside / count, "mean_cosine": summed / count}
 
