@@ -43,6 +43,7 @@ from shared.distributed import (
     world_size,
 )
 
+WORLDS = (1, 2, 4)
 GLOBAL, INPUTS, DIM = 8, 5, 4  # instances of the global batch, inputs and outputs of the encoder
 BANK = torch.randn(3, DIM, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
 # The documents of the sentences and the nodes of the graphs: of two processes, one has two
@@ -140,6 +141,19 @@ def _local_global(first: Tensor, second: Tensor, batch: Batch, collect: Any) -> 
     return local_global(node, second, owner, gather=collect)
 
 
+def _masks(first: Tensor, second: Tensor, batch: Batch, collect: Any) -> Pairs:
+    """Pairs by hand, where one process has anchors with more positives than the other has."""
+    label = batch.document % 10
+    keys, labels, start = second, label, 0
+    if collect is not None:
+        keys, labels, start = collect(second), collect(label), rank() * len(label)
+    positive = label[:, None] == labels
+    negative = ~positive
+    row = torch.arange(len(label))
+    positive[row, start + row] = False
+    return Pairs(first, keys, positive, negative, blocks=int(collect is not None))
+
+
 BUILDERS: dict[str, Callable[[Tensor, Tensor, Batch, Any], Pairs]] = {
     "two_views": lambda a, b, _, collect: two_views(a, b, gather=collect),
     "second view": lambda a, b, _, collect: two_views(a, b, anchors="second", gather=collect),
@@ -150,6 +164,7 @@ BUILDERS: dict[str, Callable[[Tensor, Tensor, Batch, Any], Pairs]] = {
         a, b, 2, document=batch.document, gather=collect
     ),
     "local_global": _local_global,
+    "masks": _masks,
 }
 
 
@@ -185,7 +200,12 @@ class Model(nn.Module):
         return *self.criterion(pairs, features=features), views
 
 
-def combinations() -> Iterator[tuple[str, str, str, str]]:
+def combinations(world: int) -> list[tuple[str, str, str, str]]:
+    """All of them on two processes, a third of them, of every kind, on one and on four."""
+    return list(every_combination())[:: 1 if world == 2 else 3]
+
+
+def every_combination() -> Iterator[tuple[str, str, str, str]]:
     """Every loss, penalty and projection with every builder: by itself, and added to others.
 
     A criterion adds up its parts. Each loss therefore comes bare, and with all penalties at once
@@ -218,8 +238,8 @@ def result(names: tuple[str, ...], batch: Batch, collect: Any) -> dict[str, Any]
     }
 
 
-def results(batch: Batch, collect: Any) -> dict[tuple[str, ...], dict[str, Any]]:
-    return {names: result(names, batch, collect) for names in combinations()}
+def results(world: int, batch: Batch, collect: Any) -> dict[tuple[str, ...], dict[str, Any]]:
+    return {names: result(names, batch, collect) for names in combinations(world)}
 
 
 def together(name: tuple[str, ...], found: list[dict[str, Any]]) -> dict[str, Any]:
@@ -238,9 +258,16 @@ def together(name: tuple[str, ...], found: list[dict[str, Any]]) -> dict[str, An
     }
 
 
-def work(place: int, world: int, folder: str) -> None:
-    """One process: its slice of the batch, its negatives from all."""
+def work(place: int, folder: str) -> None:
+    """One of four processes, of which the first, and the first two, also do without the others."""
     torch.set_num_threads(1)
+    for world in WORLDS:
+        if place < world:
+            work_among(place, world, folder)
+
+
+def work_among(place: int, world: int, folder: str) -> None:
+    """One process: its slice of the batch, its negatives from all."""
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous-{world}", rank=place, world_size=world
     )
@@ -249,7 +276,7 @@ def work(place: int, world: int, folder: str) -> None:
     own = whole(world).part(slice(place * size, (place + 1) * size))
     with pytest.MonkeyPatch.context() as patch:
         forbid(patch, world == 1)
-        torch.save(results(own, gather), Path(folder) / f"{world}-{place}.pt")
+        torch.save(results(world, own, gather), Path(folder) / f"{world}-{place}.pt")
     gathering(place, world)
     if world > 1:
         stopping(place, own)
@@ -258,7 +285,7 @@ def work(place: int, world: int, folder: str) -> None:
         # The other processes do not take part: local pairs must not wait for them.
         with pytest.MonkeyPatch.context() as patch:
             forbid(patch, True)
-            for names in combinations():
+            for names in combinations(world):
                 if names[2:] == ("every", "authors") or names[1] == "random start":
                     result(names, own, None)
     dist.barrier()
@@ -326,14 +353,20 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], name: tuple[str
         )
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_processes_together_give_what_one_gives(
-    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(work, (world, str(tmp_path)), nprocs=world)
-    found = [torch.load(tmp_path / f"{world}-{place}.pt") for place in range(world)]
-    for name, expected in results(whole(world), None).items():
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the processes have left their results."""
+    made = tmp_path_factory.mktemp("processes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        mp.spawn(work, (str(made),), nprocs=max(WORLDS))
+    return made
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_processes_together_give_what_one_gives(world: int, folder: Path) -> None:
+    found = [torch.load(folder / f"{world}-{place}.pt") for place in range(world)]
+    for name, expected in results(world, whole(world), None).items():
         of_all = [each[name] for each in found]
         assert_same(together(name, of_all), expected, name)
         assert all(each["parts"] == of_all[0]["parts"] for each in of_all)
@@ -348,7 +381,9 @@ def test_the_halves_of_the_batch_differ_in_what_is_counted() -> None:
         parts = [whole(world).part(slice(start, start + size)) for start in range(0, GLOBAL, size)]
         rows = torch.zeros(size, DIM)
         windows = [BUILDERS["context_window"](rows, rows, part, None) for part in parts]
+        masks = [BUILDERS["masks"](rows, rows, part, None) for part in parts]
         assert len({int(pairs.positive.any(1).sum()) for pairs in windows}) > 1
+        assert len({pairs.positives().shape[1] for pairs in masks}) > 1
         assert len({int(part.nodes.sum()) for part in parts}) > 1
 
 
@@ -374,6 +409,6 @@ def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gathering_on_one_process_changes_nothing() -> None:
-    plain = results(whole(1), None)
-    for name, found in results(whole(1), gather).items():
+    plain = results(1, whole(1), None)
+    for name, found in results(1, whole(1), gather).items():
         assert_same(found, plain[name], name)
