@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.history import History
+from shared.history import History, added
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))
@@ -47,7 +47,7 @@ class Config:
     epochs: int = 20  # [program]; evaluated after the last, never the best
     # Ours, [program] has float32: a graph's accuracy then depends on the order in which a processor
     # adds, as much as on the seed.
-    precision: Literal["float64", "float32"] = "float64"
+    precision: Literal["float64", "float32"] = added("float64", was="float32")
 
     protocol: str = "svm-10fold-nested-v1"
     seed: int = 0  # initialisation, augmentation, order of batches

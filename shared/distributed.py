@@ -1,6 +1,7 @@
 """Several processes under torchrun: who am I, gathering with gradient, seeds that know the rank.
 
-Without an initialised process group every function behaves as on a single process.
+Without an initialised process group every function behaves as on a single process, and on a single
+process none communicates. All processes must call what communicates equally often.
 """
 
 import os
@@ -46,17 +47,71 @@ def gather(local: Tensor) -> Tensor:
     return local if world_size() == 1 else _Gather.apply(local)
 
 
+def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
+    """:func:`gather` for numbers of rows that may differ, and where those of this process begin.
+
+    It waits for the device once, to learn the numbers.
+    """
+    counts = lengths(local).tolist()
+    padding = local.new_zeros(max(counts) - len(local), *local.shape[1:])
+    padded = gather(torch.cat([local, padding])).unflatten(0, (len(counts), max(counts)))
+    rows = torch.cat([part[:count] for part, count in zip(padded, counts, strict=True)])
+    return rows, sum(counts[: rank()])
+
+
+def lengths(local: Tensor) -> Tensor:
+    """The number of rows that each process holds, (processes,) int."""
+    return gather(torch.tensor([len(local)], device=local.device))
+
+
+def total(local: Tensor) -> Tensor:
+    """The sum over processes of a tensor of one shape, with :func:`gather`'s gradient."""
+    return local if world_size() == 1 else gather(local[None]).sum(0)
+
+
+def share_of_mean(local: Tensor, count: Tensor | None = None) -> Tensor:
+    """This process's share of the mean over the rows of all processes, (N,) -> scalar.
+
+    The mean over processes of what they return is that mean, however many rows each has.
+
+    Args:
+        local: (N,), N may differ between processes.
+        count: how many rows of this process count in the mean, a scalar; None: all.
+    """
+    count = lengths(local).sum() if count is None else total(count)
+    return local.sum() * (world_size() / count.clamp(min=1).to(local.dtype))
+
+
+def from_first(values: Tensor) -> Tensor:
+    """The values of process 0, written over ``values`` on all others."""
+    if world_size() > 1:
+        dist.broadcast(values, 0)
+    return values
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: Tensor) -> Tensor:
-        ctx.rows = len(local)
         parts = [torch.empty_like(local) for _ in range(world_size())]
         dist.all_gather(parts, local.contiguous())
         return torch.cat(parts)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        start = rank() * ctx.rows
-        return total[start : start + ctx.rows]
+        own: Tensor = _SumOfOwnRows.apply(gradient)
+        return own
+
+
+class _SumOfOwnRows(torch.autograd.Function):
+    """The transpose of :class:`_Gather`, and the other way round: second derivatives are right."""
+
+    @staticmethod
+    def forward(ctx: Any, everyone: Tensor) -> Tensor:
+        summed = everyone.contiguous().clone()
+        dist.all_reduce(summed)
+        return summed.chunk(world_size())[rank()]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        everyone: Tensor = _Gather.apply(gradient)
+        return everyone

@@ -14,12 +14,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from shared.distributed import share_of_mean, total, world_size
 from shared.functions import identity
 from shared.losses import alignment, debiased_nce, hard_nce, margin_nce, max_margin
 from shared.pairs import Pairs, cosine
@@ -143,6 +144,11 @@ class Criterion(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of the batch (a scalar) and its parts, detached, by name.
 
+        For pairs built with ``gather`` on several processes the loss is this process's share, as
+        DistributedDataParallel wants it: the mean over processes of losses and of their gradients
+        (for parameters, those of this criterion too) is that of the global batch. The parts are
+        those of the global batch, the same on all processes.
+
         Args:
             pairs: N anchors, M candidates.
             features: what the projection works on, (B, H) or one such matrix for each view; None
@@ -150,7 +156,7 @@ class Criterion(nn.Module):
             step: named in the error when embeddings are not finite.
 
         Raises:
-            FloatingPointError: NaN or infinite embeddings or loss.
+            FloatingPointError: NaN or infinite embeddings or loss, on any of the processes.
         """
         with torch.autocast(pairs.anchor.device.type, enabled=False):
             pairs = _lifted(pairs)
@@ -161,18 +167,21 @@ class Criterion(nn.Module):
                 _check_finite(pairs, similarity.sum(), step)
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive have no loss; they do not count in the mean.
-            defined = (pairs.positives() >= 0).any(1)
-            mean = value.sum() / defined.sum().clamp(min=1)
+            defined = (pairs.positives() >= 0).any(1).sum()
+            mean = value.sum() / defined.clamp(min=1)
+            if pairs.blocks:
+                mean = share_of_mean(value, defined)
             parts = {self.objective.loss.function.__name__: mean.detach()}
-            total = self.objective.loss.weight * mean
+            loss = self.objective.loss.weight * mean
             if self.objective.penalties:
                 cosines = similarity
                 if self.similarity is not cosine:
                     cosines = cosine(pairs.anchor, pairs.candidate)
                 for penalty in self.objective.penalties:
-                    mean = penalty(pairs, cosines).mean()
+                    value = penalty(pairs, cosines)
+                    mean = share_of_mean(value) if pairs.blocks else value.mean()
                     parts[penalty.function.__name__] = mean.detach()
-                    total = total + penalty.weight * mean
+                    loss = loss + penalty.weight * mean
                     if penalty.function is distance_polarization:
                         band = {
                             name: number
@@ -182,17 +191,21 @@ class Criterion(nn.Module):
                         parts |= band_statistics(pairs, cosines, **band)
             if self.projection is not None and self.objective.projection is not None:
                 penalty_value, penalty_parts = self.projection(
-                    pairs.anchor if features is None else features
+                    pairs.anchor if features is None else features, together=pairs.blocks > 0
                 )
-                total = total + self.objective.projection.weight * penalty_value
+                loss = loss + self.objective.projection.weight * penalty_value
                 parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
+            if pairs.blocks:
+                means = total(torch.stack(list(parts.values()))) / world_size()
+                parts = dict(zip(parts, means, strict=True))
         if looked_at:
-            _check_finite(pairs, total, step)
-        return total, parts
+            _check_finite(pairs, loss, step)
+        return loss, parts
 
 
-def _check_finite(pairs: Pairs, total: Tensor, step: int | None) -> None:
-    if torch.isfinite(total):
+def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
+    # Together, so that no process waits for one that has stopped.
+    if torch.isfinite(total(value.detach()) if pairs.blocks else value):
         return
     where = "" if step is None else f" at step {step}"
     finite = torch.isfinite(pairs.anchor).all() and torch.isfinite(pairs.candidate).all()
@@ -207,11 +220,4 @@ def _lifted(pairs: Pairs) -> Pairs:
         return pairs
     anchor = pairs.anchor.float()
     candidate = anchor if pairs.candidate is pairs.anchor else pairs.candidate.float()
-    return Pairs(
-        anchor,
-        candidate,
-        pairs.positive,
-        pairs.negative,
-        pairs.positive_index,
-        pairs.outsider_index,
-    )
+    return replace(pairs, anchor=anchor, candidate=candidate)

@@ -5,18 +5,20 @@ of the batch over all processes (G = B on one).
 
 A builder takes ``gather`` for training on several processes: a function (B, D) -> (G, D) that
 collects the embeddings of all processes with gradient (:func:`shared.distributed.gather`), so that
-negatives come from the global batch. Anchors stay local; the mean over all processes of the local
-mean losses is then the loss of the global batch.
+negatives come from the global batch. Anchors stay local, and the pairs know that they are part of a
+global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count over all
+processes, so that the mean over processes of their losses is the loss of the global batch. Pairs
+built without ``gather`` never communicate.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from shared.distributed import rank
+from shared.distributed import rank, world_size
 
 Gather = Callable[[Tensor], Tensor]
 
@@ -33,6 +35,11 @@ class Pairs:
         positive_index: (N, P) int, the positives of each anchor, -1 where it has fewer than P.
             Worked out from ``positive`` when not given, which waits for the device once.
         outsider_index: (N, Q) int, likewise the candidates that are no negatives.
+        blocks: 0: the pairs are all there are. Otherwise the candidates come from several
+            processes, all of which must go through the same losses, and the anchors of the global
+            batch are this many blocks of equal size, each in the order of the processes: 2 for
+            :func:`two_views` (all first views, then all second), 1 for the other builders. Set by
+            the builders.
 
     Raises:
         ValueError: shapes that do not fit together.
@@ -44,6 +51,7 @@ class Pairs:
     negative: Tensor
     positive_index: Tensor | None = None
     outsider_index: Tensor | None = None
+    blocks: int = 0
 
     def __post_init__(self) -> None:
         if self.anchor.ndim != 2 or self.candidate.ndim != 2:
@@ -100,7 +108,8 @@ def two_views(
     total = len(everyone) // 2
     own = torch.arange(start, start + size, device=first.device)
     own = torch.cat([own, own + total]) if anchors == "both" else own + total
-    return _one_positive(anchor, everyone, (own + total) % (2 * total), own)
+    blocks = _blocks(gather, 2 if anchors == "both" else 1)
+    return _one_positive(anchor, everyone, (own + total) % (2 * total), own, blocks)
 
 
 def query_key(
@@ -135,7 +144,7 @@ def query_key(
     if bank is not None:
         candidate = torch.cat([candidate, bank])
     own = torch.arange(start, start + len(query), device=query.device)
-    pairs = _one_positive(query, candidate, own, own)
+    pairs = _one_positive(query, candidate, own, own, _blocks(gather))
     if in_batch:
         return pairs
     if bank is None:
@@ -144,7 +153,7 @@ def query_key(
     negative = torch.zeros_like(pairs.negative)
     negative[:, keys:] = True
     everyone = torch.arange(keys, device=query.device).expand(len(query), keys)
-    return Pairs(query, candidate, pairs.positive, negative, pairs.positive_index, everyone)
+    return replace(pairs, negative=negative, outsider_index=everyone)
 
 
 def context_window(
@@ -190,7 +199,7 @@ def context_window(
     index = torch.where(present, near, -1)
     negative = (distance > 0) & ~positive
     outsiders = torch.cat([own[:, None], index], dim=1)
-    return Pairs(sentence, candidate, positive, negative, index, outsiders)
+    return Pairs(sentence, candidate, positive, negative, index, outsiders, _blocks(gather))
 
 
 def local_global(
@@ -207,7 +216,7 @@ def local_global(
     start = 0 if gather is None else rank() * len(graph)
     candidate = graph if gather is None else gather(graph)
     own = owner + start
-    return _one_positive(node, candidate, own, own)
+    return _one_positive(node, candidate, own, own, _blocks(gather))
 
 
 def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
@@ -230,7 +239,13 @@ def unit_rows(rows: Tensor) -> Tensor:
     return rows / torch.where(length > 0, length, 1.0)
 
 
-def _one_positive(anchor: Tensor, candidate: Tensor, positive_at: Tensor, own: Tensor) -> Pairs:
+def _blocks(gather: Gather | None, blocks: int = 1) -> int:
+    return 0 if gather is None or world_size() == 1 else blocks
+
+
+def _one_positive(
+    anchor: Tensor, candidate: Tensor, positive_at: Tensor, own: Tensor, blocks: int
+) -> Pairs:
     """One positive per anchor; everything but it and the anchor's own row is a negative."""
     row = torch.arange(len(anchor), device=anchor.device)
     positive = torch.zeros(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
@@ -240,7 +255,7 @@ def _one_positive(anchor: Tensor, candidate: Tensor, positive_at: Tensor, own: T
     outsiders = positive_at[:, None]
     if own is not positive_at:
         outsiders = torch.stack([positive_at, own], dim=1)
-    return Pairs(anchor, candidate, positive, negative, positive_at[:, None], outsiders)
+    return Pairs(anchor, candidate, positive, negative, positive_at[:, None], outsiders, blocks)
 
 
 def _indices(mask: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Penalties on pairwise similarities: ``(pairs, similarity, *, numbers) -> (N,)``.
 
 Shapes: N anchors, M candidates; ``similarity`` is (N, M) and holds cosines. The mean over anchors
-is the penalty of the batch.
+is the penalty of the batch; over the anchors of all processes, for pairs that are part of a global
+batch (``Pairs.blocks``), whose numbers of anchors and pairs are counted over all processes.
 """
 
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from shared.distributed import gather_ragged, lengths, total
 from shared.pairs import Pairs, cosine
 
 
@@ -47,28 +49,35 @@ def distance_polarization(
     cosines, mask = _chosen(pairs, similarity, among)
     distance = (1 - cosines) / 2
     inside = ((distance - lower) * (upper - distance)).clamp(min=0)
-    total = torch.where(mask, inside, 0.0).sum(1)
+    value = torch.where(mask, inside, 0.0).sum(1)
     if reduction == "anchor_sum":
-        return total
-    if reduction == "mean":
-        return total * (len(total) / mask.sum().clamp(min=1).to(total.dtype))
+        return value
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"reduction is 'anchor_sum', 'mean' or 'sum'; got {reduction!r}")
+    anchors = lengths(value).sum() if pairs.blocks else len(value)
     if reduction == "sum":
-        return total * len(total)
-    raise ValueError(f"reduction is 'anchor_sum', 'mean' or 'sum'; got {reduction!r}")
+        return value * anchors
+    count = total(mask.sum()) if pairs.blocks else mask.sum()
+    return value * (anchors / count.clamp(min=1).to(value.dtype))
 
 
 @torch.no_grad()
 def band_statistics(
     pairs: Pairs, similarity: Tensor, *, lower: float = 0.1, upper: float = 0.5
 ) -> dict[str, Tensor]:
-    """Share of the negative pairs inside the band, and their mean cosine (two scalars)."""
+    """Share of the negative pairs inside the band, and their mean cosine (two scalars).
+
+    For pairs that are part of a global batch these are the numbers of the global batch.
+    """
     cosines, mask = _chosen(pairs, similarity, "negatives")
-    count = mask.sum().clamp(min=1)
-    inside = mask & (cosines < 1 - 2 * lower) & (cosines > 1 - 2 * upper)
-    return {
-        "share_in_band": inside.sum() / count,
-        "mean_cosine": torch.where(mask, cosines, 0.0).sum() / count,
-    }
+    count = mask.sum()
+    inside = (mask & (cosines < 1 - 2 * lower) & (cosines > 1 - 2 * upper)).sum()
+    summed = torch.where(mask, cosines, 0.0).sum()
+    if pairs.blocks:
+        count, inside = total(torch.stack([count, inside])).unbind()
+        summed = total(summed)
+    count = count.clamp(min=1)
+    return {"share_in_band": inside / count, "mean_cosine": summed / count}
 
 
 def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tensor]:
@@ -79,6 +88,8 @@ def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tenso
     if among == "all":
         return similarity, pairs.negative | pairs.positive
     if among == "anchors":
-        cosines = cosine(pairs.anchor, pairs.anchor)
-        return cosines, ~torch.eye(len(cosines), dtype=torch.bool, device=cosines.device)
+        everyone, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
+        cosines = cosine(pairs.anchor, everyone)
+        place = torch.arange(len(everyone), device=cosines.device)
+        return cosines, place != place[start : start + len(cosines), None]
     raise ValueError(f"among is 'negatives', 'all' or 'anchors'; got {among!r}")

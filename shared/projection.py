@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from shared.distributed import gather, lengths, share_of_mean
 from shared.pairs import unit_rows
 
 COLLAPSED = 1e-3  # of its initial norm: L no longer carries the embedding
@@ -74,11 +75,15 @@ class LowRankProjection(nn.Module):
         self.register_buffer("initial_norm", torch.linalg.matrix_norm(start))
         self._calls = 0
 
-    def forward(self, features: Tensor | Sequence[Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    def forward(
+        self, features: Tensor | Sequence[Tensor], *, together: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         """The penalty (a scalar) and its parts.
 
         Args:
             features: (B, H), or one such matrix for each view.
+            together: the instances are this process's part of a global batch; the mean over
+                processes of the penalty is then that of the global batch.
         """
         views = [features] if isinstance(features, Tensor) else list(features)
         views = [view.to(self.matrix.dtype) for view in views]
@@ -87,15 +92,18 @@ class LowRankProjection(nn.Module):
         self._calls += 1
         if self.form == "authors":
             views = [unit_rows(view) for view in views]
-            parts = [
-                torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view))) / len(view)
-                for view in views
-            ]
+            parts = []
+            for view in views:
+                norm = torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view)))
+                if together:  # the norm of all processes' rows is the norm of their norms
+                    norm = torch.linalg.vector_norm(gather(norm[None]))
+                parts.append(norm / (lengths(view).sum() if together else len(view)))
             penalty = torch.stack(parts).sum()
             return penalty, {"reconstruction": penalty.detach()}
         every = torch.cat(views)
         every = unit_rows(every) if self.unit_features else every
-        reconstruction = (self.reconstruct(every) - every).square().sum(1).mean()
+        errors = (self.reconstruct(every) - every).square().sum(1)
+        reconstruction = share_of_mean(errors) if together else errors.mean()
         size = self.norm_of_matrix()
         parts_by_name = {"reconstruction": reconstruction.detach(), "norm": size.detach()}
         return reconstruction + self.alpha * size, parts_by_name

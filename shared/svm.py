@@ -25,6 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from shared.distributed import from_first, lengths, rank
 from shared.pairs import Pairs
 
 Kernel = Literal["rbf", "linear", "tanh"]
@@ -101,6 +102,10 @@ def dual_weights(
 
         positives, outsiders = pairs.positives(), pairs.outsiders()
         bordered, complement = _bordered_inverse(points, ridge, definite=kernel != "tanh")
+        if pairs.blocks and start == "random" and solver != "closed_form":
+            # One start for each column: as many on every process.
+            most = int(lengths(positives.T).max())
+            positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
         total = torch.zeros_like(pairs.negative, dtype=points.dtype)
         for column in positives.unbind(1):
             present = column >= 0
@@ -113,7 +118,7 @@ def dual_weights(
             ).clamp(0, cost)
             if solver != "closed_form":
                 if start == "random":
-                    weights = torch.randn_like(weights).clamp(0, cost) * pairs.negative
+                    weights = _random_start(pairs, weights).clamp(0, cost) * pairs.negative
                 weights = _projected_gradient(
                     points,
                     positive,
@@ -130,6 +135,23 @@ def dual_weights(
             total += _with_positive(weights, positive)
         total /= (positives >= 0).sum(1).clamp(min=1)[:, None]
         return total.to(cosines.dtype)
+
+
+def _random_start(pairs: Pairs, like: Tensor) -> Tensor:
+    """Standard normal numbers, (N, M).
+
+    For a part of a global batch they are the rows that its anchors would have in a batch on one
+    process: process 0 draws for all anchors, from its own generator, and the generators of the
+    other processes stay where they are. Each process holds the numbers of all anchors meanwhile.
+    """
+    if not pairs.blocks:
+        return torch.randn_like(like)
+    counts = (lengths(like) // pairs.blocks).tolist()
+    everyone = like.new_empty(pairs.blocks, sum(counts), like.shape[1])
+    if rank() == 0:
+        everyone.normal_()
+    before = sum(counts[: rank()])
+    return from_first(everyone)[:, before : before + counts[rank()]].flatten(0, 1)
 
 
 def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[Tensor, Tensor]:

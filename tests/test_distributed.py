@@ -1,6 +1,8 @@
 """1, 2 and 4 processes give the loss and the gradients of one process."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,134 +10,390 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import Tensor
+from torch import Tensor, nn
 
 from shared import (
+    Criterion,
+    Objective,
     Pairs,
+    Projection,
+    Term,
+    alignment,
     context_window,
     cosine,
     debiased_nce,
+    distance_polarization,
     hard_nce,
     info_nce,
     local_global,
+    margin_nce,
     max_margin,
     query_key,
+    term,
     two_views,
 )
-from shared.distributed import gather, initialise, rank, rank_seed, world_size
+from shared import pairs as pairs_module
+from shared.distributed import (
+    gather,
+    gather_ragged,
+    initialise,
+    rank,
+    rank_seed,
+    total,
+    world_size,
+)
 
+WORLDS = (1, 2, 4)
 GLOBAL, INPUTS, DIM = 8, 5, 4  # instances of the global batch, inputs and outputs of the encoder
-NODES = 3  # of each graph
-LOSSES: dict[str, tuple[Callable[..., Tensor], dict[str, Any]]] = {
-    "info_nce": (info_nce, {"temperature": 0.3}),
-    "graphcl": (info_nce, {"temperature": 0.3, "positive_in_denominator": False}),
-    "debiased_nce": (debiased_nce, {"temperature": 0.3, "tau_plus": 0.1}),
-    "hard_nce": (hard_nce, {"temperature": 0.3, "tau_plus": 0.1, "beta": 1.0}),
-    "max_margin": (max_margin, {"gamma": 2.0}),
-    "projected gradient": (max_margin, {"gamma": 2.0, "solver": "projected_gradient"}),
-}
 BANK = torch.randn(3, DIM, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+# The documents of the sentences and the nodes of the graphs: of two processes, one has two
+# sentences with a neighbour and the other four; of four, two have none. Nodes differ likewise.
+DOCUMENT = torch.tensor([0, 1, 1, 2, 3, 3, 3, 3])
+NODES = torch.tensor([1, 2, 1, 3, 2, 4, 1, 1])
 
 
-def _context_window(first: Tensor, second: Tensor, document: Tensor, collect: Any) -> Pairs:
-    return context_window(first, second, 1, document=document, gather=collect)
+class Bilinear(nn.Module):
+    """CURL's similarity, whose matrix is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(4)
+        self.matrix = nn.Parameter(torch.rand(DIM, DIM, generator=generator, dtype=torch.float64))
+
+    def forward(self, anchor: Tensor, candidate: Tensor) -> Tensor:
+        return anchor @ self.matrix @ candidate.T
 
 
-def _local_global(first: Tensor, second: Tensor, document: Tensor, collect: Any) -> Pairs:
-    """Every graph has nodes made from the first views of itself and its neighbours."""
-    owner = torch.arange(len(first)).repeat(NODES)
-    node = torch.cat([first * (1 + k) + k for k in range(NODES)])
+LOSSES: dict[str, Term] = {
+    "info_nce": term(info_nce, weight=1.5, temperature=0.3),
+    "graphcl": term(info_nce, temperature=0.3, positive_in_denominator=False),
+    "debiased_nce": term(debiased_nce, temperature=0.3, tau_plus=0.1),
+    "hard_nce": term(hard_nce, temperature=0.3, tau_plus=0.1, beta=1.0),
+    "hard_nce, minimum": term(
+        hard_nce, temperature=0.3, tau_plus=0.6, beta=1.0, floor="minimum", detach_weights=True
+    ),
+    "margins": term(margin_nce, temperature=0.3, angular=0.4, subtractive=0.1, emphasis=2.0),
+    "effects on the row": term(
+        margin_nce, temperature=0.3, angular=0.4, ratio="row", attenuation=0.6
+    ),
+    "effects on the positive": term(
+        margin_nce,
+        temperature=0.3,
+        subtractive=0.2,
+        curvature=0.7,
+        ratio="positive",
+        attenuation=0.6,
+        attenuation_scope="positive",
+    ),
+    "alignment": term(alignment, curvature=0.7),
+    "closed form": term(max_margin, gamma=2.0),
+    "projected gradient": term(max_margin, gamma=2.0, solver="projected_gradient", steps=20),
+    "random start": term(
+        max_margin,
+        gamma=2.0,
+        solver="projected_gradient",
+        steps=20,
+        step_size=1e-3,
+        start="random",
+    ),
+    "exact": term(max_margin, gamma=2.0, ridge=1.0, cost=0.5, solver="exact"),
+}
+PENALTIES: dict[str, tuple[Term, ...]] = {
+    f"{reduction} among {among}": (
+        term(
+            distance_polarization,
+            weight=0.3 + 0.1 * place + 0.05 * further,
+            lower=0.2,
+            upper=0.8,
+            reduction=reduction,
+            among=among,
+        ),
+    )
+    for place, reduction in enumerate(("anchor_sum", "mean", "sum"))
+    for further, among in enumerate(("negatives", "all", "anchors"))
+}
+PENALTIES |= {"none": (), "every": tuple(one for (one,) in PENALTIES.values())}
+PROJECTIONS: dict[str, Projection | None] = {
+    "none": None,
+    "l21": Projection(0.2, {"norm": "l21", "alpha": 0.5}),
+    "nuclear": Projection(0.2, {"norm": "nuclear", "alpha": 0.5, "unit_features": True}),
+    "authors": Projection(0.2, {"form": "authors", "norm": "none", "rows": 3}),
+    "authors, each view": Projection(0.2, {"form": "authors", "norm": "none", "rows": 3}),
+}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one process holds: inputs of both views (2, B, inputs), documents, nodes per graph."""
+
+    inputs: Tensor
+    document: Tensor
+    nodes: Tensor
+
+    def part(self, rows: slice) -> "Batch":
+        return Batch(self.inputs[:, rows], self.document[rows], self.nodes[rows])
+
+
+def _local_global(first: Tensor, second: Tensor, batch: Batch, collect: Any) -> Pairs:
+    owner = torch.arange(len(first)).repeat_interleave(batch.nodes)
+    number = torch.arange(len(owner)) - (batch.nodes.cumsum(0) - batch.nodes)[owner]
+    node = first[owner] * (1 + number[:, None]) + number[:, None]
     return local_global(node, second, owner, gather=collect)
 
 
-BUILDERS: dict[str, Callable[[Tensor, Tensor, Tensor, Any], Pairs]] = {
+def _masks(first: Tensor, second: Tensor, batch: Batch, collect: Any) -> Pairs:
+    """Pairs by hand, where one process has anchors with more positives than the other has."""
+    label = batch.document % 10
+    keys, labels, start = second, label, 0
+    if collect is not None:
+        keys, labels, start = collect(second), collect(label), rank() * len(label)
+    positive = label[:, None] == labels
+    negative = ~positive
+    row = torch.arange(len(label))
+    positive[row, start + row] = False
+    return Pairs(first, keys, positive, negative, blocks=int(collect is not None))
+
+
+BUILDERS: dict[str, Callable[[Tensor, Tensor, Batch, Any], Pairs]] = {
     "two_views": lambda a, b, _, collect: two_views(a, b, gather=collect),
     "second view": lambda a, b, _, collect: two_views(a, b, anchors="second", gather=collect),
     "query_key": lambda a, b, _, collect: query_key(a, b, gather=collect),
     "query_key, bank": lambda a, b, _, collect: query_key(a, b, BANK, gather=collect),
-    "context_window": _context_window,
+    "bank alone": lambda a, b, _, collect: query_key(a, b, BANK, in_batch=False, gather=collect),
+    "context_window": lambda a, b, batch, collect: context_window(
+        a, b, 2, document=batch.document, gather=collect
+    ),
     "local_global": _local_global,
+    "masks": _masks,
 }
 
 
-def batch(world: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Inputs of both views, (2, G, inputs), the encoder, and a document of each sentence.
+def whole(world: int) -> Batch:
+    """The global batch. Windows do not reach over processes: a new process is a new document."""
+    inputs = torch.randn(
+        2, GLOBAL, INPUTS, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    return Batch(inputs, torch.arange(GLOBAL) // (GLOBAL // world) * 10 + DOCUMENT, NODES)
 
-    Windows do not reach over processes: a change of process is a change of document.
+
+class Model(nn.Module):
+    """An encoder and its criterion, as one module: what DistributedDataParallel is given."""
+
+    def __init__(self, builder: str, loss: str, penalty: str, projection: str) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(1)
+        start = torch.randn(INPUTS, DIM, generator=generator, dtype=torch.float64)
+        self.encoder = nn.Parameter(start)
+        self.builder, self.by_view = builder, projection == "authors, each view"
+        learned = Bilinear() if loss == "bilinear" else cosine
+        chosen = LOSSES["info_nce"] if loss == "bilinear" else LOSSES[loss]
+        objective = Objective(chosen, PENALTIES[penalty], PROJECTIONS[projection])
+        self.criterion: Criterion = objective.build(DIM, learned).double()
+        if self.criterion.projection is not None:
+            matrix = self.criterion.projection.matrix.data
+            matrix.copy_(torch.randn(matrix.shape, generator=generator, dtype=torch.float64))
+
+    def forward(self, batch: Batch, collect: Any) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        views = batch.inputs @ self.encoder
+        pairs = BUILDERS[self.builder](views[0], views[1], batch, collect)
+        features = list(views) if self.by_view else None
+        return *self.criterion(pairs, features=features), views
+
+
+def combinations(world: int) -> list[tuple[str, str, str, str]]:
+    """All of them on two processes, a third of them, of every kind, on one and on four."""
+    return list(every_combination())[:: 1 if world == 2 else 3]
+
+
+def every_combination() -> Iterator[tuple[str, str, str, str]]:
+    """Every loss, penalty and projection with every builder: by itself, and added to others.
+
+    A criterion adds up its parts. Each loss therefore comes bare, and with all penalties at once
+    and a projection, of which each loss meets every one, with one builder or another.
     """
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(2, GLOBAL, INPUTS, generator=generator, dtype=torch.float64)
-    encoder = torch.randn(INPUTS, DIM, generator=generator, dtype=torch.float64)
-    place = torch.arange(GLOBAL)
-    return inputs, encoder, place // (GLOBAL // world) * 10 + (place >= 2)
+    adding = list(PROJECTIONS)
+    for turn, builder in enumerate(BUILDERS):
+        for place, loss in enumerate(LOSSES):
+            yield builder, loss, "none", "none"
+            yield builder, loss, "every", adding[(turn + place) % len(adding)]
+        for penalty in PENALTIES:
+            yield builder, "info_nce", penalty, "none"
+        for projection in PROJECTIONS:
+            yield builder, "info_nce", "none", projection
+        yield builder, "bilinear", "every", "none"
 
 
-def results(inputs: Tensor, encoder: Tensor, document: Tensor, collect: Any) -> dict[str, Any]:
-    """Per builder and loss: the mean loss, and its gradients for the encoder and the embeddings."""
-    found = {}
-    for builder, build in BUILDERS.items():
-        for name, (loss, numbers) in LOSSES.items():
-            weight = encoder.clone().requires_grad_()
-            views = inputs @ weight
-            views.retain_grad()
-            pairs = build(views[0], views[1], document, collect)
-            value = loss(pairs, cosine(pairs.anchor, pairs.candidate), **numbers).mean()
-            value.backward()
-            found[f"{builder}, {name}"] = (value.detach(), weight.grad, views.grad)
-    return found
+def result(names: tuple[str, ...], batch: Batch, collect: Any) -> dict[str, Any]:
+    """Loss, parts, and the gradients of all parameters and of the embeddings."""
+    model = Model(*names)
+    torch.manual_seed(3 + rank())
+    loss, parts, views = model(batch, collect)
+    of = [views, *model.parameters()]
+    by_views, *by_parameters = torch.autograd.grad(loss, of)
+    return {
+        "loss": loss.detach(),
+        "parts": parts,
+        "parameters": by_parameters,
+        "views": by_views,
+    }
 
 
-def work(place: int, world: int, folder: str) -> None:
-    """One process: its slice of the batch, its negatives from all."""
+def results(world: int, batch: Batch, collect: Any) -> dict[tuple[str, ...], dict[str, Any]]:
+    return {names: result(names, batch, collect) for names in combinations(world)}
+
+
+def together(name: tuple[str, ...], found: list[dict[str, Any]]) -> dict[str, Any]:
+    """What processes make of their results, as DistributedDataParallel does: means.
+
+    What a process holds for its own rows is as many times their share as there are processes.
+    """
+    return {
+        "loss": torch.stack([each["loss"] for each in found]).mean(),
+        "parts": found[0]["parts"],
+        "parameters": [
+            torch.stack(one).mean(0)
+            for one in zip(*(each["parameters"] for each in found), strict=True)
+        ],
+        "views": torch.cat([each["views"] for each in found], dim=1) / len(found),
+    }
+
+
+def work(place: int, folder: str) -> None:
+    """One of four processes, of which the first, and the first two, also do without the others."""
     torch.set_num_threads(1)
+    for world in WORLDS:
+        if place < world:
+            work_among(place, world, folder)
+
+
+def work_among(place: int, world: int, folder: str) -> None:
+    """One process: its slice of the batch, its negatives from all."""
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous-{world}", rank=place, world_size=world
     )
     assert (rank(), world_size(), rank_seed(7)) == (place, world, 7 + 1_000_003 * place)
-    inputs, encoder, document = batch(world)
     size = GLOBAL // world
-    own = slice(place * size, (place + 1) * size)
-    found = results(inputs[:, own], encoder, document[own], gather)
-
-    # What the gradient of a gathered row is: every process's share, added up.
-    rows = torch.full((2, 1), float(place), requires_grad=True)
-    together = gather(rows)
-    expected = [float(other) for other in range(world) for _ in range(2)]
-    assert together.flatten().tolist() == expected
-    (together * (place + 1)).sum().backward()
-    assert rows.grad.flatten().tolist() == [world * (world + 1) / 2] * 2
-
-    torch.save(found, Path(folder) / f"{world}-{place}.pt")
+    own = whole(world).part(slice(place * size, (place + 1) * size))
+    with pytest.MonkeyPatch.context() as patch:
+        forbid(patch, world == 1)
+        torch.save(results(world, own, gather), Path(folder) / f"{world}-{place}.pt")
+    gathering(place, world)
+    if world > 1:
+        stopping(place, own)
+        wrapped(place, world, own)
+    if place == 0:
+        # The other processes do not take part: local pairs must not wait for them.
+        with pytest.MonkeyPatch.context() as patch:
+            forbid(patch, True)
+            for names in combinations(world):
+                if names[2:] == ("every", "authors") or names[1] == "random start":
+                    result(names, own, None)
     dist.barrier()
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
-def test_processes_together_give_what_one_gives(
-    world: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(work, (world, str(tmp_path)), nprocs=world)
-    found = [torch.load(tmp_path / f"{world}-{place}.pt") for place in range(world)]
-    expected = results(*batch(world), None)
-    assert len(expected) == len(BUILDERS) * len(LOSSES)
-    for name, (value, by_encoder, by_views) in expected.items():
-        values, encoders, views = zip(*(result[name] for result in found), strict=True)
-        # As DistributedDataParallel has it: parameter gradients averaged over processes. What a
-        # process holds for its own rows is `world` times their share in the global mean.
-        for got, want in (
-            (torch.stack(values).mean(), value),
-            (torch.stack(encoders).mean(0), by_encoder),
-            (torch.cat(views, dim=1) / world, by_views),
-        ):
-            torch.testing.assert_close(
-                got,
-                want,
-                rtol=1e-9,
-                atol=1e-10 * max(1.0, float(want.abs().max())),
-                msg=lambda text, name=name: f"{name}: {text}",
-            )
-        assert float(by_encoder.abs().max()) > 1e-3
+def forbid(patch: pytest.MonkeyPatch, forbidden: bool) -> None:
+    """Communication is an error from here on."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("this communicates")
+
+    for name in ("all_gather", "all_reduce", "broadcast") if forbidden else ():
+        patch.setattr(dist, name, fail)
+
+
+def gathering(place: int, world: int) -> None:
+    """The gradient of a gathered row is every process's share, added up; so is the second."""
+    rows = torch.full((2, 1), float(place), requires_grad=True)
+    everyone = gather(rows)
+    expected = [float(other) for other in range(world) for _ in range(2)]
+    assert everyone.flatten().tolist() == expected
+    (first,) = torch.autograd.grad((everyone**3 * (place + 1)).sum(), rows, create_graph=True)
+    shares = world * (world + 1) / 2
+    assert first.flatten().tolist() == [shares * 3 * place**2] * 2
+    # Every process has an interest of its own in the gradients of its rows.
+    (second,) = torch.autograd.grad((first * (place + 2)).sum(), rows)
+    assert second.flatten().tolist() == [shares * 6 * place * (place + 2)] * 2
+
+    ragged, start = gather_ragged(torch.full((place + 1, 2), float(place)))
+    assert ragged[:, 0].tolist() == [float(p) for p in range(world) for _ in range(p + 1)]
+    assert start == place * (place + 1) / 2
+    assert total(torch.tensor(place + 1)).item() == shares
+
+
+def stopping(place: int, own: Batch) -> None:
+    """A query that is NaN on one process stops all of them, also before a factorisation."""
+    views = own.inputs[:, :, :DIM].clone()
+    if place == 0:
+        views[0, 0, 0] = torch.nan
+    for loss in ("info_nce", "closed form"):
+        with pytest.raises(FloatingPointError, match=r"(not finite|infinite) at step 5"):
+            Objective(LOSSES[loss]).build(DIM)(query_key(*views, gather=gather), step=5)
+
+
+def wrapped(place: int, world: int, own: Batch) -> None:
+    """DistributedDataParallel itself, around encoder and criterion."""
+    names = ("two_views", "info_nce", "every", "authors")
+    model = nn.parallel.DistributedDataParallel(Model(*names))
+    model(own, gather)[0].backward()
+    expected = result(names, whole(world), None)["parameters"]
+    got = [parameter.grad for parameter in model.parameters()]
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any], name: tuple[str, ...]) -> None:
+    for key, want in expected.items():
+        torch.testing.assert_close(
+            found[key],
+            want,
+            rtol=1e-10,
+            atol=1e-10,
+            check_dtype=key != "parts",
+            msg=lambda text, key=key: f"{', '.join(name)}, {key}: {text}",
+        )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the processes have left their results."""
+    made = tmp_path_factory.mktemp("processes")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        mp.spawn(work, (str(made),), nprocs=max(WORLDS))
+    return made
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_processes_together_give_what_one_gives(world: int, folder: Path) -> None:
+    found = [torch.load(folder / f"{world}-{place}.pt") for place in range(world)]
+    for name, expected in results(world, whole(world), None).items():
+        of_all = [each[name] for each in found]
+        assert_same(together(name, of_all), expected, name)
+        assert all(each["parts"] == of_all[0]["parts"] for each in of_all)
+        for gradient in (*expected["parameters"], expected["views"]):
+            assert float(gradient.abs().max()) > 1e-3, name
+
+
+def test_the_halves_of_the_batch_differ_in_what_is_counted() -> None:
+    """Else a mean of means would pass."""
+    for world in (2, 4):
+        size = GLOBAL // world
+        parts = [whole(world).part(slice(start, start + size)) for start in range(0, GLOBAL, size)]
+        rows = torch.zeros(size, DIM)
+        windows = [BUILDERS["context_window"](rows, rows, part, None) for part in parts]
+        masks = [BUILDERS["masks"](rows, rows, part, None) for part in parts]
+        assert len({int(pairs.positive.any(1).sum()) for pairs in windows}) > 1
+        assert len({pairs.positives().shape[1] for pairs in masks}) > 1
+        assert len({int(part.nodes.sum()) for part in parts}) > 1
+
+
+def test_every_builder_that_gathers_takes_part() -> None:
+    gathering = {
+        name
+        for name, function in vars(pairs_module).items()
+        if inspect.isfunction(function) and "gather" in inspect.signature(function).parameters
+    }
+    assert gathering - {"_blocks"} == {"two_views", "query_key", "context_window", "local_global"}
 
 
 def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,10 +403,12 @@ def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (rank(), world_size(), rank_seed(7)) == (0, 1, 7)
     rows = torch.randn(3, 2)
     assert gather(rows) is rows
+    assert total(rows) is rows
+    assert gather_ragged(rows)[1] == 0
+    assert torch.equal(gather_ragged(rows)[0], rows)
 
 
 def test_gathering_on_one_process_changes_nothing() -> None:
-    inputs, encoder, document = batch(1)
-    plain = results(inputs, encoder, document, None)
-    for name, result in results(inputs, encoder, document, gather).items():
-        torch.testing.assert_close(result, plain[name], rtol=1e-12, atol=1e-12)
+    plain = results(1, whole(1), None)
+    for name, found in results(1, whole(1), gather).items():
+        assert_same(found, plain[name], name)
