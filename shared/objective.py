@@ -155,6 +155,11 @@ class Criterion(nn.Module):
         if objective.projection is not None:
             self.projection = LowRankProjection(dim, **objective.projection.options)
 
+    def __repr__(self) -> str:
+        named = self.similarity
+        similarity = getattr(named, "__name__", type(named).__name__)
+        return f"{type(self).__name__}({self.objective!r}, similarity={similarity})"
+
     def forward(
         self,
         pairs: Pairs,

@@ -83,6 +83,8 @@ def dual_weights(
     Returns:
         (N, M), rows adding up to 0.
     """
+    if not cosines.numel():
+        return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
     with torch.autocast(cosines.device.type, enabled=False):
         points = kernel_values(cosines.double(), kernel, gamma, offset)
         # What the authors' tanh kernel adds to Delta by keeping 1 in the place of K_pp; the

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from shared import distributed
 from tests import layouts, reference, test_parity
+from tests.test_derivatives import hessian_vector
 
 SHARED = Path(distributed.__file__).parent
 MODULES = (
@@ -346,6 +347,78 @@ def nce_checks(layout: str) -> list[Check]:
     return checks
 
 
+def derivative_checks(layout: str) -> list[Check]:
+    """Hessian-vector products, the temperature's gradient, and forward derivatives in a batch."""
+    case = layouts.make(layout, 4)
+    checks = []
+    for name, numbers in NCE:
+
+        def compute(
+            core: SimpleNamespace, name: str = name, numbers: dict[str, Any] = numbers
+        ) -> tuple[Tensor, ...]:
+            leaves = case.fresh()
+            pairs = case.pairs(leaves, core)
+            similarity = core.cosine(pairs.anchor, pairs.candidate)
+            temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+            value = getattr(core, name)(
+                pairs, similarity, **{**numbers, "temperature": temperature}
+            )
+            (slope,) = torch.autograd.grad(value.sum(), temperature, retain_graph=True)
+            return slope, *hessian_vector(value, leaves)
+
+        leaves = case.fresh()
+        twin = case.layout(leaves)
+        similarity = reference.cosines(twin.anchor, twin.candidate)
+        temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+        value = getattr(reference, name)(
+            similarity,
+            twin.positives,
+            twin.negatives,
+            **{**numbers, "temperature": temperature},
+        )
+        (slope,) = torch.autograd.grad(value.sum(), temperature, retain_graph=True)
+        expected = (slope, *hessian_vector(value, leaves))
+        checks.append(Check(f"derivatives {name} {numbers}", compute, expected))
+
+    along = torch.linspace(-1, 1, 2 * similarity.numel(), dtype=torch.float64)
+    along = along.view(*similarity.shape, 2)
+
+    def forward(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        """Twice forward, for two directions in the last dimension at once."""
+        pairs = case.pairs(list(case.leaves), core)
+        start = similarity.detach()
+
+        def mean(matrix: Tensor) -> Tensor:
+            value: Tensor = core.info_nce(pairs, matrix, temperature=0.4).mean()
+            return value
+
+        def second(direction: Tensor) -> Tensor:
+            def first(matrix: Tensor) -> Tensor:
+                slope: Tensor = torch.func.jvp(mean, (matrix,), (direction,))[1]
+                return slope
+
+            curvature: Tensor = torch.func.jvp(first, (start,), (direction,))[1]
+            return curvature
+
+        moved = start[:, :, None] + 0.1 * along
+        return torch.func.vmap(second, in_dims=2)(along), torch.func.vmap(mean, in_dims=2)(moved)
+
+    def plain(matrix: Tensor) -> Tensor:
+        return reference.info_nce(matrix, twin.positives, twin.negatives, temperature=0.4).mean()
+
+    start = similarity.detach()
+    expected = (
+        torch.stack(
+            [
+                (torch.autograd.functional.hvp(plain, start, direction)[1] * direction).sum()
+                for direction in along.unbind(2)
+            ]
+        ),
+        torch.stack([plain(start + 0.1 * direction) for direction in along.unbind(2)]),
+    )
+    return [*checks, Check("forward", forward, expected)]
+
+
 def margin_checks(layout: str) -> list[Check]:
     case = layouts.make(layout, 5)
     twin = case.layout(list(case.leaves))
@@ -572,6 +645,29 @@ def edge_checks() -> list[Check]:
     ]
 
 
+def refusals(core: SimpleNamespace) -> None:
+    """What the door does not let in, and what it does."""
+    rows = torch.eye(3, dtype=torch.float64)
+    pairs, mask = core.query_key(rows, rows), torch.eye(3, dtype=torch.bool)
+    index = torch.tensor([[0], [1], [2]])
+    negative = rows.masked_fill(mask.roll(1, 0), -1.002)
+    refused: list[Callable[[], Any]] = [
+        lambda: core.info_nce(pairs, rows[:, :1], temperature=0.5),
+        lambda: core.info_nce(pairs, rows.long(), temperature=0.5),
+        lambda: core.info_nce(pairs, rows, temperature=-0.5),
+        lambda: core.margin_nce(pairs, 1.002 * rows, temperature=0.5),
+        lambda: core.margin_nce(pairs, negative, temperature=0.5),
+        lambda: core.Pairs(rows, rows, mask, mask),
+        lambda: core.Pairs(rows, rows, mask, ~mask, index.flip(0)),
+        lambda: core.Pairs(rows, rows, mask, ~mask, index.repeat(1, 2)),
+    ]
+    for place, call in enumerate(refused):
+        with pytest.raises(ValueError, match=r"got|is no|are no"):
+            pytest.fail(f"refusal {place}: {call()}")
+    core.Pairs(rows, rows, mask, ~mask, index, index)
+    core.margin_nce(pairs, 1.0009 * rows, temperature=0.5)
+
+
 def collapse_warning(core: SimpleNamespace) -> None:
     """Silent at the start, a warning at a thousandth of it (warnings are errors in these tests)."""
     made = core.LowRankProjection(3)
@@ -587,6 +683,9 @@ def battery() -> list[Check]:
     checks = projection_checks() + edge_checks()
     for layout in ("two views", "query key bank", "bank alone", "documents", "masks"):
         checks += nce_checks(layout) + polarization_checks(layout)
+    for layout in ("same label", "masks", "two views"):
+        checks += derivative_checks(layout)
+    checks += nce_checks("same label")
     for layout in ("second view", "query key bank"):
         checks += margin_checks(layout)
     for layout in ("query key", "two views", "documents", "masks"):
@@ -612,6 +711,7 @@ def examine(core: SimpleNamespace) -> None:
             msg=lambda text, name=check.name: f"{name}: {text}",
         )
     collapse_warning(core)
+    refusals(core)
     for case in authors_cases():
         test_parity.check(case, core)
 
