@@ -3,6 +3,7 @@
 Importing it needs torch and numpy only.
 """
 
+from shared.checks import Temperature
 from shared.losses import alignment, debiased_nce, hard_nce, info_nce, margin_nce, max_margin
 from shared.margins import (
     angular_margin,
@@ -20,6 +21,7 @@ from shared.pairs import (
     inner_product,
     local_global,
     query_key,
+    same_label,
     two_views,
 )
 from shared.penalties import band_statistics, distance_polarization
@@ -33,6 +35,7 @@ __all__ = [
     "Objective",
     "Pairs",
     "Projection",
+    "Temperature",
     "Term",
     "alignment",
     "angular_margin",
@@ -51,6 +54,7 @@ __all__ = [
     "margin_ratio",
     "max_margin",
     "query_key",
+    "same_label",
     "scale_gradient",
     "subtractive_margin",
     "term",

@@ -3,7 +3,9 @@
 Shapes: N anchors, M candidates. ``similarity`` is the (N, M) matrix of the pairs' similarities
 (cosines unless a function says otherwise); entries outside both masks are never read. Half
 precision is lifted to float32; everything exponential happens in log space. An anchor without a
-positive has loss 0.
+positive has loss 0. A temperature may be a scalar tensor that takes a gradient. What is wrong with
+numbers or similarities raises a ``ValueError`` (:func:`shared.checks.checked`). Derivatives of any
+order are right, also under ``torch.func``.
 
 Notation in the formulas: s = similarity / temperature, p a positive, n the number of negatives.
 With several positives an anchor's loss is the mean over them.
@@ -14,10 +16,25 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from shared import svm
+from shared.checks import (
+    COUNT,
+    FINITE,
+    FLAG,
+    NOT_NEGATIVE,
+    POSITIVE,
+    PROBABILITY,
+    SHARE,
+    TEMPERATURE,
+    Temperature,
+    checked,
+    lift,
+    one_of,
+    optional,
+)
 from shared.margins import (
+    CURVATURE_FORM,
     angular_margin,
     attenuation_weight,
     curvature_weight,
@@ -29,12 +46,15 @@ from shared.pairs import Pairs, cosine
 
 Floor = Literal["cosine", "minimum"]
 
+FLOOR = one_of("cosine", "minimum")
 
+
+@checked(temperature=TEMPERATURE, positive_in_denominator=FLAG)
 def info_nce(
     pairs: Pairs,
     similarity: Tensor,
     *,
-    temperature: float,
+    temperature: Temperature,
     positive_in_denominator: bool = True,
 ) -> Tensor:
     """InfoNCE / NT-Xent: ``-s_p + log sum_j exp(s_j)``.
@@ -53,20 +73,26 @@ def info_nce(
 
     Source: Chen et al. 2020 (SimCLR), Eq. 1; You et al. 2020 (GraphCL), Eq. 3 and its program.
     """
-    _check_temperature(temperature)
-    masks = (pairs.negative, pairs.positive) if positive_in_denominator else (pairs.negative,)
+    scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    total, score = _logsumexp_and_pick(_lift(similarity), 1 / temperature, masks, positives)
+    excluded = pairs.excluded(positives=not positive_in_denominator)
+    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded)
     # With nothing to compare its positive with, an anchor has no loss in GraphCL's form either.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
     return _mean_over_positives(loss, positives)
 
 
+@checked(
+    temperature=TEMPERATURE,
+    tau_plus=PROBABILITY,
+    floor=FLOOR,
+    cosines=lambda numbers: numbers["floor"] == "cosine",
+)
 def debiased_nce(
     pairs: Pairs,
     similarity: Tensor,
     *,
-    temperature: float,
+    temperature: Temperature,
     tau_plus: float,
     floor: Floor = "cosine",
 ) -> Tensor:
@@ -88,16 +114,24 @@ def debiased_nce(
 
     Source: Chuang et al. 2020, Eq. 8 with M = 1, and their program.
     """
-    return hard_nce(
-        pairs, similarity, temperature=temperature, tau_plus=tau_plus, beta=0.0, floor=floor
+    return _hard_nce(
+        pairs, similarity, temperature, tau_plus, beta=0.0, floor=floor, detach_weights=False
     )
 
 
+@checked(
+    temperature=TEMPERATURE,
+    tau_plus=PROBABILITY,
+    beta=NOT_NEGATIVE,
+    floor=FLOOR,
+    detach_weights=FLAG,
+    cosines=lambda numbers: numbers["floor"] == "cosine",
+)
 def hard_nce(
     pairs: Pairs,
     similarity: Tensor,
     *,
-    temperature: float,
+    temperature: Temperature,
     tau_plus: float,
     beta: float,
     floor: Floor = "cosine",
@@ -115,45 +149,58 @@ def hard_nce(
         tau_plus: class prior, in [0, 1).
         beta: concentration on hard negatives, at least 0.
         floor: see :func:`debiased_nce`.
-        detach_weights: True keeps the gradient out of the weights; the authors' program lets it
-            through.
+        detach_weights: True keeps the gradient out of the weights, at every order; the authors'
+            program lets it through.
 
     Returns:
         (N,).
 
     Source: Robinson et al. 2021, Eq. 4, and their program (estimator "hard").
     """
-    _check_temperature(temperature)
-    if not 0 <= tau_plus < 1:
-        raise ValueError(f"tau_plus is a probability below 1; got {tau_plus}")
-    if beta < 0:
-        raise ValueError(f"beta is at least 0; got {beta}")
-    if floor not in ("cosine", "minimum"):
-        raise ValueError(f"floor is 'cosine' or 'minimum'; got {floor!r}")
-    similarity = _lift(similarity)
-    positives = pairs.positives()
-    masks = (pairs.negative,)
-    count = pairs.negative.sum(1)
-    log_count = count.to(similarity.dtype).log()
+    return _hard_nce(pairs, similarity, temperature, tau_plus, beta, floor, detach_weights)
 
+
+def _hard_nce(
+    pairs: Pairs,
+    similarity: Tensor,
+    temperature: Temperature,
+    tau_plus: float,
+    beta: float,
+    floor: Floor,
+    detach_weights: bool,
+) -> Tensor:
+    scores, divisor = _divided(similarity, temperature)
+    positives = pairs.positives()
+    excluded = pairs.excluded(positives=True)
+    count = pairs.negative.sum(1)
+    log_count = count.to(scores.dtype).log()
+
+    # With its weights constant, the exponent (1 + beta) s has the slope of s alone.
+    sloped = scale_gradient(scores, 1 / (1 + beta)) if detach_weights else scores
     log_sum, score = _logsumexp_and_pick(
-        similarity, (1 + beta) / temperature, masks, positives, pick_scale=1 / temperature
+        sloped, (1 + beta) / divisor, positives, excluded, pick_scale=1 / divisor
     )
     if beta > 0:
-        log_weights, _ = _logsumexp_and_pick(similarity, beta / temperature, masks, positives)
+        log_weights, plain_score = _logsumexp_and_pick(
+            scores, beta / divisor, positives, excluded, pick_scale=1 / divisor
+        )
         if detach_weights:
-            log_sum, log_weights = scale_gradient(log_sum, 1 / (1 + beta)), log_weights.detach()
+            log_weights, score = log_weights.detach(), plain_score
         log_sum = log_sum - log_weights + log_count
 
     if floor == "cosine":
         log_floor = log_count - 1 / temperature
     else:
         lowest = similarity.detach().masked_fill(~pairs.negative, math.inf).amin(1)
-        log_floor = log_count + lowest / temperature
+        # Without a negative it would be infinite, and the temperature's gradient nan.
+        log_floor = log_count + torch.where(count > 0, lowest, 0.0) / temperature
     log_negatives = log_sum
     if tau_plus > 0:
         present = positives >= 0
-        log_positive = torch.logsumexp(score.masked_fill(~present, -math.inf), dim=1)
+        # Of nothing at all, the second derivative of a log-sum-exp is nan.
+        known = score.masked_fill(~present, -math.inf)
+        known = known.masked_fill(~present.any(1, keepdim=True), 0.0)
+        log_positive = torch.logsumexp(known, dim=1)
         log_positive = log_positive - present.sum(1).clamp(min=1).to(score.dtype).log()
         excess = log_positive + log_count + math.log(tau_plus) - log_sum
         # Where the correction takes everything the floor rules; the logarithm is kept away from it.
@@ -167,11 +214,23 @@ def hard_nce(
     return _mean_over_positives(_softplus(log_negatives[:, None] - score), positives)
 
 
+@checked(
+    temperature=TEMPERATURE,
+    angular=FINITE,
+    subtractive=FINITE,
+    emphasis=NOT_NEGATIVE,
+    curvature=optional(POSITIVE),
+    curvature_form=CURVATURE_FORM,
+    ratio=one_of("row", "positive", optional=True),
+    attenuation=SHARE,
+    attenuation_scope=one_of("row", "positive"),
+    cosines=True,
+)
 def margin_nce(
     pairs: Pairs,
     similarity: Tensor,
     *,
-    temperature: float,
+    temperature: Temperature,
     angular: float = 0.0,
     subtractive: float = 0.0,
     emphasis: float = 1.0,
@@ -187,7 +246,9 @@ def margin_nce(
     ``(cos(theta + angular) - subtractive) / temperature``. The others leave every value as it is
     and scale gradients: of the positive by ``emphasis`` and by the curvature weight, of the row or
     the positive by the ratio of denominators without and with the margins, and by the attenuation
-    weight. All defaults together are :func:`info_nce`.
+    weight. All defaults together are :func:`info_nce`. What scales gradients scales those of
+    similarities (:func:`shared.margins.scale_gradient` says what that makes of second derivatives);
+    a learned temperature gets the derivative of the value.
 
     Args:
         pairs: N anchors, M candidates.
@@ -208,12 +269,6 @@ def margin_nce(
 
     Source: Rho et al. 2023, Eqs. 4, 8-12, Section 5.4, Algorithms 2-6.
     """
-    _check_temperature(temperature)
-    if ratio not in (None, "row", "positive"):
-        raise ValueError(f"ratio is 'row' or 'positive'; got {ratio!r}")
-    if attenuation_scope not in ("row", "positive"):
-        raise ValueError(f"attenuation_scope is 'row' or 'positive'; got {attenuation_scope!r}")
-    similarity = _lift(similarity)
     margined = similarity
     if angular:
         margined = angular_margin(pairs, margined, margin=angular)
@@ -249,6 +304,7 @@ def margin_nce(
     return info_nce(pairs, margined, temperature=temperature)
 
 
+@checked(curvature=optional(POSITIVE), curvature_form=CURVATURE_FORM, cosines=True)
 def alignment(
     pairs: Pairs,
     similarity: Tensor,
@@ -273,7 +329,6 @@ def alignment(
 
     Source: Grill et al. 2020, Eq. 2; Rho et al. 2023, Section 3 (beta = 0) and Eqs. 10-11.
     """
-    similarity = _lift(similarity)
     if curvature is not None:
         weight = curvature_weight(similarity, exponent=curvature, form=curvature_form)
         similarity = scale_gradient(similarity, weight)
@@ -281,6 +336,19 @@ def alignment(
     return _mean_over_positives(2 - 2 * similarity.gather(1, positives.clamp(min=0)), positives)
 
 
+@checked(
+    gamma=POSITIVE,
+    cost=POSITIVE,
+    ridge=POSITIVE,
+    kernel=one_of("rbf", "linear", "tanh"),
+    offset=FINITE,
+    solver=one_of("closed_form", "projected_gradient", "exact"),
+    steps=COUNT,
+    step_size=optional(POSITIVE),
+    start=one_of("closed_form", "random"),
+    unit_diagonal=FLAG,
+    cosines=True,
+)
 def max_margin(
     pairs: Pairs,
     similarity: Tensor,
@@ -327,12 +395,11 @@ def max_margin(
         (N,); the mean over anchors is the papers' loss.
 
     Raises:
-        ValueError: unknown kernel, solver or start, or a number out of range.
+        ValueError: as every loss; see :func:`shared.checks.checked`.
 
     Source: Shah et al. 2022, Proposition 1 and Algorithm 1. One factorisation serves all anchors.
     """
-    similarity = _lift(similarity)
-    points = _lift(pairs.candidate.detach())
+    points = lift(pairs.candidate.detach())
     among = similarity.detach() if pairs.anchor is pairs.candidate else cosine(points, points)
     weights = svm.dual_weights(
         pairs,
@@ -354,80 +421,133 @@ def max_margin(
 class _LogSumExpAndPick(torch.autograd.Function):
     """Masked log-sum-exp of every row and the scores at given columns, in one pass each way.
 
-    Going through blocks of rows, it needs no temporary of the size of the matrix, and its gradient
-    is written once.
+    The third output, the softmax of every row, is what the derivatives are made of. As an output it
+    has a derivative itself, so that derivatives of any order are right. Going through blocks of
+    rows, all that is done to a block happens in the processor's cache.
     """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        similarity: Tensor,
-        scale: float,
-        masks: tuple[Tensor, ...],
-        index: Tensor,
-        pick_scale: float,
-    ) -> tuple[Tensor, Tensor]:
-        total = similarity.new_empty(len(similarity))
-        for rows in _blocks(similarity):
-            block = similarity[rows] * scale
-            block.masked_fill_(_excluded(masks, rows), -math.inf)
-            total[rows] = torch.logsumexp(block, dim=1)
-        picked = similarity.gather(1, index.clamp(min=0)) * pick_scale
-        ctx.save_for_backward(similarity, total, index, *masks)
-        ctx.scale, ctx.pick_scale = scale, pick_scale
-        return total, picked
+        similarity: Tensor, scale: float, pick_scale: float, index: Tensor, excluded: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        softmax = similarity.new_empty(similarity.shape)
+        total = similarity.new_full((len(similarity),), -math.inf)
+        blocks = _blocks(similarity)
+        room = softmax.new_empty(softmax[blocks[0]].shape if blocks else 0)
+        for rows in blocks:
+            block = torch.mul(similarity[rows], scale, out=softmax[rows])
+            _exclude(block, excluded[rows])
+            largest = block.amax(1)
+            largest.masked_fill_(largest.isinf(), 0.0)
+            shifted = torch.sub(block, largest[:, None], out=room[: len(block)])
+            total[rows] = shifted.exp_().sum(1).log_().add_(largest)
+            # A row without entries has total -inf; its exponentials must come out as 0, not nan.
+            known = torch.where(total[rows] == -math.inf, math.inf, total[rows])
+            block.sub_(known[:, None]).exp_()
+        return total, similarity.gather(1, index.clamp(min=0)) * pick_scale, softmax
 
     @staticmethod
-    @once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, ctx.scale, ctx.pick_scale, index, _ = inputs
+        ctx.save_for_backward(output[2], index)
+        ctx.save_for_forward(output[2], index)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
     def backward(
-        ctx: Any, total_gradient: Tensor, picked_gradient: Tensor
+        ctx: Any, by_total: Tensor | None, by_picked: Tensor | None, by_softmax: Tensor | None
     ) -> tuple[Tensor, None, None, None, None]:
-        similarity, total, index, *masks = ctx.saved_tensors
-        # A row without entries has total -inf; its exponentials must come out as 0, not nan.
-        total = torch.where(total == -math.inf, math.inf, total)
-        factor = (total_gradient * ctx.scale)[:, None]
-        gradient = torch.empty_like(similarity)
-        for rows in _blocks(similarity):
-            block = torch.mul(similarity[rows], ctx.scale, out=gradient[rows])
-            block.sub_(total[rows, None]).exp_().mul_(factor[rows])
-            block.masked_fill_(_excluded(tuple(masks), rows), 0.0)
-        picked = torch.where(index >= 0, picked_gradient * ctx.pick_scale, 0.0)
-        gradient.scatter_add_(1, index.clamp(min=0), picked)
+        softmax, index = ctx.saved_tensors
+        if by_total is None:
+            by_total = softmax.new_zeros(len(softmax))
+        gradient = softmax * (by_total * ctx.scale)[:, None]
+        if by_softmax is not None:  # in a second derivative
+            by_score = softmax * by_softmax
+            gradient = gradient + ctx.scale * (by_score - softmax * by_score.sum(1, keepdim=True))
+        if by_picked is not None:
+            picked = torch.where(index >= 0, by_picked * ctx.pick_scale, 0.0)
+            # In place where nothing more follows: a copy would need the memory of a matrix.
+            add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
+            gradient = add(1, index.clamp(min=0), picked)
         return gradient, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, along: Tensor, *_: None) -> tuple[Tensor, Tensor, Tensor]:
+        softmax, index = ctx.saved_tensors
+        total = ctx.scale * (softmax * along).sum(1)
+        picked = along.gather(1, index.clamp(min=0)) * ctx.pick_scale
+        return total, picked, softmax * (ctx.scale * along - total[:, None])
+
+    @staticmethod
+    def vmap(
+        info: Any,
+        in_dims: tuple[int | None, ...],
+        similarity: Tensor,
+        scale: float,
+        pick_scale: float,
+        index: Tensor,
+        excluded: Tensor,
+    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+        # Every row stands for itself: a batch of matrices is a matrix with more rows.
+        tensors = []
+        for tensor, place in ((similarity, 0), (index, 3), (excluded, 4)):
+            dim = in_dims[place]
+            batch = tensor.expand(info.batch_size, *tensor.shape)
+            batch = batch if dim is None else tensor.movedim(dim, 0)
+            tensors.append(batch.flatten(0, 1))
+        rows, index, excluded = tensors
+        outputs = _LogSumExpAndPick.apply(rows, scale, pick_scale, index, excluded)
+        return tuple(item.unflatten(0, (info.batch_size, -1)) for item in outputs), (0, 0, 0)
 
 
 def _logsumexp_and_pick(
     similarity: Tensor,
     scale: float,
-    masks: tuple[Tensor, ...],
     index: Tensor,
+    excluded: Tensor,
     pick_scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp of ``scale * similarity`` where any mask is True, (N,), and the scores picked.
+    """Log-sum-exp of ``scale * similarity`` but for what is excluded, (N,), and scores picked.
 
-    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P).
+    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P). ``excluded`` is what
+    :meth:`Pairs.excluded` gives.
     """
     pick_scale = scale if pick_scale is None else pick_scale
-    result: tuple[Tensor, Tensor] = _LogSumExpAndPick.apply(
-        similarity, scale, masks, index, pick_scale
-    )
-    return result
+    if excluded.dtype != torch.bool and excluded.shape[1]:
+        # Not to exclude anything by padding, it becomes a repetition.
+        excluded = torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)
+    total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
+    return total, picked
 
 
 def _blocks(matrix: Tensor) -> list[slice]:
-    # 16 MB of float32: larger blocks need more memory; smaller ones mean more operations, at the
-    # end of each of which all threads wait for the last. An accelerator takes all rows at once.
+    # 1 MB of float32, which a processor's own cache holds. An accelerator takes all rows at once.
+    if not matrix.numel():
+        return []
     size = len(matrix)
     if matrix.device.type == "cpu":
-        size = max(1, 2**22 // max(1, matrix.shape[1]))
-    return [slice(start, start + size) for start in range(0, len(matrix), max(1, size))]
+        size = max(1, 2**18 // matrix.shape[1])
+    return [slice(start, start + size) for start in range(0, len(matrix), size)]
 
 
-def _excluded(masks: tuple[Tensor, ...], rows: slice) -> Tensor:
-    allowed = masks[0][rows]
-    for mask in masks[1:]:
-        allowed = allowed | mask[rows]
-    return ~allowed
+def _exclude(scores: Tensor, excluded: Tensor) -> None:
+    """Puts -inf where a mask is True, or at indices; a row of indices -1 excludes nothing."""
+    if excluded.dtype == torch.bool:
+        scores.masked_fill_(excluded, -math.inf)
+        return
+    place = excluded.clamp(min=0)
+    value = scores.gather(1, place).masked_fill_(excluded >= 0, -math.inf)
+    scores.scatter_(1, place, value)
+
+
+def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, float]:
+    """Similarities, and the number by which they are still to be divided.
+
+    A learned temperature divides here, where its gradient is made; a number is left to what comes.
+    """
+    if isinstance(temperature, Tensor):
+        return similarity / temperature, 1.0
+    return similarity, temperature
 
 
 def _mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
@@ -437,15 +557,9 @@ def _mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
 
 
 def _softplus(x: Tensor) -> Tensor:
-    # torch's softplus turns linear above a threshold; this is exact everywhere.
-    return torch.logaddexp(x, torch.zeros_like(x))
-
-
-def _lift(similarity: Tensor) -> Tensor:
-    half = similarity.dtype in (torch.float16, torch.bfloat16)
-    return similarity.float() if half else similarity
-
-
-def _check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"temperature is positive; got {temperature}")
+    # torch's softplus turns linear above a threshold; this is exact everywhere. Where exp(-x) would
+    # overflow in the second derivative it is exp(x), to the last digit.
+    small = x < math.log(torch.finfo(x.dtype).tiny)
+    rest = torch.where(small, 0.0, x)
+    tail = torch.where(small, x, -math.inf).exp()
+    return torch.where(small, tail, torch.logaddexp(rest, torch.zeros_like(rest)))

@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from shared.checks import POSITIVE, SHARE, TEMPERATURE, Temperature, one_of, require
 from shared.pairs import Pairs
 
 # sin(theta) is taken as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
@@ -18,10 +19,17 @@ from shared.pairs import Pairs
 SOFTENING = 1e-7
 ATTENUATION_CAP = 100.0
 RATIO_CAP = 1e6
+CURVATURE_FORM = one_of("equation_10", "algorithm_3")
 
 
 def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
-    """``value``, bit for bit, with its gradient multiplied by ``factor``."""
+    """``value``, bit for bit, with its gradient multiplied by ``factor``.
+
+    It is the line through ``value`` with slope ``factor``, both taken as constants. A loss L behind
+    it therefore has the second derivative ``factor L'' factor``, the symmetric one of a loss whose
+    input moves ``factor`` times as far, and not ``factor L''``, the derivative of the scaled
+    gradient. How the factor itself moves stays out of derivatives of all orders.
+    """
     constant = value.detach()
     return constant + factor * (value - constant)
 
@@ -67,18 +75,16 @@ def curvature_weight(
     Returns:
         (N, M), without gradient.
     """
-    if not exponent > 0:
-        raise ValueError(f"exponent is positive; got {exponent}")
+    require("exponent", exponent, POSITIVE)
+    require("form", form, CURVATURE_FORM)
     angle = similarity.detach().clamp(-1, 1).arccos() / math.pi
     if form == "equation_10":
         return (1 - angle**exponent).clamp(min=0) ** (1 / exponent)
-    if form == "algorithm_3":
-        return (1 - angle) ** (1 / exponent)
-    raise ValueError(f"form is 'equation_10' or 'algorithm_3'; got {form!r}")
+    return (1 - angle) ** (1 / exponent)
 
 
 def margin_ratio(
-    pairs: Pairs, similarity: Tensor, margined: Tensor, *, temperature: float
+    pairs: Pairs, similarity: Tensor, margined: Tensor, *, temperature: Temperature
 ) -> Tensor:
     """Denominator without margins over the denominator with them (Section 5.4), one per anchor.
 
@@ -91,6 +97,7 @@ def margin_ratio(
     Returns:
         r_i, (N,), without gradient; at most 1e6, and 1 for an anchor without candidates.
     """
+    require("temperature", temperature, TEMPERATURE)
     mask = pairs.positive | pairs.negative
     plain = _log_denominator(similarity, mask, temperature)
     ratio = (plain - _log_denominator(margined, mask, temperature)).exp()
@@ -98,7 +105,7 @@ def margin_ratio(
 
 
 def attenuation_weight(
-    pairs: Pairs, similarity: Tensor, *, temperature: float, alpha: float
+    pairs: Pairs, similarity: Tensor, *, temperature: Temperature, alpha: float
 ) -> Tensor:
     """``1 / (1 - alpha q)`` with q the softmax probability of the anchor's positives (Eq. 12).
 
@@ -114,14 +121,14 @@ def attenuation_weight(
     Returns:
         (N,), without gradient.
     """
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"alpha lies in [0, 1]; got {alpha}")
+    require("alpha", alpha, SHARE)
+    require("temperature", temperature, TEMPERATURE)
     total = _log_denominator(similarity, pairs.positive | pairs.negative, temperature)
     positive = _log_denominator(similarity, pairs.positive, temperature)
     probability = torch.where(pairs.positive.any(1), (positive - total).exp(), 0.0)
     return (1 / (1 - alpha * probability)).clamp(max=ATTENUATION_CAP)
 
 
-def _log_denominator(similarity: Tensor, mask: Tensor, temperature: float) -> Tensor:
-    scores = similarity.detach() / temperature
+def _log_denominator(similarity: Tensor, mask: Tensor, temperature: Temperature) -> Tensor:
+    scores = (similarity / temperature).detach()
     return torch.logsumexp(scores.masked_fill(~mask, -math.inf), dim=1)

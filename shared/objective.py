@@ -6,6 +6,8 @@
 ...     term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
 ...     penalties=(term(distance_polarization, weight=0.1),),
 ... )
+>>> objective
+hard_nce(temperature=0.5, tau_plus=0.1, beta=1.0) + 0.1 * distance_polarization()
 >>> criterion = objective.build(dim=3)
 >>> loss, parts = criterion(two_views(torch.eye(3), torch.eye(3)))
 >>> sorted(parts)
@@ -20,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from shared.checks import FINITE, check_cosines, lift, require
 from shared.distributed import share_of_mean, total, world_size
 from shared.functions import identity
-from shared.losses import alignment, debiased_nce, hard_nce, margin_nce, max_margin
+from shared.losses import debiased_nce, hard_nce, max_margin
 from shared.pairs import Pairs, cosine
 from shared.penalties import band_statistics, distance_polarization
 from shared.projection import LowRankProjection
@@ -30,7 +33,7 @@ from shared.projection import LowRankProjection
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Term:
     """A loss or penalty function with its numbers; made by :func:`term`."""
 
@@ -42,13 +45,18 @@ class Term:
         """The value for each anchor, (N,), without the weight."""
         return self.function(pairs, similarity, **self.numbers)
 
+    def __repr__(self) -> str:
+        return _called(self.weight, self.function.__name__, self.numbers)
+
 
 def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any) -> Term:
-    """A :class:`Term`, checked against the function's signature.
+    """A :class:`Term`, checked against the function's signature and ranges.
+
+    A learned temperature, an ``nn.Parameter``, becomes a parameter of the criterion.
 
     Raises:
         ValueError: a function that no later process could find again, such as a lambda; a number
-            that the function does not take, or one that it needs.
+            that the function does not take, one that it needs, or one that is out of range.
     """
     identity(function)
     known = {
@@ -64,18 +72,24 @@ def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any
     needed = {name for name, item in known.items() if item.default is inspect.Parameter.empty}
     if missing := needed - set(numbers):
         raise ValueError(f"{function.__name__} needs {', '.join(sorted(missing))}")
+    require("weight", weight, FINITE)
+    if check_numbers := getattr(function, "check_numbers", None):
+        check_numbers(numbers)
     return Term(function, numbers, weight)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Projection:
     """A low-rank projection and its weight; ``options`` are those of :class:`LowRankProjection`."""
 
     weight: float = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return _called(self.weight, LowRankProjection.__name__, self.options)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Objective:
     """What is minimised: ``mean loss + sum weight * mean penalty + weight * projection``."""
 
@@ -95,6 +109,10 @@ class Objective:
         """
         return Criterion(self, dim, similarity)
 
+    def __repr__(self) -> str:
+        parts = (self.loss, *self.penalties, self.projection)
+        return " + ".join(repr(part) for part in parts if part is not None)
+
 
 class Criterion(nn.Module):
     """Runs an :class:`Objective`; holds what of it is trained (projection, learned similarity).
@@ -103,8 +121,9 @@ class Criterion(nn.Module):
         objective: the objective.
         dim: see :meth:`Objective.build`.
         similarity: see :meth:`Objective.build`.
-        check_every: on an accelerator the loss is looked at for NaN every so many steps only,
-            since each look waits for the device; on the CPU at every step.
+        check_every: on an accelerator the loss is looked at for NaN, and similarities that have to
+            be cosines for their range, every so many steps only, since each look waits for the
+            device; on the CPU at every step.
     """
 
     def __init__(
@@ -116,24 +135,32 @@ class Criterion(nn.Module):
     ) -> None:
         super().__init__()
         function, numbers = objective.loss.function, objective.loss.numbers
-        if similarity is not cosine:
-            if function in (max_margin, margin_nce, alignment):
-                raise ValueError(
-                    f"{function.__name__} is defined for cosines only (it needs distances or "
-                    f"angles); build it with similarity=cosine"
-                )
-            bounded = numbers.get("floor", "cosine") == "cosine"
-            if function in (debiased_nce, hard_nce) and bounded:
+        needs_cosines = getattr(function, "needs_cosines", lambda _: False)
+        self._needs_cosines: bool = needs_cosines(numbers)
+        if similarity is not cosine and self._needs_cosines:
+            if function in (debiased_nce, hard_nce):
                 raise ValueError(
                     f"{function.__name__}'s floor n exp(-1 / temperature) holds for cosines only; "
                     f"with another similarity take floor='minimum'"
                 )
+            raise ValueError(
+                f"{function.__name__} is defined for cosines only (it needs distances or "
+                f"angles); build it with similarity=cosine"
+            )
         self.objective = objective
         self.similarity = similarity
         self.check_every = check_every
+        terms = (objective.loss, *objective.penalties)
+        numbers_of_all = [number for item in terms for number in item.numbers.values()]
+        self.learned = nn.ParameterList(x for x in numbers_of_all if isinstance(x, nn.Parameter))
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
             self.projection = LowRankProjection(dim, **objective.projection.options)
+
+    def __repr__(self) -> str:
+        named = self.similarity
+        similarity = getattr(named, "__name__", type(named).__name__)
+        return f"{type(self).__name__}({self.objective!r}, similarity={similarity})"
 
     def forward(
         self,
@@ -165,6 +192,8 @@ class Criterion(nn.Module):
             if looked_at and self.objective.loss.function is max_margin:
                 # The factorisation on the CPU cannot take NaN.
                 _check_finite(pairs, similarity.sum(), step)
+            if looked_at and self._needs_cosines and similarity.device.type != "cpu":
+                check_cosines(pairs, similarity)
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive have no loss; they do not count in the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
@@ -179,7 +208,9 @@ class Criterion(nn.Module):
                     cosines = cosine(pairs.anchor, pairs.candidate)
                 for penalty in self.objective.penalties:
                     value = penalty(pairs, cosines)
-                    mean = share_of_mean(value) if pairs.blocks else value.mean()
+                    mean = value.mean() if len(value) else value.sum()  # 0 without anchors
+                    if pairs.blocks:
+                        mean = share_of_mean(value)
                     parts[penalty.function.__name__] = mean.detach()
                     loss = loss + penalty.weight * mean
                     if penalty.function is distance_polarization:
@@ -203,6 +234,12 @@ class Criterion(nn.Module):
         return loss, parts
 
 
+def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
+    shown = ((key, "learned" if isinstance(x, Tensor) else repr(x)) for key, x in numbers.items())
+    call = f"{name}({', '.join(f'{key}={text}' for key, text in shown)})"
+    return call if weight == 1 else f"{weight} * {call}"
+
+
 def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
     # Together, so that no process waits for one that has stopped.
     if torch.isfinite(total(value.detach()) if pairs.blocks else value):
@@ -215,9 +252,6 @@ def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
 
 def _lifted(pairs: Pairs) -> Pairs:
     """The pairs with embeddings in at least single precision, the same tensor kept the same."""
-    half = (torch.float16, torch.bfloat16)
-    if pairs.anchor.dtype not in half and pairs.candidate.dtype not in half:
-        return pairs
-    anchor = pairs.anchor.float()
-    candidate = anchor if pairs.candidate is pairs.anchor else pairs.candidate.float()
-    return replace(pairs, anchor=anchor, candidate=candidate)
+    anchor = lift(pairs.anchor)
+    candidate = anchor if pairs.candidate is pairs.anchor else lift(pairs.candidate)
+    return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)

@@ -12,7 +12,7 @@ built without ``gather`` never communicate.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from typing import Literal
 
 import torch
@@ -40,9 +40,12 @@ class Pairs:
             batch are this many blocks of equal size, each in the order of the processes: 2 for
             :func:`two_views` (all first views, then all second), 1 for the other builders. Set by
             the builders.
+        trusted: masks and indices are known to fit together, as the builders make them, and are
+            not compared.
 
     Raises:
-        ValueError: shapes that do not fit together.
+        ValueError: shapes that do not fit together; on the CPU, too, a candidate that is positive
+            and negative at once, and indices that are not those of the masks.
     """
 
     anchor: Tensor
@@ -52,8 +55,9 @@ class Pairs:
     positive_index: Tensor | None = None
     outsider_index: Tensor | None = None
     blocks: int = 0
+    trusted: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, trusted: bool) -> None:
         if self.anchor.ndim != 2 or self.candidate.ndim != 2:
             raise ValueError(
                 f"anchor and candidate are matrices (rows, dimensions); got shapes "
@@ -66,6 +70,19 @@ class Pairs:
                     f"{name} is a bool mask of shape {shape}; "
                     f"got {mask.dtype} of shape {tuple(mask.shape)}"
                 )
+        if trusted or not readable(self.positive):
+            return
+        if (self.positive & self.negative).any():
+            raise ValueError("a candidate is positive or negative for an anchor; got both")
+        for name, index, mask in (
+            ("positive_index", self.positive_index, self.positive),
+            ("outsider_index", self.outsider_index, ~self.negative),
+        ):
+            if index is not None and not _lists(index, mask):
+                raise ValueError(
+                    f"{name} lists each candidate of its mask once, padded with -1; got others: "
+                    f"leave it out, and it is worked out from the mask"
+                )
 
     def positives(self) -> Tensor:
         """The candidate indices of each anchor's positives, (N, P), padded with -1."""
@@ -74,6 +91,18 @@ class Pairs:
     def outsiders(self) -> Tensor:
         """The candidates that are no negatives of each anchor, (N, Q), padded with -1."""
         return _indices(~self.negative) if self.outsider_index is None else self.outsider_index
+
+    def excluded(self, *, positives: bool) -> Tensor:
+        """The candidates outside both masks, or with ``positives`` all that are no negatives.
+
+        As (N, K) indices, padded with -1, where few are known by index, else as an (N, M) mask.
+        """
+        index = self.outsider_index
+        if index is None or 2 * index.shape[1] > self.negative.shape[1]:
+            return ~self.negative if positives else ~(self.negative | self.positive)
+        if positives:
+            return index
+        return torch.where(self.positive.gather(1, index.clamp(min=0)), -1, index)
 
 
 def two_views(
@@ -153,7 +182,7 @@ def query_key(
     negative = torch.zeros_like(pairs.negative)
     negative[:, keys:] = True
     everyone = torch.arange(keys, device=query.device).expand(len(query), keys)
-    return replace(pairs, negative=negative, outsider_index=everyone)
+    return replace(pairs, negative=negative, outsider_index=everyone, trusted=True)
 
 
 def context_window(
@@ -199,7 +228,9 @@ def context_window(
     index = torch.where(present, near, -1)
     negative = (distance > 0) & ~positive
     outsiders = torch.cat([own[:, None], index], dim=1)
-    return Pairs(sentence, candidate, positive, negative, index, outsiders, _blocks(gather))
+    return Pairs(
+        sentence, candidate, positive, negative, index, outsiders, _blocks(gather), trusted=True
+    )
 
 
 def local_global(
@@ -217,6 +248,45 @@ def local_global(
     candidate = graph if gather is None else gather(graph)
     own = owner + start
     return _one_positive(node, candidate, own, own, _blocks(gather))
+
+
+def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None) -> Pairs:
+    """Supervised contrast: the others of an anchor's class are its positives, itself is ignored.
+
+    With two views of each instance, ``same_label(torch.cat([first, second]), label.repeat(2))`` and
+    :func:`shared.losses.info_nce` are SupCon. An anchor that is alone in its class has no positive
+    and therefore no loss, and :class:`shared.objective.Criterion` takes the mean over the others.
+
+    Args:
+        embedding: (B, D).
+        label: (B,) int, the class of each row.
+        gather: see the module; collects the embeddings, and the labels as (B, 1).
+
+    Returns:
+        Pairs with the classes' other members as positives and all other classes as negatives.
+        Their number is looked at, which waits for the device once.
+
+    Raises:
+        ValueError: labels that are not one whole number for each row.
+
+    Source: Khosla et al. 2020 (SupCon), Eq. 2; Chen et al. 2021 (LMCL), Eq. 2.
+    """
+    if label.shape != embedding.shape[:1] or label.is_floating_point():
+        raise ValueError(
+            f"label holds one whole number for each of the {len(embedding)} rows; "
+            f"got {label.dtype} of shape {tuple(label.shape)}"
+        )
+    start = 0 if gather is None else rank() * len(embedding)
+    candidate = embedding if gather is None else gather(embedding)
+    everyone = label if gather is None else gather(label[:, None])[:, 0]
+    own = torch.arange(start, start + len(embedding), device=embedding.device)[:, None]
+    alike = label[:, None] == everyone[None, :]
+    positive = alike.scatter(1, own, False)
+    index = _indices(positive)
+    outsiders = torch.cat([own, index], dim=1)
+    return Pairs(
+        embedding, candidate, positive, ~alike, index, outsiders, _blocks(gather), trusted=True
+    )
 
 
 def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
@@ -255,7 +325,23 @@ def _one_positive(
     outsiders = positive_at[:, None]
     if own is not positive_at:
         outsiders = torch.stack([positive_at, own], dim=1)
-    return Pairs(anchor, candidate, positive, negative, positive_at[:, None], outsiders, blocks)
+    index = positive_at[:, None]
+    return Pairs(anchor, candidate, positive, negative, index, outsiders, blocks, trusted=True)
+
+
+def readable(tensor: Tensor) -> bool:
+    """Whether a value can be looked at: no accelerator has to be waited for, no vmap hides it."""
+    return tensor.device.type == "cpu" and not torch._C._are_functorch_transforms_active()
+
+
+def _lists(index: Tensor, mask: Tensor) -> bool:
+    """Whether the indices, (N, K) padded with -1, are the True places of the mask, each once."""
+    if index.ndim != 2 or len(index) != len(mask) or index.dtype != torch.int64:
+        return False
+    if index.numel() and (index.amin() < -1 or index.amax() >= mask.shape[1]):
+        return False
+    listed = mask.new_zeros(len(mask), 1 + mask.shape[1]).scatter_(1, index + 1, True)[:, 1:]
+    return torch.equal(listed, mask) and bool((index >= 0).sum() == mask.sum())
 
 
 def _indices(mask: Tensor) -> Tensor:

@@ -5,15 +5,29 @@ is the penalty of the batch; over the anchors of all processes, for pairs that a
 batch (``Pairs.blocks``), whose numbers of anchors and pairs are counted over all processes.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from shared.checks import checked, one_of
 from shared.distributed import gather_ragged, lengths, total
 from shared.pairs import Pairs, cosine
 
 
+def _is_band(numbers: Mapping[str, Any]) -> None:
+    lower, upper = numbers["lower"], numbers["upper"]
+    if not 0 <= lower < upper <= 1:
+        raise ValueError(f"0 <= lower < upper <= 1; got lower {lower}, upper {upper}")
+
+
+@checked(
+    _is_band,
+    reduction=one_of("anchor_sum", "mean", "sum"),
+    among=one_of("negatives", "all", "anchors"),
+    cosines=True,
+)
 def distance_polarization(
     pairs: Pairs,
     similarity: Tensor,
@@ -44,16 +58,12 @@ def distance_polarization(
 
     Source: Chen et al. 2021 (LMCL), Eqs. 6 and 10.
     """
-    if not 0 <= lower < upper <= 1:
-        raise ValueError(f"0 <= lower < upper <= 1; got lower {lower}, upper {upper}")
     cosines, mask = _chosen(pairs, similarity, among)
     distance = (1 - cosines) / 2
     inside = ((distance - lower) * (upper - distance)).clamp(min=0)
     value = torch.where(mask, inside, 0.0).sum(1)
     if reduction == "anchor_sum":
         return value
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"reduction is 'anchor_sum', 'mean' or 'sum'; got {reduction!r}")
     anchors = lengths(value).sum() if pairs.blocks else len(value)
     if reduction == "sum":
         return value * anchors
@@ -61,6 +71,7 @@ def distance_polarization(
     return value * (anchors / count.clamp(min=1).to(value.dtype))
 
 
+@checked(_is_band)
 @torch.no_grad()
 def band_statistics(
     pairs: Pairs, similarity: Tensor, *, lower: float = 0.1, upper: float = 0.5
@@ -81,15 +92,11 @@ def band_statistics(
 
 
 def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tensor]:
-    if similarity.dtype in (torch.float16, torch.bfloat16):
-        similarity = similarity.float()
     if among == "negatives":
         return similarity, pairs.negative
     if among == "all":
         return similarity, pairs.negative | pairs.positive
-    if among == "anchors":
-        everyone, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
-        cosines = cosine(pairs.anchor, everyone)
-        place = torch.arange(len(everyone), device=cosines.device)
-        return cosines, place != place[start : start + len(cosines), None]
-    raise ValueError(f"among is 'negatives', 'all' or 'anchors'; got {among!r}")
+    everyone, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
+    cosines = cosine(pairs.anchor, everyone)
+    place = torch.arange(len(everyone), device=cosines.device)
+    return cosines, place != place[start : start + len(cosines), None]

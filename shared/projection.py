@@ -97,13 +97,16 @@ class LowRankProjection(nn.Module):
                 norm = torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view)))
                 if together:  # the norm of all processes' rows is the norm of their norms
                     norm = torch.linalg.vector_norm(gather(norm[None]))
-                parts.append(norm / (lengths(view).sum() if together else len(view)))
+                count = lengths(view).sum().clamp(min=1) if together else max(1, len(view))
+                parts.append(norm / count)
             penalty = torch.stack(parts).sum()
             return penalty, {"reconstruction": penalty.detach()}
         every = torch.cat(views)
         every = unit_rows(every) if self.unit_features else every
         errors = (self.reconstruct(every) - every).square().sum(1)
-        reconstruction = share_of_mean(errors) if together else errors.mean()
+        reconstruction = errors.mean() if len(errors) else errors.sum()  # 0 without instances
+        if together:
+            reconstruction = share_of_mean(errors)
         size = self.norm_of_matrix()
         parts_by_name = {"reconstruction": reconstruction.detach(), "norm": size.detach()}
         return reconstruction + self.alpha * size, parts_by_name

@@ -83,15 +83,8 @@ def dual_weights(
     Returns:
         (N, M), rows adding up to 0.
     """
-    for name, number in (("gamma", gamma), ("cost", cost), ("ridge", ridge), ("steps", steps)):
-        if not number > 0:
-            raise ValueError(f"{name} is positive; got {number}")
-    if solver not in ("closed_form", "projected_gradient", "exact"):
-        raise ValueError(
-            f"solver is 'closed_form', 'projected_gradient' or 'exact'; got {solver!r}"
-        )
-    if start not in ("closed_form", "random"):
-        raise ValueError(f"start is 'closed_form' or 'random'; got {start!r}")
+    if not cosines.numel():
+        return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
     with torch.autocast(cosines.device.type, enabled=False):
         points = kernel_values(cosines.double(), kernel, gamma, offset)
         # What the authors' tanh kernel adds to Delta by keeping 1 in the place of K_pp; the
@@ -196,20 +189,28 @@ def _closed_form(
         excess: (M,), see :func:`dual_weights`.
         ridge: the ridge.
     """
-    column = bordered[positive]
-    denominator = complement[positive]
-    removed = torch.zeros_like(denominator)
+    # In the notation of the module, for an anchor with positive p and further candidates E out:
+    # B' is B without the rows and columns of E, and a_j = -2 B'_jp / (1 - ridge B'_pp).
+    column = bordered[positive]  # B_jp, to become B'_jp
+    denominator = complement[positive]  # 1 - ridge B_pp, to become 1 - ridge B'_pp
+    removed = torch.zeros_like(denominator)  # B_pp - B'_pp
     if others.shape[1]:
         index, real = others.clamp(min=0), others >= 0
         at_positive = torch.where(real, bordered[index, positive[:, None]], 0.0)
         block = bordered[index[:, :, None], index[:, None, :]]
+        # Padding is left out of the system: its row and column become those of the identity.
         identity = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
         block = torch.where(real[:, :, None] & real[:, None, :], block, identity)
+        # Leaving rows of a matrix out of its inverse is a Schur complement of the inverse:
+        # B'_jp = B_jp - B_jE coefficient with coefficient = B_EE^-1 B_Ep, the rank-one downdates
+        # of all of E at once.
         coefficient = torch.linalg.solve(block, at_positive[:, :, None])[:, :, 0]
         for place in range(others.shape[1]):
             column -= coefficient[:, place, None] * bordered[index[:, place]]
         removed = (coefficient * at_positive).sum(1)
     denominator = denominator + ridge * removed
+    # With 1 in the place of K_pp, Delta has excess 11' more, as if the ridge of p alone were less
+    # by the excess: 1 - (ridge - excess) B'_pp.
     denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     return torch.where(negative, -2 * column / denominator[:, None], 0.0)
 

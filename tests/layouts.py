@@ -73,6 +73,16 @@ def _local_global(size: int, rows: Callable[[int], Tensor]) -> Case:
     )
 
 
+def _same_label(size: int, rows: Callable[[int], Tensor]) -> Case:
+    """Classes of unequal sizes; from three rows on, one row is alone in its class."""
+    label = [9 if place == 2 else place % 2 for place in range(size)]
+    return Case(
+        (rows(size),),
+        lambda module, embedding: module.same_label(embedding, torch.tensor(label)),
+        lambda embedding: reference.same_label(embedding, label),
+    )
+
+
 def _masks(size: int, rows: Callable[[int], Tensor]) -> Case:
     """Masks made by hand: unequal numbers of positives, none, no negatives, ignored pairs."""
     width = size + 3
@@ -107,6 +117,7 @@ MAKERS: dict[str, Callable[[int, Callable[[int], Tensor]], Case]] = {
     "context window": lambda size, rows: _context_window(size, rows, 1, 0),
     "documents": lambda size, rows: _context_window(size, rows, 2, size // 2),
     "local global": _local_global,
+    "same label": _same_label,
     "masks": _masks,
 }
 

@@ -80,6 +80,13 @@ def local_global(node: Tensor, graph: Tensor, owner: Sequence[int]) -> Layout:
     return Layout(node, graph, positives, negatives)
 
 
+def same_label(embedding: Tensor, label: Sequence[int]) -> Layout:
+    everyone = range(len(label))
+    positives = [[j for j in everyone if j != i and label[j] == label[i]] for i in everyone]
+    negatives = [[j for j in everyone if label[j] != label[i]] for i in everyone]
+    return Layout(embedding, embedding, positives, negatives)
+
+
 def unit(row: Tensor) -> Tensor:
     length = math.sqrt(sum(float(x) ** 2 for x in row.detach()))
     return row / (row * row).sum().sqrt() if length > 0 else row
@@ -146,11 +153,14 @@ def hard_nce(
             positive = [torch.exp(row[p] / temperature) for p in own]
             mean_positive = sum(positive) / len(own)
             estimate = (reweighted - tau_plus * count * mean_positive) / (1 - tau_plus)
-            lowest = count * math.exp(-1 / temperature)
+            lowest = count * torch.exp(-row.new_ones(()) / temperature)
             if floor == "minimum":
-                lowest = count * min(math.exp(float(s.detach())) for s in scores)
-            if float(estimate.detach()) < lowest:
-                estimate = torch.full_like(estimate, lowest)
+                lowest = count * torch.exp(
+                    min(float(row[j].detach()) for j in others)
+                    / torch.as_tensor(temperature, dtype=row.dtype)
+                )
+            if float(estimate.detach()) < float(lowest.detach()):
+                estimate = lowest
             loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)
         losses.append(loss)
     return torch.stack(losses)
@@ -175,11 +185,14 @@ def debiased_nce(
             positive = [torch.exp(row[p] / temperature) for p in own]
             mean_positive = sum(positive) / len(own)
             estimate = (total - tau_plus * count * mean_positive) / (1 - tau_plus)
-            lowest = count * math.exp(-1 / temperature)
+            lowest = count * torch.exp(-row.new_ones(()) / temperature)
             if floor == "minimum":
-                lowest = count * min(math.exp(float(row[j].detach()) / temperature) for j in others)
-            if float(estimate.detach()) < lowest:
-                estimate = torch.full_like(estimate, lowest)
+                lowest = count * torch.exp(
+                    min(float(row[j].detach()) for j in others)
+                    / torch.as_tensor(temperature, dtype=row.dtype)
+                )
+            if float(estimate.detach()) < float(lowest.detach()):
+                estimate = lowest
             loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)
         losses.append(loss)
     return torch.stack(losses)

@@ -500,13 +500,17 @@ def test_embeddings_that_are_not_finite_are_an_error_that_names_the_step(
             "floor is 'cosine' or 'minimum'; got 'none'",
         ),
         (margin_nce, {"temperature": 0.0}, "temperature is positive"),
-        (margin_nce, {"temperature": 0.5, "curvature": 0.0}, "exponent is positive; got 0"),
+        (
+            margin_nce,
+            {"temperature": 0.5, "curvature": 0.0},
+            "curvature is positive, or None; got 0",
+        ),
         (
             margin_nce,
             {"temperature": 0.5, "curvature": 1.0, "curvature_form": "equation_11"},
             "form is 'equation_10' or 'algorithm_3'",
         ),
-        (margin_nce, {"temperature": 0.5, "attenuation": 1.5}, r"alpha lies in \[0, 1\]"),
+        (margin_nce, {"temperature": 0.5, "attenuation": 1.5}, r"attenuation lies in \[0, 1\]"),
         (margin_nce, {"temperature": 0.5, "ratio": "rows"}, "ratio is 'row' or 'positive'"),
         (
             margin_nce,
@@ -516,7 +520,7 @@ def test_embeddings_that_are_not_finite_are_an_error_that_names_the_step(
         (max_margin, {"gamma": 0.0}, "gamma is positive; got 0"),
         (max_margin, {"cost": -1.0}, "cost is positive"),
         (max_margin, {"ridge": 0.0}, "ridge is positive"),
-        (max_margin, {"steps": 0}, "steps is positive"),
+        (max_margin, {"steps": 0}, "steps is a positive whole number"),
         (max_margin, {"kernel": "poly"}, "kernel is 'rbf', 'linear' or 'tanh'; got 'poly'"),
         (max_margin, {"solver": "inv"}, "solver is 'closed_form'"),
         (max_margin, {"start": "zero"}, "start is 'closed_form' or 'random'"),

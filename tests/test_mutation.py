@@ -21,9 +21,18 @@ from torch import Tensor
 
 from shared import distributed
 from tests import layouts, reference, test_parity
+from tests.test_derivatives import hessian_vector
 
 SHARED = Path(distributed.__file__).parent
-MODULES = ("pairs", "margins", "svm", "losses", "penalties", "projection")  # in order of imports
+MODULES = (
+    "pairs",
+    "checks",
+    "margins",
+    "svm",
+    "losses",
+    "penalties",
+    "projection",
+)  # in order of imports
 
 # What stops a spoilt core: a figure that differs, an operation that fails, a missing warning.
 REJECTIONS = (
@@ -49,38 +58,76 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("losses", "total[:, None] - score", "total[:, None] + score"),
     (
         "losses",
-        "masks = (pairs.negative, pairs.positive) if positive_in_denominator",
-        "masks = (pairs.negative,) if positive_in_denominator",
+        "excluded(positives=not positive_in_denominator)",
+        "excluded(positives=positive_in_denominator)",
     ),
-    (
-        "losses",
-        "if positive_in_denominator else (pairs.negative,)",
-        "if positive_in_denominator else (pairs.negative, pairs.positive)",
-    ),
-    ("losses", "_lift(similarity), 1 / temperature", "_lift(similarity), temperature"),
+    ("losses", "excluded(positives=True)", "excluded(positives=False)"),
+    ("losses", "scores, 1 / divisor, positives", "scores, divisor, positives"),
     (
         "losses",
         "torch.where(present, loss, 0.0).sum(1) / present.sum(1).clamp(min=1)",
         "torch.where(present, loss, 0.0).sum(1)",
     ),
-    ("losses", "total_gradient * ctx.scale", "total_gradient"),
-    ("losses", "picked_gradient * ctx.pick_scale", "picked_gradient"),
-    ("losses", "gradient.scatter_add_(1", "gradient.scatter_(1"),
-    ("losses", "block.masked_fill_(_excluded(masks, rows), -math.inf)", "pass"),
-    ("losses", "* pick_scale\n", "* scale\n"),
-    ("losses", "allowed = allowed | mask[rows]", "allowed = allowed & mask[rows]"),
+    ("losses", "by_total * ctx.scale", "by_total"),
+    ("losses", "by_picked * ctx.pick_scale", "by_picked"),
+    ("losses", "else gradient.scatter_add_", "else gradient.scatter_"),
+    ("losses", "_exclude(block, excluded[rows])", "pass"),
+    ("losses", "scores.masked_fill_(excluded, -math.inf)", "pass"),
+    ("losses", "masked_fill_(excluded >= 0, -math.inf)", "masked_fill_(excluded > 0, -math.inf)"),
+    ("losses", "* pick_scale, softmax", "* scale, softmax"),
+    ("losses", "torch.sub(block, largest[:, None]", "torch.add(block, largest[:, None]"),
+    ("losses", "log_().add_(largest)", "log_()"),
+    ("losses", "torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)", "excluded"),
+    ("pairs", "~(self.negative | self.positive)", "~(self.negative & self.positive)"),
+    ("pairs", "index.clamp(min=0)), -1, index)", "index.clamp(min=0)), index, -1)"),
+    # derivatives of the second order, of the temperature, and along a direction
+    ("losses", "by_score - softmax * by_score.sum", "by_score + softmax * by_score.sum"),
+    ("losses", "ctx.scale * (by_score", "(by_score"),
+    ("losses", "gradient.scatter_add if", "gradient.scatter if"),
+    (
+        "losses",
+        "return similarity / temperature, 1.0",
+        "return similarity / temperature.detach(), 1.0",
+    ),
+    ("losses", "total = ctx.scale * (softmax * along)", "total = (softmax * along)"),
+    ("losses", "min=0)) * ctx.pick_scale", "min=0))"),
+    ("losses", "softmax * (ctx.scale * along - total", "softmax * (ctx.scale * along + total"),
+    ("losses", "tensor.movedim(dim, 0)", "tensor.movedim(dim, 1)"),
+    ("losses", "known = known.masked_fill(~present.any(1, keepdim=True), 0.0)", "pass"),
+    ("losses", "torch.where(count > 0, lowest, 0.0) / temperature", "lowest / temperature"),
+    ("losses", "tail = torch.where(small, x, -math.inf).exp()", "tail = x.exp()"),
+    ("margins", "(similarity / temperature).detach()", "similarity.detach() / temperature"),
+    # supervised pairs
+    ("pairs", "positive = alike.scatter(1, own, False)", "positive = alike"),
+    ("pairs", "positive, ~alike, index", "positive, ~positive, index"),
+    (
+        "pairs",
+        "torch.cat([own, index], dim=1)\n    return Pairs(\n        embedding",
+        "index\n    return Pairs(\n        embedding",
+    ),
+    # what is refused at the door
+    ("checks", "if tuple(similarity.shape) != shape:", "if similarity.ndim != 2:"),
+    ("checks", "if not similarity.is_floating_point():", "if similarity.is_complex():"),
+    ("checks", "highest <= limit", "lowest <= limit"),
+    ("checks", "1 + max(COSINE_SLACK", "2 + max(COSINE_SLACK"),
+    ("checks", "& (pairs.positive | pairs.negative)\n", "& pairs.negative\n"),
+    ("checks", 'POSITIVE = Range("is positive", _number(lambda x: x > 0))', "POSITIVE = FINITE"),
+    ("pairs", "if (self.positive & self.negative).any():", "if False:"),
+    ("pairs", "torch.equal(listed, mask) and bool", "bool"),
+    ("pairs", "bool((index >= 0).sum() == mask.sum())", "True"),
     ("losses", "2 - 2 * similarity.gather", "2 - similarity.gather"),
     ("losses", "similarity = scale_gradient(similarity, weight)", "pass"),
     ("pairs", "negative[:, keys:] = True", "negative[:, :keys] = True"),
     # debiased and hard
-    ("losses", "similarity, (1 + beta) / temperature", "similarity, beta / temperature"),
-    ("losses", "similarity, beta / temperature", "similarity, 2 * beta / temperature"),
-    ("losses", "scale_gradient(log_sum, 1 / (1 + beta))", "log_sum"),
+    ("losses", "sloped, (1 + beta) / divisor", "sloped, beta / divisor"),
+    ("losses", "scores, beta / divisor", "scores, 2 * beta / divisor"),
+    ("losses", "scale_gradient(scores, 1 / (1 + beta))", "scores"),
+    ("losses", "log_weights.detach(), plain_score", "log_weights.detach(), score"),
     ("losses", "log_weights.detach()", "log_weights"),
     ("losses", "if detach_weights:", "if not detach_weights:"),
     ("losses", "log_sum - log_weights + log_count", "log_sum - log_weights"),
     ("losses", "log_count - 1 / temperature", "log_count + 1 / temperature"),
-    ("losses", "log_count + lowest / temperature", "lowest / temperature"),
+    ("losses", "log_count + torch.where(count > 0", "torch.where(count > 0"),
     ("losses", "masked_fill(~pairs.negative, math.inf).amin(1)", "amin(1)"),
     ("losses", "math.log(tau_plus) - log_sum", "math.log1p(-tau_plus) - log_sum"),
     ("losses", "- math.log1p(-tau_plus)", "- math.log(tau_plus)"),
@@ -98,7 +145,7 @@ MUTATIONS: list[tuple[str, str, str]] = [
         "_softplus(log_negatives[:, None] - score)",
         "_softplus(score - log_negatives[:, None])",
     ),
-    ("losses", "torch.logaddexp(x, torch.zeros_like(x))", "torch.logaddexp(x, torch.ones_like(x))"),
+    ("losses", "torch.zeros_like(rest)", "torch.ones_like(rest)"),
     # margins
     (
         "losses",
@@ -298,6 +345,78 @@ def nce_checks(layout: str) -> list[Check]:
         value = getattr(reference, name)(similarity, twin.positives, twin.negatives, **numbers)
         checks.append(Check(f"{name} {numbers}", compute, differentiated(value, leaves)))
     return checks
+
+
+def derivative_checks(layout: str) -> list[Check]:
+    """Hessian-vector products, the temperature's gradient, and forward derivatives in a batch."""
+    case = layouts.make(layout, 4)
+    checks = []
+    for name, numbers in NCE:
+
+        def compute(
+            core: SimpleNamespace, name: str = name, numbers: dict[str, Any] = numbers
+        ) -> tuple[Tensor, ...]:
+            leaves = case.fresh()
+            pairs = case.pairs(leaves, core)
+            similarity = core.cosine(pairs.anchor, pairs.candidate)
+            temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+            value = getattr(core, name)(
+                pairs, similarity, **{**numbers, "temperature": temperature}
+            )
+            (slope,) = torch.autograd.grad(value.sum(), temperature, retain_graph=True)
+            return slope, *hessian_vector(value, leaves)
+
+        leaves = case.fresh()
+        twin = case.layout(leaves)
+        similarity = reference.cosines(twin.anchor, twin.candidate)
+        temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+        value = getattr(reference, name)(
+            similarity,
+            twin.positives,
+            twin.negatives,
+            **{**numbers, "temperature": temperature},
+        )
+        (slope,) = torch.autograd.grad(value.sum(), temperature, retain_graph=True)
+        expected = (slope, *hessian_vector(value, leaves))
+        checks.append(Check(f"derivatives {name} {numbers}", compute, expected))
+
+    along = torch.linspace(-1, 1, 2 * similarity.numel(), dtype=torch.float64)
+    along = along.view(*similarity.shape, 2)
+
+    def forward(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        """Twice forward, for two directions in the last dimension at once."""
+        pairs = case.pairs(list(case.leaves), core)
+        start = similarity.detach()
+
+        def mean(matrix: Tensor) -> Tensor:
+            value: Tensor = core.info_nce(pairs, matrix, temperature=0.4).mean()
+            return value
+
+        def second(direction: Tensor) -> Tensor:
+            def first(matrix: Tensor) -> Tensor:
+                slope: Tensor = torch.func.jvp(mean, (matrix,), (direction,))[1]
+                return slope
+
+            curvature: Tensor = torch.func.jvp(first, (start,), (direction,))[1]
+            return curvature
+
+        moved = start[:, :, None] + 0.1 * along
+        return torch.func.vmap(second, in_dims=2)(along), torch.func.vmap(mean, in_dims=2)(moved)
+
+    def plain(matrix: Tensor) -> Tensor:
+        return reference.info_nce(matrix, twin.positives, twin.negatives, temperature=0.4).mean()
+
+    start = similarity.detach()
+    expected = (
+        torch.stack(
+            [
+                (torch.autograd.functional.hvp(plain, start, direction)[1] * direction).sum()
+                for direction in along.unbind(2)
+            ]
+        ),
+        torch.stack([plain(start + 0.1 * direction) for direction in along.unbind(2)]),
+    )
+    return [*checks, Check("forward", forward, expected)]
 
 
 def margin_checks(layout: str) -> list[Check]:
@@ -526,6 +645,29 @@ def edge_checks() -> list[Check]:
     ]
 
 
+def refusals(core: SimpleNamespace) -> None:
+    """What the door does not let in, and what it does."""
+    rows = torch.eye(3, dtype=torch.float64)
+    pairs, mask = core.query_key(rows, rows), torch.eye(3, dtype=torch.bool)
+    index = torch.tensor([[0], [1], [2]])
+    negative = rows.masked_fill(mask.roll(1, 0), -1.002)
+    refused: list[Callable[[], Any]] = [
+        lambda: core.info_nce(pairs, rows[:, :1], temperature=0.5),
+        lambda: core.info_nce(pairs, rows.long(), temperature=0.5),
+        lambda: core.info_nce(pairs, rows, temperature=-0.5),
+        lambda: core.margin_nce(pairs, 1.002 * rows, temperature=0.5),
+        lambda: core.margin_nce(pairs, negative, temperature=0.5),
+        lambda: core.Pairs(rows, rows, mask, mask),
+        lambda: core.Pairs(rows, rows, mask, ~mask, index.flip(0)),
+        lambda: core.Pairs(rows, rows, mask, ~mask, index.repeat(1, 2)),
+    ]
+    for place, call in enumerate(refused):
+        with pytest.raises(ValueError, match=r"got|is no|are no"):
+            pytest.fail(f"refusal {place}: {call()}")
+    core.Pairs(rows, rows, mask, ~mask, index, index)
+    core.margin_nce(pairs, 1.0009 * rows, temperature=0.5)
+
+
 def collapse_warning(core: SimpleNamespace) -> None:
     """Silent at the start, a warning at a thousandth of it (warnings are errors in these tests)."""
     made = core.LowRankProjection(3)
@@ -541,6 +683,9 @@ def battery() -> list[Check]:
     checks = projection_checks() + edge_checks()
     for layout in ("two views", "query key bank", "bank alone", "documents", "masks"):
         checks += nce_checks(layout) + polarization_checks(layout)
+    for layout in ("same label", "masks", "two views"):
+        checks += derivative_checks(layout)
+    checks += nce_checks("same label")
     for layout in ("second view", "query key bank"):
         checks += margin_checks(layout)
     for layout in ("query key", "two views", "documents", "masks"):
@@ -566,6 +711,7 @@ def examine(core: SimpleNamespace) -> None:
             msg=lambda text, name=check.name: f"{name}: {text}",
         )
     collapse_warning(core)
+    refusals(core)
     for case in authors_cases():
         test_parity.check(case, core)
 

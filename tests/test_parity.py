@@ -42,6 +42,15 @@ def mean_loss(case: dict[str, Any], first: Tensor, second: Tensor, core: Any = s
             cost=settings["cost"],
             ridge=settings["ridge"],
         ).mean()
+    if name == "supcon":
+        views = {"both views": [first, second], "first view": [first]}
+        chosen = views[settings["layout"].removeprefix("same_label, ")]
+        rows = torch.cat(chosen)
+        pairs = core.same_label(rows, torch.tensor(settings["label"]).repeat(len(chosen)))
+        value = core.info_nce(pairs, core.cosine(rows, rows), temperature=settings["temperature"])
+        # Anchors alone in their class do not count, there as in the criterion.
+        mean: Tensor = value.sum() / pairs.positive.any(1).sum() + 0 * second.sum()
+        return mean
     assert settings["layout"] == "two_views"
     losses: dict[str, Callable[..., Tensor]] = {
         "info_nce": core.info_nce,
@@ -75,15 +84,16 @@ def test_value_and_gradients_are_those_of_the_authors_program(case: dict[str, An
 
 
 def test_the_cases_are_there_and_can_fail() -> None:
-    assert len(CASES) >= 15
+    assert len(CASES) >= 20
     assert {case.values[0]["loss"] for case in CASES} >= {
         "info_nce",
         "debiased_nce",
         "hard_nce",
         "graphcl_nce",
         "max_margin",
+        "supcon",
     }
-    case = dict(CASES[0].values[0])
+    case = next(case.values[0] for case in CASES if case.values[0]["loss"] == "info_nce")
     with pytest.raises(AssertionError):
         check({**case, "value": case["value"] * (1 + 1e-11)})
     moved = [[x + 1e-8 for x in row] for row in case["grad_second"]]

@@ -1,0 +1,168 @@
+"""What losses and penalties refuse at their door: the ranges of numbers, the matrix.
+
+Shapes: N anchors, M candidates. What would make an accelerator wait is looked at on the CPU alone.
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from shared.pairs import Pairs, readable
+
+Temperature = float | Tensor
+"""A number, or a scalar tensor that may be learned (as CLIP does)."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+COSINE_SLACK = 1e-3  # rounding takes cosines out of [-1, 1], in single precision by 1e-6
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that an argument may have, and the words that say so after its name."""
+
+    words: str
+    holds: Callable[[Any], bool]
+
+
+def one_of(*values: str, optional: bool = False) -> Range:
+    """One of these words; ``optional``: or None."""
+    *most, last = map(repr, values)
+    allowed = (*values, None) if optional else values
+    return Range(f"is {', '.join(most)} or {last}", lambda x: x in allowed)
+
+
+def optional(allowed: Range) -> Range:
+    """The range, or None."""
+    return Range(f"{allowed.words}, or None", lambda x: x is None or allowed.holds(x))
+
+
+def _number(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: isinstance(x, Real) and not isinstance(x, bool) and holds(x)
+
+
+POSITIVE = Range("is positive", _number(lambda x: x > 0))
+NOT_NEGATIVE = Range("is at least 0", _number(lambda x: 0 <= x < math.inf))
+FINITE = Range("is a finite number", _number(math.isfinite))
+COUNT = Range("is a positive whole number", _number(lambda x: x > 0 and x == int(x)))
+PROBABILITY = Range("is a probability below 1", _number(lambda x: 0 <= x < 1))
+SHARE = Range("lies in [0, 1]", _number(lambda x: 0 <= x <= 1))
+FLAG = Range("is True or False", lambda x: isinstance(x, bool))
+
+
+def _is_temperature(value: Any) -> bool:
+    if not isinstance(value, Tensor):
+        return POSITIVE.holds(value)
+    if value.ndim or not value.is_floating_point():
+        raise ValueError(
+            f"a learned temperature is a scalar tensor of floating-point numbers; "
+            f"got {value.dtype} of shape {tuple(value.shape)}"
+        )
+    return not readable(value) or bool(value > 0)
+
+
+TEMPERATURE = Range(POSITIVE.words, _is_temperature)
+
+
+def require(name: str, value: Any, allowed: Range) -> None:
+    """Raise a ``ValueError`` that names the argument unless its value lies in the range."""
+    if not allowed.holds(value):
+        raise ValueError(f"{name} {allowed.words}; got {value!r}")
+
+
+def lift(tensor: Tensor) -> Tensor:
+    """``tensor`` in at least single precision."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+
+
+def checked(
+    *rules: Callable[[Mapping[str, Any]], None],
+    cosines: Callable[[Mapping[str, Any]], bool] | bool = False,
+    **ranges: Range,
+) -> Callable[[Function], Function]:
+    """The door of a loss or penalty: it checks, and lifts half precision.
+
+    The checked function has two further attributes, which take the numbers as a mapping:
+    ``check_numbers`` raises what the call would raise for them (:func:`shared.objective.term` asks
+    when a loss is declared), ``needs_cosines`` says whether similarities have to be cosines.
+
+    Args:
+        rules: what concerns several numbers at once.
+        cosines: whether similarities have to be cosines, for all numbers or by them.
+        ranges: of the single numbers, by name.
+
+    Raises:
+        ValueError: by the checked function, for numbers out of range, a similarity that is no
+            floating-point (N, M) matrix, or (on the CPU) numbers that are no cosines.
+    """
+
+    def decorate(function: Function) -> Function:
+        defaults = {
+            name: item.default
+            for name, item in inspect.signature(function).parameters.items()
+            if item.default is not inspect.Parameter.empty
+        }
+
+        def check_numbers(numbers: Mapping[str, Any]) -> None:
+            numbers = {**defaults, **numbers}
+            for name, allowed in ranges.items():
+                if name in numbers:
+                    require(name, numbers[name], allowed)
+            for rule in rules:
+                rule(numbers)
+
+        def needs_cosines(numbers: Mapping[str, Any]) -> bool:
+            return cosines({**defaults, **numbers}) if callable(cosines) else cosines
+
+        def door(pairs: Pairs, similarity: Tensor, **numbers: Any) -> Any:
+            check_numbers(numbers)
+            check_similarity(pairs, similarity)
+            if needs_cosines(numbers) and readable(similarity):
+                check_cosines(pairs, similarity)
+            return function(pairs, lift(similarity), **numbers)
+
+        functools.update_wrapper(door, function)
+        vars(door).update(check_numbers=check_numbers, needs_cosines=needs_cosines)
+        return cast(Function, door)
+
+    return decorate
+
+
+def check_similarity(pairs: Pairs, similarity: Tensor) -> None:
+    """Raise a ``ValueError`` unless ``similarity`` is a floating-point (N, M) matrix."""
+    shape = tuple(pairs.positive.shape)
+    if tuple(similarity.shape) != shape:
+        raise ValueError(
+            f"similarity has a row for each anchor and a column for each candidate, {shape}; "
+            f"got {tuple(similarity.shape)}"
+        )
+    if not similarity.is_floating_point():
+        raise ValueError(f"similarity holds floating-point numbers; got {similarity.dtype}")
+
+
+def check_cosines(pairs: Pairs, similarity: Tensor) -> None:
+    """Raise a ``ValueError`` if a positive's or a negative's similarity is no cosine.
+
+    NaN passes: what is not finite is reported by :class:`shared.objective.Criterion`. It reads the
+    matrix once, and waits for an accelerator.
+    """
+    values = similarity.detach()
+    limit = 1 + max(COSINE_SLACK, 2 * torch.finfo(values.dtype).eps)
+    if not values.numel():
+        return
+    lowest, highest = values.aminmax()
+    if lowest >= -limit and highest <= limit:
+        return
+    outside = (values.abs() > limit) & (pairs.positive | pairs.negative)
+    if outside.any():
+        raise ValueError(
+            f"similarity holds cosines here; got {float(values[outside][0]):.4g}: take "
+            f"shared.cosine, not divided by the temperature"
+        )
