@@ -30,7 +30,8 @@ from rl.agent import Agent, make_encoder
 from rl.config import Config
 from rl.encoder import Encoder
 from shared.errors import UserError
-from shared.runs import Record, read_record, replacing, write_atomically
+from shared.records import Record, read_record
+from shared.runs import replacing, write_atomically
 from shared.tables import canonical_json
 
 # Deterministic actions (B, A) in [-1, 1] for observations (B, 3K, S, S), uint8.

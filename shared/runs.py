@@ -1,12 +1,13 @@
 """A run is a folder: configuration, environment, log, checkpoint and, written last, the result.
 
     config.json        canonical, written first; another configuration is refused
-    environment.json   commit, command, versions, hardware, hashes of the data, further facts
+    environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
+                       facts
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state; a domain may
                        have it deleted once the run is done
     failure.json       why the last attempt gave no result; gone once the run is done
-    result.json        metrics; its existence means done
+    result.json        metrics, and the hash of the run; its existence means done
 
 Every file is written beside its target, flushed to disk, and moved over it, so that a process
 killed at any moment leaves either the old or the new one. The log alone is appended to; lines past
@@ -27,7 +28,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -39,7 +39,9 @@ import psutil
 import torch
 from torch import Tensor
 
+from shared.arithmetic import arithmetic
 from shared.errors import UserError
+from shared.records import HASH, content_hash, read_json
 from shared.tables import Config, canonical, canonical_json
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
@@ -83,16 +85,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Take the state over."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """A finished run, as its files say."""
-
-    address: str
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    result: dict[str, Any]
 
 
 class Run:
@@ -166,7 +158,7 @@ class Run:
             self._environment = environment(self.workers)
             if self.allow_missing:
                 self._environment["allow_missing"] = True
-            self._write_environment()
+            self._note_environment()
         except BaseException:
             self._lock.release()
             raise
@@ -197,12 +189,12 @@ class Run:
     def record_data(self, **fingerprints: str) -> None:
         """Note the hashes of the datasets used, by name."""
         self._environment["data"] |= fingerprints
-        self._write_environment()
+        self._note_environment()
 
     def record(self, **facts: str) -> None:
         """Note further facts about where or with what the run takes place, by name."""
         self._environment.setdefault("facts", {}).update(facts)
-        self._write_environment()
+        self._note_environment()
 
     def track(self, **objects: Stateful) -> int:
         """Name what a checkpoint holds, restore it if there is one, and give the step reached.
@@ -287,7 +279,8 @@ class Run:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
-            self._write_environment()
+        (self.folder / "result.json").unlink(missing_ok=True)  # of the same run, finished before
+        self._note_environment()
         result = {
             "metrics": canonical(metrics),
             "protocol": self.config.protocol,
@@ -296,6 +289,8 @@ class Run:
             "peak_memory_bytes": peak,
             "finished": now(),
         }
+        config = read_json(self.folder / "config.json")
+        result[HASH] = content_hash(config, self._environment, result)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -307,7 +302,9 @@ class Run:
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
 
-    def _write_environment(self) -> None:
+    def _note_environment(self) -> None:
+        if (self.folder / "result.json").exists():  # whose hash speaks of the file that is there
+            return
         text = json.dumps(self._environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
@@ -372,7 +369,7 @@ def check_config(folder: Path, config: Config) -> None:
     file = folder / "config.json"
     if not file.exists():
         return
-    there, here = _read_json(file), canonical(config)
+    there, here = read_json(file), canonical(config)
     if there == here:
         return
     names = [
@@ -386,16 +383,6 @@ def check_config(folder: Path, config: Config) -> None:
     )
 
 
-def read_record(folder: Path, address: str) -> Record | None:
-    """The finished run in ``folder``; None if there is none."""
-    if not (folder / "result.json").exists():
-        return None
-    config, environment_, result = (
-        _read_json(folder / f"{name}.json") for name in ("config", "environment", "result")
-    )
-    return Record(address, config, environment_, result)
-
-
 def adopt(folder: Path, source: Path, address: str) -> None:
     """Take over the finished run of an equal configuration that lies at ``address``.
 
@@ -404,7 +391,7 @@ def adopt(folder: Path, source: Path, address: str) -> None:
     Raises:
         Conflict: the configurations differ.
     """
-    here, there = (_read_json(each / "config.json") for each in (folder, source))
+    here, there = (read_json(each / "config.json") for each in (folder, source))
     if here != there:
         raise Conflict(f"{source} holds a run with another configuration than {folder}")
     left = {"config.json", "environment.json", "result.json", "checkpoint.pt", ".lock"}
@@ -414,7 +401,7 @@ def adopt(folder: Path, source: Path, address: str) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with replacing(folder / name) as part:
                 shutil.copyfile(path, part)
-    environment_ = _read_json(source / "environment.json") | {"run_at": address}
+    environment_ = read_json(source / "environment.json") | {"run_at": address}
     write_atomically(folder / "environment.json", json.dumps(environment_, indent=2) + "\n")
     write_atomically(folder / "result.json", (source / "result.json").read_text(encoding="utf-8"))
     (folder / "failure.json").unlink(missing_ok=True)
@@ -424,12 +411,6 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
     """Note why an attempt gave no result, for the table and for whoever looks into it."""
     content = {"why": why, "traceback": trace, "time": now()}
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
-
-
-def read_failure(folder: Path) -> str | None:
-    """Why the last attempt gave no result; None if nothing kept it from one."""
-    file = folder / "failure.json"
-    return str(_read_json(file)["why"]) if file.exists() else None
 
 
 @contextlib.contextmanager
@@ -509,6 +490,7 @@ def environment(workers: int) -> dict[str, Any]:
                 torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
             ],
         },
+        "arithmetic": arithmetic(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
@@ -544,14 +526,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is not JSON ({error}); move the folder away") from error
-    return content
 
 
 def _short(value: Any) -> str:

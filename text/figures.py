@@ -23,8 +23,9 @@ from shared import context_window, cosine
 from shared.data import MissingData
 from shared.errors import UserError
 from shared.pairs import unit_rows
+from shared.records import Record, read_record
 from shared.report import folder_of
-from shared.runs import Record, read_record, replacing
+from shared.runs import replacing
 from shared.tables import Table, Tier, canonical
 from text.export import MODEL, read
 from text.tables import TABLES

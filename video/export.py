@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from shared.errors import UserError
-from shared.runs import Record, read_record, replacing, write_atomically
+from shared.records import Record, read_record
+from shared.runs import replacing, write_atomically
 from shared.tables import canonical_json
 from video.augment import MEAN, STD
 from video.config import Config

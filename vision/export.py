@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from shared.errors import UserError
-from shared.runs import Record, read_record, replacing, write_atomically
+from shared.records import Record, read_record
+from shared.runs import replacing, write_atomically
 from shared.tables import canonical_json
 from vision.config import Config
 from vision.data import describe

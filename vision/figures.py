@@ -29,8 +29,9 @@ from torch import Tensor, nn
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.data import MissingData
 from shared.errors import UserError
-from shared.report import Measured, measure, read_records
-from shared.runs import Record, read_record, replacing
+from shared.records import Record, read_record, read_records
+from shared.report import Measured, measure
+from shared.runs import replacing
 from shared.svm import dual_weights
 from shared.tables import Table, Tier
 from vision import toy
