@@ -99,7 +99,7 @@ def read_json(file: Path) -> dict[str, Any]:
         Damaged: no such file, no JSON, or something else than an object.
     """
     try:
-        return _parse(file.read_text(encoding="utf-8"))
+        return _parse(file.read_bytes())
     except FileNotFoundError:
         raise Damaged(f"{file} is missing; move the folder away") from None
     except ValueError as error:
@@ -148,7 +148,7 @@ def records_in(file: Path) -> Iterator[Record | Damaged]:
     """For each line of a file of records the record, or the error that it deserves."""
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
-            yield _record(_parse(line.decode()))
+            yield _record(_parse(line))
         except ValueError as error:
             yield Damaged(f"{file}, line {number}: {error}; restore the file from git")
 
@@ -182,14 +182,14 @@ def is_altered(record: Record) -> bool:
     return record.sha256 is not None and record.sha256 != content_hash(*content)
 
 
-def _parse(text: str) -> dict[str, Any]:
+def _parse(text: bytes) -> dict[str, Any]:
     """The object in ``text``; ValueError, in words that go on from "is", if there is none."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no number of JSON")
 
     try:
-        content = json.loads(text, parse_constant=refuse)
+        content = json.loads(text.decode(), parse_constant=refuse)
     except ValueError as error:
         raise ValueError(f"not JSON ({error})") from None
     if not isinstance(content, dict):

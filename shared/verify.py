@@ -11,6 +11,7 @@ import itertools
 import math
 import statistics
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,12 +141,11 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
 
 def summary(checked: Checked) -> Grid:
     """One line for each table of results, and for each table with runs on this disk."""
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     grid.add_column("table", no_wrap=True)
-    grid.add_column("where")
     for name in ("records", "count", "hash right", "clean commit", "data hash"):
-        grid.add_column(name, justify="right")
-    grid.add_column("processor")
+        grid.add_column("\n".join(name.split()), justify="right", no_wrap=True)
+    processors: Counter[str] = Counter()
     for group in checked.groups:
         records = group.records.values()
         environments = [record.environment for record in records]
@@ -156,9 +156,10 @@ def summary(checked: Checked) -> Grid:
             sum(not environment["dirty"] for environment in environments),
             sum(bool(environment["data"]) for environment in environments),
         )
-        processors = sorted({str(each["hardware"].get("processor")) for each in environments})
-        where = "results" if group.committed else "runs"
-        grid.add_row(group.name, where, *map(str, numbers), ", ".join(processors))
+        processors.update(str(each["hardware"].get("processor")) for each in environments)
+        grid.add_row(f"{'' if group.committed else 'runs: '}{group.name}", *map(str, numbers))
+    on = ", ".join(f"{name}: {count}" for name, count in sorted(processors.items()))
+    grid.caption = f"By processor: {on or 'nothing is on record'}"
     return grid
 
 
