@@ -325,9 +325,9 @@ def _not_in_history(groups: Iterable[Group]) -> list[str]:
 def _other_circumstances(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """What decides bits and is not the same; empty where equal bits are promised."""
     found = []
-    first, second = (str(each["hardware"].get("processor")) for each in (there, here))
-    if first != second:
-        found.append(f"other processor ({second}, {first} on record)")
+    processors = [str(each["hardware"].get("processor")) for each in (there, here)]
+    if processors[0] != processors[1]:
+        found.append(f"other processor ({processors[1]}, {processors[0]} on record)")
     if any(each["hardware"].get("accelerators") for each in (there, here)):
         found.append("an accelerator, which promises no bits")
     if "arithmetic" not in there:
@@ -338,9 +338,10 @@ def _other_circumstances(there: Mapping[str, Any], here: Mapping[str, Any]) -> l
             for name, words in PATHS.items()
             if there["arithmetic"].get(name) != here["arithmetic"].get(name)
         ]
-    versions = there["versions"].items() ^ here["versions"].items()
-    if versions:
-        found.append(f"other versions of {', '.join(sorted({name for name, _ in versions}))}")
+    # What only one of them has installed, neither the one's run nor the other's has used.
+    first, second = there["versions"], here["versions"]
+    if names := sorted(name for name in first if second.get(name, first[name]) != first[name]):
+        found.append(f"other versions of {', '.join(names)}")
     if there.get("threads") != here.get("threads"):
         found.append("another number of threads")
     return found
