@@ -32,7 +32,8 @@ from rl.encoder import Encoder
 from shared.errors import UserError
 from shared.functions import function_name
 from shared.history import upgraded_config
-from shared.runs import Record, read_record, replacing, write_atomically
+from shared.records import Record, read_record
+from shared.runs import replacing, write_atomically
 from shared.tables import canonical_json
 
 # Deterministic actions (B, A) in [-1, 1] for observations (B, 3K, S, S), uint8.

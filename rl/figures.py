@@ -27,8 +27,9 @@ from rl.config import Config
 from rl.export import read
 from rl.tables import PUBLISHED, TABLES
 from shared.errors import UserError
+from shared.records import Record
 from shared.report import folder_of
-from shared.runs import Record, counting_run, replacing, write_atomically
+from shared.runs import counting_run, replacing, write_atomically
 from shared.tables import Cell, Column, Table, Tier, load_published
 
 # Rows of the figures of distances; those of one line have one colour.

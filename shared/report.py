@@ -12,9 +12,7 @@ seeds count, so that nobody can add seeds until a claim comes out right.
 """
 
 import csv
-import dataclasses
 import io
-import json
 import math
 import re
 import textwrap
@@ -22,13 +20,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 
-from shared.errors import UserError
 from shared.history import address_today, unknown_keys
+from shared.records import Record, impossible, record_line
 from shared.statistics import (
     RESAMPLES,
     Kind,
@@ -57,10 +55,9 @@ from shared.tables import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from shared.runs import Record
-
 NOT_RUN = "not run"
 UNAVAILABLE = "not implemented yet"
+REFUSED = "refused"  # a file that was altered, a number that cannot be
 STALE = "stale: measured with another configuration"
 OVER_COLUMNS = "Over all columns"
 HERE, PRINTED = "measured here", "published"
@@ -101,7 +98,7 @@ class MeasuredCell:
 
     row: Row
     column: Column
-    records: Mapping[int, "Record"]
+    records: Mapping[int, Record]
     values: Mapping[int, float]
     missing: Mapping[int, str]
     summary: Summary | None
@@ -175,7 +172,7 @@ class Measured:
     cells: tuple[tuple[MeasuredCell, ...], ...]
     verdicts: tuple[Judged, ...]
     ignored: tuple[str, ...]
-    records: tuple["Record", ...]
+    records: tuple[Record, ...]
     figures: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
 
@@ -198,7 +195,7 @@ class Measured:
 def measure(
     table: Table,
     tier: Tier,
-    records: Sequence["Record"],
+    records: Sequence[Record],
     status: Mapping[str, str],
     figures: Sequence[str] = (),
 ) -> Measured:
@@ -463,9 +460,9 @@ def write(results: Path, measured: Measured) -> None:
     from shared.runs import write_atomically  # brings torch, which only the runs need
 
     refuse_smoke(measured)
-    lines = [json.dumps(dataclasses.asdict(each), sort_keys=True) for each in measured.records]
     folder, name = results / measured.folder, measured.table.name
-    write_atomically(folder / f"{name}.records.jsonl", "".join(f"{line}\n" for line in lines))
+    lines = "".join(map(record_line, measured.records))
+    write_atomically(folder / f"{name}.records.jsonl", lines)
     write_atomically(folder / f"{name}.md", markdown(measured))
     write_atomically(folder / f"{name}.csv", csv_text(measured))
     write_atomically(folder / f"{name}.tex", latex(measured))
@@ -482,26 +479,6 @@ def read_figures(results: Path, table: Table, tier: Tier) -> tuple[str, ...]:
     return tuple(sorted(file.name for file in folder.glob("*.png")))
 
 
-def read_records(results: Path) -> list["Record"]:
-    """All records below ``results``, in the order of their files and lines.
-
-    Raises:
-        UserError: a line that is not a record.
-    """
-    from shared.runs import Record  # brings torch, which only the runs need
-
-    records = []
-    for file in sorted(results.rglob("*.records.jsonl")):
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            try:
-                records.append(Record(**json.loads(line)))
-            except (ValueError, TypeError) as error:
-                raise UserError(
-                    f"{file}, line {number}: not a record ({error}); restore the file from git"
-                ) from None
-    return records
-
-
 # Measuring
 
 
@@ -510,7 +487,7 @@ def _measure_cell(
     row: Row,
     column: Column,
     cells: Sequence[Cell],
-    by_address: Mapping[str, Sequence["Record"]],
+    by_address: Mapping[str, Sequence[Record]],
     status: Mapping[str, str],
 ) -> MeasuredCell:
     records: dict[int, Record] = {}
@@ -535,7 +512,7 @@ def _measure_cell(
     return MeasuredCell(row, column, records, values, missing, summary, published, difference)
 
 
-def _fault(record: "Record", cell: Cell, table: Table, metric: str) -> str | None:
+def _fault(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
     """Why ``record`` does not count for ``cell``; None when it does."""
     if cell.unavailable:  # what its configuration does is not yet what its labels say
         return unavailable(cell)
@@ -548,10 +525,18 @@ def _fault(record: "Record", cell: Cell, table: Table, metric: str) -> str | Non
         return f"{STALE}, with {', '.join(unknown)}, of which nothing is known today"
     if record.config != canonical(cell.config):
         return STALE
-    value = result["metrics"].get(metric)
+    metrics = result["metrics"]
+    value = metrics.get(metric)
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         return f"failed: the result has no finite {metric}"
-    return None
+    return refused(metrics, table, metric)
+
+
+def refused(metrics: Mapping[str, Any], table: Table, metric: str) -> str | None:
+    """Why numbers of a result cannot be those that ``table`` shows of it; None when they can."""
+    names = [name for name in (metric, *table.also) if name in metrics]
+    found = [fault for name in names if (fault := impossible(name, metrics[name], table.unit))]
+    return f"{REFUSED}: {'; '.join(found)}" if found else None
 
 
 def _judge_all(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Judged, ...]:

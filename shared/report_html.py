@@ -38,7 +38,7 @@ from shared.report import (
 from shared.tables import Claim, Published, canonical_json, slug
 
 if TYPE_CHECKING:
-    from shared.runs import Record
+    from shared.records import Record
 
 
 def html(measured: Sequence[Measured]) -> str:

@@ -6,12 +6,14 @@ Exit codes: 0 all is done; 1 a cell failed or its data are missing; 2 the input 
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import multiprocessing
 import os
 import signal
 import statistics
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -28,21 +30,19 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as TextTable
 
-from shared import report, report_html
+from shared import report, report_html, verify
 from shared.data import MissingData, data_root
 from shared.errors import UserError
 from shared.history import differences, home
+from shared.records import Damaged, Record, read_failure, read_record, read_records
 from shared.runs import (
     INTERRUPTED,
     Conflict,
     Interrupted,
     Locked,
-    Record,
     Run,
     adopt,
     check_config,
-    read_failure,
-    read_record,
     record_failure,
     set_aside,
 )
@@ -60,6 +60,7 @@ USAGE = """\
   ./reproduce.sh vision lmcl --figures         finished runs -> results/vision/lmcl/figures/*.png
   ./reproduce.sh rl lmcl --video               finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
+  ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the test suite, as CI runs it
 """
@@ -115,6 +116,8 @@ def _main(arguments: Sequence[str]) -> int:
     add("--dataset", help="with 'data': one dataset")
     add("--to", type=Path, help="with 'export': where to; default: exports/ADDRESS")
     add("--domain", help="with 'export': whose run it is, for folders outside --runs")
+    add("--rerun", type=_positive, metavar="N", help="with 'verify': cells to run anew")
+    add("--draw", type=int, default=0, help="with 'verify --rerun': another number, other cells")
     add("--data-root", type=Path, help="where datasets lie; default: SUITE_DATA, else data/")
     add("--runs", type=Path, default=Path("runs"), help="where runs lie")
     add("--results", type=Path, default=Path("results"), help="where the report goes")
@@ -124,6 +127,10 @@ def _main(arguments: Sequence[str]) -> int:
     match options.words:
         case ["report"]:
             return _report(places)
+        case ["verify"]:
+            return _verify(None, places, options)
+        case ["verify", domain]:
+            return _verify(domain, places, options)
         case ["data", domain]:
             return _data(domain, options.dataset, places)
         case ["export", run]:
@@ -241,7 +248,7 @@ def _run(
     }
     if options.again:
         _set_aside(cells, places, console)
-    waiting = [cell for cell in cells if read_record(_home(places, cell), "") is None]
+    waiting = [cell for cell in cells if _finished(cell, places) is None]
     # The cheapest first: most of a table is there long before its largest column.
     waiting.sort(key=lambda cell: minutes[cell.table_address, cell.column])
     pool = _Pool(
@@ -284,6 +291,18 @@ def _home(places: Places, cell: Cell) -> Path:
     return home(places.runs, cell.address, type(cell.config))
 
 
+def _finished(cell: Cell, places: Places) -> Record | None:
+    """The finished run of a cell; None, too, for a damaged one, which is refused when run."""
+    return _undamaged(_home(places, cell), cell.address)
+
+
+def _undamaged(folder: Path, address: str) -> Record | None:
+    try:
+        return read_record(folder, address)
+    except Damaged:
+        return None
+
+
 def _set_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
     """Move every run of the cells aside, and say so."""
     moved = []
@@ -303,14 +322,17 @@ def measure(
     status = dict(outcomes)
     for cell in table.cells(tier):
         folder = _home(places, cell)
-        record = read_record(folder, cell.address)
-        if record is not None:
-            records.append(record)
-        elif cell.address not in status:
-            status[cell.address] = read_failure(folder) or report.NOT_RUN
+        try:
+            record = read_record(folder, cell.address)
+            if record is not None:
+                records.append(record)
+            elif cell.address not in status:
+                status[cell.address] = read_failure(folder) or report.NOT_RUN
+        except Damaged as error:
+            status[cell.address] = f"{report.REFUSED}: {error}"
     figures: tuple[str, ...] = ()
     if results:  # of two records that count for one cell, the report takes the later: the local
-        records = [*report.read_records(places.results), *records]
+        records = [*read_records(places.results), *records]
         figures = report.read_figures(places.results, table, tier)
     return report.measure(table, tier, records, status, figures)
 
@@ -550,7 +572,7 @@ def _work(
     except MissingData as error:
         why = f"{report.NOT_RUN}: data missing; fetch it with: {error.command}"
         message = ("missing", error.name, why)
-    except (Locked, Conflict) as error:
+    except (Locked, Conflict, Damaged) as error:
         message = ("refused", str(error))
     except OSError as error:
         message = ("failed", traceback.format_exc(), f"failed: {_describe_os_error(error)}")
@@ -576,7 +598,7 @@ def _equal_runs(cell: Cell, twins: Sequence[str], places: Places) -> list[tuple[
     found = []
     for twin in twins:
         folder = home(places.runs, twin, type(cell.config))
-        record = read_record(folder, twin)
+        record = _undamaged(folder, twin)
         if record is not None and not differences(record.config, cell.config):
             found.append((folder, twin))
     return found
@@ -672,7 +694,7 @@ def _plan(
         text.add_column(name, justify="left" if left_aligned else "right")
     cells = tuple({cell.address: cell for cell in cells}.values())
     available = [cell for cell in cells if not cell.unavailable]
-    records = {cell.address: read_record(_home(places, cell), cell.address) for cell in available}
+    records = {cell.address: _finished(cell, places) for cell in available}
     columns = {column.label: column for column in table.columns_of(cells[0].tier)}
     minutes_left, memory, sources = 0.0, 0.0, set()
     for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
@@ -727,11 +749,7 @@ def _estimate(
 
     estimate = importlib.import_module(f"{cells[0].domain}.estimate").estimate
     torch.set_num_threads(threads)  # those of the cells that it speaks for
-    measured = {
-        (cell.table, cell.column)
-        for cell in cells
-        if read_record(_home(places, cell), cell.address)
-    }
+    measured = {(cell.table, cell.column) for cell in cells if _finished(cell, places)}
     unknown = [cell for cell in cells if (cell.table, cell.column) not in measured]
     examples = {_without_seed(cell.config): cell for cell in unknown}
     found = {}
@@ -763,6 +781,66 @@ def _report(places: Places) -> int:
     report_html.write_index(places.results, shown)
     print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
     return 0
+
+
+def _verify(domain: str | None, places: Places, options: argparse.Namespace) -> int:
+    """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
+    console = Console()
+    papers = [tables_of(each) for each in ([domain] if domain else filter(_present, DOMAINS))]
+    tables = [table for some in papers for tables in some.values() for table in tables]
+    checked = verify.check(tables, places.results, places.runs, domain)
+    console.print(verify.summary(checked))
+    faults = list(checked.faults)
+    for note in checked.notes:
+        print(f"note: {note}")
+    if options.rerun:
+        for outcome in _run_anew(checked.counted, places, options, console):
+            text = ": ".join(filter(None, (outcome.address, outcome.text)))
+            if outcome.fault:
+                faults.append(text)
+            else:
+                print(text)
+    for fault in faults:
+        print(f"fault: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _run_anew(
+    counted: Sequence[verify.Counted],
+    places: Places,
+    options: argparse.Namespace,
+    console: Console,
+) -> Iterator[verify.Outcome]:
+    def wanted(cell: Cell) -> bool:
+        asked = ((options.row, {cell.row}), (options.column, {cell.column, cell.run}))
+        return (
+            options.table in (None, cell.table, cell.table.removeprefix("table-"))
+            and all(name is None or slug(name) in map(slug, labels) for name, labels in asked)
+            and (options.seeds is None or cell.seed in options.seeds)
+        )
+
+    waiting = verify.drawn((each for each in counted if wanted(each.cell)), options.draw)
+    if not waiting:
+        raise UserError("nothing to run anew: no record that counts is of what was asked for")
+    jobs = options.jobs or _default_jobs(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        new = dataclasses.replace(places, runs=Path(folder))
+        pool = _Pool(
+            new,
+            jobs,
+            threads=options.threads,
+            allow_missing=options.allow_missing,
+            download=False,
+            console=console,
+        )
+
+        def start(cells: list[Cell]) -> Mapping[str, str]:
+            pool.run(cells, {cell.address: () for cell in cells})
+            if pool.interrupted:
+                raise Interrupted
+            return pool.outcomes
+
+        yield from verify.rerun(waiting, options.rerun, counted, new.runs, start)
 
 
 def _draw(domain: str, paper: str, places: Places) -> int:

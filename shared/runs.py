@@ -1,12 +1,13 @@
 """A run is a folder: configuration, environment, log, checkpoint and, written last, the result.
 
     config.json        canonical, written first; another configuration is refused
-    environment.json   commit, command, versions, hardware, hashes of the data, further facts
+    environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
+                       facts
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state; a domain may
                        have it deleted once the run is done
     failure.json       why the last attempt gave no result; gone once the run is done
-    result.json        metrics; its existence means done
+    result.json        metrics, and the hash of the run; its existence means done
 
 Every file is written beside its target, flushed to disk, and moved over it, so that a process
 killed at any moment leaves either the old or the new one. The log alone is appended to; lines past
@@ -14,7 +15,6 @@ the checkpoint, and a torn last line, are cut when the run resumes.
 """
 
 import contextlib
-import dataclasses
 import datetime
 import io
 import itertools
@@ -30,7 +30,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -42,8 +41,10 @@ import psutil
 import torch
 from torch import Tensor
 
+from shared.arithmetic import arithmetic
 from shared.errors import UserError
-from shared.history import address_today, differences, home, upgraded_config
+from shared.history import differences, home
+from shared.records import HASH, Record, content_hash, read_json, read_record
 from shared.tables import Cell, Config, canonical, canonical_json
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
@@ -87,21 +88,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Take the state over."""
-
-
-@dataclass(frozen=True)
-class Record:
-    """A finished run, as its files say."""
-
-    address: str
-    config: dict[str, Any]
-    environment: dict[str, Any]
-    result: dict[str, Any]
-
-    def upgraded(self, kind: type) -> "Record":
-        """The record as it would be written today, where ``kind`` is its configuration's class."""
-        address, config = address_today(self.address, kind), upgraded_config(self.config, kind)
-        return dataclasses.replace(self, address=address, config=config)
 
 
 class Run:
@@ -172,7 +158,7 @@ class Run:
             self._environment = environment(self.workers)
             if self.allow_missing:
                 self._environment["allow_missing"] = True
-            self._write_environment()
+            self._note_environment()
         except BaseException:
             self._lock.release()
             raise
@@ -203,12 +189,12 @@ class Run:
     def record_data(self, **fingerprints: str) -> None:
         """Note the hashes of the datasets used, by name."""
         self._environment["data"] |= fingerprints
-        self._write_environment()
+        self._note_environment()
 
     def record(self, **facts: str) -> None:
         """Note further facts about where or with what the run takes place, by name."""
         self._environment.setdefault("facts", {}).update(facts)
-        self._write_environment()
+        self._note_environment()
 
     def track(self, **objects: Stateful) -> int:
         """Name what a checkpoint holds, restore it if there is one, and give the step reached.
@@ -293,7 +279,8 @@ class Run:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
-            self._write_environment()
+        (self.folder / "result.json").unlink(missing_ok=True)  # of the same run, finished before
+        self._note_environment()
         result = {
             "metrics": canonical(metrics),
             "protocol": self.config.protocol,
@@ -302,6 +289,8 @@ class Run:
             "peak_memory_bytes": peak,
             "finished": now(),
         }
+        config = read_json(self.folder / "config.json")
+        result[HASH] = content_hash(config, self._environment, result)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -313,7 +302,9 @@ class Run:
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
 
-    def _write_environment(self) -> None:
+    def _note_environment(self) -> None:
+        if (self.folder / "result.json").exists():  # whose hash speaks of the file that is there
+            return
         text = json.dumps(self._environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
@@ -376,7 +367,7 @@ def check_config(folder: Path, config: Config) -> None:
         Conflict: they differ; the text names the keys.
     """
     file = folder / "config.json"
-    if file.exists() and (differing := differences(_read_json(file), config)):
+    if file.exists() and (differing := differences(read_json(file), config)):
         raise Conflict(
             f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
             f"move it aside and run anew with --again, or choose another folder with --runs"
@@ -402,16 +393,6 @@ def set_aside(folder: Path) -> Path:
 def is_aside(folder: Path) -> bool:
     """Whether :func:`set_aside` has moved a run to this folder."""
     return re.fullmatch(r"seed-\d+\.\d+", folder.name) is not None
-
-
-def read_record(folder: Path, address: str) -> Record | None:
-    """The finished run in ``folder``; None if there is none."""
-    if not (folder / "result.json").exists():
-        return None
-    config, environment_, result = (
-        _read_json(folder / f"{name}.json") for name in ("config", "environment", "result")
-    )
-    return Record(address, config, environment_, result)
 
 
 def counting_run(runs: Path, cell: Cell) -> tuple[Path, Record] | None:
@@ -449,7 +430,9 @@ def adopt(folder: Path, source: Path, address: str, config: Config) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             with replacing(folder / name) as part:
                 shutil.copyfile(path, part)
-    environment_ = _read_json(source / "environment.json") | {"run_at": address}
+    # As it was written, which may be an older form: the hash of the result is over it, too.
+    write_atomically(folder / "config.json", (source / "config.json").read_text(encoding="utf-8"))
+    environment_ = read_json(source / "environment.json") | {"run_at": address}
     write_atomically(folder / "environment.json", json.dumps(environment_, indent=2) + "\n")
     write_atomically(folder / "result.json", (source / "result.json").read_text(encoding="utf-8"))
     (folder / "failure.json").unlink(missing_ok=True)
@@ -459,12 +442,6 @@ def record_failure(folder: Path, why: str, trace: str) -> None:
     """Note why an attempt gave no result, for the table and for whoever looks into it."""
     content = {"why": why, "traceback": trace, "time": now()}
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
-
-
-def read_failure(folder: Path) -> str | None:
-    """Why the last attempt gave no result; None if nothing kept it from one."""
-    file = folder / "failure.json"
-    return str(_read_json(file)["why"]) if file.exists() else None
 
 
 @contextlib.contextmanager
@@ -544,6 +521,7 @@ def environment(workers: int) -> dict[str, Any]:
                 torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
             ],
         },
+        "arithmetic": arithmetic(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
@@ -581,14 +559,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file} is not JSON ({error}); move the folder away") from error
-    return content
 
 
 def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:

@@ -21,6 +21,12 @@ Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 EMBEDDED = "embedded sample"
 AGGREGATES = ("interquartile mean",)
+# By unit, between what values a metric can lie; a result outside them is refused.
+UNITS: Mapping[str, tuple[float, float]] = {
+    "%": (0.0, 100.0),
+    "% of variance": (-math.inf, 100.0),  # worse than the mean is below 0
+    "points of 1000": (0.0, 1000.0),
+}
 
 
 class Config(Protocol):
@@ -199,7 +205,7 @@ class Table:
         title: one line.
         section: where in the paper.
         metric: key of the result that the table shows, in columns that name no other.
-        unit: unit of the metric, for the header.
+        unit: unit of the metric and of those in ``also``, of ``UNITS``.
         protocol: name and version of the evaluation protocol; equals the configuration's.
         config: the configuration that rows and columns change.
         rows: the methods.
@@ -221,7 +227,8 @@ class Table:
         ValueError: a key that the configuration lacks, a published number without a cell, a
             claim about an undeclared row or column, changes of a row in an undeclared column, two
             rows or columns with one address, columns of one run that change different things, no
-            seeds in any tier, an unknown aggregate, or one over columns of different metrics.
+            seeds in any tier, an unknown unit or aggregate, or an aggregate over columns of
+            different metrics.
     """
 
     domain: str
@@ -256,6 +263,8 @@ class Table:
                 f"{where}: protocol {self.protocol!r} is not the configuration's "
                 f"{self.config.protocol!r}"
             )
+        if self.unit not in UNITS:
+            raise ValueError(f"{where}: no unit {self.unit!r}; known are: {', '.join(UNITS)}")
         for row in self.rows:
             if row.published is not None and row.published not in self.published.rows:
                 raise ValueError(f"{where}: no published row {row.published!r}")

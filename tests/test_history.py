@@ -26,13 +26,14 @@ from shared.history import (
     home,
     upgraded_config,
 )
+from shared.records import Record, read_record, read_records
 from shared.reproduce import DOMAINS
-from shared.runs import Conflict, Record, Run, adopt, check_config, counting_run, read_record
+from shared.runs import Conflict, Run, adopt, check_config, counting_run
 from shared.tables import Cell, Table, Tier, canonical
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "results").rglob("*.records.jsonl"))
-RECORDS = report.read_records(ROOT / "results")
+RECORDS = read_records(ROOT / "results")
 (GRAPH,) = TABLES["mmcl"]
 GRAPH_RECORDS = ROOT / "results/graph/mmcl/table-4.records.jsonl"
 

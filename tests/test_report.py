@@ -16,7 +16,7 @@ from rich.console import Console
 
 from shared import report, report_html
 from shared.errors import UserError
-from shared.runs import Record
+from shared.records import Record, read_records, record_line
 from shared.tables import Cell, Claim, Column, Published, Row, Table, Tier, Value, canonical
 
 PROTOCOL = "svm-10fold-nested-v1"
@@ -615,7 +615,7 @@ def test_records_round_trip(tmp_path: Path) -> None:
         "table-4.tex",
     ]
     assert (folder / "table-4.md").read_text(encoding="utf-8") == report.markdown(measured)
-    read = report.read_records(tmp_path)
+    read = read_records(tmp_path)
     assert [record.address for record in read] == sorted(record.address for record in RECORDS)
     assert {record.address: record for record in read} == {r.address: r for r in RECORDS}
     assert report.measure(TABLE, "paper", read, STATUS) == measured
@@ -626,7 +626,7 @@ def test_short_tier_has_its_own_folder(tmp_path: Path) -> None:
     measured = report.measure(TABLE, "short", [record, *RECORDS], {})
     report.write(tmp_path, measured)
     assert [path.name for path in tmp_path.iterdir()] == ["short"]
-    assert report.read_records(tmp_path) == [record]
+    assert read_records(tmp_path) == [record]
     assert (tmp_path / "short" / "graph" / "mmcl" / "table-4.md").exists()
 
 
@@ -634,7 +634,7 @@ def test_a_stale_record_is_kept_in_results(tmp_path: Path) -> None:
     stale = dataclasses.replace(RECORDS[0], config={})
     measured = report.measure(TABLE, "paper", [stale], {})
     report.write(tmp_path, measured)
-    assert report.read_records(tmp_path) == [stale]
+    assert read_records(tmp_path) == [stale]
     assert "stale: measured with another configuration" in report.markdown(measured)
 
 
@@ -645,9 +645,9 @@ def test_index(tmp_path: Path, measured: report.Measured) -> None:
 
 def test_a_broken_record_names_file_and_line(tmp_path: Path) -> None:
     file = tmp_path / "table-4.records.jsonl"
-    file.write_text('{"address": "a", "config": {}, "environment": {}, "result": {}}\n{"addr')
+    file.write_text(record_line(RECORDS[0]) + '{"addr')
     with pytest.raises(UserError, match=r"table-4\.records\.jsonl, line 2"):
-        report.read_records(tmp_path)
+        read_records(tmp_path)
 
 
 def test_further_metrics_of_the_same_runs_have_grids_of_their_own() -> None:

@@ -20,6 +20,7 @@ from toy.train import run as train
 
 from shared import runs
 from shared.errors import UserError
+from shared.records import read_failure, read_record
 from shared.runs import Conflict, Interrupted, Locked, Means, Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -280,7 +281,7 @@ def test_log_and_tensorboard_hold_the_same(uninterrupted: Path) -> None:
 
 
 def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
-    record = runs.read_record(uninterrupted, "toy")
+    record = read_record(uninterrupted, "toy")
     assert record is not None
     assert record.config["steps"] == 40
     assert record.config["seed"] == 7
@@ -294,7 +295,7 @@ def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert record.environment["commit"] == (head.stdout.strip() or "unknown")
-    assert runs.read_record(uninterrupted.parent / "none", "toy") is None
+    assert read_record(uninterrupted.parent / "none", "toy") is None
 
 
 @pytest.mark.parametrize("allowed", [True, False])
@@ -302,7 +303,7 @@ def test_that_data_may_be_missing_is_recorded(tmp_path: Path, allowed: bool) -> 
     with Run(tmp_path / "run", Config(1), allow_missing=allowed) as run:
         assert run.allow_missing is allowed
         run.finish(train(run.config, run))
-    record = runs.read_record(tmp_path / "run", "toy")
+    record = read_record(tmp_path / "run", "toy")
     assert record is not None
     assert record.environment.get("allow_missing", False) is allowed
     assert ("allow_missing" in record.environment) is allowed
@@ -314,7 +315,7 @@ def test_further_facts_are_recorded_and_stay(tmp_path: Path) -> None:
         run.record(renderer="egl: b")
         run.record_data(toys="ab")
         run.finish({})
-    record = runs.read_record(tmp_path / "run", "")
+    record = read_record(tmp_path / "run", "")
     assert record is not None
     assert record.environment["facts"] == {"renderer": "egl: b", "first": "1"}
     assert record.environment["data"] == {"toys": "ab"}
@@ -340,10 +341,10 @@ def test_random_state_survives_the_round_trip(tmp_path: Path) -> None:
 def test_failure_is_noted_and_gone_when_done(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     runs.record_failure(folder, "the loss is not finite at step 3", "Traceback ...")
-    assert runs.read_failure(folder) == "the loss is not finite at step 3"
+    assert read_failure(folder) == "the loss is not finite at step 3"
     with Run(folder, Config(1)) as run:
         run.finish(train(run.config, run))
-    assert runs.read_failure(folder) is None
+    assert read_failure(folder) is None
 
 
 def test_means_have_a_state() -> None:

@@ -7,7 +7,7 @@ from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
 from toy.train import Config
 
 from shared.errors import UserError
-from shared.report import read_records
+from shared.records import read_records
 from shared.tables import (
     Claim,
     Column,
@@ -59,6 +59,7 @@ def test_committed_results_are_those_of_the_declared_cells() -> None:
     for record in records:
         assert declared[record.address] == record.config, record.address
         assert record.environment["dirty"] is False
+        assert record.sha256 is not None  # compared with the content where records are read
         assert record.result["tier"] != "smoke"
 
 
@@ -91,6 +92,7 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
         ({"rows": (PLAIN,)}, r"published rows without a cell: \['better'\]"),
         ({"columns": (Column("left"),)}, r"published columns without a cell: \['right'\]"),
         ({"rows": (PLAIN, BETTER, Row("x", published="y"))}, "no published row 'y'"),
+        ({"unit": "per cent"}, "no unit 'per cent'; known are: %, "),
         ({"protocol": "toy-v2"}, "protocol 'toy-v2' is not the configuration's 'toy-v1'"),
         ({"claims": (Claim("", "best", "plain", ("left",), 1.0),)}, "undeclared rows"),
         ({"claims": (Claim("", "better", "plain", ("up",), 1.0),)}, "undeclared columns"),

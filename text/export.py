@@ -24,7 +24,8 @@ from torch import Tensor
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.functions import function_name
-from shared.runs import Record, read_record, replacing, write_atomically
+from shared.records import Record, read_record
+from shared.runs import replacing, write_atomically
 from shared.tables import canonical_json
 
 make_torchvision_importable()

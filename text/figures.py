@@ -24,8 +24,9 @@ from shared.data import MissingData
 from shared.errors import UserError
 from shared.history import home
 from shared.pairs import unit_rows
+from shared.records import Record
 from shared.report import folder_of
-from shared.runs import Record, counting_run, replacing
+from shared.runs import counting_run, replacing
 from shared.tables import Table, Tier
 from text.config import Config
 from text.export import MODEL, read

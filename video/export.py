@@ -23,7 +23,8 @@ from safetensors.torch import save_file
 
 from shared.errors import UserError
 from shared.functions import function_name
-from shared.runs import Record, read_record, replacing, write_atomically
+from shared.records import Record, read_record
+from shared.runs import replacing, write_atomically
 from shared.tables import canonical_json
 from video.augment import MEAN, STD
 from video.config import Config

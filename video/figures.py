@@ -23,8 +23,9 @@ from torch import Tensor
 
 from shared.data import MissingData
 from shared.errors import UserError
+from shared.records import Record
 from shared.report import folder_of
-from shared.runs import Record, counting_run, replacing
+from shared.runs import counting_run, replacing
 from shared.tables import Cell, Table, Tier
 from video.config import Config
 from video.data import Videos, load

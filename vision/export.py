@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from shared.errors import UserError
 from shared.functions import function_name
-from shared.runs import Record, read_record, replacing, write_atomically
+from shared.records import Record, read_record
+from shared.runs import replacing, write_atomically
 from shared.tables import canonical_json
 from vision.config import Config
 from vision.data import describe

@@ -31,8 +31,9 @@ from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.data import MissingData
 from shared.errors import UserError
 from shared.history import home, upgraded_config
-from shared.report import Measured, measure, read_records
-from shared.runs import Record, is_aside, read_record, replacing
+from shared.records import Record, read_record, read_records
+from shared.report import Measured, measure
+from shared.runs import is_aside, replacing
 from shared.svm import dual_weights
 from shared.tables import Table, Tier
 from vision import toy

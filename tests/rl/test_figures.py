@@ -10,6 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
+from resealed import set_config
 
 from rl import figures, train
 from rl.agent import Agent
@@ -320,12 +321,11 @@ def test_runs_that_do_not_count(tmp_path: Path) -> None:
     cell = cell_of("lmcl", "table-5", "paper", "CURL", "Spin", 0)
     folder = finish(tmp_path, cell, curve(1.0, 2.0))
     assert [run.cell for run in finished(table, "paper", tmp_path)] == [cell]
-    config = folder / "config.json"
-    said = config.read_text()
-    config.write_text(said.replace('"batch_size": 512', '"batch_size": 511'))
+    said = (folder / "config.json").read_text()
+    set_config(folder, said.replace('"batch_size": 512', '"batch_size": 511'))
     with pytest.raises(Lacking):  # of an earlier declaration
         finished(table, "paper", tmp_path)
-    config.write_text(said)
+    set_config(folder, said)
     (folder / "result.json").unlink()
     with pytest.raises(Lacking):
         finished(table, "paper", tmp_path)

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from resealed import set_config
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from shared import Objective, Projection, distance_polarization, info_nce, term
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.runs import Run, write_atomically
+from shared.runs import Run
 from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.export import FILES, MODEL, PROJECTION, SUMS, load, read, write
@@ -317,7 +318,7 @@ def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"config\.json: there is no such file"):
         write(tmp_path / "lost", target)
     finished(tmp_path / "images")
-    write_atomically(tmp_path / "images" / "config.json", '{"dataset": "CIFAR10", "seed": 0}')
+    set_config(tmp_path / "images", '{"dataset": "CIFAR10", "seed": 0}')
     with pytest.raises(UserError, match="trains no sentence encoder"):
         write(tmp_path / "images", target)
     assert not target.exists()

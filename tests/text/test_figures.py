@@ -11,6 +11,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from PIL import Image
+from resealed import set_config
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -264,10 +265,10 @@ def test_runs_that_do_not_count(tmp_path: Path, data_root: Path) -> None:
         draw("lmcl", tmp_path, data_root)
     shutil.move(tmp_path / "away", folder / MODEL)
     said = (folder / "config.json").read_text()
-    (folder / "config.json").write_text(said.replace('"batch_size": 400', '"batch_size": 300'))
+    set_config(folder, said.replace('"batch_size": 400', '"batch_size": 300'))
     with pytest.raises(Lacking):  # of an earlier declaration
         draw("lmcl", tmp_path, data_root)
-    (folder / "config.json").write_text(said)
+    set_config(folder, said)
     assert titles(draw("lmcl", tmp_path, data_root)) == ["QT"]
 
 

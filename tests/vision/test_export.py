@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from resealed import set_config
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from shared import Objective, Projection, info_nce, term
 from shared.errors import UserError
-from shared.runs import Run, write_atomically
+from shared.runs import Run
 from vision.config import HCL, Config
 from vision.encoder import encoder
 from vision.export import FILE, load_encoder, save_encoder, write
@@ -253,7 +254,7 @@ def test_runs_without_an_encoder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file"):
         write(tmp_path / "lost", tmp_path / "export")
     finished(tmp_path / "toy")
-    write_atomically(tmp_path / "toy" / "config.json", '{"data": "three_bars", "seed": 0}')
+    set_config(tmp_path / "toy", '{"data": "three_bars", "seed": 0}')
     with pytest.raises(UserError, match="trains no image encoder"):
         write(tmp_path / "toy", tmp_path / "export")
     assert not (tmp_path / "export").exists()

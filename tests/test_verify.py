@@ -1,0 +1,391 @@
+"""What ``verify`` says of records and runs, on the toy domain."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy.tables import TABLES
+
+from shared import report, reproduce, verify
+from shared.arithmetic import arithmetic, read_mkl
+from shared.records import Record, content_hash, read_record, record_line
+from shared.tables import Cell
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = TABLES["toy"][0]
+PLACE = "toy/toy/table-1/plain/left"
+ALL = [table for some in TABLES.values() for table in some]
+
+
+def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "toy", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "COLUMNS": "160"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which three seeds of one row have run."""
+    folder = tmp_path_factory.mktemp("done")
+    call(folder, "toy", "toy", "--row", "plain", "--column", "left")
+    return folder
+
+
+@pytest.fixture
+def records(done: Path) -> list[Record]:
+    """Of those runs, as a clean commit would have made them."""
+    found = [
+        read_record(done / "runs" / f"{PLACE}/seed-{s}", f"{PLACE}/seed-{s}") for s in range(3)
+    ]
+    return [changed(record, {"dirty": False}) for record in found if record is not None]
+
+
+def changed(
+    record: Record, environment: Mapping[str, Any], metrics: Mapping[str, Any] | None = None
+) -> Record:
+    """The record with changes, and the hash that belongs to them."""
+    new = record.environment | dict(environment)
+    result = record.result | {"metrics": record.result["metrics"] | dict(metrics or {})}
+    hashed = content_hash(record.config, new, result)
+    return dataclasses.replace(record, environment=new, result=result, sha256=hashed)
+
+
+def commit(results: Path, records: Sequence[Record], name: str = "toy/toy/table-1") -> Path:
+    file = results / f"{name}.records.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(map(record_line, records)))
+    return file
+
+
+def check(tmp_path: Path) -> verify.Checked:
+    return verify.check(ALL, tmp_path / "results", tmp_path / "runs")
+
+
+def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: list[Record]) -> None:
+    commit(tmp_path / "results", records)
+    checked = check(tmp_path)
+    assert checked.faults == checked.notes == ()
+    (group,) = checked.groups
+    assert (group.name, group.committed, group.count) == ("toy/toy/table-1", True, 3)
+    assert [each.record for each in checked.counted] == records
+    assert {each.cell.address for each in checked.counted} == {each.address for each in records}
+
+
+def without_hash(record: Record) -> Record:
+    return dataclasses.replace(record, sha256=None)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda r: changed(r, {}, {"accuracy": 180.0}), "refused: accuracy is 180, outside"),
+        (lambda r: changed(r, {}, {"accuracy": "nan"}), "the result has no finite accuracy"),
+        (lambda r: without_hash(changed(r, {}, {"accuracy": 180.0})), "refused: accuracy is 180"),
+        (lambda r: changed(r, {"dirty": True}), "was not measured at a clean commit"),
+        (lambda r: dataclasses.replace(r, sha256="0" * 64), "was altered: its SHA-256"),
+        (
+            lambda r: changed(dataclasses.replace(r, config=r.config | {"steps": 9}), {}),
+            "does not count: stale: measured with another configuration",
+        ),
+        (
+            lambda r: changed(dataclasses.replace(r, result=r.result | {"protocol": "v0"}), {}),
+            "does not count: stale: measured with protocol v0",
+        ),
+        (
+            lambda r: dataclasses.replace(r, address=f"{PLACE}/seed-9"),
+            "not among the declared rows, columns and seeds",
+        ),
+        (lambda r: dataclasses.replace(r, address=f"{PLACE}/seed-0"), "two records of"),
+    ],
+)
+def test_every_fault_of_a_record_is_one_line(
+    tmp_path: Path, records: list[Record], change: Callable[[Record], Record], fault: str
+) -> None:
+    first, second, third = records
+    file = commit(tmp_path / "results", [first, change(second), third])
+    checked = check(tmp_path)
+    named = [each for each in checked.faults if fault in each]
+    assert len(named) == 1
+    assert "\n" not in named[0]
+    assert f"{file}, line 2: " in named[0] or "two records" in fault
+    assert {each.record.address for each in checked.counted} >= {third.address}
+
+
+def test_records_of_no_table_are_a_fault(tmp_path: Path, records: list[Record]) -> None:
+    commit(tmp_path / "results", records[:1], "toy/toy/table-9")
+    (fault,) = check(tmp_path).faults
+    assert "does not count: no table declares it today" in fault
+
+
+def test_a_lacking_hash_is_said_and_no_fault(tmp_path: Path, records: list[Record]) -> None:
+    commit(tmp_path / "results", [*records[:2], without_hash(records[2])])
+    checked = check(tmp_path)
+    assert checked.faults == ()
+    assert checked.notes == ("toy/toy/table-1: 1 without a hash, from before there were any",)
+    assert checked.groups[0].count == 3
+
+
+def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
+    commit(tmp_path / "results", records)
+    commit(tmp_path / "results", [changed(records[0], {"dirty": True})], "short/other/toy/table-1")
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    assert verify.check(ALL, results, runs, "toy").faults == ()
+    assert len(verify.check(ALL, results, runs, "other").faults) == 2
+
+
+@pytest.fixture
+def at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[str, str]]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(reproduce, "DOMAINS", (*reproduce.DOMAINS, "toy"))
+
+    def call(*arguments: str, code: int) -> tuple[str, str]:
+        assert reproduce.main(arguments) == code
+        return tuple(capsys.readouterr())
+
+    return call
+
+
+def test_exit_codes(
+    done: Path,
+    tmp_path: Path,
+    records: list[Record],
+    at_once: Callable[..., tuple[str, str]],
+) -> None:
+    file = commit(tmp_path / "results", records)
+    out, err = at_once("verify", "toy", "--runs", str(done / "runs"), code=0)
+    assert err == ""
+    assert "toy/toy/table-1 3 3 3 3 0" in " ".join(out.split())
+    assert "runs: toy/toy/table-1 3 3 3" in " ".join(out.split())
+    content = file.read_text()
+    file.write_text(content[:-20] + "\n")
+    _, err = at_once("verify", "toy", code=1)
+    assert err.startswith("fault: results/toy/toy/table-1.records.jsonl, line 3: not JSON")
+    assert err.count("\n") == 1
+    _, err = at_once("verify", "nowhere", code=2)
+    assert err.startswith("error: no domain 'nowhere'")
+    file.write_text(content)
+    _, err = at_once("verify", "toy", "--rerun", "1", "--row", "better", code=2)
+    assert err.startswith("error: nothing to run anew")
+
+
+def test_an_edited_run_is_a_fault_and_does_not_count(
+    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    call(tmp_path, "toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0,7")
+    for seed in (0, 7):  # a seed of one's own is no fault
+        _, err = at_once("verify", "toy", code=0)
+        assert err == ""
+        file = tmp_path / "runs" / PLACE / f"seed-{seed}" / "result.json"
+        content = json.loads(file.read_text())
+        good, content["metrics"]["accuracy"] = file.read_text(), 180.0
+        file.write_text(json.dumps(content))
+        _, err = at_once("verify", "toy", code=1)
+        assert err.startswith(f"fault: runs/{PLACE}/seed-{seed}/result.json: its SHA-256 is not")
+        if seed == 0:
+            # Neither the table nor the report believes it; what else is there goes on.
+            only = ("--row", "plain", "--column", "left", "--seeds", "0,7")
+            out, err = call(tmp_path, "toy", "toy", *only, code=1)
+            assert "180" not in out
+            assert err.startswith(f"{PLACE}/seed-0: runs/{PLACE}/seed-0/result.json: its SHA-256")
+            out, _ = call(tmp_path, "toy", "toy", "--plan", *only)
+            assert "1 of 2 cells to run" in out
+            del content["sha256"]  # nor without a hash
+            file.write_text(json.dumps(content))
+            _, err = at_once("verify", "toy", code=1)
+            assert "does not count: refused: accuracy is 180, outside -inf to 100" in err
+        file.write_text(good)
+
+
+def test_cells_are_run_anew_and_compared(done: Path, tmp_path: Path, records: list[Record]) -> None:
+    same, other, far = records
+    value = other.result["metrics"]["accuracy"]
+    other = changed(other, {}, {"accuracy": value + 1e-9})
+    hardware = far.environment["hardware"] | {"processor": "Another"}
+    value = far.result["metrics"]["accuracy"]
+    far = changed(far, {"hardware": hardware}, {"accuracy": value + 1e-9})
+    commit(tmp_path / "results", [same, other, far])
+    out, err = call(tmp_path, "verify", "toy", "--rerun", "5", code=1)
+    assert f"{same.address}: equal to the bit\n" in out
+    (fault,) = err.splitlines()
+    assert fault.startswith(f"fault: {other.address}: on the same processor, BLAS path, versions")
+    assert "accuracy differs by -1e-09" in fault
+    (line,) = (each for each in out.splitlines() if each.startswith(f"{far.address}: other proc"))
+    assert "Another on record): accuracy differs by -1e-09" in line
+    assert "spread over 3 seeds" in line
+    assert line.endswith(": within 3 of it")
+    assert "3 of 5 cells could be run: no further one is there" in out
+    assert not (tmp_path / "runs").exists()
+    out, _ = call(tmp_path, "verify", "toy", "--rerun", "5", "--seeds", "0")
+    assert "equal to the bit" in out
+    assert "1 of 5 cells could be run" in out
+
+
+def counted(record: Record, row: str = "plain", seed: int = 0) -> verify.Counted:
+    (cell,) = TABLE.cells(row=row, column="left", seeds=[seed])
+    return verify.Counted(TABLE, cell, dataclasses.replace(record, address=cell.address))
+
+
+OTHER = {"hardware": {"processor": "Another"}}
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        (OTHER, "other processor"),
+        ({"arithmetic": {}}, "other CPU capability; other BLAS path; other numpy's BLAS"),
+        ({"versions": {"torch": "1", "absent": "2"}}, "other versions of torch: accuracy"),
+        ({"threads": 2}, "another number of threads"),
+        ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, "an accelerator"),
+        (None, "BLAS path not on record"),
+    ],
+)
+def test_other_circumstances_are_judged_by_the_spread_over_seeds(
+    records: list[Record], environment: dict[str, Any] | None, words: str
+) -> None:
+    first, *_ = records
+    if environment is None:
+        kept = {name: value for name, value in first.environment.items() if name != "arithmetic"}
+        recorded = dataclasses.replace(first, environment=kept)
+    else:
+        recorded = changed(first, environment)
+    value = recorded.result["metrics"]["accuracy"]
+    everything = [
+        counted(recorded),
+        counted(changed(first, {}, {"accuracy": value + 2.0}), seed=1),  # spread: sqrt(2)
+    ]
+    for off, place, fault in ((4.0, "within", False), (-4.5, "outside", True)):
+        anew = changed(first, {}, {"accuracy": value + off})
+        outcome = verify.compare(everything[0], anew, everything)
+        assert outcome.fault is fault
+        assert words in outcome.text
+        assert f"accuracy differs by {off:+g}" in outcome.text
+        assert outcome.text.endswith(f", spread over 2 seeds 1.41: {place} 3 of it")
+    outcome = verify.compare(everything[0], first, everything)
+    assert (outcome.fault, outcome.text.split("; ")[0]) == (False, "equal to the bit")
+    assert words.removesuffix(": accuracy") in outcome.text
+
+
+def test_a_single_seed_is_judged_by_other_rows_or_not_at_all(records: list[Record]) -> None:
+    first, *_ = records
+    recorded = counted(changed(first, OTHER))
+    value = first.result["metrics"]["accuracy"]
+    anew = changed(first, {}, {"accuracy": value + 4.0})
+    outcome = verify.compare(recorded, anew, [recorded])
+    assert outcome.fault is False
+    assert ", not judged: one seed is on record" in outcome.text
+    others = [
+        counted(changed(first, {}, {"accuracy": float(seed)}), "better", seed) for seed in (0, 1)
+    ]
+    outcome = verify.compare(recorded, anew, [recorded, *others])  # spread: sqrt(1 / 2)
+    assert outcome.fault is True
+    assert "over seeds of 1 other rows of the column (this row has one seed) 0.707: outside 3" in (
+        outcome.text
+    )
+
+
+def test_other_data_are_a_fault(records: list[Record]) -> None:
+    first, *_ = records
+    outcome = verify.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), [])
+    assert (outcome.fault, outcome.text) == (
+        True,
+        "the data are others than the record names by their hash",
+    )
+
+
+def test_in_place_of_a_cell_without_data_comes_another(
+    done: Path, tmp_path: Path, records: list[Record]
+) -> None:
+    every = [counted(record, seed=seed) for seed, record in enumerate(records)]
+    far = dataclasses.replace(every[1].cell, column="far")
+    away = verify.Counted(TABLE, far, dataclasses.replace(records[1], address=far.address))
+    asked: list[list[int]] = []
+
+    def start(cells: list[Cell]) -> dict[str, str]:
+        asked.append([cell.seed for cell in cells])
+        far = [cell for cell in cells if cell.column == "far"]
+        return {cell.address: f"{report.NOT_RUN}: data missing" for cell in far}
+
+    order = [every[0], away, every[2]]
+    outcomes = list(verify.rerun(order, 2, every, done / "runs", start))
+    assert asked == [[0, 1], [2]]
+    assert [(each.fault, each.text) for each in outcomes] == [
+        (False, "equal to the bit"),
+        (False, "cannot be run here: not run: data missing"),
+        (False, "equal to the bit"),
+    ]
+
+
+def test_a_sample_is_a_matter_of_the_number_alone(records: list[Record]) -> None:
+    every = [counted(records[0], seed=seed) for seed in range(20)]
+    order = [each.cell.seed for each in verify.drawn(every, 0)]
+    assert order == [each.cell.seed for each in verify.drawn(reversed(every), 0)]
+    assert order != [each.cell.seed for each in verify.drawn(every, 1)]
+    assert sorted(order) == list(range(20)) != order
+
+
+def test_the_arithmetic_is_on_record(records: list[Record]) -> None:
+    found = records[0].environment["arithmetic"]
+    assert found["cpu_capability"] == arithmetic()["cpu_capability"] != ""
+    assert set(found["blas"]) == {"library", "path", "cbwr"}
+    assert found["numpy_and_scipy"]
+
+
+MKL = (
+    "MKL_VERBOSE oneMKL 2024.0 Update 2 Product build 20240605 for Intel(R) 64 architecture "
+    "Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) enabled processors, Lnx 2.00GHz lp64 "
+    "gnu_thread\nMKL_VERBOSE SGEMM(N,N,2,2,2,0x7f,0x56,2,0x56,2,0x7f,0x56,2) 78.10us "
+    "CNR:AVX2,STRICT Dyn:1 FastMM:1 TID:0  NThr:1\n"
+)
+
+
+def test_what_mkl_says_of_itself() -> None:
+    assert read_mkl(MKL) == {
+        "library": "oneMKL 2024.0 Update 2 Product build 20240605",
+        "path": "Intel(R) 64 architecture Intel(R) Advanced Vector Extensions 2 (Intel(R) AVX2) "
+        "enabled processors",
+        "cbwr": "AVX2,STRICT",
+    }
+    assert read_mkl("") == {"library": "MKL", "path": "not read", "cbwr": "not read"}
+
+
+def test_a_variable_that_steers_the_blas_is_seen() -> None:
+    """In a process of its own: the libraries read such variables once."""
+    program = (
+        "import json; from shared.arithmetic import arithmetic; print(json.dumps(arithmetic()))"
+    )
+    default, steered = (
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", program],
+                cwd=ROOT,
+                env={**os.environ, **variables},
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
+        for variables in ({}, {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "default"})
+    )
+    assert steered["cpu_capability"] in ("DEFAULT", "NO AVX", "NO_AVX")
+    assert steered["variables"]["MKL_CBWR"] == "COMPATIBLE"
+    if default["blas"]["library"].startswith("oneMKL"):
+        assert (default["blas"]["cbwr"], steered["blas"]["cbwr"]) == ("OFF", "COMPATIBLE")
+        assert default["blas"]["path"] != steered["blas"]["path"] != "not read"
