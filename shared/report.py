@@ -494,6 +494,19 @@ def read_records(results: Path) -> list["Record"]:
     return records
 
 
+def measure_finished(
+    table: Table, tier: Tier, runs: Path, committed: Sequence["Record"] = ()
+) -> Measured:
+    """The table as ``committed`` records and the finished runs below ``runs`` fill it.
+
+    Where both hold a cell, the run counts.
+    """
+    from shared.runs import read_record  # brings torch, which only the runs need
+
+    own = [read_record(runs / cell.address, cell.address) for cell in table.cells(tier)]
+    return measure(table, tier, [*committed, *filter(None, own)], {})
+
+
 # Measuring
 
 
