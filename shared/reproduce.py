@@ -54,7 +54,7 @@ USAGE = """\
   ./reproduce.sh graph mmcl --plan             cells, what is done, time, memory, disk; runs nothing
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
   ./reproduce.sh report                        finished runs -> results/ and results/index.html
-  ./reproduce.sh vision lmcl --figures         finished runs -> results/vision/lmcl/figures/*.png
+  ./reproduce.sh vision lmcl --figures         finished runs -> figures/ beside their tables
   ./reproduce.sh rl lmcl --video               finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
   ./reproduce.sh data graph                    fetch or verify the data of a domain
