@@ -2,8 +2,9 @@
 
 Shapes: S pixels of a frame, K frames of a stack, A dimensions of an action, P pixels of a film.
 
-A figure is drawn from the records and logs of the finished runs of one table. Where there is none,
-the figure is not drawn, and a line says what it waits for.
+Curves and probes are drawn from the records of one table, those of finished runs and the committed
+ones alike; distances and films from what the folder of a run keeps. Where there is nothing, the
+figure is not drawn, and a line says what it waits for.
 """
 
 import csv
@@ -27,10 +28,11 @@ from rl.config import Config
 from rl.export import read
 from rl.tables import PUBLISHED, TABLES
 from shared.errors import UserError
-from shared.records import Record
-from shared.report import folder_of
-from shared.runs import counting_run, replacing, write_atomically
-from shared.tables import Cell, Column, Table, Tier, load_published
+from shared.history import home
+from shared.records import Record, read_records
+from shared.report import folder_of, measure_finished
+from shared.runs import replacing, write_atomically
+from shared.tables import Cell, Column, Row, Table, Tier, load_published
 
 # Rows of the figures of distances; those of one line have one colour.
 LMCL_ROWS = (
@@ -52,9 +54,11 @@ LOGGED = {
     "projection_norm": "norm of L",
 }
 ACROSS = 3  # panels in a line
+HIGHEST = 1000  # return of an episode of DeepMind Control
 # Okabe and Ito's colours without yellow: apart for every kind of colour vision, and in grey.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 DASHES = ("-", "--", ":", "-.")  # of the rows that share a colour
+BASELINES = {"raw pixels": ":", "untrained encoder": "--"}  # the dash of each that the probe has
 SHADE, GREY = "#eceff3", "#5d6678"
 STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
@@ -84,7 +88,7 @@ class Lacking(Exception):
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell of a table, with the record of its run and the run's folder."""
+    """A cell of a table, its record, and the run's folder; of a committed record it may lack."""
 
     cell: Cell
     record: Record
@@ -120,9 +124,9 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Args:
         paper: ``"lmcl"`` or ``"cllr"``.
         runs: folder of the finished runs.
-        results: the files go to ``[short/]rl/<paper>/figures/`` below it, beside the table of the
-            runs that they are drawn from.
-        data_root: not looked at: all that is drawn lies with the runs.
+        results: folder of the committed records; the files go to ``[short/]rl/<paper>/figures/``
+            below it, beside the table of the runs that they are drawn from.
+        data_root: not looked at: all that is drawn lies with the runs and records.
 
     Returns:
         The PNG files written, and the CSV files beside them.
@@ -133,11 +137,12 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     if paper not in FIGURES:
         raise UserError(f"rl has no figures for {paper!r}; it has {', '.join(FIGURES)}")
     written = []
+    committed = read_records(results)
     for name, drawing in FIGURES[paper].items():
         (table,) = (table for table in TABLES[paper] if table.name == drawing.table)
         with mpl.rc_context(STYLE):
             try:
-                found = finished(table, drawing.tier, runs)
+                found = finished(table, drawing.tier, runs, committed)
                 figure = drawing.draw(table, found)
             except Lacking as reason:
                 print(f"{name}: not drawn: {reason}")
@@ -153,17 +158,21 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     return written
 
 
-def finished(table: Table, tier: Tier, runs: Path) -> list[Finished]:
-    """The finished runs of a table in a tier, in the order of the table.
+def finished(
+    table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
+) -> list[Finished]:
+    """What counts for a table in a tier, of runs and committed records, in the table's order.
 
     Raises:
-        Lacking: there is none.
+        Lacking: there is nothing.
     """
-    found = []
-    for cell in table.cells(tier):
-        if run := counting_run(runs, cell):
-            folder, record = run
-            found.append(Finished(cell, record, folder))
+    grid = measure_finished(table, tier, runs, committed).cells
+    counted = {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
+    found = [
+        Finished(cell, counted[cell.address], home(runs, cell.address, type(cell.config)))
+        for cell in table.cells(tier)
+        if cell.address in counted
+    ]
     if not found:
         option = "" if tier == "paper" else f" --tier {tier}"
         raise Lacking(
@@ -183,12 +192,21 @@ def learning_curves(table: Table, found: Sequence[Finished]) -> Figure:
         table: of ``dmc-return-v1``.
         found: its finished runs.
     """
-    figure, panels = _panels(table, found, "Learning curves", (2.7, 2.2))
-    trained = [row for row, runs in _by_row(found).items() if runs[0].config.train]
+    columns = _columns(table, found)
+    across = min(ACROSS, len(columns))
+    down = -(-len(columns) // across)
+    figure = Figure(figsize=(2.4 + 2.7 * across, 1.2 + 2.4 * down))
+    figure.suptitle(_title("Learning curves", table, found), **HEADLINE)
+    axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).flat)
+    for axis in axes[len(columns) :]:
+        axis.remove()
+    trained = [row.label for row in table.rows if _trains(table, row)]
     looks = _looks([trained[start :: len(COLORS)] for start in range(len(COLORS))])
     printed = load_published(PUBLISHED / "references.toml", "curl-100k")
-    for column, axis in panels.items():
-        for row, runs in _by_row(found, column).items():
+    for place, (column, axis) in enumerate(zip(columns, axes, strict=False)):
+        by_row = _by_row(found, column.label)
+        _head(axis, column, by_row)
+        for row, runs in by_row.items():
             entries = [run.record.result["metrics"]["details"]["curve"] for run in runs]
             returns = np.array([[entry["return"] for entry in curve] for curve in entries])
             if not runs[0].config.train:  # one evaluation stands for all steps
@@ -196,17 +214,19 @@ def learning_curves(table: Table, found: Sequence[Finished]) -> Figure:
                 continue
             steps = [entry["step"] for entry in entries[0]]
             _line(axis, steps, returns, label=row, **looks[row])
-        if (value := printed.value("CURL", column)) is not None:
+        if (value := printed.value("CURL", column.label)) is not None:
             axis.axhline(value.mean, color=GREY, linewidth=0.7, label="CURL, 100K, as printed")
-        axis.set(xlabel="environment steps", ylabel="return", ylim=(0, None))
-        axis.set_xlim(0, found[0].config.environment_steps)
+        axis.set(ylabel="return", xlim=(0, found[0].config.environment_steps), ylim=(0, HIGHEST))
         axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        if place + across >= len(columns):  # the lowest of its line
+            axis.set_xlabel("environment steps")
+            axis.tick_params(labelbottom=True)
     _legend(figure)
     _caption(
         figure,
         f"Computed here: return of {found[0].config.evaluation_episodes} episodes without noise, "
-        "mean over seeds, band of one standard deviation over seeds; "
-        f"{_seeds(found)}; lines without a band are of one seed. As printed: {printed.source}.",
+        "mean over seeds, band of one standard deviation over seeds; lines without a band are of "
+        f"one seed. As printed: {printed.source}.",
     )
     return figure
 
@@ -231,44 +251,46 @@ def probe_scores(table: Table, found: Sequence[Finished]) -> Figure:
 
     Args:
         table: of ``state-probe-v1``.
-        found: its finished runs.
+        found: its finished runs; tasks with baselines alone are left out.
 
     Raises:
         Lacking: all of them are baselines.
     """
-    rows = [row for row, runs in _by_row(found).items() if runs[0].config.train]
-    if not rows:
+    shown = []
+    for column in _columns(table, found):
+        by_row = _by_row(found, column.label)
+        if rows := [row for row, runs in by_row.items() if runs[0].config.train]:
+            shown.append((column, by_row, rows))
+    if not shown:
         raise Lacking(f"no finished run of {table.address} that trains an encoder")
-    figure, panels = _panels(
-        table,
-        found,
-        "Physics state read from the embedding",
-        (3.0, 0.9 + 0.19 * len(rows)),
-        sharey=True,
-    )
-    for column, axis in panels.items():
-        lines = iter((":", "--"))
-        for row, runs in _by_row(found, column).items():
+    heights = [len(rows) + 0.6 for _, _, rows in shown]
+    figure = Figure(figsize=(7.5, 1.1 + 0.19 * sum(heights) + 0.45 * len(shown)))
+    figure.suptitle(_title("Physics state read from the embedding", table, found), **HEADLINE)
+    # One below the other on one scale, each as high as it has rows.
+    axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+    for (column, by_row, rows), axis in zip(shown, axes, strict=True):
+        _head(axis, column, by_row)
+        for row, runs in by_row.items():
             scores = np.array([run.record.result["metrics"]["r2"] for run in runs])
             if not runs[0].config.train:
-                axis.axvline(
-                    scores.mean(), color=GREY, linestyle=next(lines), linewidth=1.1, label=row
-                )
+                look = {"color": GREY, "linestyle": BASELINES[row], "linewidth": 1.1}
+                axis.axvline(scores.mean(), label=row, **look)
                 continue
             place = rows.index(row)
             dots = [place] * len(scores)
             axis.plot(scores, dots, ".", color=COLORS[0], markersize=4.5, label="one seed")
-            axis.plot(
-                scores.mean(), place, "D", color=COLORS[1], markersize=4.5, label="mean over seeds"
-            )
-        axis.set(xlabel="R² of the state, %", yticks=range(len(rows)), yticklabels=rows)
-        axis.set_ylim(len(rows) - 0.5, -0.5)  # the table's first row on top
+            mean = {"color": COLORS[1], "markersize": 5, "fillstyle": "none"}  # dots show through
+            axis.plot(scores.mean(), place, "D", label="mean over seeds", **mean)
+        axis.set(yticks=range(len(rows)), yticklabels=rows)
+        axis.set_ylim(len(rows) - 0.2, -0.8)  # the table's first row on top
+    axes[-1].set_xlabel("R² of the state, %")
+    axes[-1].set_xlim(min(0, axes[-1].get_xlim()[0]), None)
     _legend(figure)
     _caption(
         figure,
         "Computed here: R² in percent of ridge regression from the embedding of frames of a random "
         "policy to the physics state, mean over the entries of the state, on held-out episodes. "
-        f"Vertical lines: means over seeds; {_seeds(found)}.",
+        "Vertical lines: means over seeds.",
     )
     return figure
 
@@ -289,13 +311,13 @@ def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Finish
         logged = {name for run in shown for name in logs[run.cell.address][0]}
         names = [name for name in LOGGED if name in logged]
         columns = _columns(table, shown)
-        figure = Figure(figsize=(2.6 + 2.7 * len(names), 1.2 + 1.6 * len(columns)))
+        figure = Figure(figsize=(2.6 + 2.7 * len(names), 1.2 + 1.8 * len(columns)))
         figure.suptitle(_title("Distances while the encoders train", table, shown), **HEADLINE)
         axes = figure.subplots(len(columns), len(names), sharex=True, sharey="col", squeeze=False)
         for column, across in zip(columns, axes, strict=True):
             by_row = _by_row(shown, column.label)
             for name, axis in zip(names, across, strict=True):
-                axis.set_title(_heading(column), loc="left")
+                _head(axis, column, by_row)
                 axis.set_ylabel(LOGGED[name])
                 if name == "mean_cosine":
                     axis.axhspan(*(1 - 2 * np.array(BAND)), color=SHADE, linewidth=0, zorder=0)
@@ -306,16 +328,20 @@ def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Finish
                         values = np.array([[line[name] for line in log] for log in lines])
                         _line(axis, steps, values, label=row, **looks[row])
                 if name != "projection_norm":  # a band may reach beyond what there is
-                    axis.set_ylim(0 if name == "share_in_band" else None, 1)
-        for axis in axes[-1]:
-            axis.set(xlabel="contrastive updates", xlim=(0, None))
+                    axis.set_ylim(0 if name == "share_in_band" else -1, 1)
+        for down in axes.T:  # no row of a task may have a projection
+            drawn = [axis for axis in down if axis.lines]
+            for axis in set(down) - set(drawn):
+                axis.remove()
+            drawn[-1].set(xlabel="contrastive updates", xlim=(0, None))
+            drawn[-1].tick_params(labelbottom=True)
         _legend(figure)
         _caption(
             figure,
             "Computed here, in the batches of training: pairs of an anchor and another image's "
             f"key, with D = (1 - cos) / 2 in the band from {BAND[0]} to {BAND[1]} that LMCL's "
             "penalty empties (shaded: its cosines). Mean over seeds, band of one standard "
-            f"deviation over seeds; {_seeds(shown)}.",
+            "deviation over seeds; lines without a band are of one seed.",
         )
         return figure
 
@@ -342,21 +368,10 @@ def _by_row(found: Sequence[Finished], column: str | None = None) -> dict[str, l
     return rows
 
 
-def _panels(
-    table: Table, found: Sequence[Finished], what: str, inches: tuple[float, float], **shared: Any
-) -> tuple[Figure, dict[str, Axes]]:
-    """A figure with a panel for each column of the table that has runs, by its label."""
-    columns = _columns(table, found)
-    across = min(ACROSS, len(columns))
-    down = -(-len(columns) // across)
-    figure = Figure(figsize=(2.4 + inches[0] * across, 1.2 + inches[1] * down))
-    figure.suptitle(_title(what, table, found), **HEADLINE)
-    axes = list(figure.subplots(down, across, squeeze=False, **shared).flat)
-    for axis in axes[len(columns) :]:
-        axis.set_axis_off()
-    for column, axis in zip(columns, axes, strict=False):
-        axis.set_title(_heading(column), loc="left")
-    return figure, {column.label: axis for column, axis in zip(columns, axes, strict=False)}
+def _trains(table: Table, row: Row) -> bool:
+    """Whether a row trains an encoder; the others are baselines."""
+    assert isinstance(table.config, Config)
+    return bool(row.changes.get("train", table.config.train))
 
 
 def _columns(table: Table, found: Sequence[Finished]) -> list[Column]:
@@ -394,18 +409,25 @@ def _legend(figure: Figure) -> None:
     figure.legend(list(handles.values()), list(handles), loc="outside right center")
 
 
-def _heading(column: Column) -> str:
-    """The label of a column, with the task's own name."""
-    return f"{column.label} ({column.changes['task']})"
+def _head(axis: Axes, column: Column, by_row: dict[str, list[Finished]]) -> None:
+    """Name the task of a panel, and the seeds behind what it shows."""
+    axis.set_title(f"{column.label} ({column.changes['task']})", loc="left", pad=15)
+    seeds = [tuple(sorted(run.config.seed for run in runs)) for runs in by_row.values()]
+    every = sorted(set().union(*seeds))
+    fewer = "; some rows have fewer" if len(set(seeds)) > 1 else ""
+    axis.annotate(
+        f"seed{'s' if len(every) > 1 else ''} {', '.join(map(str, every))}{fewer}",
+        (0, 1),
+        (0, 4),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        color=GREY,
+        fontsize=7,
+    )
 
 
 def _title(what: str, table: Table, found: Sequence[Finished]) -> str:
     return f"{what}, rows of {table.paper.upper()}'s {table.name} ({found[0].cell.tier} tier)"
-
-
-def _seeds(found: Sequence[Finished]) -> str:
-    seeds = sorted({run.config.seed for run in found})
-    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _caption(figure: Figure, text: str) -> None:

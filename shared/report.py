@@ -25,8 +25,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from shared.history import address_today, unknown_keys
-from shared.records import Record, impossible, record_line
+from shared.history import address_today, home, unknown_keys
+from shared.records import Record, impossible, read_record, record_line
 from shared.statistics import (
     RESAMPLES,
     Kind,
@@ -148,6 +148,36 @@ class Aggregate:
     interval: tuple[float, float] | None
     count: int
     declared: int
+
+
+@dataclass(frozen=True)
+class Further:
+    """A further metric of the runs behind a table, measured here as the table's own is.
+
+    Args:
+        metric: its key in the results.
+        unit: of the table.
+        columns: labels of the columns, or of their runs.
+        rows: by label of the row, one summary over seeds for each column; None without a number.
+    """
+
+    metric: str
+    unit: str
+    columns: tuple[str, ...]
+    rows: Mapping[str, tuple[Summary | None, ...]]
+
+    @property
+    def heading(self) -> str:
+        """What the numbers are."""
+        return f"{self.metric}: of the same runs" + (f" ({self.unit})" if self.unit else "")
+
+    @property
+    def lines(self) -> dict[str, list[str]]:
+        """The numbers of each row as text; a dash for none."""
+        return {
+            label: [DASH if each is None else mean_sd(each.mean, each.sd) for each in summaries]
+            for label, summaries in self.rows.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -363,7 +393,7 @@ def markdown(measured: Measured) -> str:
         lines += [text for line in summed for text in _md_row(line)]
         lines.append("")
     for further in also_of(measured):
-        lines += _md_grid("Measured here, too", further)
+        lines += _md_grid("Measured here, too", further.heading, further.columns, further.lines)
     own, others = figures_of(measured)
     lines += [line for name in own for line in (f"!{_md_link(name)}", "")]
     if others:
@@ -379,7 +409,10 @@ def markdown(measured: Measured) -> str:
     for heading, remarks in remarks_of(measured):
         lines += [f"**{heading}**", "", *(f"- {_md(remark)}" for remark in remarks), ""]
     for reference in table.references:
-        lines += _md_grid("Published elsewhere", reference)
+        lines += _md_grid(
+            "Published elsewhere", origin(reference), reference.columns, printed_lines(reference)
+        )
+        lines += [f"{_md(key)}: {_md(note)}\n" for key, note in reference.notes.items()]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -477,6 +510,20 @@ def read_figures(results: Path, table: Table, tier: Tier) -> tuple[str, ...]:
     """Names of the pictures (PNG) that lie in the folder of the paper's figures, sorted."""
     folder = results / folder_of(table, tier) / "figures"
     return tuple(sorted(file.name for file in folder.glob("*.png")))
+
+
+def measure_finished(
+    table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
+) -> Measured:
+    """The table as ``committed`` records and the finished runs below ``runs`` fill it.
+
+    Where both hold a cell, the run counts.
+    """
+    own = (
+        read_record(home(runs, cell.address, type(cell.config)), cell.address)
+        for cell in table.cells(tier)
+    )
+    return measure(table, tier, [*committed, *filter(None, own)], {})
 
 
 # Measuring
@@ -598,6 +645,11 @@ def printed_value(value: Value | None) -> str:
     return DASH if value is None else mean_sd(value.mean, value.std)
 
 
+def printed_lines(published: Published) -> dict[str, list[str]]:
+    """The printed numbers of each row as text."""
+    return {label: list(map(printed_value, some)) for label, some in published.rows.items()}
+
+
 def seeds_of(cell: MeasuredCell) -> str:
     """How many of the declared seeds a measured number rests on."""
     done, declared = len(cell.values), len(cell.values) + len(cell.missing)
@@ -685,11 +737,11 @@ def figures_of(measured: Measured) -> tuple[list[str], list[str]]:
     )
 
 
-def also_of(measured: Measured) -> list[Published]:
+def also_of(measured: Measured) -> list[Further]:
     """The further metrics of the runs behind a table, one grid each, of the cells that have any."""
     grids = []
     for metric in measured.table.also:
-        found: dict[tuple[str, str], Value] = {}
+        found: dict[tuple[str, str], Summary] = {}
         for cell in (cell for cells in measured.cells for cell in cells):
             numbers = [
                 float(record.result["metrics"][metric])
@@ -697,8 +749,7 @@ def also_of(measured: Measured) -> list[Published]:
                 if metric in record.result["metrics"]
             ]
             if numbers:
-                summary = summarise(numbers)
-                found[cell.row.label, _run_of(cell.column)] = Value(summary.mean, summary.sd)
+                found[cell.row.label, _run_of(cell.column)] = summarise(numbers)
         columns = [
             name
             for name in dict.fromkeys(map(_run_of, measured.columns))
@@ -710,8 +761,7 @@ def also_of(measured: Measured) -> list[Published]:
             if any(row.label == of for of, _ in found)
         }
         if rows:
-            unit = measured.table.unit
-            grids.append(Published(metric, "of the same runs", tuple(columns), rows, unit))
+            grids.append(Further(metric, measured.table.unit, tuple(columns), rows))
     return grids
 
 
@@ -858,13 +908,15 @@ def _md_link(figure: str) -> str:
     return f"[{_md(figure)}](figures/{quote(figure)})"
 
 
-def _md_grid(heading: str, grid: Published) -> list[str]:
-    lines = [f"**{heading}.** {_md(origin(grid))}", ""]
-    lines += _md_row(["method", *grid.columns])
-    lines += _md_row([":--", *["--:"] * len(grid.columns)], plain=True)
-    for label, values in grid.rows.items():
-        lines += _md_row([label, *map(printed_value, values)])
-    return [*lines, "", *(f"{_md(key)}: {_md(note)}\n" for key, note in grid.notes.items())]
+def _md_grid(
+    heading: str, what: str, columns: Sequence[str], numbers: Mapping[str, Sequence[str]]
+) -> list[str]:
+    lines = [f"**{heading}.** {_md(what)}", ""]
+    lines += _md_row(["method", *columns])
+    lines += _md_row([":--", *["--:"] * len(columns)], plain=True)
+    for label, texts in numbers.items():
+        lines += _md_row([label, *texts])
+    return [*lines, ""]
 
 
 def _md_row(cells: Iterable[str], plain: bool = False) -> list[str]:

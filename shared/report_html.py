@@ -29,6 +29,7 @@ from shared.report import (
     name_of,
     no_numbers,
     origin,
+    printed_lines,
     printed_value,
     refuse_smoke,
     remarks_of,
@@ -197,11 +198,14 @@ def _html_table(measured: Measured) -> str:
         f'<div class="scroll"><table class="results">\n<thead><tr><th rowspan="2">method</th>'
         f"{datasets}</tr><tr>{heads * width}</tr></thead>\n{bodies}</table></div>\n{legend}"
         + _html_aggregates(measured)
-        + "".join(_html_grid("Measured here, too", grid, "here") for grid in also_of(measured))
+        + "".join(
+            _html_grid("Measured here, too", "here", each.heading, each.columns, each.lines)
+            for each in also_of(measured)
+        )
         + _html_figures(measured)
         + "".join(_html_claim(claim, judged, measured) for claim, judged in by_claim(measured))
         + remarks
-        + "".join(_html_grid("Published elsewhere", grid) for grid in table.references)
+        + "".join(map(_html_reference, table.references))
         + (f"<h3>The runs behind the numbers</h3>\n{runs}" if runs else "")
         + "</section>\n"
     )
@@ -272,21 +276,33 @@ def _html_claim(claim: Claim, verdicts: Sequence[Judged], measured: Measured) ->
     return f'<h3>Claim: {escape(claim.text)}</h3>\n<ul class="verdicts">{lines}</ul>\n'
 
 
-def _html_grid(heading: str, grid: Published, whose: str = "printed") -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in grid.columns)
+def _html_grid(
+    heading: str,
+    whose: str,
+    what: str,
+    columns: Sequence[str],
+    numbers: Mapping[str, Sequence[str]],
+) -> str:
+    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     rows = "".join(
         f'<tr><th scope="row">{escape(label)}</th>'
-        + "".join(f'<td class="{whose}">{printed_value(value)}</td>' for value in values)
+        + "".join(f'<td class="{whose}">{text}</td>' for text in texts)
         + "</tr>"
-        for label, values in grid.rows.items()
-    )
-    notes = "".join(
-        f'<p class="soft">{escape(label)}: {escape(note)}</p>' for label, note in grid.notes.items()
+        for label, texts in numbers.items()
     )
     return (
-        f'<h3>{heading}</h3>\n<p class="{whose}">{escape(origin(grid))}</p>\n'
+        f'<h3>{heading}</h3>\n<p class="{whose}">{escape(what)}</p>\n'
         f'<div class="scroll"><table><thead><tr><th>method</th>{head}</tr></thead>'
-        f"<tbody>{rows}</tbody></table></div>\n{notes}"
+        f"<tbody>{rows}</tbody></table></div>\n"
+    )
+
+
+def _html_reference(reference: Published) -> str:
+    """Printed numbers of another paper, and what is known of them."""
+    numbers = origin(reference), reference.columns, printed_lines(reference)
+    return _html_grid("Published elsewhere", "printed", *numbers) + "".join(
+        f'<p class="soft">{escape(label)}: {escape(note)}</p>'
+        for label, note in reference.notes.items()
     )
 
 
@@ -318,7 +334,8 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
             seeds.setdefault(describe(record), []).append(seed)
         for text, which in seeds.items():
             only = f" (seed {', '.join(map(str, which))})" if len(seeds) > 1 else ""
-            facts += f"<dt>{name}{only}</dt><dd>{escape(text)}</dd>\n"
+            # An empty line has no height, and the next one would slip beside this name.
+            facts += f"<dt>{name}{only}</dt><dd>{escape(text) or 'none'}</dd>\n"
     number = mean_sd(cell.summary.mean, cell.summary.sd)
     return (
         f'<details id="{_anchor(measured, cell)}"><summary>{escape(cell.row.label)}, '

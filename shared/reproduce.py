@@ -56,14 +56,17 @@ USAGE = """\
   ./reproduce.sh graph mmcl --plan             cells, what is done, time, memory, disk; runs nothing
   ./reproduce.sh graph mmcl --row MMCL --again     old runs are moved aside, not deleted, and redone
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
-  ./reproduce.sh report                        finished runs -> results/ and results/index.html
-  ./reproduce.sh vision lmcl --figures         finished runs -> results/vision/lmcl/figures/*.png
+  ./reproduce.sh report                        finished runs -> results/, its page and docs/*.png
+  ./reproduce.sh vision lmcl --figures         finished runs -> figures/ beside their tables
   ./reproduce.sh rl lmcl --video               finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the test suite, as CI runs it
 """
+RESULTS = Path("results")
+# Tables that the documents show as a picture; they show what the project's own results hold.
+DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
 # Where the plan has its figures from.
 SOURCES = {
     "measured": "measured on this machine",
@@ -120,7 +123,7 @@ def _main(arguments: Sequence[str]) -> int:
     add("--draw", type=int, default=0, help="with 'verify --rerun': another number, other cells")
     add("--data-root", type=Path, help="where datasets lie; default: SUITE_DATA, else data/")
     add("--runs", type=Path, default=Path("runs"), help="where runs lie")
-    add("--results", type=Path, default=Path("results"), help="where the report goes")
+    add("--results", type=Path, default=RESULTS, help="where the report goes")
     options = parser.parse_args(arguments)
     places = Places(options.runs, options.results, data_root(options.data_root))
 
@@ -766,6 +769,8 @@ def _without_seed(config: Config) -> str:
 
 def _report(places: Places) -> int:
     """Write results/ from every finished run of the paper and short tiers."""
+    from shared import report_picture  # brings matplotlib, which no cell needs
+
     shown = []
     for domain in filter(_present, DOMAINS):
         for tables in tables_of(domain).values():
@@ -777,6 +782,9 @@ def _report(places: Places) -> int:
                     if measured.records:
                         shown.append(measured)
                         report.write(places.results, measured)
+                        drawn = DOCUMENTS.get(table.address) if tier == "paper" else None
+                        if drawn and places.results == RESULTS:
+                            report_picture.write(drawn, measured)
                         Console().print(report.terminal(measured))
     report_html.write_index(places.results, shown)
     print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")

@@ -17,6 +17,7 @@ from rich.console import Console
 from shared import report, report_html
 from shared.errors import UserError
 from shared.records import Record, read_records, record_line
+from shared.statistics import summarise
 from shared.tables import Cell, Claim, Column, Published, Row, Table, Tier, Value, canonical
 
 PROTOCOL = "svm-10fold-nested-v1"
@@ -378,6 +379,15 @@ def test_html_is_one_well_formed_page(measured: report.Measured) -> None:
     assert page.sources == []
 
 
+def test_every_name_behind_a_number_has_its_own_value() -> None:
+    record = record_of(cell_of("GraphCL", "MUTAG", 0), 86.0)
+    bare = dataclasses.replace(record, environment={**record.environment, "data": {}})
+    text = report_html.html([report.measure(TABLE, "paper", [bare], {})])
+    facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
+    assert facts["data, SHA-256"] == "none"  # an empty line would lend its name to the next
+    assert facts["machine"].startswith("cores: 2")
+
+
 def test_html_escapes_and_discloses(measured: report.Measured) -> None:
     text = report_html.html([measured])
     assert "ours &amp; &lt;new&gt;_1" in text
@@ -663,8 +673,9 @@ def test_further_metrics_of_the_same_runs_have_grids_of_their_own() -> None:
     records += records_of("MMCL", "MUTAG", MMCL)  # these have no such metric
     measured = report.measure(table, "paper", records, {})
     (grid,) = report.also_of(measured)
-    assert (grid.source, grid.columns) == ("knn", ("MUTAG",))
-    assert grid.rows == {"GraphCL": (Value(37.0, 1.0),)}
+    assert not isinstance(grid, Published)  # nobody published them
+    assert (grid.metric, grid.columns) == ("knn", ("MUTAG",))
+    assert grid.rows == {"GraphCL": (summarise([36.0, 37.0, 38.0]),)}
     text = report.markdown(measured)
     assert "**Measured here, too.** knn: of the same runs (%)" in text
     assert "| GraphCL | 37.00 ± 1.00 |" in text

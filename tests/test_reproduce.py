@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared import reproduce
+from shared import report_picture, reproduce
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -233,6 +233,20 @@ def test_figures_are_drawn_and_shown_in_the_report(
     assert "[figure-3.png](figures/figure-3.png), [overview.png](figures/overview.png)" in table
     index = (tmp_path / "results/index.html").read_text()
     assert index.count('<img src="toy/partial/figures/figure-3.png"') == 1
+
+
+def test_the_report_draws_the_pictures_of_the_documents(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picture = Path("docs/toy.png")
+    monkeypatch.setattr(reproduce, "DOCUMENTS", {"toy/partial/table-3": picture})
+    call(tmp_path, "toy", "partial", "--column", "left", "--seeds", "0")
+    at_once("report", "--results", "elsewhere")  # not what the documents show
+    assert not (tmp_path / picture).exists()
+    at_once("report")
+    shown = report_picture.read(tmp_path / picture)
+    assert shown["table"] == "toy/partial/table-3"
+    assert {(cell["column"], *cell["seeds"]) for cell in shown["cells"]} == {("left", 0)}
 
 
 def test_finished_runs_of_a_tier_are_filmed(

@@ -3,10 +3,10 @@
 Shapes: n training and m test videos, T frames of a clip, h x w pixels of a stored frame, H features
 of S3D.
 
-Accuracies are drawn from the records of finished runs, neighbours from the encoder that a run keeps
-and from the videos themselves. Where something lacks, the figure is not drawn, and a line says what
-it waits for. The picture of neighbours holds frames of UCF-101, whose terms are its owners': it is
-drawn for whoever has the videos, and is not for distribution.
+Accuracies are drawn from the records of finished runs and the committed ones alike, neighbours from
+the encoder that a run keeps and from the videos themselves. Where something lacks, the figure is
+not drawn, and a line says what it waits for. The picture of neighbours holds frames of UCF-101,
+whose terms are its owners': it is drawn for whoever has the videos, and is not for distribution.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +23,10 @@ from torch import Tensor
 
 from shared.data import MissingData
 from shared.errors import UserError
-from shared.records import Record
-from shared.report import folder_of
-from shared.runs import counting_run, replacing
+from shared.history import home
+from shared.records import Record, read_records
+from shared.report import folder_of, measure_finished
+from shared.runs import replacing
 from shared.tables import Cell, Table, Tier
 from video.config import Config
 from video.data import Videos, load
@@ -79,8 +80,9 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Args:
         paper: ``"mmcl"``.
         runs: folder of the finished runs.
-        results: the files go to ``[short/]video/<paper>/figures/`` below it, beside the table of
-            the runs that they are drawn from.
+        results: folder of the committed records; the files go to
+            ``[short/]video/<paper>/figures/`` below it, beside the table of the runs that they are
+            drawn from.
         data_root: where the videos lie.
 
     Returns:
@@ -93,10 +95,11 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
         raise UserError(f"video has no figures for {paper!r}; it has {', '.join(FIGURES)}")
     (table,) = TABLES[paper]
     written = []
+    committed = read_records(results)
     for name, draw in FIGURES[paper].items():
         with mpl.rc_context(STYLE):
             try:
-                tier, figure = draw(table, runs, data_root)
+                tier, figure = draw(table, runs, data_root, committed)
             except (Lacking, MissingData) as reason:
                 print(f"{name}: not drawn: {reason}")
                 continue
@@ -108,26 +111,33 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     return written
 
 
-def finished(table: Table, runs: Path, tier: Tier) -> list[Finished]:
-    """The finished runs of a table in a tier, in the order of the table."""
+def finished(
+    table: Table, runs: Path, tier: Tier, committed: Sequence[Record] = ()
+) -> list[Finished]:
+    """What counts for a table in a tier, of runs and committed records, in the table's order."""
+    grid = measure_finished(table, tier, runs, committed).cells
+    counted = {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
     found: dict[str, Finished] = {}
     for cell in table.cells(tier):
-        if cell.address not in found and (run := counting_run(runs, cell)):
-            folder, record = run
-            found[cell.address] = Finished(cell, record, folder)
+        if cell.address in counted:
+            folder = home(runs, cell.address, type(cell.config))
+            found.setdefault(cell.address, Finished(cell, counted[cell.address], folder))
     return list(found.values())
 
 
 # Neighbours
 
 
-def neighbours(table: Table, runs: Path, data_root: Path) -> tuple[Tier, Figure]:
+def neighbours(
+    table: Table, runs: Path, data_root: Path, committed: Sequence[Record]
+) -> tuple[Tier, Figure]:
     """Test videos and the nearest training videos, by the encoder of the first run that has one.
 
     Args:
         table: of ``coclr-linear-retrieval-v1``.
         runs: folder of the finished runs.
         data_root: where the videos lie.
+        committed: not looked at: a record has no encoder.
 
     Raises:
         Lacking: no finished run with an encoder.
@@ -275,19 +285,22 @@ def _strip(axis: Axes, picture: np.ndarray, label: str, color: str) -> None:
 # Accuracies
 
 
-def accuracies(table: Table, runs: Path, data_root: Path) -> tuple[Tier, Figure]:
+def accuracies(
+    table: Table, runs: Path, data_root: Path, committed: Sequence[Record]
+) -> tuple[Tier, Figure]:
     """Linear accuracy and R@1 of each row, every seed with Wilson's interval over test videos.
 
     Args:
         table: of ``coclr-linear-retrieval-v1``.
         runs: folder of the finished runs.
-        data_root: not looked at: all that is drawn lies with the runs.
+        data_root: not looked at: all that is drawn lies with the runs and records.
+        committed: records below the folder of results.
 
     Raises:
         Lacking: no finished run.
     """
     for tier in TIERS:
-        if found := finished(table, runs, tier):
+        if found := finished(table, runs, tier, committed):
             return tier, draw_accuracies(table, found)
     raise Lacking(
         f"no finished run of {table.address} under {runs}; run ./reproduce.sh {table.domain} "
@@ -327,8 +340,9 @@ def draw_accuracies(table: Table, found: Sequence[Finished]) -> Figure:
     seeds = sorted({run.config.seed for run in found})
     _caption(
         figure,
-        f"Points: one run each, seed{'s' if len(seeds) > 1 else ''} "
-        f"{', '.join(map(str, seeds))} from top to bottom; lines: Wilson's 95% interval over "
+        f"Points: one run each, seed {seeds[0]}"
+        + (f", {', '.join(map(str, seeds[1:]))} from top to bottom" if len(seeds) > 1 else "")
+        + "; lines: Wilson's 95% interval over "
         f"{details['test_videos']} test videos of {details['classes']} classes, the same for all "
         f"rows. Green: trained; gray: untrained. Protocol {found[0].config.protocol}.",
     )
@@ -354,7 +368,8 @@ def _caption(figure: Figure, text: str) -> None:
     figure.supxlabel(text, fontsize=6.5, color=GREY, wrap=True)
 
 
-FIGURES: dict[str, dict[str, Callable[[Table, Path, Path], tuple[Tier, Figure]]]] = {
+Draw = Callable[[Table, Path, Path, Sequence[Record]], tuple[Tier, Figure]]
+FIGURES: dict[str, dict[str, Draw]] = {
     "mmcl": {
         "table-5-neighbours": neighbours,
         "table-5-accuracies": accuracies,

@@ -30,9 +30,9 @@ from torch import Tensor, nn
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.data import MissingData
 from shared.errors import UserError
-from shared.history import home, upgraded_config
+from shared.history import upgraded_config
 from shared.records import Record, read_record, read_records
-from shared.report import Measured, measure
+from shared.report import Measured, folder_of, measure_finished
 from shared.runs import is_aside, replacing
 from shared.svm import dual_weights
 from shared.tables import Table, Tier
@@ -60,6 +60,7 @@ TOY_ROWS = (
 )
 TIERS: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn
 DEGREES = 180 / math.pi
+DERIVATIVE = "derivative by the angle"
 STYLE: dict[Any, Any] = {
     "figure.dpi": 150,
     "savefig.dpi": 150,
@@ -95,7 +96,8 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Args:
         paper: ``"margins"``, ``"lmcl"``, ``"cllr"`` or ``"mmcl"``.
         runs: folder of the finished runs.
-        results: the files go to ``vision/<paper>/figures/`` below it.
+        results: the files go to ``[short/]vision/<paper>/figures/`` below it, beside the tables of
+            the tier of the runs that they are drawn from; those that need no run, to the paper's.
         data_root: where datasets lie.
 
     Returns:
@@ -107,15 +109,15 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     if paper not in FIGURES:
         raise UserError(f"vision has no figures for {paper!r}; it has {', '.join(FIGURES)}")
     places = Places(runs, results, data_root)
-    folder = results / "vision" / paper / "figures"
     written = []
     for name, draw in FIGURES[paper].items():
         with mpl.rc_context(STYLE):
             try:
-                figure = draw(places)
+                tier, figure = draw(places)
             except (Lacking, MissingData) as reason:
                 print(f"{name}: not drawn: {reason}")
                 continue
+            folder = results / folder_of(TABLES[paper][0], tier) / "figures"
             folder.mkdir(parents=True, exist_ok=True)
             with replacing(folder / f"{name}.png") as part:
                 figure.savefig(part, format="png")
@@ -155,7 +157,7 @@ def gradient_map(
     return slope[:, 0].view_as(one), -slope[:, 1:].sum(1).view_as(one)
 
 
-def margin_maps(places: Places) -> Figure:
+def margin_maps(places: Places) -> tuple[Tier, Figure]:
     """Pull and push over both angles: no margin, an angular one, a subtractive one."""
     variants: dict[str, dict[str, float]] = {
         "no margin": {},
@@ -182,7 +184,7 @@ def margin_maps(places: Places) -> Figure:
             axis.grid(False)
             axis.set_xlabel("angle of the positive, degrees")
             axis.set_ylabel("angle of the negatives, degrees")
-    figure.colorbar(image, ax=axes, label="derivative by the angle", shrink=0.7)
+    figure.colorbar(image, ax=axes, label=DERIVATIVE, shrink=0.7)
     _caption(
         figure,
         "After Figure 1 of Rho et al. 2023. Computed here: derivatives of the loss by the angle of "
@@ -190,10 +192,10 @@ def margin_maps(places: Places) -> Figure:
         f"temperature {TEMPERATURE}. Blue: past 180 degrees - m1 an angular margin pushes the "
         "positive away.",
     )
-    return figure
+    return "paper", figure
 
 
-def effect_lines(places: Places) -> Figure:
+def effect_lines(places: Places) -> tuple[Tier, Figure]:
     """Pull and push over the positive's angle for emphasis, ratio and both attenuations."""
     effects: dict[str, dict[str, dict[str, Any]]] = {
         "emphasis": {f"s = {s:g}": {"emphasis": s} for s in (1, 1.25, 2.5, 5)},
@@ -209,17 +211,20 @@ def effect_lines(places: Places) -> Figure:
         _gradient_lines(axes[:, column], variants)
         axes[0, column].set_title(f"{label}\npull on the positive")
         axes[1, column].set_title("push on the negatives")
+    for axis in axes[:, 0]:
+        axis.set_ylabel(DERIVATIVE)
     _caption(
         figure,
         "After Figure 2 of Rho et al. 2023. Computed here: derivatives of the loss by the angle of "
         f"the positive and (with the other sign, summed) of {NEGATIVES} negatives at "
         f"{NEGATIVE_ANGLE} degrees, temperature {TEMPERATURE}. The ratio "
-        "multiplies the anchor's whole row.",
+        "multiplies the anchor's whole row. Emphasis and type II leave the push alone: their lines "
+        "are one.",
     )
-    return figure
+    return "paper", figure
 
 
-def curvature_lines(places: Places) -> Figure:
+def curvature_lines(places: Places) -> tuple[Tier, Figure]:
     """The curvature's weight, and pull and push with it."""
     figure, axes = _panels(1, 3, "Curvature: emphasis that falls with the angle", (8.5, 3.1))
     variants = {f"c = {c:.3g}": {"curvature": c} for c in CURVATURES}
@@ -230,17 +235,18 @@ def curvature_lines(places: Places) -> Figure:
         inner = slice(1, -1)
         axes[0, 0].plot(angles[inner], pull[inner] / plain[inner], color=color, label=label)
     axes[0, 0].set(title="weight of the positive", xlabel="angle of the positive, degrees")
+    axes[0, 0].set_ylabel("pull with curvature over that without")
     axes[0, 0].set_xticks(range(0, 181, 45))
     _gradient_lines(axes[0, 1:], variants)
-    axes[0, 1].set_title("pull on the positive")
-    axes[0, 2].set_title("push on the negatives")
+    axes[0, 1].set(title="pull on the positive", ylabel=DERIVATIVE)
+    axes[0, 2].set(title="push on the negatives", ylabel=DERIVATIVE)
     _caption(
         figure,
         "After Figure 8 of Rho et al. 2023, curvature by its Eq. 10. Computed here: derivatives of "
         f"the loss as in figure 2, {NEGATIVES} negatives at {NEGATIVE_ANGLE} degrees, temperature "
-        f"{TEMPERATURE}; left, the pull with curvature over that without.",
+        f"{TEMPERATURE}. Curvature leaves the push alone: its lines are one.",
     )
-    return figure
+    return "paper", figure
 
 
 def _over_positive(numbers: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -280,8 +286,8 @@ class Sweep:
     value: Callable[[dict[str, Any]], float | None]
     line: Callable[[dict[str, Any], str], str]
 
-    def __call__(self, places: Places) -> Figure:
-        """The figure: one panel for each dataset.
+    def __call__(self, places: Places) -> tuple[Tier, Figure]:
+        """The tier of what is drawn, and the figure: one panel for each dataset.
 
         Raises:
             Lacking: no finished cell.
@@ -307,15 +313,19 @@ class Sweep:
             axis.set_xticks(range(len(ticks)), [f"{tick:.4g}" for tick in ticks], rotation=45)
         handles = [Line2D([], [], color=color, marker="o", label=n) for n, color in colors.items()]
         figure.legend(handles=handles, loc="outside right center")
-        seeds = sorted(
-            {seed for cells in measured.cells for cell in cells for seed in cell.records}
-        )
+        seeds: dict[str, set[int]] = {}
+        for config, _, _ in scores(measured):
+            seeds.setdefault(config["dataset"], set()).add(config["seed"])
+        said = {name: ", ".join(map(str, sorted(some))) for name, some in seeds.items()}
+        which = "; ".join(f"{each} in {name}" for name, each in said.items())
+        if len(set(said.values())) == 1:
+            (which,) = set(said.values())
         _caption(
             figure,
             f"After {self.source}. Measured here, protocol {table.protocol}, seeds "
-            f"{', '.join(map(str, seeds))}; bars are standard deviations where there are several.",
+            f"{which}; bars are standard deviations where there are several.",
         )
-        return figure
+        return measured.tier, figure
 
 
 def _table(paper: str, name: str) -> Table:
@@ -328,13 +338,9 @@ def best_tier(table: Table, places: Places) -> Measured:
     Raises:
         Lacking: there is none.
     """
-    records = read_records(places.results)
+    committed = read_records(places.results)
     for tier in TIERS:
-        own = [
-            read_record(home(places.runs, cell.address, type(cell.config)), cell.address)
-            for cell in table.cells(tier)
-        ]
-        measured = measure(table, tier, [*records, *filter(None, own)], {})
+        measured = measure_finished(table, tier, places.runs, committed)
         if any(cell.values for cells in measured.cells for cell in cells):
             return measured
     raise Lacking(
@@ -434,7 +440,7 @@ def pair_distances(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return distances.diagonal(), distances[~torch.eye(len(first), dtype=torch.bool)]
 
 
-def penalty_histograms(places: Places) -> Figure:
+def penalty_histograms(places: Places) -> tuple[Tier, Figure]:
     """Distances of positive and negative pairs: untrained, SimCLR, SimCLR with the penalty."""
     plain, penalised = _with_and_without_penalty(finished(places.runs))
     images = choose(_in_memory(PICTURES, places), COUNT)
@@ -475,7 +481,7 @@ def penalty_histograms(places: Places) -> Figure:
         f"features that the runs keep (the backbone's; heads are not kept), {len(images)} test "
         f"images, views as in training: {plain.address} and {penalised.address}.",
     )
-    return figure
+    return plain.result["tier"], figure
 
 
 def _with_and_without_penalty(records: Sequence[Record]) -> tuple[Record, Record]:
@@ -502,7 +508,7 @@ def _with_and_without_penalty(records: Sequence[Record]) -> tuple[Record, Record
     )
 
 
-def dimension_histograms(places: Places) -> Figure:
+def dimension_histograms(places: Places) -> tuple[Tier, Figure]:
     """Distances between images for the rows of CLLR's Table 1 that are done."""
     table = _table("cllr", "table-1")
     measured = best_tier(table, places)
@@ -535,7 +541,7 @@ def dimension_histograms(places: Places) -> Figure:
         f"Eq. 1 of {COUNT} test images at the side of the training crops, on the features that the "
         "runs keep (the backbone's; heads and projections are not kept).",
     )
-    return figure
+    return measured.tier, figure
 
 
 def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -> Tensor:
@@ -559,7 +565,7 @@ def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -
     return dual_weights(pairs, among, **{**defaults, **numbers, "solver": "closed_form"})
 
 
-def support_vectors(places: Places) -> Figure:
+def support_vectors(places: Places) -> tuple[Tier, Figure]:
     """Anchors, their positives, and the negatives of largest dual weight."""
     candidates = [
         record
@@ -602,7 +608,7 @@ def support_vectors(places: Places) -> Figure:
         "red ones are of the anchor's class. Pictures without their augmentation. Run: "
         f"{record.address}.",
     )
-    return figure
+    return record.result["tier"], figure
 
 
 def _one_of_each_class(labels: Tensor) -> list[int]:
@@ -620,7 +626,7 @@ def _in_memory(dataset: str, places: Places) -> Images:
 # Toy data
 
 
-def toy_maps(places: Places) -> Figure:
+def toy_maps(places: Places) -> tuple[Tier, Figure]:
     """Points of LMCL's toy experiment and their images under the learned maps, by cluster."""
     table = _table("lmcl", "table-1")
     columns = [column.label for column in table.columns]
@@ -642,13 +648,15 @@ def toy_maps(places: Places) -> Figure:
             accuracy = kmeans_accuracy(
                 points.numpy(), labels.numpy(), clusters, config.seed, toy.RESTARTS
             )
-            axis.set(title=f"{row}\n{column}, {accuracy:.1f} %", aspect="equal")
+            axis.set(title=f"{row}\n{column}, {accuracy:.1f} %")
+            axis.set(xlabel="first coordinate", ylabel="second coordinate")
+            axis.set_aspect("equal", adjustable="datalim")  # panels of one size
     _caption(
         figure,
         "After Figure 3 of Chen et al. 2021 (LMCL). Computed here with seed 0: points and P x, "
         "coloured by the cluster that K-means puts them in, and the accuracy of the clusters.",
     )
-    return figure
+    return "paper", figure
 
 
 # Drawing
@@ -680,7 +688,7 @@ def _row(config: dict[str, Any], label: str) -> str:
 RHO, SHAH = "of Rho et al. 2023 (margins)", "of Shah et al. 2022 (MMCL)"
 LMCL, CLLR = "of Chen et al. 2021 (LMCL)", "of Chen et al. 2022 (CLLR)"
 
-FIGURES: dict[str, dict[str, Callable[[Places], Figure]]] = {
+FIGURES: dict[str, dict[str, Callable[[Places], tuple[Tier, Figure]]]] = {
     "margins": {
         "figure-1-margins": margin_maps,
         "figure-2-effects": effect_lines,

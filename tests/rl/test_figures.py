@@ -27,7 +27,10 @@ from rl.figures import (
     write_gif,
 )
 from rl.tables import TABLES
+from shared import report
 from shared.errors import UserError
+from shared.records import read_records
+from shared.report import measure_finished
 from shared.runs import Run
 from shared.tables import Cell, Table, Tier
 
@@ -107,6 +110,15 @@ def lines(axis: Axes) -> dict[str, tuple[list[float], list[float], float]]:
 
 def titles(figure: Figure) -> list[str]:
     return [axis.get_title(loc="left") for axis in figure.axes]
+
+
+def rows_of(axis: Axes) -> list[str]:
+    return [label.get_text() for label in axis.get_yticklabels()]
+
+
+def notes(axis: Axes) -> list[str]:
+    """What stands above a panel, below its title."""
+    return [text.get_text() for text in axis.texts]
 
 
 def texts(figure: Figure) -> str:
@@ -203,7 +215,8 @@ def test_the_probe_shows_seeds_means_and_baselines(tmp_path: Path) -> None:
     figure = draw("lmcl", "table-5-state-probe", tmp_path)
     assert titles(figure) == ["Spin (finger_spin)", "Catch (ball_in_cup_catch)"]
     spin, catch = figure.axes
-    assert [label.get_text() for label in spin.get_yticklabels()] == ["CURL", "DCL", "MMCL"]
+    assert rows_of(spin) == ["CURL", "MMCL"]  # no line for a row without a run
+    assert rows_of(catch) == ["DCL"]
     low, high = spin.get_ylim()
     assert low > high  # the first row is on top
     marks = {
@@ -217,11 +230,85 @@ def test_the_probe_shows_seeds_means_and_baselines(tmp_path: Path) -> None:
         ("untrained encoder", 0, 1): [35, 35],
         ("one seed", 0, 0): [50, 60],
         ("mean over seeds", 0): [55],
-        ("one seed", 2): [70],
-        ("mean over seeds", 2): [70],
+        ("one seed", 1): [70],
+        ("mean over seeds", 1): [70],
     }
-    assert lines(catch)["one seed"][:2] == ([20], [1])
+    assert lines(catch)["one seed"][:2] == ([20], [0])
+    assert notes(spin) == ["seeds 0, 1, 2; some rows have fewer"]
+    assert notes(catch) == ["seed 0"]
     assert "rows of LMCL's table-5-state-probe (short tier)" in texts(figure)
+
+
+def test_a_baseline_looks_the_same_wherever_it_stands(tmp_path: Path) -> None:
+    scores = {
+        ("CURL", "Spin", 0): 50.0,
+        ("raw pixels", "Spin", 0): 80.0,
+        ("untrained encoder", "Spin", 0): 30.0,
+        ("CURL", "Run", 0): 31.0,
+        ("untrained encoder", "Run", 0): 30.5,  # where the first baseline has no run
+    }
+    finish_probes(tmp_path, "lmcl", scores)
+    figure = draw("lmcl", "table-5-state-probe", tmp_path)
+    looks = [
+        {str(line.get_label()): (line.get_linestyle(), line.get_color()) for line in axis.lines}
+        for axis in figure.axes
+    ]
+    spin, run = looks
+    assert spin["untrained encoder"] == run["untrained encoder"] != spin["raw pixels"]
+    assert "raw pixels" not in run
+    (legend,) = figure.legends
+    drawn = dict(zip((text.get_text() for text in legend.texts), legend.get_lines(), strict=True))
+    for row in ("raw pixels", "untrained encoder"):
+        assert (drawn[row].get_linestyle(), drawn[row].get_color()) == spin[row]
+
+
+def test_every_baseline_of_the_probe_has_a_look() -> None:
+    for paper in ("lmcl", "cllr"):
+        probe = TABLES[paper][1]
+        baselines = {row.label for row in probe.rows if not figures._trains(probe, row)}
+        assert baselines == set(figures.BASELINES)
+
+
+def test_panels_share_one_scale_and_none_is_empty(tmp_path: Path) -> None:
+    scores = {
+        ("CURL", "Spin", 0): 3.9,
+        ("CURL", "Walk", 0): 60.0,
+        ("untrained encoder", "Spin", 0): 3.1,
+        ("untrained encoder", "Catch", 0): 20.0,  # nothing to compare with it
+    }
+    finish_probes(tmp_path, "lmcl", scores)
+    figure = draw("lmcl", "table-5-state-probe", tmp_path)
+    assert titles(figure) == ["Spin (finger_spin)", "Walk (walker_walk)"]
+    (low, high), *others = [axis.get_xlim() for axis in figure.axes]
+    assert low <= 0
+    assert high > 60
+    assert others == [(low, high)]
+
+
+def test_curves_share_the_scale_of_returns(tmp_path: Path) -> None:
+    finish_returns(tmp_path)
+    figure = draw("lmcl", "table-5-curves", tmp_path)
+    assert [axis.get_ylim() for axis in figure.axes] == [(0, 1000)] * 2
+    assert [notes(axis) for axis in figure.axes] == [
+        ["seeds 0, 1; some rows have fewer"],
+        ["seed 0"],
+    ]
+
+
+def test_the_probe_is_drawn_from_committed_records(tmp_path: Path) -> None:
+    scores = {("CURL", "Spin", seed): 50.0 + seed for seed in (0, 1)}
+    finish_probes(tmp_path / "runs", "lmcl", scores)
+    table = table_of("lmcl", "table-5-state-probe")
+    measured = measure_finished(table, "short", tmp_path / "runs")
+    report.write(tmp_path / "results", measured)
+    shutil.rmtree(tmp_path / "runs")
+    written = write("lmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
+    assert [file.name for file in written] == ["table-5-state-probe.png"]
+    committed = read_records(tmp_path / "results")
+    found = finished(table, "short", tmp_path / "runs", committed)
+    assert [run.record.result["metrics"]["r2"] for run in found] == [50, 51]
+    with pytest.raises(Lacking):  # a film needs the run's own folder
+        finished(table, "short", tmp_path / "runs")
 
 
 def test_distances_of_lmcl(tmp_path: Path) -> None:
@@ -244,6 +331,9 @@ def test_distances_of_lmcl(tmp_path: Path) -> None:
     steps, means, _ = lines(share)["CURL"]
     assert (steps, means) == ([20, 40], pytest.approx([0.6, 0.3]))
     assert lines(cosine)["CURL"][1] == pytest.approx([0.88, 0.88])
+    assert cosine.get_ylim() == (-1, 1)  # a cosine below what the first panel shows is not cut off
+    assert notes(share) == ["seeds 0, 1; some rows have fewer"]
+    assert notes(share_below) == ["seed 0"]
     (shaded,) = cosine.patches
     edges = sorted(
         {
@@ -271,6 +361,16 @@ def test_distances_of_cllr_have_the_norm(tmp_path: Path) -> None:
     assert [*lines(share)] == [row for row, _, _ in scores]
     assert lines(norm)["CLLR(CURL+nuclear-norm)"][:2] == ([20, 40], [30, 10])
     assert len(norm.lines) == 1
+
+
+def test_a_task_without_a_projection_has_no_panel_of_norms(tmp_path: Path) -> None:
+    scores = {("CLLR(CURL+nuclear-norm)", "Spin", 0): 8.0, ("CURL", "Walk", 0): 8.0}
+    finish_probes(tmp_path, "cllr", scores)
+    figure = draw("cllr", "table-4-state-probe-distances", tmp_path)
+    assert titles(figure) == 3 * ["Spin (finger_spin)"] + 2 * ["Walk (walker_walk)"]
+    assert all(axis.lines for axis in figure.axes)
+    named = [axis.get_ylabel() for axis in figure.axes if axis.get_xlabel()]
+    assert sorted(named) == sorted(figures.LOGGED.values())
 
 
 def test_figures_of_the_probe_are_written(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from shared import report
+from shared.records import read_records
+from shared.report import measure_finished
 from shared.runs import Run
 from shared.tables import Row, Table
 from video import figures as module
@@ -19,6 +23,7 @@ from video.figures import (
     SHOWN,
     Lacking,
     chosen,
+    draw_accuracies,
     draw_neighbours,
     finished,
     frame_strip,
@@ -169,6 +174,19 @@ def test_both_figures_are_drawn_from_runs_and_videos(
         ends = [bar.get_segments()[0][:, 0].tolist() for bar in axis.collections]
         assert ends == [[36 + shift, 46 + shift], [66 + shift, 76 + shift]]
     assert "12 test videos of 6 classes" in numbers.get_supxlabel()
+
+
+def test_accuracies_are_drawn_from_committed_records(table: Table, tmp_path: Path) -> None:
+    folder = finish(tmp_path / "runs", "SimCLR", value=55.0)
+    report.write(tmp_path / "results", measure_finished(table, "short", tmp_path / "runs"))
+    shutil.rmtree(tmp_path / "runs")
+    (file,) = write("mmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
+    assert file.name == "table-5-accuracies.png"
+    committed = read_records(tmp_path / "results")
+    (run,) = finished(table, tmp_path / "runs", "short", committed)
+    assert (run.record.result["metrics"]["top1"], run.folder) == (55, folder)
+    said = draw_accuracies(table, [run]).get_supxlabel()
+    assert said.startswith("Points: one run each, seed 0; lines: ")  # there is nothing below it
 
 
 def keep(drawn: list[Figure], savefig: Any) -> Any:

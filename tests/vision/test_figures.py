@@ -12,6 +12,7 @@ from PIL import Image
 import vision
 from shared import Objective, distance_polarization, max_margin, term
 from shared.errors import UserError
+from shared.report import folder_of
 from shared.runs import Run
 from vision import figures
 from vision.config import Config
@@ -194,8 +195,9 @@ def test_a_sweep_draws_what_was_measured(places: Places) -> None:
         },
     )
     draw = FIGURES["margins"]["figure-3-emphasis"]
-    figure = draw(places)
+    _, figure = draw(places)
     assert "(short tier)" in texts(figure)
+    assert "seeds 0; bars" in texts(figure)
     first, second = figure.axes
     assert (first.get_title(), second.get_title()) == ("CIFAR10", "CIFAR100")
     assert [label.get_text() for label in first.get_xticklabels()] == ["1", "1.25", "10", "20"]
@@ -207,7 +209,7 @@ def test_a_sweep_draws_what_was_measured(places: Places) -> None:
     # The paper's tier is drawn as soon as it has a cell, with mean and deviation over seeds.
     moco = {("MoCo, s=10", "CIFAR10", seed): 90.0 + seed for seed in (0, 1)}
     finish_cells(places, "figure-3", "paper", moco)
-    figure = draw(places)
+    _, figure = draw(places)
     assert "(paper tier)" in texts(figure)
     assert "seeds 0, 1" in texts(figure)
     ((line,),) = ([*axis.containers] for axis in figure.axes)
@@ -216,10 +218,38 @@ def test_a_sweep_draws_what_was_measured(places: Places) -> None:
     assert bar[:, 1] == pytest.approx([90.5 - math.sqrt(0.5), 90.5 + math.sqrt(0.5)])
 
 
+def test_a_sweep_names_the_seeds_of_each_dataset(places: Places) -> None:
+    scores = {("MoCo, s=10", "CIFAR10", seed): 90.0 + seed for seed in (0, 1)}
+    finish_cells(places, "figure-3", "paper", {**scores, ("MoCo, s=10", "CIFAR100", 0): 60.0})
+    _, figure = FIGURES["margins"]["figure-3-emphasis"](places)
+    assert "seeds 0, 1 in CIFAR10; 0 in CIFAR100; bars" in texts(figure).replace("\n", " ")
+
+
+@pytest.mark.parametrize("tier", ["paper", "short"])
+def test_a_figure_lies_beside_the_table_of_its_tier(places: Places, tier: str) -> None:
+    finish_cells(places, "figure-3", tier, {("MoCo, s=10", "CIFAR10", 0): 50.0})
+    written = write("margins", places.runs, places.results, data_root=places.data)
+    (table,) = (each for each in TABLES["margins"] if each.name == "figure-3")
+    folder = places.results / folder_of(table, tier) / "figures"
+    assert folder / "figure-3-emphasis.png" in written
+    # What needs no run is the paper's.
+    assert places.results / "vision/margins/figures/figure-2-effects.png" in written
+
+
+def test_every_axis_of_a_gradient_is_labelled(places: Places) -> None:
+    for name in ("figure-2-effects", "figure-8-curvature"):
+        _, figure = FIGURES["margins"][name](places)
+        axes = [axis for axis in figure.axes if axis.get_subplotspec().is_first_col()]
+        assert all(axis.get_ylabel() for axis in axes)
+    _, figure = FIGURES["margins"]["figure-8-curvature"](places)
+    assert [axis.get_ylabel() for axis in figure.axes][1:] == [figures.DERIVATIVE] * 2
+
+
 def test_what_has_no_place_on_the_axis_goes_across(places: Places) -> None:
     scores = {("MoCo", "CIFAR10", 0): 50.0, ("MoCo, c=0.5", "CIFAR10", 0): 60.0}
     finish_cells(places, "figure-5", "short", scores)
-    (axis,) = FIGURES["margins"]["figure-5-curvature"](places).axes
+    _, figure = FIGURES["margins"]["figure-5-curvature"](places)
+    (axis,) = figure.axes
     across, curve = axis.lines[:2]
     assert list(across.get_ydata()) == [50, 50]
     assert curve.get_xydata().tolist() == [[0, 60]]
@@ -259,7 +289,7 @@ def test_histograms_of_two_trained_runs(places: Places, monkeypatch: pytest.Monk
         draw(places)  # another seed is another run
     with Run(places.runs / "vision" / "simclr-dp", penalised, tier="own") as run:
         run.finish(vision.run(penalised, run))
-    figure = draw(places)
+    _, figure = draw(places)
     assert [axis.get_title() for axis in figure.axes] == [
         "untrained",
         "SimCLR",
@@ -282,7 +312,7 @@ def test_histograms_over_dimensions(places: Places, random_pictures: Images) -> 
                 draw(places)
         (cell,) = table.cells("short", row=row, column="cifar10_ep100")
         finish(places, cell.address, cell.config, 50.0, "short", keep=True)
-    figure = draw(places)
+    _, figure = draw(places)
     assert "table-1, cifar10_ep100 (short tier)" in texts(figure)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(rows)
     for outline in figure.axes[0].patches:
@@ -315,7 +345,7 @@ def test_support_vectors_are_shown_in_order(places: Places, random_pictures: Ima
     )
     finish(places, "vision/mmcl/cifar100", config, 1.0, "paper", keep=True)
     draw = FIGURES["mmcl"]["figure-4-support-vectors"]
-    figure = draw(places)
+    _, figure = draw(places)
     assert "(paper tier)" in texts(figure)
     assert "Run: vision/mmcl/cifar100" in texts(figure).replace("\n", " ")
     rows = np.array(figure.axes).reshape(5, 10)
@@ -327,7 +357,7 @@ def test_support_vectors_are_shown_in_order(places: Places, random_pictures: Ima
         assert float(row[1].get_title().split("\n")[1]) >= sum(numbers) * 0.99
     on_pictures = dataclasses.replace(config, dataset="CIFAR10")
     finish(places, "vision/mmcl/later", on_pictures, 1.0, "paper", keep=True)
-    assert "Run: vision/mmcl/later" in texts(draw(places)).replace("\n", " ")
+    assert "Run: vision/mmcl/later" in texts(draw(places)[1]).replace("\n", " ")
 
 
 def test_data_that_lack_are_said(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,7 +371,9 @@ def test_data_that_lack_are_said(places: Places, capsys: pytest.CaptureFixture[s
 def test_toy_maps_show_the_mapped_points(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = torch.tensor([[2.0, 0.0], [1.0, -1.0]])
     monkeypatch.setattr(figures.toy, "learn", lambda config, points: matrix)
-    figure = FIGURES["lmcl"]["figure-3-toy"](places)
+    tier, figure = FIGURES["lmcl"]["figure-3-toy"](places)
+    assert tier == "paper"
+    assert all(axis.get_xlabel() and axis.get_ylabel() for axis in figure.axes)
     rows = np.array(figure.axes).reshape(2, 4)
     for axes, data in zip(rows, ("three_bars", "nested_moons"), strict=True):
         points, _ = figures.toy.sample(data, 0)
