@@ -110,9 +110,9 @@ def write(folder: Path, target: Path) -> Path:
         raise UserError(f"{folder}: a smoke run keeps no encoder; export one of another tier")
     if "clip_frames" not in record.config:
         raise UserError(f"{folder}: this run trains no video encoder; export one that does")
+    dim = load_encoder(folder / FILE).dim
     if (folder / SUMS).is_file():  # not of an earlier version
         check_sums(folder, "delete the folder and run its cell again", [FILE])
-    dim = load_encoder(folder / FILE).dim
     target.mkdir(parents=True, exist_ok=True)
     for name in (FILE, CONFIG):
         with replacing(target / name) as part:
