@@ -60,8 +60,8 @@ DATASETS: dict[str, Statistics] = {
     "COLLAB": Statistics(5000, 3, 74.49, 2457.78, 1, edge_tolerance=1.0),
 }
 
-# SHA-256 of the collection's zip files, on which two packages agree that download them, too:
-# GraphDatasets.jl (src/TUDatasets.jl) and another one for Julia.
+# SHA-256 of the collection's zip files, on which other packages agree that download them, too:
+# GraphDatasets.jl (src/TUDatasets.jl) is one.
 ARCHIVES = {
     "MUTAG": "c419bdc853c367d2d83da4973c45100954ae15e10f5ae2cddde6ca431f8207f6",
     "DD": "d033d7aeb1a48c4b2b47cf0390e7fc9671de70d98c8df5b11e458d2ec5515cd2",
@@ -71,7 +71,7 @@ ARCHIVES = {
     "NCI1": "10e1458f3bd9224f14e6d7627e74dcfd13e48d376d73935e7bd2900590ef1d82",
     "COLLAB": "cb5b772bc4f3a4690d0601378a3fc993b092aeafd63e2b0f2330137dda1cdcc6",
 }
-# Nobody has published that of this one: SHA-256 of its graphs, as load() gives them.
+# No published one is known of this: SHA-256 of its graphs, as load() gives them.
 CONTENTS = {"PROTEINS": "fc9946484565f30016bc3b2c247a9e2b5539828fdbbdb7ccf6e4e10333bf01d5"}
 
 

@@ -120,9 +120,8 @@ DATASETS: dict[str, Dataset] = {
 _DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
 _IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
-# Where the archives are and their SHA-256, as Keras and TensorFlow Datasets have them; that of
-# TinyImageNet several projects have published. The sites answer to https, too, where torchvision
-# has http.
+# Where the archives are, by https where torchvision has http, and their SHA-256: of the CIFARs as
+# Keras, of STL-10 as TensorFlow Datasets has it, of TinyImageNet as several projects publish it.
 _DOWNLOADS = {
     "CIFAR10": (
         "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
