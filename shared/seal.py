@@ -7,6 +7,7 @@ archives do not look: ``torch.load`` reads a sealed file as it reads any other.
 import hashlib
 import io
 import mmap
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,10 @@ def write_sealed(file: Path, state: Any) -> None:
     content = io.BytesIO()
     torch.save(state, content)
     with file.open("wb") as stream, ThreadPoolExecutor(1) as beside:
-        # Neither hashing nor writing holds Python's lock: the hash costs no time of its own.
+        # Neither hashing nor writing holds Python's lock: the one is done while the other is.
         digest = beside.submit(hashlib.sha256, content.getbuffer())
         stream.write(content.getbuffer())
+        os.fsync(stream.fileno())
         stream.write(_MARK + digest.result().digest())
 
 
