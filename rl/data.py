@@ -7,7 +7,8 @@ They lie below the data root, in a folder for everything that decides them:
     prepared/rl/<task>-<S>-<quality>-<hash>/
         frames.bin      n frames in order, (3, S, S) bytes each
         states.bin      (n, d) float64
-        meta.json       what was rendered, the names of the state, and a checksum of the others
+        meta.json       what was rendered, and the names of the state
+        SHA256SUMS      of all the above
 """
 
 import contextlib
@@ -26,12 +27,14 @@ from torch import Tensor
 
 from rl.config import TASKS
 from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
-from shared.data import sha256_of_files
+from shared.data import SUMS, check_prepared, check_sums, made_again, sha256_of, write_sums
 from shared.errors import UserError
 from shared.runs import write_atomically
 
 # Part of the key of what is kept; to be raised when the same arguments give other frames.
 FORMAT = 1
+
+FILES = ("frames.bin", "states.bin", "meta.json")
 
 DATASETS = TASKS
 
@@ -122,21 +125,22 @@ def frames_fingerprint(frames: Frames) -> str:
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """See that a task loads and renders; there is nothing to download.
+    """See that a task loads and renders, and that kept frames are whole; nothing is downloaded.
 
     Args:
         name: of ``DATASETS``, or another task of DM Control.
-        data_root: not used: frames are rendered when a run needs them.
+        data_root: where frames are kept that a run has had rendered.
 
     Raises:
-        UserError: the task is unknown, or there is no renderer.
+        UserError: the task is unknown, there is no renderer, or kept frames are damaged.
     """
+    check_prepared(data_root / "prepared" / "rl", f"{name}-*")
     with contextlib.closing(DeepMindControl(name, action_repeat=1, quality="fast")) as environment:
         environment.reset(seed=0)
 
 
 def _is_built(folder: Path) -> bool:
-    return (folder / "meta.json").is_file()
+    return (folder / "meta.json").is_file() and (folder / SUMS).is_file()
 
 
 @contextlib.contextmanager
@@ -157,9 +161,10 @@ def _build(folder: Path, key: dict[str, Any], progress: Progress | None) -> None
         with _writing(folder):
             part.mkdir()
             names = _render(part, key, progress)
-            sha256 = sha256_of_files([part / "frames.bin", part / "states.bin"])
-            meta = key | {"names": names, "sha256": sha256}
-            write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
+            write_atomically(
+                part / "meta.json", json.dumps(key | {"names": names}, indent=2) + "\n"
+            )
+            write_sums(part, {name: sha256_of(part / name) for name in FILES})
             shutil.rmtree(folder, ignore_errors=True)  # one that lacks its meta.json
             part.rename(folder)
     finally:
@@ -202,29 +207,17 @@ def _episode(
 
 def _opened(folder: Path) -> Frames:
     """What was kept in ``folder``, if it is as it was written."""
-
-    def fault(name: str, text: str) -> UserError:
-        return UserError(f"{folder / name}: {text}; delete {folder}, to have it rendered again")
-
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        episodes, steps, size = (meta[name] for name in ("episodes", "steps", "frame_size"))
-        names, sha256 = tuple(meta["names"]), meta["sha256"]
-    except (ValueError, KeyError, TypeError):
-        raise fault("meta.json", "damaged") from None
-    n = episodes * steps
+    check_sums(folder, made_again(folder), FILES)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    episodes, steps, size, names = (
+        meta[name] for name in ("episodes", "steps", "frame_size", "names")
+    )
 
     def mapped(name: str, kind: str, *shape: int) -> Tensor:
-        file = folder / name
-        found = file.stat().st_size if file.is_file() else 0
-        if found != (expected := int(np.prod(shape)) * np.dtype(kind).itemsize):
-            raise fault(name, f"{found} bytes where meta.json says {expected}")
         # Changes would be the process's own; torch has no tensors that cannot be written to.
-        return torch.from_numpy(np.memmap(file, kind, mode="c", shape=shape))
+        return torch.from_numpy(np.memmap(folder / name, kind, mode="c", shape=shape))
 
-    frames = mapped("frames.bin", "u1", n, 3, size, size)
-    state = mapped("states.bin", "<f8", n, len(names))
-    if sha256_of_files([folder / "frames.bin", folder / "states.bin"]) != sha256:
-        raise fault("frames.bin", "or states.bin is damaged, by their checksum")
+    frames = mapped("frames.bin", "u1", episodes * steps, 3, size, size)
+    state = mapped("states.bin", "<f8", episodes * steps, len(names))
     episode = torch.arange(episodes).repeat_interleave(steps)
-    return Frames(frames, episode * steps, episode, state, names)
+    return Frames(frames, episode * steps, episode, state, tuple(names))

@@ -13,7 +13,6 @@ A finished run keeps the weights in its folder as ``model.safetensors``.
 """
 
 import dataclasses
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -29,6 +28,7 @@ from torch import Tensor
 from rl.agent import Agent, make_encoder
 from rl.config import Config
 from rl.encoder import Encoder
+from shared.data import SUMS, check_sums, sha256_of, write_sums
 from shared.errors import UserError
 from shared.functions import function_name
 from shared.history import upgraded_config
@@ -43,7 +43,8 @@ MODEL = "model.safetensors"  # in the folder of a run
 POLICY = "policy.safetensors"
 ENCODER = "encoder.safetensors"
 CONFIG = "config.json"
-SUMS = "SHA256SUMS"
+REMEDY = "copy or export it again"
+RUN_REMEDY = "delete the folder and run its cell again"
 
 # Of the names of Agent.state_dict() and of Contrast.state_dict(), what an export holds.
 POLICY_NAMES = ("contrast.encoder.", "actor.")
@@ -65,19 +66,8 @@ def load(folder: Path) -> Policy | Encoder:
     Raises:
         UserError: no such folder, or one that is not as :func:`write` left it.
     """
-    sums = folder / SUMS
-    if not sums.is_file():
-        raise UserError(f"{sums}: there is no such file; give a folder that an export wrote")
-    lines = sums.read_text(encoding="utf-8", errors="replace").splitlines()
-    digests = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    weights = POLICY if POLICY in digests else ENCODER
-    if set(digests) != {weights, CONFIG}:
-        raise _damaged(folder, f"{SUMS} does not list {weights} and {CONFIG} alone")
-    for name, digest in digests.items():
-        if not (folder / name).is_file():
-            raise _damaged(folder, f"{name} is missing")
-        if _sha256(folder / name) != digest:
-            raise _damaged(folder, f"the SHA-256 of {name} is not the one in {SUMS}")
+    weights = POLICY if (folder / POLICY).is_file() else ENCODER
+    check_sums(folder, REMEDY, (weights, CONFIG))
     return read(folder, weights)
 
 
@@ -112,17 +102,18 @@ def write(folder: Path, target: Path) -> Path:
     for source, name in ((MODEL, weights), (CONFIG, CONFIG)):
         with replacing(target / name) as part:
             shutil.copyfile(folder / source, part)
-    sums = {name: _sha256(target / name) for name in (weights, CONFIG)}
-    write_atomically(target / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sums))
+    sums = {name: sha256_of(target / name) for name in (weights, CONFIG)}
+    write_sums(target, sums)
     write_atomically(target / "README.md", _card(record, sums))
     return target
 
 
 def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
-    """What the weights in a folder are of, on the CPU, see :func:`load`; no checksum is asked for.
+    """What the weights in a folder are of, on the CPU, see :func:`load`.
 
     Args:
-        folder: of a run, or of an export.
+        folder: of a run, whose weights are compared with their checksum unless an earlier version
+            wrote none; or of an export, whose checksums are :func:`load`'s to compare.
         weights: the file's name.
 
     Raises:
@@ -131,6 +122,8 @@ def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
     file = folder / weights
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; delete the folder and run its cell again")
+    if weights == MODEL and (folder / SUMS).is_file():
+        check_sums(folder, RUN_REMEDY, [MODEL])
     try:
         fields = upgraded_config(json.loads((folder / CONFIG).read_text()), Config)
         config = dataclasses.replace(Config(), **{name: fields[name] for name in BUILDING})
@@ -141,7 +134,7 @@ def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
                 return _encoder(config, state)
             return _policy(config, state)
     except (SafetensorError, OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
-        remedy = "delete the folder and run its cell" if weights == MODEL else "copy or export it"
+        remedy = RUN_REMEDY if weights == MODEL else REMEDY
         raise _damaged(file, f"{type(error).__name__}: {error}", remedy) from error
 
 
@@ -169,14 +162,9 @@ def _check_names(state: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> None
         raise ValueError(f"unexpected: {', '.join(foreign)}")
 
 
-def _damaged(path: Path, reason: str, remedy: str = "copy or export it") -> UserError:
+def _damaged(path: Path, reason: str, remedy: str) -> UserError:
     reason = " ".join(reason.split())
-    return UserError(f"{path}: damaged or edited ({reason}); {remedy} again")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return UserError(f"{path}: damaged or edited ({reason}); {remedy}")
 
 
 # The model card

@@ -32,6 +32,7 @@ from rl.environment import (
 from rl.evaluate import embed, evaluation_seeds, pixels, returns, state_probe
 from rl.replay import Draw, Replay, gather
 from shared import max_margin
+from shared.data import sha256_of, write_sums
 from shared.runs import Means, Run, replacing, write_atomically
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints
@@ -374,11 +375,13 @@ def pretrain(config: Config, frames: Frames, run: Run) -> Contrast:
 
 
 def save_weights(run: Run, module: torch.nn.Module, prefixes: tuple[str, ...]) -> None:
-    """Keep what acting or embedding needs as ``model.safetensors``."""
+    """Keep what acting or embedding needs as ``model.safetensors``, with its ``SHA256SUMS``."""
     weights = {
         name: value.contiguous()
         for name, value in module.state_dict().items()
         if name.startswith(prefixes)
     }
-    with replacing(run.folder / "model.safetensors") as part:
+    file = run.folder / "model.safetensors"
+    with replacing(file) as part:
         save_file(weights, part)
+    write_sums(run.folder, {file.name: sha256_of(file)})

@@ -1,11 +1,25 @@
-"""What every domain needs of data: where they lie, what is missing, and a hash of what was used."""
+"""What every domain needs of data: where they lie, what is missing, and what says they are whole.
 
+A folder that is written once carries ``SHA256SUMS``, as sha256sum writes and checks it: exports,
+and what is prepared from the data. Archives are downloaded over https, compared with a SHA-256 that
+is part of the code, and only then unpacked, to nowhere but their folder.
+"""
+
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterable
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from urllib.request import urlopen
 
 from shared.errors import UserError
+from shared.runs import replacing, write_atomically
+
+SUMS = "SHA256SUMS"
+TIMEOUT = 60.0  # seconds without a byte after which a download is given up
 
 
 class MissingData(UserError):
@@ -35,3 +49,151 @@ def sha256_of_files(files: Iterable[Path]) -> str:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()
+
+
+def sha256_of(file: Path) -> str:
+    """SHA-256 over the content of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_of_lines(lines: Iterable[str]) -> str:
+    """SHA-256 over lines of text."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()
+
+
+def write_sums(folder: Path, sums: Mapping[str, str]) -> None:
+    """Write the SHA-256 of files of ``folder``, by name, to its ``SHA256SUMS``."""
+    write_atomically(folder / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sums))
+
+
+def check_sums(folder: Path, remedy: str, names: Iterable[str] | None = None) -> None:
+    """Compare the files of a folder with its ``SHA256SUMS``; 1 s for each GB.
+
+    Args:
+        folder: with sums of :func:`write_sums`.
+        remedy: what the message says to do.
+        names: of the files that must be listed, and no others; None: whichever are.
+
+    Raises:
+        UserError: there are no sums, or they are not those of the files; one line.
+    """
+    sums = folder / SUMS
+    if not sums.is_file():
+        raise UserError(f"{sums}: there is no such file; give a folder that an export wrote")
+    lines = sums.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+    known = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+
+    def damaged(reason: str) -> UserError:
+        return UserError(f"{folder}: damaged or edited ({reason}); {remedy}")
+
+    if names is not None and (other := known.keys() ^ set(names)):
+        raise damaged(f"{SUMS} does not list {', '.join(sorted(other))}")
+    for name, digest in known.items():
+        if not (folder / name).is_file():
+            raise damaged(f"{name} is missing")
+        if sha256_of(folder / name) != digest:
+            raise damaged(f"the SHA-256 of {name} is not the one in {SUMS}")
+
+
+def check_prepared(folders: Path, pattern: str) -> None:
+    """Compare what was prepared in ``folders``, in folders of such names, with its sums.
+
+    Raises:
+        UserError: something is damaged; one line.
+    """
+    for sums in sorted(folders.glob(f"{pattern}/{SUMS}")):
+        check_sums(sums.parent, made_again(sums.parent))
+
+
+def made_again(folder: Path) -> str:
+    """What helps where a prepared folder is damaged."""
+    return f"delete {folder}, to have it made again"
+
+
+def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -> str:
+    """What ``compute`` gives of files, kept in the file ``stamp`` for as long as they are the same.
+
+    They are while their order, names, sizes and times of modification are. Where one may only read,
+    it is computed every time.
+    """
+    state = sha256_of_lines(f"{file.parent.name}/{file.name} {_state(file)}" for file in files)
+    with contextlib.suppress(OSError, ValueError):
+        known, result, check = stamp.read_text().split()
+        if known == state and check == sha256_of_lines([state, result]):
+            return result
+    result = compute()
+    with contextlib.suppress(OSError):
+        write_atomically(stamp, f"{state}\n{result}\n{sha256_of_lines([state, result])}\n")
+    return result
+
+
+def _state(file: Path) -> str:
+    """What changes when a file does."""
+    try:
+        status = file.stat()
+    except OSError:
+        return "missing"
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None:
+    """Put what an archive holds into ``folder``, all of it or nothing.
+
+    The archive is downloaded to that folder, unless it lies there already as it should be, and
+    kept.
+
+    Args:
+        name: of the dataset, for messages.
+        url: of a zip or tar file, https.
+        folder: made if it is not there.
+        sha256: of the archive; None where nobody has published it.
+
+    Raises:
+        UserError: no https, another checksum, a member that leads out of the folder, or whatever
+            else keeps the archive from being had; one line, and nothing is unpacked.
+    """
+    archive = folder / url.rpartition("/")[2]
+    part = folder / f".{archive.name}.unpacked"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not archive.is_file() or sha256_of(archive) != sha256:
+            _download(url, archive, sha256)
+        shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+        _unpack(archive, part)
+        for path in part.iterdir():
+            path.replace(folder / path.name)
+    # What a download raises depends on the transport and on the archive.
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name}: download from {url} failed: {reason}") from error
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+def _download(url: str, file: Path, sha256: str | None) -> None:
+    if not url.startswith("https://"):
+        raise ValueError("only https is trusted")
+    with urlopen(url, timeout=TIMEOUT) as response, replacing(file) as part:
+        if not response.url.startswith("https://"):
+            raise ValueError(f"only https is trusted, it leads to {response.url}")
+        with part.open("wb") as stream:
+            shutil.copyfileobj(response, stream, 1 << 20)
+        if sha256 is not None and (found := sha256_of(part)) != sha256:
+            raise ValueError(f"its SHA-256 is {found}, not {sha256}")
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    folder.mkdir()
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as members:
+            for name in members.namelist():  # extractall would put it elsewhere without a word
+                if not (folder / name).resolve().is_relative_to(folder.resolve()):
+                    raise ValueError(f"its member {name!r} leads out of the folder")
+            members.extractall(folder)
+    else:
+        with tarfile.open(archive) as members:
+            members.extractall(folder, filter="data")

@@ -4,8 +4,9 @@
     environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
                        facts
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
-    checkpoint.pt      everything tracked, the step, the seconds, every random state; a domain may
-                       have it deleted once the run is done
+    checkpoint.pt      everything tracked, the step, the seconds, every random state, and a SHA-256
+                       of it all; a domain may have it deleted once the run is done
+    checkpoint.previous.pt  the one before it, in case that is damaged; gone once the run is done
     failure.json       why the last attempt gave no result; gone once the run is done
     result.json        metrics, and the hash of the run; its existence means done
 
@@ -16,7 +17,6 @@ the checkpoint, and a torn last line, are cut when the run resumes.
 
 import contextlib
 import datetime
-import io
 import itertools
 import json
 import os
@@ -29,6 +29,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -45,6 +46,7 @@ from shared.arithmetic import arithmetic
 from shared.errors import UserError
 from shared.history import differences, home
 from shared.records import HASH, Record, content_hash, read_json, read_record
+from shared.seal import read_sealed, write_sealed
 from shared.tables import Cell, Config, canonical, canonical_json
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
@@ -199,16 +201,20 @@ class Run:
     def track(self, **objects: Stateful) -> int:
         """Name what a checkpoint holds, restore it if there is one, and give the step reached.
 
+        In place of a damaged checkpoint the one before it is used, with a warning that says so: the
+        steps between the two are repeated, to the same numbers. What is tracked and has files of
+        its own must therefore be able to go back by one checkpoint.
+
         Raises:
-            UserError: a checkpoint that does not fit the objects.
+            UserError: a checkpoint that does not fit the objects, or is damaged as is the one
+                before it.
         """
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
         step = 0
         if file.exists():
+            state = self._saved_state(file)
             try:
-                # To the CPU: what was saved on one device resumes on any other.
-                state = torch.load(file, map_location="cpu", weights_only=True)
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
                 step = self.saved_step = int(state["step"])
@@ -216,7 +222,7 @@ class Run:
                 restore_random_state(state["random"])
             except UserError:  # what is tracked has files of its own, and names them
                 raise
-            except Exception as error:  # a damaged file can raise anything
+            except Exception as error:  # what does not fit can raise anything
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise UserError(
                     f"{file} cannot be resumed ({reason}); delete the folder to start again"
@@ -265,11 +271,14 @@ class Run:
             "objects": {name: item.state_dict() for name, item in self._tracked.items()},
             "random": random_state(),
         }
-        # Through memory: on a full disk Python's own write says so, torch's does not.
-        content = io.BytesIO()
-        torch.save(state, content)
-        with replacing(self.folder / "checkpoint.pt") as part:
-            part.write_bytes(content.getbuffer())
+        file = self.folder / "checkpoint.pt"
+        with replacing(file) as part:
+            write_sealed(part, state)
+            # A link, so that there is no moment without a checkpoint; none before the first save,
+            # nor on a file system without links.
+            with contextlib.suppress(OSError):
+                self._previous.unlink(missing_ok=True)
+                os.link(file, self._previous)
         self.saved_step, self._saved = step, time.monotonic()
         if self.stopping:
             raise Interrupted
@@ -291,6 +300,7 @@ class Run:
         }
         config = read_json(self.folder / "config.json")
         result[HASH] = content_hash(config, self._environment, result)
+        self._previous.unlink(missing_ok=True)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -298,6 +308,28 @@ class Run:
         for folder in self.temporary:
             shutil.rmtree(folder, ignore_errors=True)
         return result
+
+    @property
+    def _previous(self) -> Path:
+        return self.folder / "checkpoint.previous.pt"
+
+    def _saved_state(self, file: Path) -> Any:
+        """What the checkpoint holds, or the one before it, which then takes its place."""
+        try:
+            return read_sealed(file)
+        except ValueError as error:
+            reason = str(error)
+        if self._previous.exists():
+            try:
+                state = read_sealed(self._previous)
+            except ValueError as error:
+                reason += f"; {self._previous.name}: {error}"
+            else:
+                self._previous.replace(file)
+                text = f"{reason}; going on from the checkpoint before it, of step {state['step']}"
+                warnings.warn(f"{file}: {text}", stacklevel=3)
+                return state
+        raise UserError(f"{file} cannot be resumed ({reason}); delete the folder to start again")
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True

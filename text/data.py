@@ -10,9 +10,8 @@ Folders under the data root:
 """
 
 import functools
-import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics as _MANUAL
@@ -21,7 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
 
-from shared.data import MissingData, sha256_of_files
+from shared.data import MissingData, check_prepared, sha256_of_files, sha256_of_lines
 from shared.errors import UserError
 from text.config import EMBEDDED_TASKS, TASKS
 
@@ -100,11 +99,11 @@ def corpus_fingerprint(corpus: str, data_root: Path) -> str:
         UserError: it holds no text files.
     """
     if corpus == MANUAL:
-        return _digest(f"{chapter} {sentence}" for chapter, sentence in _manual())
+        return sha256_of_lines(f"{chapter} {sentence}" for chapter, sentence in _manual())
     files = _corpus_files(corpus, data_root)
     # The order of the files follows their paths, which the hash of the contents leaves out.
     paths = [file.relative_to(data_root / corpus).as_posix() for file in files]
-    return _digest([*paths, sha256_of_files(files)])
+    return sha256_of_lines([*paths, sha256_of_files(files)])
 
 
 def load_task(name: str, data_root: Path) -> Task:
@@ -148,11 +147,11 @@ def task_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
         else:
             files = [file for file, _ in _task_files(name, data_root)]
             parts.append(f"{name} {sha256_of_files(files)}")
-    return _digest(parts)
+    return sha256_of_lines(parts)
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """Verify a dataset; none of them can be downloaded.
+    """Verify a dataset, and what was prepared from it; none of them can be downloaded.
 
     Args:
         name: of ``DATASETS``, or the name of another corpus.
@@ -169,6 +168,7 @@ def fetch(name: str, data_root: Path) -> None:
         for task in TASKS:
             load_task(task, data_root)
         return
+    check_prepared(data_root / "prepared", f"{name.replace('/', '-')}-*")
     try:
         for _ in sentences(name, "sentences", data_root):  # whatever the layout is: reads each line
             pass
@@ -293,13 +293,6 @@ def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
 
 def _remedy(name: str) -> str:
     return DATASETS.get(name, DATASETS["books"])
-
-
-def _digest(parts: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part.encode() + b"\n")
-    return digest.hexdigest()
 
 
 # The manual

@@ -8,10 +8,9 @@ Shapes: n sentences, H width of one encoder, R rows of CLLR's projection.
     SHA256SUMS                                  of all the above, as sha256sum writes and checks it
     README.md                                   the model card
 
-A finished run keeps the first five in its folder ``model/``; an export adds the last two.
+A finished run keeps all but the card in its folder ``model/``.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
+from shared.data import SUMS, check_sums, sha256_of, write_sums
 from shared.errors import UserError
 from shared.functions import function_name
 from shared.records import Record, read_record
@@ -38,7 +38,7 @@ from text.encoder import Encode, QuickThought, sentence_encoder  # noqa: E402
 MODEL = "model"  # the folder below that of a run
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 PROJECTION = "projection.safetensors"
-SUMS = "SHA256SUMS"
+REMEDY = "copy or export it again"
 
 CORPORA = {
     "books": "Public-domain books, as found in the folder `books`; the model holds none of their "
@@ -134,16 +134,18 @@ def write(folder: Path, target: Path) -> Path:
             f"encoder; export one that does"
         )
     source = folder / MODEL
+    if (source / SUMS).is_file():  # not of an earlier version
+        _check_sums(source)
     model, _, matrix = read(source)
     names = FILES if matrix is None else (*FILES, PROJECTION)
-    sums = {name: _sha256(source / name) for name in names}
+    sums = {name: sha256_of(source / name) for name in names}
     target.mkdir(parents=True, exist_ok=True)
     if matrix is None:  # one from an earlier export to the same place
         (target / PROJECTION).unlink(missing_ok=True)
     for name in names:
         with replacing(target / name) as part:
             shutil.copyfile(source / name, part)
-    write_atomically(target / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sums))
+    write_sums(target, sums)
     _check_sums(target)
     write_atomically(target / "README.md", _card(record, model, matrix, sums))
     return target
@@ -151,28 +153,12 @@ def write(folder: Path, target: Path) -> Path:
 
 def _damaged(folder: Path, reason: str) -> UserError:
     reason = " ".join(reason.split())
-    return UserError(f"{folder}: damaged or edited ({reason}); copy or export it again")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return UserError(f"{folder}: damaged or edited ({reason}); {REMEDY}")
 
 
 def _check_sums(folder: Path) -> None:
-    file = folder / SUMS
-    if not file.is_file():
-        raise UserError(f"{file}: there is no such file; give a folder that an export wrote")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    expected = {*FILES, PROJECTION} if (folder / PROJECTION).exists() else {*FILES}
-    if set(sums) != expected:
-        raise _damaged(folder, f"{SUMS} does not list {', '.join(sorted(expected ^ set(sums)))}")
-    for name, digest in sums.items():
-        if not (folder / name).is_file():
-            raise _damaged(folder, f"{name} is missing")
-        if _sha256(folder / name) != digest:
-            raise _damaged(folder, f"the SHA-256 of {name} is not the one in {SUMS}")
+    names = (*FILES, PROJECTION) if (folder / PROJECTION).exists() else FILES
+    check_sums(folder, REMEDY, names)
 
 
 # The model card

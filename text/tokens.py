@@ -12,6 +12,7 @@ ids lie below the data root, in a folder per corpus, vocabulary and case:
         chapters.bin      n int32
         tokenizer.json
         meta.json         what was built, with the counts that the others have to fit
+        SHA256SUMS        of all the above
 """
 
 import contextlib
@@ -37,6 +38,7 @@ from tokenizers.trainers import WordLevelTrainer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from shared.data import SUMS, check_sums, made_again, sha256_of, write_sums
 from shared.errors import UserError
 from shared.runs import write_atomically
 from text.data import corpus_fingerprint, sentences
@@ -54,6 +56,7 @@ PAD, PAD_ID = "<pad>", 1
 # Part of the key of what is prepared, as are the rules below; to be raised whenever the same text
 # is stored otherwise, a change in how text.data splits it into sentences included.
 FORMAT = 1
+FILES = ("ids.bin", "offsets.bin", "chapters.bin", "tokenizer.json", "meta.json")
 CHUNK = 500  # sentences that are encoded together
 
 # Typography becomes what the task files have, in this order. They write a dash as two hyphens, an
@@ -293,7 +296,7 @@ def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def _is_built(folder: Path) -> bool:
-    return (folder / "meta.json").is_file()
+    return (folder / "meta.json").is_file() and (folder / SUMS).is_file()
 
 
 @contextlib.contextmanager
@@ -316,6 +319,7 @@ def _build(folder: Path, key: dict[str, Any], data_root: Path, progress: Progres
         meta = _write_tokens(part, key, data_root, progress)
         with _writing(folder):
             write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
+            write_sums(part, {name: sha256_of(part / name) for name in FILES})
             shutil.rmtree(folder, ignore_errors=True)  # one that lacks its meta.json
             part.rename(folder)
     finally:
@@ -386,38 +390,19 @@ def _chunks(pairs: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]
 
 
 def _opened(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
-    """What was built in ``folder``, if its files fit its ``meta.json``."""
+    """What was built in ``folder``, if it is as it was written."""
+    check_sums(folder, made_again(folder), FILES)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
 
-    def fault(name: str, text: str) -> UserError:
-        return UserError(f"{folder / name}: {text}; delete {folder}, to have it built again")
-
-    try:
-        meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        n, tokens, words, kind = (meta[k] for k in ("sentences", "tokens", "words", "type"))
-    except (ValueError, KeyError, TypeError):
-        raise fault("meta.json", "damaged") from None
-
-    def mapped(name: str, kind: str, count: int) -> np.ndarray:
-        file = folder / name
-        found = file.stat().st_size if file.is_file() else 0
-        if found != (expected := count * np.dtype(kind).itemsize):
-            raise fault(name, f"{found} bytes where meta.json says {expected}")
-        return np.memmap(file, kind, mode="r")
+    def mapped(name: str, kind: str) -> np.ndarray:
+        return np.memmap(folder / name, kind, mode="r")
 
     made = Tokens(
-        mapped("ids.bin", kind, tokens),
-        mapped("offsets.bin", "<i8", n + 1),
-        mapped("chapters.bin", "<i4", n),
+        mapped("ids.bin", meta["type"]),
+        mapped("offsets.bin", "<i8"),
+        mapped("chapters.bin", "<i4"),
     )
-    if made.offsets[-1] != tokens:
-        raise fault("offsets.bin", f"ends at {made.offsets[-1]} of {tokens} tokens")
-    try:
-        tokenizer = _wrapped(Tokenizer.from_file(str(folder / "tokenizer.json")))
-    except Exception:  # the library raises nothing narrower
-        raise fault("tokenizer.json", "damaged") from None
-    if len(tokenizer) != words:
-        raise fault("tokenizer.json", f"{len(tokenizer)} words where meta.json says {words}")
-    return made, tokenizer
+    return made, _wrapped(Tokenizer.from_file(str(folder / "tokenizer.json")))
 
 
 def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarray]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
+from shared.data import sha256_of, write_sums
 from shared.errors import UserError
 from shared.objective import Similarity
 from shared.runs import Means, Run
@@ -222,4 +223,5 @@ def save_model(
     tokenizer.save_pretrained(part)
     if matrix is not None:
         save_file({"matrix": matrix.cpu()}, part / "projection.safetensors")
+    write_sums(part, {file.name: sha256_of(file) for file in sorted(part.iterdir())})
     part.replace(folder)

@@ -11,7 +11,8 @@ What is decoded is kept there, too, in a folder for everything that decides it:
 
     prepared/video/<dataset>-<modality>-<side>-<hash>/
         frames.bin        F frames in order, (3, h, w) bytes each
-        index.json        names and lengths of the videos, those that could not be used, a checksum
+        index.json        names and lengths of the videos, those that could not be used
+        SHA256SUMS        of both
 """
 
 import contextlib
@@ -41,13 +42,26 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from shared.data import MissingData, sha256_of_files
+from shared.data import (
+    SUMS,
+    MissingData,
+    check_prepared,
+    check_sums,
+    made_again,
+    remembered,
+    sha256_of,
+    sha256_of_files,
+    sha256_of_lines,
+    write_sums,
+)
 from shared.errors import UserError
 from shared.runs import write_atomically
 from video.config import EMBEDDED
 
 # Part of the key of what is kept; to be raised when the same files give other frames.
 FORMAT = 1
+
+FILES = ("frames.bin", "index.json")
 
 UCF101 = "ucf101"
 DATASETS = (UCF101,)
@@ -123,7 +137,8 @@ def load(
     or as they are where it has fewer: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of
     UCF-101 at 128 pixels takes 215 GB of disk; memory does not limit it. Decoding takes place once
     for all splits, however many processes ask, and what was interrupted is done again. Frames are
-    checked against their checksum whenever size or time of modification of their file has changed.
+    checked against their checksum when first opened, whenever size or time of modification of their
+    file has changed, and by :func:`fetch`.
 
     Args:
         dataset: ``"ucf101"``, or ``"photographs"``: pan, zoom and rotation over the two pictures
@@ -153,13 +168,13 @@ def load(
     _tolerate(root, unusable, len(listed), allow_missing)
     side, prepared = stored_side(size), data_root / "prepared" / "video"
     key = [_sha256_of_videos(dataset, data_root, root, files), str(FORMAT), *_settings(modality)]
-    folder = prepared / f"{dataset}-{modality}-{side}-{_digest(key)[:10]}"
+    folder = prepared / f"{dataset}-{modality}-{side}-{sha256_of_lines(key)[:10]}"
     images = prepared / f"{dataset}-flow"
 
     def build(part: Path) -> None:
         _store(part, list(files.values()), modality, side, images, workers, progress)
 
-    _build_once(folder, "index.json", build)
+    _build_once(folder, SUMS, build)
     frames, places, damaged = _opened(folder)
     unusable |= {name: why for name, why in damaged.items() if name in listed}
     _tolerate(root, unusable, len(listed), allow_missing)
@@ -190,16 +205,17 @@ def fingerprint(dataset: str, data_root: Path) -> str:
     root = _root(dataset, data_root)
     files = _files(root, _present(dataset, root, data_root))
     lists = sha256_of_files((root / LISTS).glob("*.txt"))
-    return _digest([lists, _sha256_of_videos(dataset, data_root, root, files)])
+    return sha256_of_lines([lists, _sha256_of_videos(dataset, data_root, root, files)])
 
 
 def fetch(name: str, data_root: Path) -> None:
     """Verify that lists and listed videos are there; UCF-101 cannot be downloaded reliably.
 
-    Whether the videos can be decoded shows when :func:`load` does so.
+    Whether the videos can be decoded shows when :func:`load` does so; what it has kept is compared
+    with its checksums here, 1 s for each GB.
 
     Raises:
-        UserError: something is missing; says what to put where.
+        UserError: something is missing or damaged; says what to put where.
     """
     try:
         root = _root(name, data_root)
@@ -211,6 +227,7 @@ def fetch(name: str, data_root: Path) -> None:
         listed = _listed(root, split, classes)
         missing = {name: "missing" for name in listed if name not in files}
         _tolerate(root, missing, len(listed), allow_missing=False)
+    check_prepared(data_root / "prepared" / "video", f"{name}-*")
 
 
 def decode(file: Path) -> Iterator[np.ndarray]:
@@ -346,31 +363,12 @@ def _tolerate(root: Path, unusable: dict[str, str], listed: int, allow_missing: 
 def _sha256_of_videos(dataset: str, data_root: Path, root: Path, files: dict[str, Path]) -> str:
     """SHA-256 over paths and contents, read again when the state of a file has changed."""
     paths = [file.relative_to(root).as_posix() for file in files.values()]
-    state = _digest(
-        f"{path} {_state(file)}" for path, file in zip(paths, files.values(), strict=True)
-    )
     stamp = data_root / "prepared" / "video" / f"{dataset}.sha256"
-    with contextlib.suppress(OSError, ValueError):
-        known, result = stamp.read_text().split()
-        if known == state:
-            return result
-    result = _digest([*paths, sha256_of_files(files.values())])
-    with contextlib.suppress(OSError):  # where one may only read, they are hashed every time
-        write_atomically(stamp, f"{state}\n{result}\n")
-    return result
-
-
-def _state(file: Path) -> str:
-    """What changes when a file does."""
-    status = file.stat()
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def _digest(lines: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(line.encode() + b"\n")
-    return digest.hexdigest()
+    return remembered(
+        stamp,
+        files.values(),
+        lambda: sha256_of_lines([*paths, sha256_of_files(files.values())]),
+    )
 
 
 # Decoding
@@ -564,10 +562,10 @@ def _store(
         "lengths": lengths,
         "shape": shape,
         "left_out": left_out,
-        "sha256": digest.hexdigest(),
-        "state": _state(part / "frames.bin"),
     }
     write_atomically(part / "index.json", json.dumps(index) + "\n")
+    sums = {"frames.bin": digest.hexdigest(), "index.json": sha256_of(part / "index.json")}
+    write_sums(part, sums)
 
 
 def _opened(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict[str, str]]:
@@ -581,19 +579,17 @@ def _opened(folder: Path) -> tuple[Tensor, dict[str, tuple[int, int]], dict[str,
         index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         names, lengths, left_out = (index[name] for name in ("names", "lengths", "left_out"))
         shape = (sum(lengths), *index["shape"])
-        sha256, state = index["sha256"], index["state"]
-    except (ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError):
         raise fault("index.json", "damaged") from None
     found = file.stat().st_size if file.is_file() else 0
     if found != (expected := math.prod(shape)):
         raise fault("frames.bin", f"{found} bytes where index.json says {expected}")
-    if _state(file) != state:
-        with file.open("rb") as stream:
-            intact = hashlib.file_digest(stream, "sha256").hexdigest() == sha256
-        if not intact:
-            raise fault("frames.bin", "damaged, by its checksum")
-        with contextlib.suppress(OSError):  # where one may only read, it is checked every time
-            write_atomically(folder / "index.json", json.dumps(index | {"state": _state(file)}))
+
+    def intact() -> str:
+        check_sums(folder, made_again(folder), FILES)
+        return "intact"
+
+    remembered(folder / ".verified", [folder / name for name in (*FILES, SUMS)], intact)
     starts = np.cumsum([0, *lengths[:-1]]).tolist()
     places = dict(zip(names, zip(starts, lengths, strict=True), strict=True))
     return _mapped(file, shape), places, left_out

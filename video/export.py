@@ -10,7 +10,6 @@ Shapes: B clips, T frames of a clip, S side in pixels, H features of S3D.
 A finished run keeps the first of these in its folder, :func:`write` makes all of them.
 """
 
-import hashlib
 import json
 import shutil
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
+from shared.data import SUMS, check_sums, sha256_of, write_sums
 from shared.errors import UserError
 from shared.functions import function_name
 from shared.records import Record, read_record
@@ -32,7 +32,7 @@ from video.encoder import S3D
 
 FILE = "encoder.safetensors"
 CONFIG = "config.json"
-SUMS = "SHA256SUMS"
+REMEDY = "copy or export it again"
 
 # The fields of a configuration that decide how S3D is built and fed.
 KEPT = (
@@ -47,6 +47,8 @@ KEPT = (
 
 def save_encoder(encoder: S3D, folder: Path, *, config: Config) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
+
+    ``SHA256SUMS`` beside it lists it alone.
 
     Args:
         encoder: of the configuration's width, on any device.
@@ -66,6 +68,7 @@ def save_encoder(encoder: S3D, folder: Path, *, config: Config) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as part:
         save_file(state, part, metadata)
+    write_sums(folder, {FILE: sha256_of(folder / FILE)})
 
 
 def load_encoder(path: Path) -> S3D:
@@ -78,7 +81,7 @@ def load_encoder(path: Path) -> S3D:
         UserError: no such file, or one that :func:`save_encoder` did not leave so.
     """
     if path.is_dir():
-        _check_sums(path)
+        check_sums(path, REMEDY, (FILE, CONFIG))
         path = path / FILE
     if not path.is_file():
         raise UserError(f"{path}: there is no such file; give an exported folder or its {FILE}")
@@ -111,12 +114,14 @@ def write(folder: Path, target: Path) -> Path:
     if "clip_frames" not in record.config:
         raise UserError(f"{folder}: this run trains no video encoder; export one that does")
     dim = load_encoder(folder / FILE).dim
+    if (folder / SUMS).is_file():  # not of an earlier version
+        check_sums(folder, "delete the folder and run its cell again", [FILE])
     target.mkdir(parents=True, exist_ok=True)
     for name in (FILE, CONFIG):
         with replacing(target / name) as part:
             shutil.copyfile(folder / name, part)
-    sums = {name: _sha256(target / name) for name in (FILE, CONFIG)}
-    write_atomically(target / SUMS, "".join(f"{sums[name]}  {name}\n" for name in sums))
+    sums = {name: sha256_of(target / name) for name in (FILE, CONFIG)}
+    write_sums(target, sums)
     write_atomically(target / "README.md", _card(record, dim, sums))
     return target
 
@@ -130,29 +135,9 @@ def _empty(metadata: Mapping[str, str]) -> S3D:
     return network.to_empty(device="cpu")
 
 
-def _check_sums(folder: Path) -> None:
-    file = folder / SUMS
-    if not file.is_file():
-        raise UserError(f"{file}: there is no such file; give a folder that an export wrote")
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    if set(sums) != {FILE, CONFIG}:
-        raise _damaged(folder, f"{SUMS} does not list {FILE} and {CONFIG} alone")
-    for name, digest in sums.items():
-        if not (folder / name).is_file():
-            raise _damaged(folder, f"{name} is missing")
-        if _sha256(folder / name) != digest:
-            raise _damaged(folder, f"the SHA-256 of {name} is not the one in {SUMS}")
-
-
 def _damaged(path: Path, reason: str) -> UserError:
     reason = " ".join(reason.split())
-    return UserError(f"{path}: damaged or edited ({reason}); copy or export it again")
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    return UserError(f"{path}: damaged or edited ({reason}); {REMEDY}")
 
 
 # The model card

@@ -30,7 +30,13 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from shared.compat import make_torchvision_importable
-from shared.data import MissingData, sha256_of_files
+from shared.data import (
+    MissingData,
+    fetch_archive,
+    remembered,
+    sha256_of_files,
+    sha256_of_lines,
+)
 from shared.errors import UserError
 from shared.runs import replacing, write_atomically
 from vision.augment import Policy, parameters
@@ -40,7 +46,7 @@ make_torchvision_importable()
 # After the call above, without which the import fails beside a CPU build of torch.
 from torchvision import datasets as sources  # noqa: E402
 from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
-from torchvision.datasets.utils import check_integrity, download_and_extract_archive  # noqa: E402
+from torchvision.datasets.utils import check_integrity  # noqa: E402
 from torchvision.transforms.v2.functional import center_crop, resize  # noqa: E402
 
 DIGITS = "digits"
@@ -114,8 +120,26 @@ DATASETS: dict[str, Dataset] = {
 _DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
 _IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
-_TINY_IMAGENET_URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
-_TINY_IMAGENET_MD5 = "90528d7ca1a48142e341f4ef8d21d0de"
+# Where the archives are, by https where torchvision has http, and their SHA-256: of the CIFARs as
+# Keras, of STL-10 as TensorFlow Datasets has it, of TinyImageNet as several projects publish it.
+_DOWNLOADS = {
+    "CIFAR10": (
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    ),
+    "CIFAR100": (
+        "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+        "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+    ),
+    "STL10": (
+        "https://cs.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+        "f31fd99273a1acb8609c8db427cebb1de3f71de77758cdc0e22956e1289b9866",
+    ),
+    "TinyImageNet": (
+        "https://cs231n.stanford.edu/tiny-imagenet-200.zip",
+        "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -251,19 +275,16 @@ def fingerprint(name: str, data_root: Path) -> str:
     folder = _folder(name, data_root)
     files = _raw_files(name, folder)
     if folder.name == "imagenet":
-        return _digest(f"{file.relative_to(folder)} {file.stat().st_size}" for file in files)
-    state = _digest(f"{file.name} {_state(file)}" for file in files)
-    stamp = folder / ".verified"
-    with contextlib.suppress(OSError, ValueError):
-        known, result = stamp.read_text().split()
-        if known == state:
-            return result
-    if name in _ARCHIVES:
-        _verify_checksums(name, folder)
-    result = sha256_of_files(file for file in files if file.is_file())
-    with contextlib.suppress(OSError):  # where one may only read, it is verified every time
-        write_atomically(stamp, f"{state}\n{result}\n")
-    return result
+        return sha256_of_lines(
+            f"{file.relative_to(folder)} {file.stat().st_size}" for file in files
+        )
+
+    def verified() -> str:
+        if name in _ARCHIVES:
+            _verify_checksums(name, folder)
+        return sha256_of_files(file for file in files if file.is_file())
+
+    return remembered(folder / ".verified", files, verified)
 
 
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
@@ -631,16 +652,8 @@ def _download(name: str, data_root: Path) -> None:
             f"{name} cannot be downloaded freely: get ILSVRC 2012 from image-net.org and unpack it "
             f"to {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
         )
-    try:
-        if name in _ARCHIVES:
-            source = _ARCHIVES[name]
-            download_and_extract_archive(source.url, data_root, md5=source.tgz_md5)
-        else:
-            download_and_extract_archive(_TINY_IMAGENET_URL, data_root, md5=_TINY_IMAGENET_MD5)
-    # What a download raises depends on the transport and on the archive.
-    except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{name}: download failed: {reason}") from error
+    url, sha256 = _DOWNLOADS[name]
+    fetch_archive(name, url, data_root, sha256)
 
 
 def _folder(name: str, data_root: Path) -> Path:
@@ -656,22 +669,6 @@ def _raw_files(name: str, folder: Path) -> list[Path]:
         return [folder / part for part in _checksums(name)]
     files = _listing(name, folder, "train")[0] + _listing(name, folder, "test")[0]
     return [*files, folder / "val" / "val_annotations.txt"] if name == "TinyImageNet" else files
-
-
-def _state(file: Path) -> str:
-    """What changes when a file does."""
-    try:
-        status = file.stat()
-    except OSError:
-        return "missing"
-    return f"{status.st_size} {status.st_mtime_ns}"
-
-
-def _digest(lines: Iterable[str]) -> str:
-    digest = hashlib.sha256()
-    for line in lines:
-        digest.update(line.encode() + b"\n")
-    return digest.hexdigest()
 
 
 def _name(folder: Path, file: Path) -> str:

@@ -2,6 +2,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from urllib.response import addinfourl
 
 import networkx as nx
 import pytest
@@ -9,7 +10,9 @@ import torch
 from torch import Tensor
 
 from graph.data import (
+    ARCHIVES,
     ATLAS,
+    CONTENTS,
     DATASETS,
     Graphs,
     batches,
@@ -19,7 +22,7 @@ from graph.data import (
     permutation,
     verify_raw,
 )
-from shared.data import MissingData
+from shared.data import MissingData, sha256_of
 from shared.errors import UserError
 
 
@@ -261,15 +264,51 @@ def test_wrong_labels_are_not_taken_for_the_published_set(mutag: Path):
 
 def test_damaged_parsed_file_is_named(mutag: Path):
     load("MUTAG", mutag)
-    parsed = mutag / "TUDataset" / "MUTAG" / "processed" / "data.pt"
+    parsed = mutag / "TUDataset" / "MUTAG" / "graphs.pt"
     intact = parsed.read_bytes()
     for content in (intact[: len(intact) // 2], b"", b"no archive"):
         parsed.write_bytes(content)
-        with pytest.raises(UserError, match=r"data\.pt: damaged, delete it") as caught:
+        with pytest.raises(UserError, match=r"graphs\.pt: damaged .*, delete it") as caught:
             load("MUTAG", mutag)
         assert "\n" not in str(caught.value)
     parsed.unlink()
     assert load("MUTAG", mutag).num_graphs == 188
+
+
+def test_every_flipped_bit_of_the_parsed_file_is_seen(mutag: Path):
+    load("MUTAG", mutag)
+    parsed = mutag / "TUDataset" / "MUTAG" / "graphs.pt"
+    intact = parsed.read_bytes()
+    last = 8 * len(intact)
+    for place in {*range(0, last, last // 100 | 1), *range(last - 400, last, 7)}:
+        content = bytearray(intact)
+        content[place // 8] ^= 1 << place % 8
+        parsed.write_bytes(content)
+        with pytest.raises(UserError, match=r"graphs\.pt: damaged"):
+            load("MUTAG", mutag)
+
+
+class Evil:
+    """Unpickled, it writes a file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.write_text, (self.file, "add_safe_globals")
+
+
+def test_nothing_is_unpickled_that_is_not_plain_data(mutag: Path, tmp_path: Path):
+    before = load("MUTAG", mutag)
+    folder = mutag / "TUDataset" / "MUTAG"
+    (folder / "processed").mkdir()
+    for file in (folder / "graphs.pt", folder / "processed" / "data.pt"):
+        torch.save(Evil(tmp_path / "evil"), file)
+    with pytest.raises(UserError, match=r"graphs\.pt: damaged"):
+        load("MUTAG", mutag)
+    (folder / "graphs.pt").unlink()
+    assert torch.equal(load("MUTAG", mutag).x, before.x)
+    assert not (tmp_path / "evil").exists()
 
 
 def test_stale_or_unfinished_parsed_file_is_made_anew(mutag: Path):
@@ -280,10 +319,8 @@ def test_stale_or_unfinished_parsed_file_is_made_anew(mutag: Path):
     after = load("MUTAG", mutag)
     assert before.x[0].argmax() == 0
     assert after.x[0].argmax() == 1
-
-    processed = mutag / "TUDataset" / "MUTAG" / "processed"
-    (processed / "raw.sha256").unlink()
-    (processed / "data.pt").write_bytes(b"half a fi")
+    left = mutag / "TUDataset" / "MUTAG" / ".graphs.pt.1.part"
+    left.write_bytes(b"half a fi")  # of a process that was killed
     assert torch.equal(load("MUTAG", mutag).x, after.x)
 
 
@@ -327,8 +364,8 @@ def test_two_processes_may_parse_at_once(mutag: Path):
 
 
 def test_unwritable_folder_is_one_line(mutag: Path):
-    (mutag / "TUDataset" / "MUTAG" / "processed").write_text("a file where a folder belongs")
-    with pytest.raises(UserError, match="processed: cannot store the parsed graphs"):
+    (mutag / "TUDataset" / "MUTAG" / "processing.lock").mkdir()  # where a file belongs
+    with pytest.raises(UserError, match=r"graphs\.pt: cannot store the parsed graphs"):
         load("MUTAG", mutag)
 
 
@@ -343,9 +380,25 @@ def test_fetch_verifies_what_is_there(mutag: Path):
         fetch("MUTAG", mutag)
 
 
+def download_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the files of a folder stand for those of the collection's site."""
+
+    def open_(url: str, timeout: float) -> addinfourl:
+        assert url.startswith("https://www.chrsmrrs.com/graphkerneldatasets/")
+        return addinfourl((folder / url.rpartition("/")[2]).open("rb"), {}, url)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("shared.data.urlopen", open_)
+
+
+def archive(suite_data: Path, name: str, folder: Path) -> Path:
+    """An archive of raw files, as the collection has it."""
+    shutil.copytree(real_folder(suite_data, name), folder / name)
+    return Path(shutil.make_archive(str(folder / name), "zip", folder, name))
+
+
 def test_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graph.data.TUDataset.url", f"file://{tmp_path}/nowhere")
-    with pytest.raises(UserError, match=r"DD: download from file:.*nowhere failed") as caught:
+    download_from(tmp_path, monkeypatch)
+    with pytest.raises(UserError, match=r"DD: download from https:.*DD\.zip failed") as caught:
         fetch("DD", tmp_path / "data")
     assert "\n" not in str(caught.value)
     with pytest.raises(MissingData):
@@ -355,9 +408,26 @@ def test_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_download_is_verified_and_then_loads(
     tmp_path: Path, suite_data: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    source = tmp_path / "source" / "MUTAG"
-    shutil.copytree(real_folder(suite_data, "MUTAG"), source)
-    shutil.make_archive(str(source), "zip", source.parent, "MUTAG")
-    monkeypatch.setattr("graph.data.TUDataset.url", str(source.parent))
+    file = archive(suite_data, "MUTAG", tmp_path / "source")
+    download_from(tmp_path / "source", monkeypatch)
+    # This copy is packed otherwise than the collection's.
+    with pytest.raises(UserError, match=r"its SHA-256 is \w+, not c419bdc8"):
+        fetch("MUTAG", tmp_path / "data")
+    with pytest.raises(MissingData):
+        load("MUTAG", tmp_path / "data")
+    monkeypatch.setitem(ARCHIVES, "MUTAG", sha256_of(file))
     fetch("MUTAG", tmp_path / "data")
     assert load("MUTAG", tmp_path / "data").num_graphs == 188
+
+
+def test_without_a_checksum_of_the_archive_there_is_one_of_the_graphs(
+    tmp_path: Path, suite_data: Path, monkeypatch: pytest.MonkeyPatch
+):
+    assert set(DATASETS) == {*ARCHIVES, *CONTENTS}
+    archive(suite_data, "PROTEINS", tmp_path / "source")
+    download_from(tmp_path / "source", monkeypatch)
+    fetch("PROTEINS", tmp_path / "data")
+    labels = tmp_path / "data" / "TUDataset" / "PROTEINS" / "raw" / "PROTEINS_node_labels.txt"
+    change_line(labels, 1, "0" if labels.read_text()[0] == "1" else "1")
+    with pytest.raises(UserError, match=r"raw: not the published graphs; delete it and run: \./"):
+        fetch("PROTEINS", tmp_path / "data")

@@ -1,5 +1,4 @@
 import hashlib
-import json
 import multiprocessing
 import os
 import time
@@ -13,7 +12,7 @@ import torch
 
 import rl.data
 from rl.config import TASKS
-from rl.data import DATASETS, Frames, fetch, frames_fingerprint, random_frames
+from rl.data import DATASETS, FILES, Frames, fetch, frames_fingerprint, random_frames
 from rl.environment import DeepMindControl
 from shared.errors import UserError
 
@@ -66,6 +65,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(rl.data, "renderer_in_use", lambda: "fake")
     monkeypatch.setattr(rl.data, "task_fingerprint", lambda task: f"of {task}")
     return
+
+
+def flipped(content: bytes, place: int) -> bytes:
+    damaged = bytearray(content)
+    damaged[place // 8] ^= 1 << place % 8
+    return bytes(damaged)
 
 
 def small(root: Path, **changes: Any) -> Frames:
@@ -297,29 +302,19 @@ def test_damage_is_reported(tmp_path: Path):
     small(tmp_path)
     (folder,) = folders_of(tmp_path)
 
-    def message_with(name: str, content: bytes) -> str:
-        good = (folder / name).read_bytes()
+    for name in FILES:
+        content = (folder / name).read_bytes()
+        flips = {*range(0, 8 * len(content), 8 * len(content) // 50 | 1)}
+        for damaged in (b"", content[:-1], *(flipped(content, place) for place in flips)):
+            (folder / name).write_bytes(damaged)
+            for action in (lambda: small(tmp_path), lambda: fetch("finger_spin", tmp_path)):
+                message = error_of(action)
+                assert f"the SHA-256 of {name} is not the one" in message
+                assert message.endswith(f"delete {folder}, to have it made again")
         (folder / name).write_bytes(content)
-        message = error_of(lambda: small(tmp_path))
-        (folder / name).write_bytes(good)
-        assert message.startswith(f"{folder}/")
-        assert f"delete {folder}" in message
-        return message
-
-    frames = (folder / "frames.bin").read_bytes()
-    states = (folder / "states.bin").read_bytes()
-    meta = (folder / "meta.json").read_text()
-    assert f"{len(frames) - 1} bytes where" in message_with("frames.bin", frames[:-1])
-    assert "states.bin: 8 bytes" in message_with("states.bin", states[:8])
-    assert "checksum" in message_with("frames.bin", bytes([frames[0] ^ 1]) + frames[1:])
-    assert "checksum" in message_with("states.bin", bytes([states[0] ^ 1]) + states[1:])
-    assert "meta.json: damaged" in message_with("meta.json", meta[:50].encode())
-    assert "meta.json: damaged" in message_with("meta.json", b"{}")
-    fewer = json.dumps(json.loads(meta) | {"steps": 3}).encode()
-    assert "bytes where" in message_with("meta.json", fewer)
     small(tmp_path)
     (folder / "frames.bin").unlink()
-    assert "frames.bin: 0 bytes" in error_of(lambda: small(tmp_path))
+    assert "frames.bin is missing" in error_of(lambda: small(tmp_path))
 
 
 # Real frames of real physics

@@ -1,7 +1,7 @@
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,7 @@ from rl.export import (
     read,
     write,
 )
+from rl.train import save_weights
 from shared.errors import UserError
 from shared.runs import Run
 
@@ -65,7 +66,7 @@ SCORES = {
 
 
 def keep(folder: Path, module: nn.Module, prefixes: tuple[str, ...]) -> None:
-    """The weights that a run leaves in its folder."""
+    """The weights that a run of an earlier version leaves in its folder, without a checksum."""
     state = module.state_dict()
     kept = {name: state[name].contiguous() for name in state if name.startswith(prefixes)}
     save_file(kept, folder / MODEL)
@@ -259,6 +260,32 @@ def test_weights_that_do_not_fit_are_not_exported(
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith("; delete the folder and run its cell again")
     assert not (tmp_path / "export").exists()
+
+
+def flips(content: bytes, count: int = 60) -> Iterator[bytes]:
+    """The content with one bit flipped, at places all over it."""
+    last = 8 * len(content)
+    for place in range(0, last, last // count | 1):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        yield bytes(damaged)
+
+
+def test_a_flipped_bit_of_what_a_run_keeps_is_seen(tmp_path: Path) -> None:
+    agent = finished_agent(tmp_path / "run")
+    with Run(tmp_path / "run", AGENT) as run:
+        save_weights(run, agent, POLICY_NAMES)
+    file = tmp_path / "run" / MODEL
+    content = file.read_bytes()
+    for damaged in flips(content):
+        file.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"the SHA-256 of model\.safetensors") as caught:
+            write(tmp_path / "run", tmp_path / "export")
+        assert str(caught.value).endswith("; delete the folder and run its cell again")
+    assert not (tmp_path / "export").exists()
+    file.write_bytes(content)
+    write(tmp_path / "run", tmp_path / "export")
+    load(tmp_path / "export")
 
 
 def test_the_weights_of_a_run_are_read_where_they_lie(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.export import FILES, MODEL, PROJECTION, SUMS, load, read, write
 from text.tokens import make_tokenizer
+from text.train import save_model
 
 make_torchvision_importable()
 
@@ -164,6 +165,32 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
         read(target)
     with pytest.raises(UserError, match="SHA256SUMS: there is no such file"):
         load(tmp_path / "nowhere")
+
+
+def flips(content: bytes, count: int = 60) -> Iterator[bytes]:
+    """The content with one bit flipped, at places all over it."""
+    last = 8 * len(content)
+    for place in range(0, last, last // count | 1):
+        damaged = bytearray(content)
+        damaged[place // 8] ^= 1 << place % 8
+        yield bytes(damaged)
+
+
+@pytest.mark.parametrize("name", [*FILES, PROJECTION, SUMS])
+def test_a_flipped_bit_of_what_a_run_keeps_is_not_exported(tmp_path: Path, name: str) -> None:
+    model = finished(tmp_path / "run", matrix=a_projection())
+    tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
+    save_model(tmp_path / "run" / MODEL, model, tokenizer, a_projection())
+    file = tmp_path / "run" / MODEL / name
+    content = file.read_bytes()
+    for damaged in flips(content):
+        file.write_bytes(damaged)
+        with pytest.raises(UserError, match=r"damaged or edited") as caught:
+            write(tmp_path / "run", tmp_path / "export")
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "export").exists()
+    file.write_bytes(content)
+    write(tmp_path / "run", tmp_path / "export")
 
 
 def drop_key(folder: Path) -> None:

@@ -1,5 +1,6 @@
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +13,7 @@ from PIL import Image
 
 import video.data
 import video.flow
-from shared.data import MissingData
+from shared.data import SUMS, MissingData
 from shared.errors import UserError
 from video.config import EMBEDDED
 from video.data import (
@@ -397,7 +398,7 @@ def test_what_was_interrupted_leaves_nothing_and_is_done_again(official: Path):
     part = folder.with_name(f".{folder.name}.part")
     part.mkdir()
     (part / "frames.bin").touch()
-    (folder / "index.json").unlink()
+    (folder / SUMS).unlink()
     (folder / "frames.bin").unlink()  # what is mapped stays
     assert torch.equal(load("ucf101", official, size=32).frames, made.frames)
     assert kept_folders(official) == [folder]
@@ -414,13 +415,15 @@ def test_damage_is_reported(official: Path):
         file.write_bytes(content)
         message = error_of(lambda: load("ucf101", official, size=32))
         file.write_bytes(good)
-        assert message.startswith(f"{folder}/")
+        assert message.startswith(str(folder))
         assert message.endswith(f"delete {folder}, to have it made again")
         return message
 
     content, text = frames.read_bytes(), index.read_text()
     flipped = bytes([content[0] ^ 1]) + content[1:]
-    assert "damaged, by its checksum" in message_with(frames, flipped)
+    assert "the SHA-256 of frames.bin is not" in message_with(frames, flipped)
+    renamed = text.replace("v_", "w_", 1)  # of the same length: a video that no list has
+    assert "the SHA-256 of index.json is not" in message_with(index, renamed.encode())
     assert f"{len(content) - 1} bytes where" in message_with(frames, content[:-1])
     assert "damaged" in message_with(index, text[:80].encode())
     assert "damaged" in message_with(index, b"{}")
@@ -429,7 +432,16 @@ def test_damage_is_reported(official: Path):
     assert "bytes where" in message_with(index, json.dumps(fewer).encode())
     # A file that was touched and is whole is hashed once.
     load("ucf101", official, size=32)
-    assert json.loads(index.read_text())["state"] != json.loads(text)["state"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr("video.data.check_sums")
+        load("ucf101", official, size=32)
+    # What the file system does not tell is found where it is asked for.
+    status = frames.stat()
+    frames.write_bytes(flipped)
+    os.utime(frames, ns=(status.st_atime_ns, status.st_mtime_ns))
+    load("ucf101", official, size=32)
+    assert "the SHA-256 of frames.bin is not" in error_of(lambda: fetch("ucf101", official))
+    frames.write_bytes(content)
     frames.unlink()
     assert "0 bytes where" in error_of(lambda: load("ucf101", official, size=32))
 

@@ -4,10 +4,11 @@ import pickle
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.response import addinfourl
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from sklearn.datasets import load_digits
 
 import vision.data
 from shared.compat import make_torchvision_importable
-from shared.data import MissingData
+from shared.data import MissingData, sha256_of
 from shared.errors import UserError
 from vision.augment import POLICIES, Policy, parameters
 from vision.data import (
@@ -292,7 +293,7 @@ def test_folder_that_cannot_be_written_to_is_verified_every_time(
     def refuse(path: Path, text: str) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("vision.data.write_atomically", refuse)
+    monkeypatch.setattr("shared.data.write_atomically", refuse)
     known = fingerprint("CIFAR100", cifar100)
     assert fingerprint("CIFAR100", cifar100) == known
     monkeypatch.setattr("vision.data._verify_checksums", never)
@@ -458,6 +459,25 @@ def test_damaged_decoded_file_is_named(tiny: Path):
         assert message == f"{kept}: damaged, delete it and run again"
     kept.unlink()
     assert len(load("TinyImageNet", tiny, "train")) == 12
+
+
+def test_no_flipped_bit_of_the_decoded_images_changes_what_is_read(tiny: Path):
+    before = in_memory("TinyImageNet", tiny, "test")
+    kept = tiny / "tiny-imagenet-200" / "decoded-test.npz"
+    intact = kept.read_bytes()
+    last, refused = 8 * len(intact), 0
+    for place in range(0, last, last // 300 | 1):
+        damaged = bytearray(intact)
+        damaged[place // 8] ^= 1 << place % 8
+        kept.write_bytes(damaged)
+        try:
+            images = in_memory("TinyImageNet", tiny, "test")
+        except UserError:  # by the checksums of the archive
+            refused += 1
+        else:  # times of the archive's members and the like
+            assert torch.equal(images.pixels, before.pixels)
+            assert torch.equal(images.labels, before.labels)
+    assert refused > 200
 
 
 def test_damaged_images_are_counted_and_named_or_left_out(tiny: Path):
@@ -682,65 +702,65 @@ def test_imagenet_is_not_downloaded_but_explained(tmp_path: Path):
     assert f"{tmp_path}/imagenet/val/<wnid>/*.JPEG" in message
 
 
-class QuietHandler(SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        pass
-
-
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
-    """A folder, and the address at which its files can be downloaded from this machine."""
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose files stand for those at the addresses of the archives."""
     folder = tmp_path / "site"
     folder.mkdir()
-    monkeypatch.setenv("no_proxy", "127.0.0.1")
-    handler = partial(QuietHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield folder, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+
+    def open_(url: str, timeout: float) -> addinfourl:
+        file = folder / url.rpartition("/")[2]
+        if not file.exists():
+            raise HTTPError(url, 404, "File not found", {}, None)  # type: ignore[arg-type]
+        return addinfourl(file.open("rb"), {}, url)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("shared.data.urlopen", open_)
+    return folder
 
 
-def pack(folder: Path, archive: Path, form: str) -> str:
-    """Pack a folder and give the archive's MD5."""
-    return md5(Path(shutil.make_archive(str(archive), form, folder.parent, folder.name)))
+def pack(folder: Path, site: Path, name: str, form: str) -> tuple[str, str]:
+    """Pack a folder as the archive of a dataset; its address and its SHA-256."""
+    url, _ = vision.data._DOWNLOADS[name]
+    made = Path(shutil.make_archive(str(site / "made"), form, folder.parent, folder.name))
+    archive = made.rename(site / url.rpartition("/")[2])
+    return url, sha256_of(archive)
 
 
-def test_failed_download_is_one_line(
-    site: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr("vision.data._TINY_IMAGENET_URL", f"{site[1]}/nowhere.zip")
+def test_every_download_is_https_and_has_a_sha256():
+    assert set(vision.data._DOWNLOADS) == {"CIFAR10", "CIFAR100", "STL10", "TinyImageNet"}
+    for url, sha256 in vision.data._DOWNLOADS.values():
+        assert url.startswith("https://")
+        assert len(bytes.fromhex(sha256)) == 32
+
+
+def test_failed_download_is_one_line(site: Path, tmp_path: Path):
     message = error_of(lambda: fetch("TinyImageNet", tmp_path / "data"))
-    assert message == "TinyImageNet: download failed: HTTP Error 404: File not found"
+    url, _ = vision.data._DOWNLOADS["TinyImageNet"]
+    reason = "failed: HTTP Error 404: File not found"
+    assert message == f"TinyImageNet: download from {url} {reason}"
     with pytest.raises(MissingData):
         load("TinyImageNet", tmp_path / "data", "train")
 
 
-def test_download_with_another_checksum_is_not_unpacked(
-    tiny: Path, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-):
-    pack(tiny / "tiny-imagenet-200", site[0] / "tiny", "zip")
-    monkeypatch.setattr("vision.data._TINY_IMAGENET_URL", f"{site[1]}/tiny.zip")
+def test_download_with_another_checksum_is_not_unpacked(tiny: Path, site: Path):
+    pack(tiny / "tiny-imagenet-200", site, "TinyImageNet", "zip")
     message = error_of(lambda: fetch("TinyImageNet", tiny / "data"))
-    assert message.startswith("TinyImageNet: download failed: File not found or corrupted")
+    assert "failed: its SHA-256 is " in message
     assert not (tiny / "data" / "tiny-imagenet-200").exists()
 
 
 def test_downloads_are_unpacked_verified_and_load(
-    tiny: Path, cifar100: Path, site: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
+    tiny: Path, cifar100: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ):
     data = tiny / "data"
-    checksum = pack(tiny / "tiny-imagenet-200", site[0] / "tiny", "zip")
-    monkeypatch.setattr("vision.data._TINY_IMAGENET_URL", f"{site[1]}/tiny.zip")
-    monkeypatch.setattr("vision.data._TINY_IMAGENET_MD5", checksum)
+    found = pack(tiny / "tiny-imagenet-200", site, "TinyImageNet", "zip")
+    monkeypatch.setitem(vision.data._DOWNLOADS, "TinyImageNet", found)
     fetch("TinyImageNet", data)
     assert (data / "tiny-imagenet-200" / "decoded-test.npz").exists()
     assert len(load("TinyImageNet", data, "test")) == 5
 
-    checksum = pack(cifar100 / "cifar-100-python", site[0] / "cifar", "gztar")
-    monkeypatch.setattr(torchvision.datasets.CIFAR100, "url", f"{site[1]}/cifar.tar.gz")
-    monkeypatch.setattr(torchvision.datasets.CIFAR100, "tgz_md5", checksum)
+    found = pack(cifar100 / "cifar-100-python", site, "CIFAR100", "gztar")
+    monkeypatch.setitem(vision.data._DOWNLOADS, "CIFAR100", found)
     fetch("CIFAR100", data)
     assert len(load("CIFAR100", data, "train")) == 7
 
