@@ -428,7 +428,12 @@ class _LogSumExpAndPick(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        similarity: Tensor, scale: float, pick_scale: float, index: Tensor, excluded: Tensor
+        ctx: Any,
+        similarity: Tensor,
+        scale: float,
+        pick_scale: float,
+        index: Tensor,
+        excluded: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
         softmax = similarity.new_empty(similarity.shape)
         total = similarity.new_full((len(similarity),), -math.inf)
@@ -436,7 +441,7 @@ class _LogSumExpAndPick(torch.autograd.Function):
         room = softmax.new_empty(softmax[blocks[0]].shape if blocks else 0)
         for rows in blocks:
             block = torch.mul(similarity[rows], scale, out=softmax[rows])
-            _exclude(block, excluded[rows])
+            _without(block, excluded[rows], in_place=True)
             largest = block.amax(1)
             largest.masked_fill_(largest.isinf(), 0.0)
             shifted = torch.sub(block, largest[:, None], out=room[: len(block)])
@@ -444,14 +449,10 @@ class _LogSumExpAndPick(torch.autograd.Function):
             # A row without entries has total -inf; its exponentials must come out as 0, not nan.
             known = torch.where(total[rows] == -math.inf, math.inf, total[rows])
             block.sub_(known[:, None]).exp_()
-        return total, similarity.gather(1, index.clamp(min=0)) * pick_scale, softmax
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, ctx.scale, ctx.pick_scale, index, _ = inputs
-        ctx.save_for_backward(output[2], index)
-        ctx.save_for_forward(output[2], index)
+        ctx.scale, ctx.pick_scale = scale, pick_scale
+        ctx.save_for_backward(softmax, index)
         ctx.set_materialize_grads(False)
+        return total, _picked(similarity, index, pick_scale), softmax
 
     @staticmethod
     def backward(
@@ -471,34 +472,6 @@ class _LogSumExpAndPick(torch.autograd.Function):
             gradient = add(1, index.clamp(min=0), picked)
         return gradient, None, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, along: Tensor, *_: None) -> tuple[Tensor, Tensor, Tensor]:
-        softmax, index = ctx.saved_tensors
-        total = ctx.scale * (softmax * along).sum(1)
-        picked = along.gather(1, index.clamp(min=0)) * ctx.pick_scale
-        return total, picked, softmax * (ctx.scale * along - total[:, None])
-
-    @staticmethod
-    def vmap(
-        info: Any,
-        in_dims: tuple[int | None, ...],
-        similarity: Tensor,
-        scale: float,
-        pick_scale: float,
-        index: Tensor,
-        excluded: Tensor,
-    ) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        # Every row stands for itself: a batch of matrices is a matrix with more rows.
-        tensors = []
-        for tensor, place in ((similarity, 0), (index, 3), (excluded, 4)):
-            dim = in_dims[place]
-            batch = tensor.expand(info.batch_size, *tensor.shape)
-            batch = batch if dim is None else tensor.movedim(dim, 0)
-            tensors.append(batch.flatten(0, 1))
-        rows, index, excluded = tensors
-        outputs = _LogSumExpAndPick.apply(rows, scale, pick_scale, index, excluded)
-        return tuple(item.unflatten(0, (info.batch_size, -1)) for item in outputs), (0, 0, 0)
-
 
 def _logsumexp_and_pick(
     similarity: Tensor,
@@ -516,8 +489,19 @@ def _logsumexp_and_pick(
     if excluded.dtype != torch.bool and excluded.shape[1]:
         # Not to exclude anything by padding, it becomes a repetition.
         excluded = torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)
+    if torch._C._are_functorch_transforms_active():
+        # Nested transforms see through torch's own operations alone.
+        scores = _without(similarity * scale, excluded)
+        nothing = (scores == -math.inf).all(1)
+        total = torch.logsumexp(scores.masked_fill(nothing[:, None], 0.0), dim=1)
+        total = total.masked_fill(nothing, -math.inf)
+        return total, _picked(similarity, index, pick_scale)
     total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
     return total, picked
+
+
+def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
+    return similarity.gather(1, index.clamp(min=0)) * scale
 
 
 def _blocks(matrix: Tensor) -> list[slice]:
@@ -530,14 +514,15 @@ def _blocks(matrix: Tensor) -> list[slice]:
     return [slice(start, start + size) for start in range(0, len(matrix), size)]
 
 
-def _exclude(scores: Tensor, excluded: Tensor) -> None:
-    """Puts -inf where a mask is True, or at indices; a row of indices -1 excludes nothing."""
+def _without(scores: Tensor, excluded: Tensor, *, in_place: bool = False) -> Tensor:
+    """The scores with -inf where a mask is True, or at indices; a row of -1 excludes nothing."""
     if excluded.dtype == torch.bool:
-        scores.masked_fill_(excluded, -math.inf)
-        return
+        fill = scores.masked_fill_ if in_place else scores.masked_fill
+        return fill(excluded, -math.inf)
     place = excluded.clamp(min=0)
-    value = scores.gather(1, place).masked_fill_(excluded >= 0, -math.inf)
-    scores.scatter_(1, place, value)
+    value = scores.gather(1, place).masked_fill(excluded >= 0, -math.inf)
+    put = scores.scatter_ if in_place else scores.scatter
+    return put(1, place, value)
 
 
 def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, float]:

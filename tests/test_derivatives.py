@@ -69,13 +69,17 @@ SMOOTH: dict[str, tuple[Loss, dict[str, Any]]] = {
 WITH_TEMPERATURE = [name for name, (_, numbers) in SMOOTH.items() if "temperature" in numbers]
 
 
+def directions(leaves: list[Tensor]) -> list[Tensor]:
+    return [torch.arange(1, leaf.numel() + 1).view(leaf.shape).cos().to(leaf) for leaf in leaves]
+
+
 def hessian_vector(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
     """The Hessian of the weighted sum of ``value`` times a fixed vector."""
     upstream = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype).view(value.shape)
     total = (upstream * value).sum() / value.numel()
     options: Any = {"allow_unused": True, "materialize_grads": True}
     gradients = torch.autograd.grad(total, leaves, create_graph=True, **options)
-    along = [torch.arange(1, leaf.numel() + 1).view(leaf.shape).cos().to(leaf) for leaf in leaves]
+    along = directions(leaves)
     product = torch.stack([(g * v).sum() for g, v in zip(gradients, along, strict=True)]).sum()
     if not product.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
@@ -102,6 +106,26 @@ def test_second_derivatives_are_those_of_the_loops(name: str, loss: str) -> None
     found = hessian_vector(value, mine)
     assert_same_curvature(found, hessian_vector(expected, other))
     assert max(float(x.abs().max()) for x in found) > 1e-4
+
+
+def test_third_derivatives_are_those_of_the_loops() -> None:
+    case = layouts.make("masks", 5)
+    pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
+    found = []
+    for twin in (False, True):
+        leaf = cosine(pairs.anchor, pairs.candidate).requires_grad_()
+        if twin:
+            value = reference.info_nce(leaf, layout.positives, layout.negatives, temperature=0.4)
+        else:
+            value = info_nce(pairs, leaf, temperature=0.4)
+        total = value.mean()
+        along = directions([leaf])[0]
+        for _ in range(3):
+            (slope,) = torch.autograd.grad(total, leaf, create_graph=True)
+            total = (slope * along).sum()
+        found.append(slope)
+    torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-10)
+    assert float(found[1].abs().max()) > 1e-2
 
 
 @pytest.mark.parametrize("numbers", [{}, {"kernel": "linear"}, {"gamma": 2.0}], ids=str)
@@ -351,6 +375,8 @@ def test_transforms_of_torch_agree_with_its_plain_derivatives(loss: str, name: s
     )
     expected = torch.stack([torch.func.grad(mean)(rows) for rows in batch])
     torch.testing.assert_close(torch.func.vmap(torch.func.grad(mean))(batch), expected)
+    twice = torch.func.jacfwd(torch.func.jacfwd(mean))(rows)
+    torch.testing.assert_close(twice, hessian)
     together = torch.func.grad(lambda x: torch.func.vmap(mean)(x).sum())(batch)
     torch.testing.assert_close(together, expected)
 
