@@ -29,6 +29,7 @@ from shared import (
     margin_nce,
     max_margin,
     query_key,
+    same_label,
     term,
     two_views,
 )
@@ -164,6 +165,7 @@ BUILDERS: dict[str, Callable[[Tensor, Tensor, Batch, Any], Pairs]] = {
         a, b, 2, document=batch.document, gather=collect
     ),
     "local_global": _local_global,
+    "same_label": lambda a, _, batch, collect: same_label(a, batch.document % 10, gather=collect),
     "masks": _masks,
 }
 
@@ -393,7 +395,8 @@ def test_every_builder_that_gathers_takes_part() -> None:
         for name, function in vars(pairs_module).items()
         if inspect.isfunction(function) and "gather" in inspect.signature(function).parameters
     }
-    assert gathering - {"_blocks"} == {"two_views", "query_key", "context_window", "local_global"}
+    builders = {"two_views", "query_key", "context_window", "local_global", "same_label"}
+    assert gathering - {"_blocks"} == builders
 
 
 def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
