@@ -48,6 +48,7 @@ from shared.history import differences, home
 from shared.records import HASH, Record, content_hash, read_json, read_record
 from shared.seal import read_sealed, write_sealed
 from shared.tables import Cell, Config, canonical, canonical_json
+from shared.versions import lock_hash
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
 PACKAGES = (
@@ -544,6 +545,7 @@ def environment(workers: int) -> dict[str, Any]:
         "command": os.environ.get("SUITE_COMMAND") or " ".join(sys.argv),
         "started": now(),
         "versions": versions,
+        "lock": lock_hash(),
         "hardware": {
             "system": platform.platform(),
             "processor": _processor(),

@@ -22,6 +22,7 @@ from shared import runs, seal
 from shared.errors import UserError
 from shared.records import read_failure, read_record
 from shared.runs import Conflict, Interrupted, Locked, Means, Run
+from shared.versions import lock_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -399,6 +400,7 @@ def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
+    assert record.environment["lock"] == lock_hash()
     assert record.environment["commit"] == (head.stdout.strip() or "unknown")
     assert read_record(uninterrupted.parent / "none", "toy") is None
 
