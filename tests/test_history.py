@@ -425,7 +425,7 @@ def test_a_run_of_an_older_form_is_resumed_found_and_taken_over(tmp_path: Path) 
     assert record is not None
     assert "gain" not in record.config
     assert record.upgraded(Today) == Record(
-        new.address, canonical(config), record.environment, record.result
+        new.address, canonical(config), record.environment, record.result, record.sha256
     )
     assert counting_run(tmp_path, new) == (folder, record.upgraded(Today))
     assert counting_run(tmp_path, toy_cell("new", Today(steps=4))) is None
