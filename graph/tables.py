@@ -27,7 +27,7 @@ AUTHORS: dict[str, Any] = {
 }
 MOLECULES = ("node_drop", "subgraph")
 SOCIAL = ("node_drop", "edge_perturb")
-# Of the two large sets, whose runs are older than training in double precision.
+# Of the larger sets, whose runs are older than training in double precision.
 SINGLE = {"precision": "float32"}
 
 
@@ -153,7 +153,7 @@ COLUMNS = (
         "REDDIT-BINARY", {"dataset": "REDDIT-BINARY", "augmentations": SOCIAL, **SINGLE}, 1.4, 1.4
     ),
     Column("REDDIT-MULTI-5K", {"dataset": "REDDIT-MULTI-5K", "augmentations": SOCIAL}, 10.0, 3.5),
-    Column("IMDB-BINARY", {"dataset": "IMDB-BINARY", "augmentations": SOCIAL}, 0.2, 0.5),
+    Column("IMDB-BINARY", {"dataset": "IMDB-BINARY", "augmentations": SOCIAL, **SINGLE}, 0.2, 0.5),
 )
 ALL = tuple(column.label for column in COLUMNS)
 
@@ -202,6 +202,9 @@ TABLE_4 = Table(
         "but fires on a few graphs at evaluation is blown up by its batch norm and then rules the "
         "RBF kernel: in the one cell looked into (MMCL INV, first view, authors' program, "
         "IMDB-BINARY, seed 4: 59.0) standardising alone gives 70.6. Such seeds are kept.",
+        "MUTAG is trained in double precision, in which the code paths of one processor agree; the "
+        "other sets in single precision, in which another processor, or another path of one, gives "
+        "another number for the same seed, as far off as another seed.",
         "The encoder is pretrained on all graphs, those of test folds included, without labels, as "
         "is usual for this table.",
         "Rows that no paper prints use this table's protocol with the losses of LMCL, CLLR, DCL, "
