@@ -140,7 +140,6 @@ MUTATIONS: list[tuple[str, str, str]] = [
         "torch.where(log_negatives > log_floor, log_negatives, log_floor)",
         "log_negatives",
     ),
-    ("losses", "torch.where(count > 0, log_negatives, -math.inf)", "log_negatives"),
     (
         "losses",
         "_softplus(log_negatives[:, None] - score)",
@@ -398,7 +397,21 @@ def derivative_checks(layout: str) -> list[Check]:
             return torch.func.jvp(torch.func.grad(total, places), leaves, along)[1]
 
         checks.append(Check(f"transformed {name} {numbers}", transformed, expected[1:]))
-    return checks
+
+    def weighted(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        """What weights of margins do to gradients does not reach the temperature."""
+        pairs = case.pairs(list(case.leaves), core)
+        temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+        cosines = core.cosine(pairs.anchor, pairs.candidate)
+        value = core.margin_nce(pairs, cosines, temperature=temperature, attenuation=0.8)
+        return torch.autograd.grad(value.sum(), temperature)
+
+    temperature = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    value = reference.info_nce(
+        similarity.detach(), twin.positives, twin.negatives, temperature=temperature
+    )
+    expected = torch.autograd.grad(value.sum(), temperature)
+    return [*checks, Check("temperature under weights", weighted, expected)]
 
 
 def margin_checks(layout: str) -> list[Check]:
