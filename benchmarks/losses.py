@@ -1,9 +1,10 @@
 """Time and memory of the losses against other implementations of the same formulas.
 
-Run it as ``python benchmarks/losses.py`` (extra ``bench``). Two comparisons, each on the same
+Run it as ``python benchmarks/losses.py`` (extra ``bench``). Three comparisons, each on the same
 inputs for every method, forward and backward from the embeddings to their gradients:
 
 * ``info_nce`` against the NTXentLoss of lightly and of pytorch-metric-learning;
+* the same with second derivatives: the product of the Hessian with a vector;
 * ``max_margin``, which shares one factorisation or one matrix product per step over all anchors,
   against one linear system, or one matrix-vector product per step, for each anchor, as the
   authors of MMCL formulate it.
@@ -143,8 +144,10 @@ def decision(weights: Tensor, first: Tensor, second: Tensor) -> Tensor:
     return ((weights * negative).sum(1) - weights.sum(1) * kernel.diagonal()).mean()
 
 
+HESSIAN = "info_nce, Hessian-vector product"
 COMPARISONS: dict[str, Callable[[], dict[str, Loss]]] = {
     "info_nce": info_nce_methods,
+    HESSIAN: info_nce_methods,
     "closed form": closed_form_methods,
     "projected gradient": projected_gradient_methods,
 }
@@ -158,23 +161,39 @@ def embeddings(size: int, dim: int) -> tuple[Tensor, Tensor]:
     return first.requires_grad_(), second.requires_grad_()
 
 
-def forward_backward(loss: Loss, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+Derivatives = Callable[[Loss, Tensor, Tensor], tuple[Tensor, ...]]
+
+
+def forward_backward(loss: Loss, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
     """The value and its gradients with respect to both views."""
     value = loss(first, second)
     return value.detach(), *torch.autograd.grad(value, (first, second))
 
 
+def hessian_vector(loss: Loss, first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+    """The product of the Hessian with a vector, here the views themselves, for both views."""
+    views = (first, second)
+    slopes = torch.autograd.grad(loss(*views), views, create_graph=True)
+    along = sum((slope * view.detach()).sum() for slope, view in zip(slopes, views, strict=True))
+    return torch.autograd.grad(along, views)
+
+
+def derivatives(comparison: str) -> Derivatives:
+    """What is measured in a comparison."""
+    return hessian_vector if comparison == HESSIAN else forward_backward
+
+
 def measure_memory(comparison: str, name: str, size: int, dim: int) -> dict[str, float]:
     """Growth of the peak resident set in MB, in this process."""
-    loss = COMPARISONS[comparison]()[name]
-    forward_backward(loss, *embeddings(8, dim))
+    loss, measured = COMPARISONS[comparison]()[name], derivatives(comparison)
+    measured(loss, *embeddings(8, dim))
     first, second = embeddings(size, dim)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
     # The peak starts again from what is resident now: imports and the parent process, whose peak
     # getrusage hands down to this one, would hide what the loss needs.
     Path("/proc/self/clear_refs").write_text("5")
     before = peak_resident()
-    forward_backward(loss, first, second)
+    measured(loss, first, second)
     return {"megabytes": peak_resident() - before}
 
 
@@ -190,9 +209,10 @@ def measure_time(
     """Median seconds of each method, after checking that values and gradients agree."""
     methods = {name: COMPARISONS[comparison]()[name] for name in names}
     first, second = embeddings(size, dim)
-    expected = forward_backward(methods[OURS], first, second)
+    measured = derivatives(comparison)
+    expected = measured(methods[OURS], first, second)
     for name, loss in methods.items():
-        for found, want in zip(forward_backward(loss, first, second), expected, strict=True):
+        for found, want in zip(measured(loss, first, second), expected, strict=True):
             difference = float((found - want).abs().max() / want.abs().max())
             if not difference < TOLERANCE:
                 raise AssertionError(f"{name} differs from {OURS} by {difference:.1e}")
@@ -201,7 +221,7 @@ def measure_time(
     while len(samples[OURS]) < 5 or time.perf_counter() - started < seconds:
         for name, loss in methods.items():
             before = time.perf_counter()
-            forward_backward(loss, first, second)
+            measured(loss, first, second)
             samples[name].append(time.perf_counter() - before)
     return {name: statistics.median(times) for name, times in samples.items()}
 
@@ -256,8 +276,8 @@ def main() -> None:
         measure = measure_memory if kind == "memory" else measure_time
         print(json.dumps(measure(*rest)))
         return
-    for size in (4096, 256):
-        compare("info_nce", size, 128, arguments.threads, arguments.seconds)
+    for comparison, size in (("info_nce", 4096), ("info_nce", 256), (HESSIAN, 256)):
+        compare(comparison, size, 128, arguments.threads, arguments.seconds)
     for comparison in ("closed form", "projected gradient"):
         compare(comparison, 256, 128, 1, arguments.seconds)
 

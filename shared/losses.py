@@ -208,9 +208,8 @@ def _hard_nce(
         excess = torch.where(room, excess, -1.0)
         corrected = log_sum + torch.log(-torch.expm1(excess)) - math.log1p(-tau_plus)
         log_negatives = torch.where(room, corrected, -math.inf)
+    # Without a negative both are -inf, or the first nan, and the loss is 0 (log of 1).
     log_negatives = torch.where(log_negatives > log_floor, log_negatives, log_floor)
-    # Without a negative the loss is 0 (log of 1), as in info_nce.
-    log_negatives = torch.where(count > 0, log_negatives, -math.inf)
     return _mean_over_positives(_softplus(log_negatives[:, None] - score), positives)
 
 

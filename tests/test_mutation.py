@@ -140,7 +140,6 @@ MUTATIONS: list[tuple[str, str, str]] = [
         "torch.where(log_negatives > log_floor, log_negatives, log_floor)",
         "log_negatives",
     ),
-    ("losses", "torch.where(count > 0, log_negatives, -math.inf)", "log_negatives"),
     (
         "losses",
         "_softplus(log_negatives[:, None] - score)",
@@ -398,7 +397,16 @@ def derivative_checks(layout: str) -> list[Check]:
             return torch.func.jvp(torch.func.grad(total, places), leaves, along)[1]
 
         checks.append(Check(f"transformed {name} {numbers}", transformed, expected[1:]))
-    return checks
+
+    def weight(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        """The weights of margins are constants, for a learned temperature, too."""
+        temperature = torch.tensor(0.4, requires_grad=True)
+        pairs = case.pairs(list(case.leaves), core)
+        cosines = core.cosine(pairs.anchor, pairs.candidate)
+        made = core.attenuation_weight(pairs, cosines, temperature=temperature, alpha=0.8)
+        return (torch.tensor(made.requires_grad),)
+
+    return [*checks, Check("weights are constants", weight, (torch.tensor(False),))]
 
 
 def margin_checks(layout: str) -> list[Check]:
