@@ -141,6 +141,7 @@ def test_second_derivatives_of_max_margin_keep_the_dual_weights_constant(
     assert_same_curvature(hessian_vector(value, mine), hessian_vector(expected, other))
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("mean", [False, True], ids=["each anchor", "mean"])
 @pytest.mark.parametrize("name", ["two views", "query key bank", "context window", "same label"])
 @pytest.mark.parametrize("loss", SMOOTH)

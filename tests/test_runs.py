@@ -63,6 +63,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_gives_the_same_bits(
     tmp_path: Path, uninterrupted: Path
 ) -> None:
@@ -104,6 +105,7 @@ def test_killed_while_a_file_is_written_the_old_one_stays(tmp_path: Path) -> Non
     assert file.read_text() == "new"
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None:
     folder = tmp_path / "run"
     process = start(folder, 40, 8, 0.05)
@@ -215,6 +217,7 @@ def test_two_processes_cannot_share_a_folder(
         assert filelock.FileLock(tmp_path / "run" / ".lock").is_locked is False
 
 
+@pytest.mark.slow
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     process = start(tmp_path / "run", 1000, 0, 0.01)
     while not (tmp_path / "run" / "checkpoint.pt").exists():
@@ -344,6 +347,7 @@ def test_without_links_there_is_no_checkpoint_before(
     assert not (tmp_path / "run" / "checkpoint.previous.pt").exists()
 
 
+@pytest.mark.slow
 def test_full_disk_leaves_earlier_files_intact(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with Run(folder, Config(3)) as run:

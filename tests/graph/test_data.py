@@ -331,6 +331,7 @@ def test_files_damaged_after_parsing_are_noticed(mutag: Path):
         load("MUTAG", mutag)
 
 
+@pytest.mark.slow
 def test_two_processes_may_parse_at_once(mutag: Path):
     program = (
         "import sys; from pathlib import Path; from graph.data import load;"

@@ -255,6 +255,7 @@ def _build_slowly(root: Path, name: str, other: str) -> None:
     (root / f"done-{name}").touch()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake")
 def test_two_processes_render_once(tmp_path: Path):
     context = multiprocessing.get_context("fork")

@@ -309,6 +309,7 @@ def _build_slowly(root: Path, name: str, other: str) -> None:
     (root / f"done-{name}").touch()
 
 
+@pytest.mark.slow
 def test_two_processes_build_once_and_a_fork_neither_warns_nor_hangs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -496,6 +497,7 @@ print(json.dumps([read("large"), read("huge", 8000)]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's")
 def test_neither_text_nor_ids_are_ever_held_in_memory(tmp_path: Path):
     spare = 4_000_000
