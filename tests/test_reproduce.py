@@ -31,7 +31,7 @@ def command(*arguments: str, **options: object) -> subprocess.Popen[str]:
 
 def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     process = command(*arguments, cwd=folder)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out, err
@@ -447,7 +447,7 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert process.returncode == 1
     assert "free space or permissions there" in process.stderr
@@ -464,7 +464,7 @@ def test_sigterm_stops_all_cells_and_the_same_command_goes_on(tmp_path: Path) ->
     cells = [tmp_path / f"runs/toy/slow/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
     wait_for(lambda: all((cell / "checkpoint.pt").exists() for cell in cells))
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 75
     assert "the same command goes on" in out
     assert not any((cell / "result.json").exists() for cell in cells)
@@ -479,7 +479,7 @@ def test_after_the_parent_is_killed_its_cells_stop_by_themselves(tmp_path: Path)
     cell = tmp_path / "runs/toy/slow/table-1/plain/left/seed-0"
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     call(tmp_path, *arguments)
     lines = [json.loads(line) for line in (cell / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 31))
@@ -492,7 +492,7 @@ def test_everything_killed_at_once_resumes(tmp_path: Path) -> None:
     cell = tmp_path / "runs/toy/slow/table-1/plain/left/seed-0"
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     call(tmp_path, *arguments)
     whole = tmp_path / "whole"
     whole.mkdir()

@@ -59,7 +59,7 @@ def assert_whole(folder: Path) -> int:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert start(folder, 40, 8).wait(60) == 0
+    assert start(folder, 40, 8).wait(300) == 0
     return folder
 
 
@@ -114,7 +114,7 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
     process.terminate()
     assert process.wait(20) == runs.INTERRUPTED
     assert 0 < assert_whole(folder) < 40
-    assert start(folder, 40, 8).wait(60) == 0
+    assert start(folder, 40, 8).wait(300) == 0
     assert result(folder) == result(uninterrupted)
     assert losses(folder) == losses(uninterrupted)
 
@@ -360,12 +360,12 @@ def test_full_disk_leaves_earlier_files_intact(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
     process = start(folder, 5, preexec_fn=no_room)
-    _, text = process.communicate(timeout=60)
+    _, text = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "config" in text  # another number of steps: refused before anything is written
     (folder / "config.json").unlink()
     process = start(folder, 5, preexec_fn=no_room)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     assert (folder / "checkpoint.pt").read_bytes() == before
     assert not (folder / "result.json").exists()
