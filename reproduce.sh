@@ -153,11 +153,19 @@ install() {
   say "set up in $SECONDS s"
 }
 
+# The fast part, or after --all every test; further words are pytest's.
 run_tests() {
+  local part=(-m "not slow")
+  if [ "${1:-}" = --all ]; then
+    shift
+    part=(--cov --cov-report=term)
+  fi
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
   "$venv/bin/mypy"
-  exec "$venv/bin/python" -m pytest --cov --cov-report=term "$@"
+  # A process per core; more than eight would want more memory than they save time.
+  exec "$venv/bin/python" -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal \
+    "${part[@]}" "$@"
 }
 
 case ${1:-} in

@@ -62,7 +62,7 @@ USAGE = """\
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
   ./reproduce.sh data graph                    fetch or verify the data of a domain
-  ./reproduce.sh test                          the test suite, as CI runs it
+  ./reproduce.sh test                          the fast tests; --all: every one, as CI does
 """
 RESULTS = Path("results")
 # Tables that the documents show as a picture; they show what the project's own results hold.

@@ -1,11 +1,39 @@
 import os
+
+# One thread, for processes that tests start as well: the tests' matrices are small, and as many
+# tests run side by side as there are cores. Set before the libraries that read it are imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from collections import Counter, defaultdict
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 
-# The tests' matrices are small: a second thread would only wait, badly so on a busy machine.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a ``pairwise`` test, leaves fast what covers every pair of values of its parameters."""
+    covered: defaultdict[str, set[object]] = defaultdict(set)
+    for item in items:
+        if isinstance(item, pytest.Function) and item.get_closest_marker("pairwise"):
+            values = [(name, id(value)) for name, value in item.callspec.params.items()]
+            pairs = set(combinations(values, 2))
+            seen = covered[item.nodeid.split("[")[0]]
+            if pairs <= seen:
+                item.add_marker(pytest.mark.slow)
+            seen |= pairs
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Every reason to skip once, with the number of tests."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped)
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
 @pytest.fixture(scope="session")

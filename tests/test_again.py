@@ -111,6 +111,7 @@ def number(run: Path) -> float:
     return float(json.loads((run / "result.json").read_text())["metrics"]["loss"])
 
 
+@pytest.mark.slow
 def test_a_changed_loss_is_refused_and_run_again_beside_the_old_run(folder: Path) -> None:
     out, _ = call(folder, "own", "own")
     # Two functions of one name are two functions: each cell has its own number.

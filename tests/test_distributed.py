@@ -365,6 +365,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
 def test_processes_together_give_what_one_gives(world: int, folder: Path) -> None:
     found = [torch.load(folder / f"{world}-{place}.pt") for place in range(world)]

@@ -177,6 +177,7 @@ def test_a_function_without_a_file_is_refused() -> None:
         term(names["loss"])
 
 
+@pytest.mark.slow
 def test_a_program_and_its_processes_call_a_function_the_same(tmp_path: Path) -> None:
     """As __main__, as __main__ of a process that it starts, by -m, and imported."""
     program = """

@@ -74,6 +74,7 @@ LOSSES: dict[str, tuple[Loss, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize(("loss", "twin", "numbers"), NCE)
 @pytest.mark.parametrize("name", layouts.MAKERS)
@@ -372,6 +373,7 @@ def twin_layout(builder: str, first: Tensor, second: Tensor) -> reference.Layout
     return getattr(reference, builder)(first, second)
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("builder", BUILDERS)
 @pytest.mark.parametrize("kind", EDGES)

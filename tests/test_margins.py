@@ -61,6 +61,7 @@ def drawn(name: str, size: int = 5) -> tuple[Pairs, reference.Layout, Tensor]:
     return pairs, case.layout(list(case.leaves)), similarity
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
 @pytest.mark.parametrize("numbers", SETTINGS, ids=str)
 @pytest.mark.parametrize("name", layouts.MAKERS)
@@ -127,6 +128,7 @@ def test_margins_of_zero_are_info_nce(name: str, numbers: dict[str, Any]) -> Non
     )
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", layouts.MAKERS)
 @pytest.mark.parametrize(

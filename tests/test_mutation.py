@@ -726,6 +726,7 @@ def test_the_copies_are_copies() -> None:
     assert sys.modules["shared.losses"] is shared.losses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "text", "replacement"),
     MUTATIONS,

@@ -122,6 +122,7 @@ def twin_of_regularisers(
     return total
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("regulariser", REGULARISERS)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", layouts.MAKERS)

@@ -20,6 +20,7 @@ def chosen(layout: reference.Layout, among: str) -> reference.Indices:
     return [[j for j in range(count) if j != i] for i in range(count)]
 
 
+@pytest.mark.pairwise
 @pytest.mark.parametrize("band", [(0.1, 0.5), (0.0, 1.0), (0.3, 0.6)])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("among", AMONG)

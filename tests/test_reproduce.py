@@ -31,7 +31,7 @@ def command(*arguments: str, **options: object) -> subprocess.Popen[str]:
 
 def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     process = command(*arguments, cwd=folder)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out, err
@@ -433,6 +433,7 @@ def test_folder_that_cannot_be_written(done: Path) -> None:
     assert "cannot read or write" in err
 
 
+@pytest.mark.slow
 def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: Path) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
     before = contents(tmp_path)
@@ -446,7 +447,7 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert process.returncode == 1
     assert "free space or permissions there" in process.stderr
@@ -456,13 +457,14 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
     assert not any("seed-8/result.json" in name for name in after)
 
 
+@pytest.mark.slow
 def test_sigterm_stops_all_cells_and_the_same_command_goes_on(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0,1")
     process = command(*arguments, "--jobs", "2", cwd=tmp_path)
     cells = [tmp_path / f"runs/toy/slow/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
     wait_for(lambda: all((cell / "checkpoint.pt").exists() for cell in cells))
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 75
     assert "the same command goes on" in out
     assert not any((cell / "result.json").exists() for cell in cells)
@@ -470,25 +472,27 @@ def test_sigterm_stops_all_cells_and_the_same_command_goes_on(tmp_path: Path) ->
     assert all((cell / "result.json").exists() for cell in cells)
 
 
+@pytest.mark.slow
 def test_after_the_parent_is_killed_its_cells_stop_by_themselves(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     process = command(*arguments, cwd=tmp_path)
     cell = tmp_path / "runs/toy/slow/table-1/plain/left/seed-0"
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     call(tmp_path, *arguments)
     lines = [json.loads(line) for line in (cell / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 31))
 
 
+@pytest.mark.slow
 def test_everything_killed_at_once_resumes(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     process = command(*arguments, cwd=tmp_path)
     cell = tmp_path / "runs/toy/slow/table-1/plain/left/seed-0"
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     call(tmp_path, *arguments)
     whole = tmp_path / "whole"
     whole.mkdir()
@@ -511,6 +515,7 @@ def test_report_writes_results_and_keeps_old_records(done: Path, tmp_path: Path)
     assert contents(results) == written
 
 
+@pytest.mark.slow
 def test_smoke_never_enters_results(tmp_path: Path) -> None:
     out, _ = call(tmp_path, "toy", "toy", "--tier", "smoke")
     assert "proves the path only" in out
@@ -527,6 +532,7 @@ def wait_for(condition: object) -> None:
     raise AssertionError("waited two minutes in vain")
 
 
+@pytest.mark.slow
 def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(tmp_path: Path) -> None:
     out, _ = call(tmp_path, "toy", "shared")
     runs = tmp_path / "runs/toy/shared/table-1"
@@ -566,6 +572,7 @@ def test_rows_without_the_seeds_asked_for_are_named(tmp_path: Path) -> None:
     assert err == "error: nothing to run: the chosen rows have none of these --seeds\n"
 
 
+@pytest.mark.slow
 def test_an_equal_configuration_is_taken_over_from_another_table(tmp_path: Path) -> None:
     call(tmp_path, "toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
     first = tmp_path / "runs/toy/toy/table-1/plain/left/seed-0"
@@ -582,6 +589,7 @@ def test_an_equal_configuration_is_taken_over_from_another_table(tmp_path: Path)
     assert "run_at" not in other  # another offset: a run of its own
 
 
+@pytest.mark.slow
 def test_equal_cells_of_one_command_run_once(tmp_path: Path) -> None:
     """Row "better" sets what column "right" would change: both its cells are the same run."""
     call(tmp_path, "toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")

@@ -60,10 +60,11 @@ def assert_whole(folder: Path) -> int:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert start(folder, 40, 8).wait(60) == 0
+    assert start(folder, 40, 8).wait(300) == 0
     return folder
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_gives_the_same_bits(
     tmp_path: Path, uninterrupted: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_killed_while_a_file_is_written_the_old_one_stays(tmp_path: Path) -> Non
     assert file.read_text() == "new"
 
 
+@pytest.mark.slow
 def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None:
     folder = tmp_path / "run"
     process = start(folder, 40, 8, 0.05)
@@ -113,7 +115,7 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
     process.terminate()
     assert process.wait(20) == runs.INTERRUPTED
     assert 0 < assert_whole(folder) < 40
-    assert start(folder, 40, 8).wait(60) == 0
+    assert start(folder, 40, 8).wait(300) == 0
     assert result(folder) == result(uninterrupted)
     assert losses(folder) == losses(uninterrupted)
 
@@ -216,6 +218,7 @@ def test_two_processes_cannot_share_a_folder(
         assert filelock.FileLock(tmp_path / "run" / ".lock").is_locked is False
 
 
+@pytest.mark.slow
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
     process = start(tmp_path / "run", 1000, 0, 0.01)
     while not (tmp_path / "run" / "checkpoint.pt").exists():
@@ -345,6 +348,7 @@ def test_without_links_there_is_no_checkpoint_before(
     assert not (tmp_path / "run" / "checkpoint.previous.pt").exists()
 
 
+@pytest.mark.slow
 def test_full_disk_leaves_earlier_files_intact(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with Run(folder, Config(3)) as run:
@@ -357,12 +361,12 @@ def test_full_disk_leaves_earlier_files_intact(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 
     process = start(folder, 5, preexec_fn=no_room)
-    _, text = process.communicate(timeout=60)
+    _, text = process.communicate(timeout=300)
     assert process.returncode != 0
     assert "config" in text  # another number of steps: refused before anything is written
     (folder / "config.json").unlink()
     process = start(folder, 5, preexec_fn=no_room)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode != 0
     assert (folder / "checkpoint.pt").read_bytes() == before
     assert not (folder / "result.json").exists()

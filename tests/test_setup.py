@@ -260,6 +260,29 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) ->
     assert not (checkout.home / ".venv" / "of-the-old-python").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ([], ["-m", "not slow"]),
+        (["--all"], ["--cov", "--cov-report=term"]),
+        (["--all", "-k", "two words"], ["--cov", "--cov-report=term", "-k", "two words"]),
+        (["tests/test_runs.py"], ["-m", "not slow", "tests/test_runs.py"]),
+    ],
+)
+def test_tests_are_the_fast_ones_or_all(
+    checkout: Checkout, words: list[str], chosen: list[str]
+) -> None:
+    checkout.call("graph", "mmcl")
+    for tool in ("ruff", "mypy"):
+        checkout.add(tool, f'#!{{bash}}\necho "{tool} $*" >>"$FAKE/calls"\n')
+        shutil.move(checkout.fake / tool, checkout.home / ".venv" / "bin" / tool)
+    checkout.calls()
+    checkout.call("test", *words)
+    calls = [call for call in checkout.calls() if " -m pip " not in call]
+    run = "python -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal"
+    assert calls == ["ruff check .", "ruff format --check .", "mypy ", " ".join([run, *chosen])]
+
+
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that other users can read: tmp_path is its owner's alone."""
@@ -342,6 +365,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_everything_and_the_version(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for package in PACKAGES:
@@ -376,6 +400,7 @@ def outside(wheel: Path, tmp_path: Path) -> Callable[..., str]:
     return run
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_outside_the_checkout(outside: Callable[..., str], tmp_path: Path) -> None:
     read = "import graph.tables as t; print(t.__file__, t.TABLES['mmcl'][0].published.rows != {})"
     assert outside("-c", read).split() == [str(tmp_path / "site/graph/tables.py"), "True"]
@@ -385,6 +410,7 @@ def test_the_wheel_runs_outside_the_checkout(outside: Callable[..., str], tmp_pa
     assert "5 of 5 cells to run" in out
 
 
+@pytest.mark.slow
 def test_the_wheel_does_not_take_the_commit_of_someone_else(
     outside: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -214,6 +214,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
         file.write_text(good)
 
 
+@pytest.mark.slow
 def test_cells_are_run_anew_and_compared(done: Path, tmp_path: Path, records: list[Record]) -> None:
     same, other, far = records
     value = other.result["metrics"]["accuracy"]

@@ -331,6 +331,7 @@ def test_files_damaged_after_parsing_are_noticed(mutag: Path):
         load("MUTAG", mutag)
 
 
+@pytest.mark.slow
 def test_two_processes_may_parse_at_once(mutag: Path):
     program = (
         "import sys; from pathlib import Path; from graph.data import load;"
@@ -356,7 +357,7 @@ def test_two_processes_may_parse_at_once(mutag: Path):
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-    answers = [process.communicate(timeout=60) for process in processes]
+    answers = [process.communicate(timeout=300) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], answers
     graphs = load("MUTAG", mutag)
     expected = f"{len(graphs.x)} {graphs.edge_index.sum().item()}\n"

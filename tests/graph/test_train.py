@@ -33,6 +33,7 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", [row.label for row in TABLE_4.rows])
 def test_every_row_trains_on_embedded_graphs(tmp_path: Path, row: str) -> None:
     config = dataclasses.replace(TABLE_4.cells("smoke", row=row)[0].config, epochs=1)
@@ -43,6 +44,7 @@ def test_every_row_trains_on_embedded_graphs(tmp_path: Path, row: str) -> None:
     assert (tmp_path / "log.jsonl").exists() is config.train
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
     first = finish(tmp_path / "a", ATLAS)
     assert finish(tmp_path / "b", ATLAS) == first
@@ -58,6 +60,7 @@ PATHS = {  # of arithmetic, by what chooses them
 }
 
 
+@pytest.mark.slow
 def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
     """In single precision they end up points apart: what differs in a last bit grows each epoch."""
     program = (
@@ -82,6 +85,7 @@ def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
         assert curve == pytest.approx(curves[0], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     whole = finish(tmp_path / "whole", ATLAS)
     for epoch in range(1, ATLAS.epochs + 1):
@@ -94,6 +98,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     address = "smoke/graph/mmcl/table-4/mmcl-inv-both-views/embedded-sample/seed-3"
     command = [sys.executable, "-m", "shared", "--cell", address, "--runs"]
@@ -193,6 +198,7 @@ def test_pairs_put_the_negatives_where_the_readings_want_them() -> None:
     assert torch.equal(query_key(x, z).candidate, PAIRS["original_augmented"](x, z).candidate)
 
 
+@pytest.mark.slow
 def test_pretraining_beats_the_untrained_encoder_on_mutag(tmp_path: Path, suite_data: Path) -> None:
     """Two seeds on real molecules: the level of the published table is 3 points above."""
     accuracy = {}

@@ -255,6 +255,7 @@ def _build_slowly(root: Path, name: str, other: str) -> None:
     (root / f"done-{name}").touch()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fake")
 def test_two_processes_render_once(tmp_path: Path):
     context = multiprocessing.get_context("fork")
@@ -265,7 +266,7 @@ def test_two_processes_render_once(tmp_path: Path):
     for process in processes:
         process.start()
     for process in processes:
-        process.join(timeout=20)
+        process.join(timeout=120)
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(list(tmp_path.glob("done-*"))) == 2
     assert len(list(tmp_path.glob("built-by-*"))) == 1

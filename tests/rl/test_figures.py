@@ -477,6 +477,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return runs
 
 
+@pytest.mark.slow
 def test_films_show_an_episode(trained: Path) -> None:
     films = film("lmcl", "smoke", trained)
     random, curl = finished(table_of("lmcl", "table-5"), "smoke", trained)
@@ -502,6 +503,7 @@ def test_films_show_an_episode(trained: Path) -> None:
     assert np.abs(first - pictures[0]).mean() < 4  # of 255; the palette has 256 colours
 
 
+@pytest.mark.slow
 def test_the_episode_is_the_first_of_the_last_evaluation(trained: Path) -> None:
     (curl,) = (
         run
@@ -520,6 +522,7 @@ def test_the_episode_is_the_first_of_the_last_evaluation(trained: Path) -> None:
     assert abs(total - evaluated[1]) > 1e-2 * total
 
 
+@pytest.mark.slow
 def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
     first = film("lmcl", "smoke", trained)
     for file in first:
@@ -534,6 +537,7 @@ def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
     assert first[1].read_bytes() == b"kept"
 
 
+@pytest.mark.slow
 def test_a_policy_that_is_lost_is_named(trained: Path, tmp_path: Path) -> None:
     (curl,) = (
         run

@@ -151,6 +151,7 @@ def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         }
 
 
+@pytest.mark.slow
 def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: dict[str, Any]) -> None:
     folder, metrics = whole["CURL"]
     assert {path.name for path in folder.iterdir() if not path.name.startswith(".")} == {
@@ -184,6 +185,7 @@ def test_an_agents_run_leaves_its_metrics_curve_and_weights(whole: dict[str, Any
     assert environment["facts"] == {"renderer": renderer_in_use()}
 
 
+@pytest.mark.slow
 def test_a_probes_run_leaves_its_metrics_and_weights(
     whole: dict[str, Any], data_root: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_a_probes_run_leaves_its_metrics_and_weights(
     assert environment["facts"] == {"renderer": renderer_in_use()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "stops"), [("CURL", (3, 7, 12)), ("CLLR", (9,)), ("SAC", (9,))])
 def test_an_agent_that_is_stopped_and_resumed_gives_the_same_bits(
     tmp_path: Path, whole: dict[str, Any], data_root: Path, name: str, stops: tuple[int, ...]
@@ -220,6 +223,7 @@ def test_an_agent_that_is_stopped_and_resumed_gives_the_same_bits(
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
+@pytest.mark.slow
 def test_the_log_of_a_resumed_agent_is_whole(
     tmp_path: Path, whole: dict[str, Any], data_root: Path
 ) -> None:
@@ -230,6 +234,7 @@ def test_the_log_of_a_resumed_agent_is_whole(
     assert log_of(tmp_path) == log_of(whole["CURL"][0])
 
 
+@pytest.mark.slow
 def test_a_probe_that_is_stopped_and_resumed_gives_the_same_bits(
     tmp_path: Path, whole: dict[str, Any], data_root: Path
 ) -> None:
@@ -243,6 +248,7 @@ def test_a_probe_that_is_stopped_and_resumed_gives_the_same_bits(
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
+@pytest.mark.slow
 def test_an_agent_that_is_killed_gives_the_same_bits(
     tmp_path: Path, whole: dict[str, Any], data_root: Path
 ) -> None:
@@ -305,6 +311,7 @@ def plain_loop() -> Agent:
     return agent
 
 
+@pytest.mark.slow
 def test_the_loop_is_the_one_that_is_meant(whole: dict[str, Any]) -> None:
     folder, metrics = whole["CURL"]
     agent = plain_loop()
@@ -333,6 +340,7 @@ def spied(
     return notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every", [32, 96])
 def test_evaluations_come_on_time_and_leave_no_trace(
     tmp_path: Path,
@@ -356,6 +364,7 @@ def test_evaluations_come_on_time_and_leave_no_trace(
     assert metrics["return"] == other["return"]
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_run(
     tmp_path: Path, whole: dict[str, Any], data_root: Path
 ) -> None:
@@ -366,6 +375,7 @@ def test_another_seed_is_another_run(
     assert metrics["return"] != first["return"]
 
 
+@pytest.mark.slow
 def test_the_random_policy_is_evaluated_once(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,6 +449,7 @@ def test_a_damaged_replay_is_one_line(tmp_path: Path, data_root: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_held_out_episodes_are_never_in_a_batch(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -472,6 +483,7 @@ def test_held_out_episodes_are_never_in_a_batch(
     assert len(torch.cat([index for _, index, *_ in gathered]).unique()) > 20
 
 
+@pytest.mark.slow
 def test_rows_of_a_seed_share_their_frames(
     tmp_path: Path, whole: dict[str, Any], data_root: Path
 ) -> None:
@@ -490,6 +502,7 @@ def test_rows_of_a_seed_share_their_frames(
     assert not (tmp_path / "seed" / "log.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_pixels_are_read_without_an_encoder(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -327,6 +327,7 @@ def test_majority_on_embedded_tasks() -> None:
     assert result["details"]["topics"]["fold_accuracies"] == pytest.approx(accuracies)
 
 
+@pytest.mark.slow
 def test_tfidf_learns_words_from_each_training_set_alone_with_any_number_of_workers() -> None:
     alone = tfidf(NOWHERE, tasks=EMBEDDED_TASKS[1:])
     shared = tfidf(NOWHERE, tasks=["neighbours"], workers=2)
@@ -337,6 +338,7 @@ def test_tfidf_learns_words_from_each_training_set_alone_with_any_number_of_work
         assert of_twin(alone["details"][name]) == approximately(expected)
 
 
+@pytest.mark.slow
 def test_review_sentences_agree_with_scikit_learn(
     suite_data: Path, serve: Callable[[Task], None]
 ) -> None:

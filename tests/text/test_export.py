@@ -351,6 +351,7 @@ def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:
     assert not target.exists()
 
 
+@pytest.mark.slow
 def test_the_code_of_the_documentation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def batch_of(config: Config, **options: Any) -> Batch:
     return made_up(config.batch_size, **options).batch(0, config.batch_size, config.length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -90,6 +91,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(
     assert losses(tmp_path / "other") != losses(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_it_lowers_the_loss_over_epochs_and_keeps_the_model_of_all_but_smoke_runs(
     tmp_path: Path,
 ) -> None:
@@ -280,6 +282,7 @@ def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Pat
     assert not list(tmp_path.glob(".*.part"))
 
 
+@pytest.mark.slow
 def test_prose_of_a_real_book_trains_and_is_reproducible(tmp_path: Path, suite_data: Path) -> None:
     books = sorted((suite_data / "books").glob("*.txt"))
     (tmp_path / "data" / "two").mkdir(parents=True)

@@ -145,6 +145,7 @@ def test_files_hold_the_flow_of_the_decoded_videos(tmp_path: Path):
     assert meta["source"]["video"] == "v_Pan_g01_c00.avi"
 
 
+@pytest.mark.slow
 def test_processes_make_the_same_files_and_keep_them(tmp_path: Path):
     videos = some_videos(tmp_path / "videos")
     alone = prepare_flow(videos, tmp_path / "alone")
@@ -229,6 +230,7 @@ def test_flow_of_another_video_of_the_same_name_is_computed_again(tmp_path: Path
     assert pixels(read_flow(file))[:, 6:-6, 6:-6, 0].mean() == pytest.approx(-2, abs=0.4)
 
 
+@pytest.mark.slow
 def test_what_was_killed_goes_on_with_the_rest(tmp_path: Path):
     videos = some_videos(tmp_path / "videos", 8)
     videos += [

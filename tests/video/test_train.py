@@ -144,6 +144,7 @@ def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return {name: finish(folder / name, config, data_root) for name, config in CONFIGS.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_run_leaves_its_metrics_log_and_encoder(
     whole: dict[str, Finished], data_root: Path, name: str
@@ -170,6 +171,7 @@ def test_a_run_leaves_its_metrics_log_and_encoder(
     assert_equal(load_file(done.folder / "encoder.safetensors"), encoder)
 
 
+@pytest.mark.slow
 @CPU
 @pytest.mark.parametrize(("name", "stops"), [("SimCLR", (0, 3)), ("MoCo", (1, 4)), ("CLLR", (3,))])
 def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
@@ -193,6 +195,7 @@ def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     assert kinds == {"encoder", "head"} | wanted
 
 
+@pytest.mark.slow
 @CPU
 def test_stopped_in_the_evaluation_it_gives_the_same_bits(
     tmp_path: Path,
@@ -221,12 +224,14 @@ def test_stopped_in_the_evaluation_it_gives_the_same_bits(
     assert_equal(resumed.state, expected.state)
 
 
+@pytest.mark.slow
 def test_the_queue_holds_the_newest_keys(whole: dict[str, Finished]) -> None:
     queue = whole["MoCo"].state["networks.queue"]
     assert queue.shape == (12, 8)  # half of the training videos
     torch.testing.assert_close(queue.norm(dim=1), torch.ones(12))
 
 
+@pytest.mark.slow
 def test_the_untrained_encoder_is_evaluated_as_it_started(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -245,6 +250,7 @@ def test_the_untrained_encoder_is_evaluated_as_it_started(
     assert_equal(load_file(tmp_path / "encoder.safetensors"), fresh)
 
 
+@pytest.mark.slow
 def test_a_smoke_run_keeps_no_encoder(tmp_path: Path, data_root: Path) -> None:
     config = dataclasses.replace(SIMCLR, train=False, probe_epochs=1)
     finish(tmp_path, config, data_root, tier="smoke")
@@ -446,6 +452,7 @@ FLOW = dataclasses.replace(
 )
 
 
+@pytest.mark.slow
 def test_a_run_on_flow_ends_with_metrics(
     tmp_path: Path, moving: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vision.methods.encoder", lambda backbone, stem: Tiny())
 
 
+@pytest.mark.pairwise
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("regulariser", REGULARISERS)
 @pytest.mark.parametrize("loss", LOSSES)

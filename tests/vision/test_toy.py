@@ -210,6 +210,7 @@ def test_the_log_has_every_part_and_the_last_step(tmp_path: Path) -> None:
         assert line["loss"] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     config = dataclasses.replace(SHORT, steps=40)
     points, _ = sample(config.data, config.seed)

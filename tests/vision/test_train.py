@@ -32,6 +32,7 @@ def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -64,6 +65,7 @@ def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     assert not (tmp_path / "whole" / "checkpoint.pt").exists()
 
 
+@pytest.mark.slow
 def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
     first = finish(tmp_path / "a", DIGITS)
     assert finish(tmp_path / "b", DIGITS) == first
@@ -72,6 +74,7 @@ def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
     assert losses(tmp_path / "a") != losses(tmp_path / "c")
 
 
+@pytest.mark.slow
 def test_it_lowers_the_loss_and_keeps_the_encoder_of_all_but_smoke_runs(tmp_path: Path) -> None:
     weak = ("ressl_weak", "ressl_weak")
     config = dataclasses.replace(DIGITS, epochs=8, learning_rate=0.1, augmentations=weak)
@@ -203,6 +206,7 @@ def test_a_batch_larger_than_the_set_is_named(tmp_path: Path) -> None:
         finish(tmp_path, dataclasses.replace(DIGITS, batch_size=97))
 
 
+@pytest.mark.slow
 def test_one_epoch_on_real_images(suite_data: Path, tmp_path: Path) -> None:
     """A path through everything in the paper's form, on 256 real images."""
     config = Config(images=256, batch_size=64, epochs=1, stem="small", probe_epochs=3)
