@@ -18,10 +18,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy.train import Config
 from toy.train import run as train
 
-from shared import runs, seal
 from shared.errors import UserError
-from shared.records import read_failure, read_record
-from shared.runs import Conflict, Interrupted, Locked, Means, Run
+from shared.experiment import runs, seal
+from shared.experiment.records import read_failure, read_record
+from shared.experiment.runs import Conflict, Interrupted, Locked, Means, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 
