@@ -23,7 +23,7 @@ fail() {
   exit 2
 }
 
-usage() { sed -n '/^USAGE = /,/^"""/{//!p;}' shared/reproduce.py; }
+usage() { sed -n '/^USAGE = /,/^"""/{//!p;}' shared/command/reproduce.py; }
 
 # First among those that the packages of every domain are built for: rl's labmaze ends at 3.12.
 find_python() {

@@ -32,7 +32,7 @@ from graph.augment import add_self_loops_but_last, augment
 from graph.data import ATLAS, Graphs, batches, load, permutation
 from graph.encoder import Encoder, ProjectionHead
 from shared import cosine, info_nce, max_margin, query_key
-from shared.data import MissingData, data_root
+from shared.experiment.data import MissingData, data_root
 
 BATCH_SIZE, LEARNING_RATE = 128, 0.01
 AUGMENTATIONS = ("node_drop", "subgraph")

@@ -50,7 +50,7 @@ from rl.replay import Batch, Draw, Replay
 from rl.tables import CLLR_ROWS, LMCL_ROWS
 from rl.train import CapturedUpdate, train_agent
 from shared import query_key
-from shared.runs import Run
+from shared.experiment.runs import Run
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Rows of the tables, one for each family of objectives; the first is what the others stand beside.

@@ -41,7 +41,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
-from shared.data import data_root
+from shared.experiment.data import data_root
 from text import logistic
 from text.config import TASKS, Config
 from text.data import Task, load_task

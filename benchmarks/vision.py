@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 from shared import Criterion, Objective, info_nce, max_margin, query_key, term, two_views
-from shared.data import data_root
+from shared.experiment.data import data_root
 from vision.config import Config
 from vision.data import DATASETS, Images, load
 from vision.methods import Networks, compare

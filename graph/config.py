@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.history import History, added
+from shared.experiment.history import History, added
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))
 
 
-# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+# What older runs call otherwise; an added field says itself what it was:
+# shared.experiment.history.added.
 HISTORY = History()
 
 

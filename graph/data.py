@@ -23,10 +23,10 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.io import read_tu_data
 from torch_geometric.utils import coalesce
 
-from shared.data import MissingData, fetch_archive, sha256_of_files
 from shared.errors import UserError
-from shared.runs import replacing
-from shared.seal import read_sealed, write_sealed
+from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
+from shared.experiment.runs import replacing
+from shared.experiment.seal import read_sealed, write_sealed
 
 ATLAS = "atlas"
 URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection

@@ -15,7 +15,7 @@ from shared import (
     max_margin,
     term,
 )
-from shared.tables import Claim, Column, Row, Table, load_published
+from shared.experiment.tables import Claim, Column, Row, Table, load_published
 
 PUBLISHED = Path(__file__).parent / "published"
 

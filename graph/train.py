@@ -14,7 +14,7 @@ from graph.data import Graphs, batches, fingerprint, load, permutation
 from graph.encoder import Encoder, ProjectionHead
 from graph.evaluate import embed, svm_ten_fold
 from shared import Criterion, Pairs, query_key, two_views
-from shared.runs import Run
+from shared.experiment.runs import Run
 
 # x are projections of the original graphs, z those of the augmented ones.
 PAIRS: dict[str, Callable[[Tensor, Tensor], Pairs]] = {

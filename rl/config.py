@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.history import History
+from shared.experiment.history import History
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
 CURL = Objective(term(info_nce, temperature=1.0))
@@ -24,7 +24,8 @@ TASKS = (
 )
 
 
-# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+# What older runs call otherwise; an added field says itself what it was:
+# shared.experiment.history.added.
 HISTORY = History()
 
 

@@ -27,9 +27,16 @@ from torch import Tensor
 
 from rl.config import TASKS
 from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
-from shared.data import SUMS, check_prepared, check_sums, made_again, sha256_of, write_sums
 from shared.errors import UserError
-from shared.runs import write_atomically
+from shared.experiment.data import (
+    SUMS,
+    check_prepared,
+    check_sums,
+    made_again,
+    sha256_of,
+    write_sums,
+)
+from shared.experiment.runs import write_atomically
 
 # Part of the key of what is kept; to be raised when the same arguments give other frames.
 FORMAT = 1

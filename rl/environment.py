@@ -26,8 +26,8 @@ import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rl.config import TASKS, Config
-from shared.data import sha256_of_files
 from shared.errors import UserError
+from shared.experiment.data import sha256_of_files
 
 # Of the tasks in Laskin et al. 2020, Table 3.
 ACTION_REPEATS = {

@@ -21,7 +21,7 @@ from rl.agent import Agent, Contrast
 from rl.config import Config
 from rl.environment import DeepMindControl
 from rl.replay import Batch
-from shared.tables import Config as AnyConfig
+from shared.experiment.tables import Config as AnyConfig
 
 BASELINE = 0.45e9  # bytes of a process that has imported everything and done nothing
 COPIES = 5  # of each parameter: itself, its gradient, the states of one or two optimisers

@@ -28,13 +28,13 @@ from torch import Tensor
 from rl.agent import Agent, make_encoder
 from rl.config import Config
 from rl.encoder import Encoder
-from shared.data import SUMS, check_sums, sha256_of, write_sums
 from shared.errors import UserError
+from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.history import upgraded_config
+from shared.experiment.records import Record, read_record
+from shared.experiment.runs import replacing, write_atomically
+from shared.experiment.tables import canonical_json
 from shared.functions import function_name
-from shared.history import upgraded_config
-from shared.records import Record, read_record
-from shared.runs import replacing, write_atomically
-from shared.tables import canonical_json
 
 # Deterministic actions (B, A) in [-1, 1] for observations (B, 3K, S, S), uint8.
 Policy = Callable[[Tensor], Tensor]

@@ -28,11 +28,11 @@ from rl.config import Config
 from rl.export import read
 from rl.tables import PUBLISHED, TABLES
 from shared.errors import UserError
-from shared.history import home
-from shared.records import Record, read_records
-from shared.report import folder_of, measure_finished
-from shared.runs import replacing, write_atomically
-from shared.tables import Cell, Column, Row, Table, Tier, load_published
+from shared.experiment.history import home
+from shared.experiment.records import Record, read_records
+from shared.experiment.runs import replacing, write_atomically
+from shared.experiment.tables import Cell, Column, Row, Table, Tier, load_published
+from shared.report.measuring import folder_of, measure_finished
 
 # Rows of the figures of distances; those of one line have one colour.
 LMCL_ROWS = (

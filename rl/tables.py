@@ -23,7 +23,7 @@ from shared import (
     max_margin,
     term,
 )
-from shared.tables import Claim, Column, Published, Row, Table, Tier, load_published
+from shared.experiment.tables import Claim, Column, Published, Row, Table, Tier, load_published
 
 PUBLISHED = Path(__file__).parent / "published"
 

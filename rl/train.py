@@ -32,8 +32,8 @@ from rl.environment import (
 from rl.evaluate import embed, evaluation_seeds, pixels, returns, state_probe
 from rl.replay import Draw, Replay, gather
 from shared import max_margin
-from shared.data import sha256_of, write_sums
-from shared.runs import Means, Run, replacing, write_atomically
+from shared.experiment.data import sha256_of, write_sums
+from shared.experiment.runs import Means, Run, replacing, write_atomically
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints
 LOG_EVERY = 100  # updates that a line of the log is the mean of

@@ -2,7 +2,7 @@
 
 import sys
 
-from shared.reproduce import main
+from shared.command.reproduce import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from shared.records import content_hash
+from shared.experiment.records import content_hash
 
 
 def set_config(folder: Path, text: str) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 import filelock
 import pytest
 
-from shared import reproduce, runs
+from shared.command import domains, reproduce
 from shared.errors import UserError
+from shared.experiment import runs
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSS = """\
@@ -31,7 +32,7 @@ import torch
 import his_losses
 import my_losses
 from shared import Objective, term, two_views
-from shared.tables import Column, Published, Row, Table
+from shared.experiment.tables import Column, Published, Row, Table
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def folder(tmp_path: Path) -> Path:
 
 def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     program = (
-        "import sys; from shared import reproduce; reproduce.DOMAINS += ('own',); "
+        "import sys; from shared.command import domains, reproduce; domains.DOMAINS += ('own',); "
         "sys.exit(reproduce.main())"
     )
     done = subprocess.run(
@@ -165,7 +166,7 @@ def test_a_run_aside_is_no_cell_and_a_plan_moves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(reproduce, "DOMAINS", (*reproduce.DOMAINS, "toy"))
+    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
     cell = Path("runs/toy/toy/table-1/plain/left/seed-0")
     cell.mkdir(parents=True)
     assert reproduce.main(["toy", "toy", "--again", "--plan"]) == 2

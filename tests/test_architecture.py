@@ -10,19 +10,45 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 DOMAINS = ("vision", "text", "rl", "graph", "video")
-SHARED = sorted((ROOT / "shared").glob("*.py"))
+SHARED = sorted((ROOT / "shared").rglob("*.py"))
+# The rooms of shared/, each of which may import itself and those before it.
+ROOMS = ("core", "experiment", "report", "command")
 SOURCES = SHARED + sorted(path for name in DOMAINS for path in (ROOT / name).rglob("*.py"))
 
 
-def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and top-level name of every import, also inside functions."""
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of everything imported, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield node.lineno, alias.name.split(".")[0]
+                yield node.lineno, alias.name
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno}: a relative import"
-            yield node.lineno, (node.module or "").split(".")[0]
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and top-level name of every import."""
+    for line, name in imports(path):
+        yield line, name.split(".")[0]
+
+
+def room_of(name: str) -> str:
+    """The room in which ``shared.<name>`` lies; what lies in none of the others is the core's."""
+    room = name.split(".")[1] if "." in name else ""
+    # The door through which `python -m shared` reaches the command line; nothing imports it.
+    return "command" if room == "__main__" else room if room in ROOMS else "core"
+
+
+def wrong_way(path: Path, room: str) -> list[str]:
+    """What a file of a room imports from a room that it must not know."""
+    allowed = ROOMS[: ROOMS.index(room) + 1]
+    return [
+        f"{path}:{line}: {name}"
+        for line, name in imports(path)
+        if name.split(".")[0] == "shared" and room_of(name) not in allowed
+    ]
 
 
 def test_there_is_something_to_read() -> None:
@@ -36,6 +62,49 @@ def test_the_core_imports_no_domain_and_a_domain_no_other(path: Path) -> None:
     forbidden = set(DOMAINS) - {home} | {"tests", "benchmarks"}
     found = [f"{path}:{line}: {name}" for line, name in imported(path) if name in forbidden]
     assert not found
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_run_one_way_through_the_rooms(path: Path) -> None:
+    """From the command line to reports to experiments to the core; domains know no command line."""
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    room = room_of(name) if name.startswith("shared.") else "report"
+    assert not wrong_way(path, room)
+
+
+def test_every_room_is_there_and_holds_something() -> None:
+    found = {room_of(".".join(path.relative_to(ROOT).with_suffix("").parts)) for path in SHARED}
+    assert found == set(ROOMS)
+    folders = {path.parent.name for path in SHARED} - {"shared"}
+    assert folders == set(ROOMS) - {"core"}
+
+
+@pytest.mark.parametrize(
+    ("room", "line"),
+    [
+        ("core", "from shared.experiment.runs import Run"),
+        ("core", "from shared import experiment"),
+        ("experiment", "def later():\n    from shared.report import measuring"),
+        ("experiment", "import shared.command.pool"),
+        ("report", "from shared.command.domains import DOMAINS"),
+        ("report", "from shared import __main__"),
+    ],
+)
+def test_an_import_the_wrong_way_is_seen(room: str, line: str, tmp_path: Path) -> None:
+    source = tmp_path / "module.py"
+    right = "from shared import Pairs, svm\nfrom shared.errors import UserError\n"
+    source.write_text(right)
+    assert wrong_way(source, room) == []
+    source.write_text(right + line + "\n")
+    (seen,) = wrong_way(source, room)
+    assert "shared." in seen
+    assert wrong_way(source, "command") == []
+
+
+@pytest.mark.parametrize("path", SHARED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_function_is_named_as_its_module(path: Path) -> None:
+    body = ast.parse(path.read_text()).body
+    assert path.stem not in {item.name for item in body if isinstance(item, ast.FunctionDef)}
 
 
 def test_importing_the_core_needs_torch_and_numpy_only() -> None:
@@ -81,7 +150,7 @@ def undocumented(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", SHARED, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", SHARED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_everything_public_in_the_core_has_a_docstring(path: Path) -> None:
     assert not undocumented(path)
 

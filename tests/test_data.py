@@ -11,8 +11,9 @@ from urllib.response import addinfourl
 
 import pytest
 
-import shared.data
-from shared.data import (
+import shared.experiment.data
+from shared.errors import UserError
+from shared.experiment.data import (
     SUMS,
     check_prepared,
     check_sums,
@@ -22,7 +23,6 @@ from shared.data import (
     sha256_of_lines,
     write_sums,
 )
-from shared.errors import UserError
 
 SITE = "https://data.example"
 
@@ -119,7 +119,7 @@ def test_where_one_may_only_read_it_is_computed_every_time(
     def refuse(path: Path, text: str) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("shared.data.write_atomically", refuse)
+    monkeypatch.setattr("shared.experiment.data.write_atomically", refuse)
     files = [folder / "a.bin"]
     assert remembered(folder / ".verified", files, lambda: "one") == "one"
     assert remembered(folder / ".verified", files, lambda: "two") == "two"
@@ -145,7 +145,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return addinfourl((place / name).open("rb"), {}, redirects.get(name, url))  # type: ignore[arg-type]
 
     redirects = {"moved.zip": "http://elsewhere.example/moved.zip"}
-    monkeypatch.setattr(shared.data, "urlopen", open_)
+    monkeypatch.setattr(shared.experiment.data, "urlopen", open_)
     return place
 
 

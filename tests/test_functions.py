@@ -15,9 +15,9 @@ import torch
 
 import shared
 from shared import distance_polarization, info_nce, term
+from shared.command.domains import DOMAINS
+from shared.experiment.tables import canonical
 from shared.functions import PROJECT, function_name, identity
-from shared.reproduce import DOMAINS
-from shared.tables import canonical
 
 SOURCE = """\
 import math

@@ -16,8 +16,9 @@ from toy.train import run as train
 import shared
 from graph.config import Config
 from graph.tables import TABLES
-from shared import Objective, Projection, distance_polarization, info_nce, report, term
-from shared.history import (
+from shared import Objective, Projection, distance_polarization, info_nce, term
+from shared.command.domains import DOMAINS
+from shared.experiment.history import (
     History,
     added,
     address_today,
@@ -26,10 +27,10 @@ from shared.history import (
     home,
     upgraded_config,
 )
-from shared.records import Record, read_record, read_records
-from shared.reproduce import DOMAINS
-from shared.runs import Conflict, Run, adopt, check_config, counting_run
-from shared.tables import Cell, Table, Tier, canonical
+from shared.experiment.records import Record, read_record, read_records
+from shared.experiment.runs import Conflict, Run, adopt, check_config, counting_run
+from shared.experiment.tables import Cell, Table, Tier, canonical
+from shared.report.measuring import Measured, folder_of, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "results").rglob("*.records.jsonl"))
@@ -44,7 +45,7 @@ def tables() -> Iterator[Table]:
             yield from some
 
 
-def counted(measured: report.Measured) -> set[str]:
+def counted(measured: Measured) -> set[str]:
     """Addresses of the records whose numbers stand in the table."""
     return {r.address for cells in measured.cells for cell in cells for r in cell.records.values()}
 
@@ -62,10 +63,8 @@ def test_every_committed_record_counts_and_is_kept_as_it_was_made(file: Path) ->
     name = file.name.removesuffix(".records.jsonl")
     folder = file.parent.relative_to(ROOT / "results")
     tier: Tier = "short" if folder.parts[0] == "short" else "paper"
-    (table,) = (
-        each for each in tables() if each.name == name and report.folder_of(each, tier) == folder
-    )
-    measured = report.measure(table, tier, RECORDS, {})
+    (table,) = (each for each in tables() if each.name == name and folder_of(each, tier) == folder)
+    measured = measure(table, tier, RECORDS, {})
     assert counted(measured) == {json.loads(line)["address"] for line in lines(file)}
     assert len(counted(measured)) == len(lines(file))
     written = [json.dumps(dataclasses.asdict(each), sort_keys=True) for each in measured.records]
@@ -178,7 +177,7 @@ def widened(kind: type, **changes: Any) -> Table:
     ],
 )
 def test_an_older_record_has_what_fields_were_before_they_were(table: Table, counts: bool) -> None:
-    measured = report.measure(table, "paper", RECORDS, {})
+    measured = measure(table, "paper", RECORDS, {})
     assert len(counted(measured)) == (len(lines(GRAPH_RECORDS)) if counts else 0)
     # What is written stays what was made.
     assert [r.config for r in measured.records] == [
@@ -188,13 +187,13 @@ def test_an_older_record_has_what_fields_were_before_they_were(table: Table, cou
 
 def test_a_field_that_says_nothing_about_older_runs_makes_them_stale() -> None:
     kind = dataclasses.make_dataclass("Config", [("extra", int, 0)], bases=(Config,), frozen=True)
-    assert counted(report.measure(widened(kind), "paper", RECORDS, {})) == set()
+    assert counted(measure(widened(kind), "paper", RECORDS, {})) == set()
 
 
 def test_an_unknown_key_is_named_in_one_line() -> None:
     record = next(each for each in RECORDS if each.address.startswith("graph/"))
     odd = dataclasses.replace(record, config={**record.config, "wombats": 3})
-    measured = report.measure(GRAPH, "paper", [odd], {})
+    measured = measure(GRAPH, "paper", [odd], {})
     assert counted(measured) == set()
     whys = {why for cells in measured.cells for cell in cells for why in cell.missing.values()}
     assert (
@@ -375,7 +374,7 @@ def test_records_at_an_earlier_address_count_and_are_kept_as_they_were_made() ->
         for claim in table.claims
     )
     table = dataclasses.replace(table, rows=rows, claims=claims)
-    measured = report.measure(table, "paper", RECORDS, {})
+    measured = measure(table, "paper", RECORDS, {})
     assert len(counted(measured)) == len(lines(GRAPH_RECORDS))
     assert "graph/mmcl/table-4/the-baseline/mutag/seed-0" in counted(measured)
     addresses = {record.address for record in measured.records}

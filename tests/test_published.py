@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.tables import Published, Value, load_published
+from shared.experiment.tables import Published, Value, load_published
 
 ROOT = Path(__file__).resolve().parents[1]
 GRAPH = ROOT / "graph" / "published"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shared import reproduce
+from shared.command import domains, reproduce
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,7 +39,7 @@ def test_every_command_is_accepted(
     if words[0] == "test":
         assert 'if [ "${1:-}" = test ]' in (ROOT / "reproduce.sh").read_text()
     elif words[0] == "data":
-        assert words[1] in reproduce.DOMAINS
+        assert words[1] in domains.DOMAINS
     elif "--figures" in words:
         figures = importlib.import_module(f"{words[0]}.figures")
         assert words[1] in figures.FIGURES

@@ -11,8 +11,7 @@ import pytest
 from toy.tables import TABLES
 from toy.train import run as train
 
-from shared import report
-from shared.records import (
+from shared.experiment.records import (
     Damaged,
     Record,
     content_hash,
@@ -22,7 +21,8 @@ from shared.records import (
     read_records,
     record_line,
 )
-from shared.runs import Run, adopt, check_config, record_failure
+from shared.experiment.runs import Run, adopt, check_config, record_failure
+from shared.report.measuring import measure
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]
@@ -271,5 +271,5 @@ def test_an_impossible_number_does_not_count(
     result = record.result | {"metrics": record.result["metrics"] | metrics}
     edited = dataclasses.replace(record, result=result, sha256=None)
     for some, missing in (([record], {}), ([edited], {0: why})):
-        cell = report.measure(table, "paper", some, {}).cells[0][0]
+        cell = measure(table, "paper", some, {}).cells[0][0]
         assert {seed: text for seed, text in cell.missing.items() if seed == 0} == missing

@@ -14,11 +14,26 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shared import report, report_html
 from shared.errors import UserError
-from shared.records import Record, read_records, record_line
-from shared.statistics import summarise
-from shared.tables import Cell, Claim, Column, Published, Row, Table, Tier, Value, canonical
+from shared.experiment.records import Record, read_records, record_line
+from shared.experiment.tables import (
+    Cell,
+    Claim,
+    Column,
+    Published,
+    Row,
+    Table,
+    Tier,
+    Value,
+    canonical,
+)
+from shared.report import files
+from shared.report.console import terminal
+from shared.report.files import csv_text, latex, markdown
+from shared.report.measuring import Measured, MeasuredCell, measure, read_figures
+from shared.report.page import html, write_index
+from shared.report.statistics import summarise
+from shared.report.wording import NO_NUMBERS, also_of, headline
 
 PROTOCOL = "svm-10fold-nested-v1"
 OURS = "ours & <new>_1"
@@ -131,11 +146,11 @@ STATUS = {
 
 
 @pytest.fixture
-def measured() -> report.Measured:
-    return report.measure(TABLE, "paper", RECORDS, STATUS)
+def measured() -> Measured:
+    return measure(TABLE, "paper", RECORDS, STATUS)
 
 
-def found(measured: report.Measured, row: str, column: str) -> report.MeasuredCell:
+def found(measured: Measured, row: str, column: str) -> MeasuredCell:
     (cell,) = (
         cell
         for cell in itertools.chain(*measured.cells)
@@ -144,14 +159,14 @@ def found(measured: report.Measured, row: str, column: str) -> report.MeasuredCe
     return cell
 
 
-def shown(measured: report.Measured, width: int = 100) -> str:
+def shown(measured: Measured, width: int = 100) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as capture:
-        console.print(report.terminal(measured))
+        console.print(terminal(measured))
     return capture.get()
 
 
-def test_measured_stands_beside_published(measured: report.Measured) -> None:
+def test_measured_stands_beside_published(measured: Measured) -> None:
     cell = found(measured, "GraphCL", "MUTAG")
     assert cell.summary is not None
     assert (cell.summary.n, cell.summary.mean, cell.summary.sd) == (3, 87.0, 1.0)
@@ -160,7 +175,7 @@ def test_measured_stands_beside_published(measured: report.Measured) -> None:
     assert (dict(cell.values), dict(cell.missing)) == (GRAPHCL, {})
 
 
-def test_cells_without_result_say_why(measured: report.Measured) -> None:
+def test_cells_without_result_say_why(measured: Measured) -> None:
     missing = found(measured, "MMCL", "DD")
     assert missing.summary is None
     assert set(missing.missing.values()) == set(STATUS.values())
@@ -169,7 +184,7 @@ def test_cells_without_result_say_why(measured: report.Measured) -> None:
     assert dict(found(measured, "GraphCL", "DD").missing) == {1: "not run", 2: "not run"}
 
 
-def test_every_claim_is_judged_in_every_column(measured: report.Measured) -> None:
+def test_every_claim_is_judged_in_every_column(measured: Measured) -> None:
     mutag, dd = measured.verdicts
     assert (mutag.column, mutag.verdict.kind) == ("MUTAG", "reproduced")
     assert mutag.verdict.gain == pytest.approx(2.0)
@@ -180,7 +195,7 @@ def test_every_claim_is_judged_in_every_column(measured: report.Measured) -> Non
 def test_another_configuration_is_stale() -> None:
     (old,) = records_of("MMCL", "MUTAG", {0: 99.0})
     old = dataclasses.replace(old, config=old.config | {"epochs": 10})
-    cell = found(report.measure(TABLE, "paper", [old], {}), "MMCL", "MUTAG")
+    cell = found(measure(TABLE, "paper", [old], {}), "MMCL", "MUTAG")
     assert cell.summary is None
     assert cell.missing[0] == "stale: measured with another configuration"
     assert cell.missing[1] == "not run"
@@ -188,7 +203,7 @@ def test_another_configuration_is_stale() -> None:
 
 def test_another_protocol_is_stale() -> None:
     record = record_of(cell_of("MMCL", "MUTAG", 0), 99.0, protocol="best-epoch-on-test")
-    cell = found(report.measure(TABLE, "paper", [record], {}), "MMCL", "MUTAG")
+    cell = found(measure(TABLE, "paper", [record], {}), "MMCL", "MUTAG")
     assert cell.summary is None
     assert cell.missing[0] == "stale: measured with protocol best-epoch-on-test"
 
@@ -196,7 +211,7 @@ def test_another_protocol_is_stale() -> None:
 @pytest.mark.parametrize("metrics", [{}, {"accuracy": math.nan}, {"accuracy": [1.0]}])
 def test_a_record_without_the_metric_does_not_count(metrics: dict[str, Any]) -> None:
     record = record_of(cell_of("MMCL", "MUTAG", 0), 99.0, metrics=metrics)
-    cell = found(report.measure(TABLE, "paper", [record], {}), "MMCL", "MUTAG")
+    cell = found(measure(TABLE, "paper", [record], {}), "MMCL", "MUTAG")
     assert cell.missing[0] == "failed: the result has no finite accuracy"
 
 
@@ -204,34 +219,34 @@ def test_tiers_are_never_mixed() -> None:
     short = [record_of(cell_of("MMCL", "MUTAG", seed, "short"), 70.0) for seed in (0, 1)]
     disguised = record_of(cell_of("MMCL", "MUTAG", 2), 70.0, tier="short")
     records = [*short, disguised, *RECORDS[:3]]
-    paper = found(report.measure(TABLE, "paper", records, {}), "MMCL", "MUTAG")
+    paper = found(measure(TABLE, "paper", records, {}), "MMCL", "MUTAG")
     assert paper.summary is None
     assert paper.missing[2] == "stale: measured in the short tier"
-    measured = report.measure(TABLE, "short", records, {})
+    measured = measure(TABLE, "short", records, {})
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 70.0, 1: 70.0}
     assert found(measured, "GraphCL", "MUTAG").summary is None
-    assert "epochs = 2" in report.markdown(measured)
-    assert "Short tier" in report_html.html([measured])
+    assert "epochs = 2" in markdown(measured)
+    assert "Short tier" in html([measured])
 
 
 def test_the_later_counting_record_of_one_address_is_taken() -> None:
     cell = cell_of("MMCL", "MUTAG", 0)
     first, second = record_of(cell, 80.0), record_of(cell, 81.0)
     stale = dataclasses.replace(record_of(cell, 99.0), config={})
-    measured = report.measure(TABLE, "paper", [first, second, stale], {})
+    measured = measure(TABLE, "paper", [first, second, stale], {})
     assert dict(found(measured, "MMCL", "MUTAG").values) == {0: 81.0}
 
 
 def test_undeclared_seeds_are_named_but_do_not_count() -> None:
     extra = records_of("MMCL", "MUTAG", {9: 99.0})
-    measured = report.measure(TABLE, "paper", [*RECORDS, *extra], {})
+    measured = measure(TABLE, "paper", [*RECORDS, *extra], {})
     assert dict(found(measured, "MMCL", "MUTAG").values) == MMCL
     (line,) = measured.ignored
     assert line.startswith("graph/mmcl/table-4/mmcl/mutag/seed-9: ")
-    assert "seed-9" in report.markdown(measured)
+    assert "seed-9" in markdown(measured)
 
 
-def test_terminal_fits_and_says_whose_numbers(measured: report.Measured) -> None:
+def test_terminal_fits_and_says_whose_numbers(measured: Measured) -> None:
     text = shown(measured)
     assert max(map(len, text.splitlines())) <= 100
     lines = [line.split() for line in text.splitlines()]
@@ -256,7 +271,7 @@ def test_terminal_with_five_columns_and_many_rows_fits_100_columns() -> None:
         for cell in table.cells("paper")
         if cell.seed < 2 or cell.column == "DD"
     ]
-    text = shown(report.measure(table, "paper", records, {}))
+    text = shown(measure(table, "paper", records, {}))
     assert max(map(len, text.splitlines())) <= 100
     assert "80.50 ± 0.71  81.00 ± 1.00  80.50 ± 0.71  80.50 ± 0.71  80.50 ± 0.71" in text
     assert "MUTAG (seed 2 of all rows)" in text
@@ -264,26 +279,26 @@ def test_terminal_with_five_columns_and_many_rows_fits_100_columns() -> None:
 
 def test_smoke_shows_no_published_number_and_no_verdict() -> None:
     record = record_of(cell_of("MMCL", "embedded sample", 0, "smoke"), 60.0)
-    measured = report.measure(TABLE, "smoke", [record, *RECORDS], {})
+    measured = measure(TABLE, "smoke", [record, *RECORDS], {})
     assert measured.verdicts == ()
-    for text in (shown(measured), report.markdown(measured), report.latex(measured)):
+    for text in (shown(measured), markdown(measured), latex(measured)):
         assert "60.00" in text
         assert "86.80" not in text
         assert "Smoke tier" in text
-    assert "| *published* |" not in report.markdown(measured)
+    assert "| *published* |" not in markdown(measured)
 
 
 def test_smoke_never_enters_results(tmp_path: Path) -> None:
-    measured = report.measure(TABLE, "smoke", [], {})
+    measured = measure(TABLE, "smoke", [], {})
     with pytest.raises(ValueError, match="smoke"):
-        report.write(tmp_path, measured)
+        files.write(tmp_path, measured)
     with pytest.raises(ValueError, match="smoke"):
-        report_html.write_index(tmp_path, [measured])
+        write_index(tmp_path, [measured])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_markdown_keeps_measured_and_published_apart(measured: report.Measured) -> None:
-    lines = report.markdown(measured).splitlines()
+def test_markdown_keeps_measured_and_published_apart(measured: Measured) -> None:
+    lines = markdown(measured).splitlines()
     assert "| method | whose number | MUTAG | DD |" in lines
     assert "| GraphCL | **measured here** | 87.00 ± 1.00 | 78.00<br>1 of 3 seeds |" in lines
     assert "|  | *published* | *86.80 ± 1.34* | *78.62 ± 0.40* |" in lines
@@ -295,11 +310,11 @@ def test_markdown_keeps_measured_and_published_apart(measured: report.Measured) 
 
 def test_markdown_escapes_a_pipe() -> None:
     table = make_table(notes=("a | b <c>",))
-    assert "- a \\| b &lt;c>" in report.markdown(report.measure(table, "paper", [], {}))
+    assert "- a \\| b &lt;c>" in markdown(measure(table, "paper", [], {}))
 
 
-def test_latex_is_escaped_and_balanced(measured: report.Measured) -> None:
-    text = report.latex(measured)
+def test_latex_is_escaped_and_balanced(measured: Measured) -> None:
+    text = latex(measured)
     assert (
         "GraphCL & measured here & 87.00 $\\pm$ 1.00 & 78.00, 1 of 3 seeds \\\\"
         in text.splitlines()
@@ -316,15 +331,15 @@ def test_latex_is_escaped_and_balanced(measured: report.Measured) -> None:
 
 def test_latex_escapes_every_special_character() -> None:
     table = make_table(title=r"\ ~ ^ & % $ # _ { }")
-    text = report.latex(report.measure(table, "paper", [], {}))
+    text = latex(measure(table, "paper", [], {}))
     assert (
         r"\caption{\textbackslash{} \textasciitilde{} \textasciicircum{} \& \% \$ \# \_ \{ \} ("
         in text
     )
 
 
-def test_csv_round_trip(measured: report.Measured) -> None:
-    lines = list(csv.DictReader(io.StringIO(report.csv_text(measured))))
+def test_csv_round_trip(measured: Measured) -> None:
+    lines = list(csv.DictReader(io.StringIO(csv_text(measured))))
     assert len(lines) == len(TABLE.rows) * len(TABLE.columns)
     by_cell = {(line["row"], line["column"]): line for line in lines}
     line = by_cell["MMCL", "MUTAG"]
@@ -368,9 +383,9 @@ class Page(HTMLParser):
         self.words.append(data)
 
 
-def test_html_is_one_well_formed_page(measured: report.Measured) -> None:
-    short = report.measure(TABLE, "short", [], {})
-    page = Page(report_html.html([measured, short]))
+def test_html_is_one_well_formed_page(measured: Measured) -> None:
+    short = measure(TABLE, "short", [], {})
+    page = Page(html([measured, short]))
     assert page.open == []
     assert len(set(page.ids)) == len(page.ids)
     assert page.links
@@ -382,14 +397,14 @@ def test_html_is_one_well_formed_page(measured: report.Measured) -> None:
 def test_every_name_behind_a_number_has_its_own_value() -> None:
     record = record_of(cell_of("GraphCL", "MUTAG", 0), 86.0)
     bare = dataclasses.replace(record, environment={**record.environment, "data": {}})
-    text = report_html.html([report.measure(TABLE, "paper", [bare], {})])
+    text = html([measure(TABLE, "paper", [bare], {})])
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert facts["data, SHA-256"] == "none"  # an empty line would lend its name to the next
     assert facts["machine"].startswith("cores: 2")
 
 
-def test_html_escapes_and_discloses(measured: report.Measured) -> None:
-    text = report_html.html([measured])
+def test_html_escapes_and_discloses(measured: Measured) -> None:
+    text = html([measured])
     assert "ours &amp; &lt;new&gt;_1" in text
     assert "<new>" not in text
     assert "<Processor>" not in text
@@ -408,13 +423,13 @@ def test_html_shows_further_facts_of_a_run_beside_its_machine() -> None:
     (record,) = records_of("MMCL", "MUTAG", {0: 87.9})
     facts = {"renderer": "egl: <software>"}
     record = dataclasses.replace(record, environment=record.environment | {"facts": facts})
-    text = report_html.html([report.measure(TABLE, "paper", [record], {})])
+    text = html([measure(TABLE, "paper", [record], {})])
     machine = "cores: 2, processor: Some &lt;Processor&gt;, renderer: egl: &lt;software&gt;"
     assert f"<dt>machine</dt><dd>{machine}</dd>" in text
 
 
-def test_html_marks_whose_number_every_cell_holds(measured: report.Measured) -> None:
-    text = report_html.html([measured])
+def test_html_marks_whose_number_every_cell_holds(measured: Measured) -> None:
+    text = html([measured])
     assert re.search(r'<td class="here"[^>]*><a [^>]*>87.00 ± 1.00</a><small>3 seeds<', text)
     assert re.search(r'<td class="printed"[^>]*>86.80 ± 1.34<small>\+0.20<', text)
     assert text.count('<th class="here">') == text.count('<th class="printed">') == 2
@@ -436,36 +451,36 @@ def make_partial_table() -> Table:
 
 
 @pytest.fixture
-def partial() -> report.Measured:
+def partial() -> Measured:
     records = [
         record_of(cell, 80.0 + cell.seed, metrics={"accuracy": 80.0 + cell.seed, "top5": 95.0})
         for cell in make_partial_table().cells("paper")
     ]
-    return report.measure(make_partial_table(), "paper", records, {})
+    return measure(make_partial_table(), "paper", records, {})
 
 
-def test_a_column_shows_its_own_metric(partial: report.Measured) -> None:
+def test_a_column_shows_its_own_metric(partial: Measured) -> None:
     assert dict(found(partial, "MMCL", "MUTAG").values) == {0: 80.0, 1: 81.0, 2: 82.0}
     assert dict(found(partial, "MMCL", "DD").values) == {0: 95.0, 1: 95.0, 2: 95.0}
-    assert "accuracy in MUTAG, huge; top5 in DD (%), mean ±" in report.markdown(partial)
-    lines = list(csv.DictReader(io.StringIO(report.csv_text(partial))))
+    assert "accuracy in MUTAG, huge; top5 in DD (%), mean ±" in markdown(partial)
+    lines = list(csv.DictReader(io.StringIO(csv_text(partial))))
     assert {line["column"]: line["metric"] for line in lines} == {
         "MUTAG": "accuracy",
         "DD": "top5",
         "huge": "accuracy",
     }
-    page = report_html.html([partial])
+    page = html([partial])
     assert page.count("<th>accuracy</th>") == page.count("<th>top5</th>") == len(TABLE.rows)
 
 
 def test_a_record_without_the_metric_of_its_column_does_not_count() -> None:
     table = make_partial_table()
     (cell,) = table.cells("paper", row="MMCL", column="DD", seeds=(0,))
-    measured = report.measure(table, "paper", [record_of(cell, 99.0)], {})
+    measured = measure(table, "paper", [record_of(cell, 99.0)], {})
     assert found(measured, "MMCL", "DD").missing[0] == "failed: the result has no finite top5"
 
 
-def test_what_is_not_implemented_yet_has_no_number_and_says_why(partial: report.Measured) -> None:
+def test_what_is_not_implemented_yet_has_no_number_and_says_why(partial: Measured) -> None:
     swav = f"not implemented yet: {NONE}"
     for column in ("MUTAG", "DD", "huge"):
         cell = found(partial, "SwAV", column)
@@ -473,7 +488,7 @@ def test_what_is_not_implemented_yet_has_no_number_and_says_why(partial: report.
         assert dict(cell.missing) == dict.fromkeys(range(3), swav)
     assert set(found(partial, "MMCL", "huge").missing.values()) == {f"not implemented yet: {FEW}"}
 
-    lines = report.markdown(partial).splitlines()
+    lines = markdown(partial).splitlines()
     three = " | ".join(["not implemented yet (2)"] * 3)
     assert f"| SwAV | **measured here** | {three} |" in lines
     assert (
@@ -487,13 +502,13 @@ def test_what_is_not_implemented_yet_has_no_number_and_says_why(partial: report.
     assert [line for line in lines if line.startswith("(")] == [
         line.replace("<", "&lt;").replace("_", r"\_").replace("&", "&amp;", 1) for line in legend
     ]
-    words = " ".join(Page(report_html.html([partial])).words)
-    for text in (report.latex(partial), words):
+    words = " ".join(Page(html([partial])).words)
+    for text in (latex(partial), words):
         assert text.count(NONE) == text.count(FEW) == 1
         assert text.count("not implemented yet (2)") == 6
     statuses = [
         line["status"]
-        for line in csv.DictReader(io.StringIO(report.csv_text(partial)))
+        for line in csv.DictReader(io.StringIO(csv_text(partial)))
         if line["row"] == "SwAV"
     ]
     assert statuses == [f"seed 0: {swav}; seed 1: {swav}; seed 2: {swav}"] * 3
@@ -502,7 +517,7 @@ def test_what_is_not_implemented_yet_has_no_number_and_says_why(partial: report.
 def test_claims_about_what_is_not_implemented_yet_are_not_run() -> None:
     claims = (Claim("SwAV is better", "SwAV", "GraphCL", ("MUTAG",), 0.5),)
     table = dataclasses.replace(make_partial_table(), claims=claims)
-    (judged,) = report.measure(table, "paper", RECORDS, {}).verdicts
+    (judged,) = measure(table, "paper", RECORDS, {}).verdicts
     assert judged.verdict.kind == "not run"
 
 
@@ -510,7 +525,7 @@ def test_terminal_with_five_columns_not_implemented_yet_fits_100_columns() -> No
     names = ("MUTAG", "DD", "REDDIT-BINARY", "REDDIT-MULTI-5K", "IMDB-BINARY")
     columns = tuple(Column(name, {"dataset": name}) for name in names)
     table = make_table(rows=(*TABLE.rows, Row("SwAV", unavailable=NONE)), columns=columns)
-    lines = shown(report.measure(table, "paper", [], {})).splitlines()
+    lines = shown(measure(table, "paper", [], {})).splitlines()
     assert max(map(len, lines)) <= 100
     start = next(index for index, line in enumerate(lines) if line.startswith(" SwAV"))
     assert lines[start].split() == ["SwAV", "here", *["not"] * 5]
@@ -535,16 +550,16 @@ def test_a_figure_says_that_the_paper_prints_no_numbers() -> None:
         record_of(cell, 80.0 + cell.seed + 5 * (cell.row == "MMCL"))
         for cell in table.cells("paper")
     ]
-    measured = report.measure(table, "paper", records, {})
+    measured = measure(table, "paper", records, {})
     cell = found(measured, "MMCL", "DD")
     assert (cell.published, cell.difference) == (None, None)
     assert [judged.verdict.kind for judged in measured.verdicts] == ["same direction"] * 2
     sentence = "MMCL, Figure 3: the paper prints no numbers for this."
-    page = Page(report_html.html([measured]))
+    page = Page(html([measured]))
     words = " ".join(" ".join(page.words).split())
     assert page.open == []
     # Who has a row is told by printed rows alone: without any, none is called ours.
-    for text in (shown(measured), report.markdown(measured), report.latex(measured), words):
+    for text in (shown(measured), markdown(measured), latex(measured), words):
         flat = " ".join(text.split())
         assert sentence in flat
         assert "86.00" in flat
@@ -552,10 +567,10 @@ def test_a_figure_says_that_the_paper_prints_no_numbers() -> None:
         assert "Lines marked published" not in flat
         assert "Lines marked *published*" not in flat
         assert "ours (not in paper)" not in flat
-    main = report_html.html([measured]).split("<main>")[1]
+    main = html([measured]).split("<main>")[1]
     assert 'class="tag"' not in main
-    assert "published" not in main.replace(report.NO_NUMBERS, "").replace("no published gain", "")
-    lines = list(csv.DictReader(io.StringIO(report.csv_text(measured))))
+    assert "published" not in main.replace(NO_NUMBERS, "").replace("no published gain", "")
+    lines = list(csv.DictReader(io.StringIO(csv_text(measured))))
     assert {line["ours"] for line in lines} == {"no"}
     assert {line["published_mean"] for line in lines} == {""}
 
@@ -566,11 +581,11 @@ def test_pictures_stand_with_their_table_and_are_linked_from_the_others(tmp_path
     names = ("figure-3.png", "figure-3-a b.png", "figure-31.png", "table-4.png", "table-4.pdf")
     for name in names:
         (folder / name).touch()
-    figures = report.read_figures(tmp_path, make_figure(), "paper")
+    figures = read_figures(tmp_path, make_figure(), "paper")
     assert figures == ("figure-3-a b.png", "figure-3.png", "figure-31.png", "table-4.png")
-    assert report.read_figures(tmp_path, make_figure(), "short") == ()
-    measured = [report.measure(each, "paper", [], {}, figures) for each in (TABLE, make_figure())]
-    report.write(tmp_path, measured[1])
+    assert read_figures(tmp_path, make_figure(), "short") == ()
+    measured = [measure(each, "paper", [], {}, figures) for each in (TABLE, make_figure())]
+    files.write(tmp_path, measured[1])
     lines = (tmp_path / "graph/mmcl/figure-3.md").read_text(encoding="utf-8").splitlines()
     assert [line for line in lines if "png" in line] == [
         "![figure-3-a b.png](figures/figure-3-a%20b.png)",
@@ -578,7 +593,7 @@ def test_pictures_stand_with_their_table_and_are_linked_from_the_others(tmp_path
         "Other figures of this paper: [figure-31.png](figures/figure-31.png), "
         "[table-4.png](figures/table-4.png).",
     ]
-    report_html.write_index(tmp_path, measured)
+    write_index(tmp_path, measured)
     page = Page((tmp_path / "index.html").read_text(encoding="utf-8"))
     assert page.open == []
     assert page.sources == [
@@ -594,8 +609,8 @@ def test_pictures_stand_with_their_table_and_are_linked_from_the_others(tmp_path
         "graph/mmcl/figures/figure-31.png",
         "graph/mmcl/figures/table-4.png",
     ]
-    short = report.measure(make_figure(), "short", [], {}, ("figure-3.png",))
-    assert 'src="short/graph/mmcl/figures/figure-3.png"' in report_html.html([short])
+    short = measure(make_figure(), "short", [], {}, ("figure-3.png",))
+    assert 'src="short/graph/mmcl/figures/figure-3.png"' in html([short])
 
 
 def test_numbers_measured_without_all_data_are_named() -> None:
@@ -603,20 +618,20 @@ def test_numbers_measured_without_all_data_are_named() -> None:
     partial = dataclasses.replace(
         partial, environment=partial.environment | {"allow_missing": True}
     )
-    measured = report.measure(TABLE, "paper", [whole, partial], {})
+    measured = measure(TABLE, "paper", [whole, partial], {})
     heading = "Measured with --allow-missing: files that were missing or broken left out"
-    for text in (report.markdown(measured), report_html.html([measured])):
+    for text in (markdown(measured), html([measured])):
         remarks = text[text.index(heading) :].split("**Published")[0].split("<h3>")[0]
         assert "graph/mmcl/table-4/mmcl/mutag/seed-1" in remarks
         assert "seed-0" not in remarks
-    assert heading not in report.markdown(report.measure(TABLE, "paper", [whole], {}))
+    assert heading not in markdown(measure(TABLE, "paper", [whole], {}))
 
 
 def test_records_round_trip(tmp_path: Path) -> None:
     foreign = dataclasses.replace(RECORDS[0], address="graph/other/table-1/a/b/seed-0")
     stale = dataclasses.replace(RECORDS[0], config={})
-    measured = report.measure(TABLE, "paper", [*reversed(RECORDS), foreign, stale], STATUS)
-    report.write(tmp_path, measured)
+    measured = measure(TABLE, "paper", [*reversed(RECORDS), foreign, stale], STATUS)
+    files.write(tmp_path, measured)
     folder = tmp_path / "graph" / "mmcl"
     assert sorted(file.name for file in folder.iterdir()) == [
         "table-4.csv",
@@ -624,17 +639,17 @@ def test_records_round_trip(tmp_path: Path) -> None:
         "table-4.records.jsonl",
         "table-4.tex",
     ]
-    assert (folder / "table-4.md").read_text(encoding="utf-8") == report.markdown(measured)
+    assert (folder / "table-4.md").read_text(encoding="utf-8") == markdown(measured)
     read = read_records(tmp_path)
     assert [record.address for record in read] == sorted(record.address for record in RECORDS)
     assert {record.address: record for record in read} == {r.address: r for r in RECORDS}
-    assert report.measure(TABLE, "paper", read, STATUS) == measured
+    assert measure(TABLE, "paper", read, STATUS) == measured
 
 
 def test_short_tier_has_its_own_folder(tmp_path: Path) -> None:
     record = record_of(cell_of("MMCL", "MUTAG", 0, "short"), 70.0)
-    measured = report.measure(TABLE, "short", [record, *RECORDS], {})
-    report.write(tmp_path, measured)
+    measured = measure(TABLE, "short", [record, *RECORDS], {})
+    files.write(tmp_path, measured)
     assert [path.name for path in tmp_path.iterdir()] == ["short"]
     assert read_records(tmp_path) == [record]
     assert (tmp_path / "short" / "graph" / "mmcl" / "table-4.md").exists()
@@ -642,15 +657,15 @@ def test_short_tier_has_its_own_folder(tmp_path: Path) -> None:
 
 def test_a_stale_record_is_kept_in_results(tmp_path: Path) -> None:
     stale = dataclasses.replace(RECORDS[0], config={})
-    measured = report.measure(TABLE, "paper", [stale], {})
-    report.write(tmp_path, measured)
+    measured = measure(TABLE, "paper", [stale], {})
+    files.write(tmp_path, measured)
     assert read_records(tmp_path) == [stale]
-    assert "stale: measured with another configuration" in report.markdown(measured)
+    assert "stale: measured with another configuration" in markdown(measured)
 
 
-def test_index(tmp_path: Path, measured: report.Measured) -> None:
-    report_html.write_index(tmp_path, [measured])
-    assert (tmp_path / "index.html").read_text(encoding="utf-8") == report_html.html([measured])
+def test_index(tmp_path: Path, measured: Measured) -> None:
+    write_index(tmp_path, [measured])
+    assert (tmp_path / "index.html").read_text(encoding="utf-8") == html([measured])
 
 
 def test_a_broken_record_names_file_and_line(tmp_path: Path) -> None:
@@ -671,23 +686,23 @@ def test_further_metrics_of_the_same_runs_have_grids_of_their_own() -> None:
         for seed, value in GRAPHCL.items()
     ]
     records += records_of("MMCL", "MUTAG", MMCL)  # these have no such metric
-    measured = report.measure(table, "paper", records, {})
-    (grid,) = report.also_of(measured)
+    measured = measure(table, "paper", records, {})
+    (grid,) = also_of(measured)
     assert not isinstance(grid, Published)  # nobody published them
     assert (grid.metric, grid.columns) == ("knn", ("MUTAG",))
     assert grid.rows == {"GraphCL": (summarise([36.0, 37.0, 38.0]),)}
-    text = report.markdown(measured)
+    text = markdown(measured)
     assert "**Measured here, too.** knn: of the same runs (%)" in text
     assert "| GraphCL | 37.00 ± 1.00 |" in text
-    page = " ".join(Page(report_html.html([measured])).words)
+    page = " ".join(Page(html([measured])).words)
     assert "Measured here, too" in page
     assert "37.00 ± 1.00" in page
 
 
 def test_many_seeds_are_named_by_their_ends() -> None:
     table = make_table(seeds={"paper": tuple(range(20)), "short": (0, 1), "smoke": (0,)})
-    assert "over seeds 0 to 19;" in report.headline(report.measure(table, "paper", [], {}))
-    assert "over seeds 0, 1;" in report.headline(report.measure(table, "short", [], {}))
+    assert "over seeds 0 to 19;" in headline(measure(table, "paper", [], {}))
+    assert "over seeds 0, 1;" in headline(measure(table, "short", [], {}))
 
 
 def make_aggregated_table() -> Table:
@@ -707,9 +722,9 @@ def test_rows_are_summed_up_over_all_columns() -> None:
         *records_of("MMCL", "DD", {0: 70.0, 1: 71.0, 2: 72.0}),
         *records_of("GraphCL", "DD", {2: 79.0}),
     ]
-    measured = report.measure(table, "paper", records, {})
+    measured = measure(table, "paper", records, {})
     # "ours" has no seed in DD, so it is left out.
-    head, _, *lines = over_all_columns(report.markdown(measured))
+    head, _, *lines = over_all_columns(markdown(measured))
     assert head == ["method", "interquartile mean", "95% interval", "values"]
     graphcl, mmcl = lines
     # Of 78, 79, 86, 87, 88 and of 70, 71, 72, 87.9, 89, 90.1 one value is cut at each end.
@@ -720,23 +735,23 @@ def test_rows_are_summed_up_over_all_columns() -> None:
     text = shown(measured)
     assert max(map(len, text.splitlines())) <= 100
     assert " ".join(mmcl).replace("\\", "") in " ".join(text.split())
-    page = Page(report_html.html([measured]))
+    page = Page(html([measured]))
     assert page.open == []
     assert " ".join(mmcl).replace("\\", "") in " ".join(" ".join(page.words).split())
-    assert "Over all columns" not in report.markdown(report.measure(TABLE, "paper", records, {}))
-    again = report.measure(table, "paper", records, {})
-    assert report.markdown(again) == report.markdown(measured)
+    assert "Over all columns" not in markdown(measure(TABLE, "paper", records, {}))
+    again = measure(table, "paper", records, {})
+    assert markdown(again) == markdown(measured)
 
 
 def test_an_aggregate_of_single_seeds_has_no_interval() -> None:
     table = make_aggregated_table()
     records = [*records_of("MMCL", "DD", {0: 70.0}), *records_of("MMCL", "MUTAG", {0: 88.0})]
-    measured = report.measure(table, "paper", records, {})
-    _, _, line = over_all_columns(report.markdown(measured))
+    measured = measure(table, "paper", records, {})
+    _, _, line = over_all_columns(markdown(measured))
     assert line == ["MMCL", "79.00", "none, a column has one seed", "2 of 6"]
     assert "none, a column has one seed" in shown(measured)
-    assert "none, a column has one seed" in report_html.html([measured])
-    assert "Over all columns" not in shown(report.measure(table, "paper", [], {}))
+    assert "none, a column has one seed" in html([measured])
+    assert "Over all columns" not in shown(measure(table, "paper", [], {}))
 
 
 @pytest.mark.parametrize(
@@ -758,19 +773,19 @@ def test_with_aggregates_every_verdict_says_how_many_seeds_would_do() -> None:
     needed = "2 seeds would see the published gain with 80% power."
     vague = {0: 86.0, 1: 89.0, 2: 89.5}
     table = make_aggregated_table()
-    reproduced = report.measure(table, "paper", RECORDS, {})
-    assert needed in report.markdown(reproduced)
+    reproduced = measure(table, "paper", RECORDS, {})
+    assert needed in markdown(reproduced)
     assert needed in " ".join(shown(reproduced).split())
-    assert needed in report_html.html([reproduced])
+    assert needed in html([reproduced])
     # A verdict that says it anyway says it once.
     records = [*records_of("GraphCL", "MUTAG", GRAPHCL), *records_of("MMCL", "MUTAG", vague)]
-    measured = report.measure(table, "paper", records, {})
+    measured = measure(table, "paper", records, {})
     assert measured.verdicts[0].verdict.kind == "inconclusive"
-    assert report.markdown(measured).count("would see the published gain") == 1
+    assert markdown(measured).count("would see the published gain") == 1
     # Where nothing ran the printed deviations tell, in the terminal, too.
-    idle = report.measure(table, "paper", [], {})
+    idle = measure(table, "paper", [], {})
     seeds = "13 seeds would see the published gain with 80% power, from the printed deviations"
-    assert seeds in report.markdown(idle)
+    assert seeds in markdown(idle)
     assert seeds in " ".join(shown(idle).split())
     for records in (RECORDS, []):
-        assert "would see" not in report.markdown(report.measure(TABLE, "paper", records, {}))
+        assert "would see" not in markdown(measure(TABLE, "paper", records, {}))

@@ -8,11 +8,13 @@ from matplotlib.container import ErrorbarContainer
 from PIL import Image
 
 from graph.tables import TABLE_4
-from shared import report, report_picture
+from shared.command.domains import tables_of
+from shared.command.reproduce import DOCUMENTS
 from shared.errors import UserError
-from shared.records import Record, read_records
-from shared.reproduce import DOCUMENTS, tables_of
-from shared.tables import Table, canonical
+from shared.experiment.records import Record, read_records
+from shared.experiment.tables import Table, canonical
+from shared.report import picture
+from shared.report.measuring import Measured, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = {
@@ -23,14 +25,14 @@ SEEDS = {
 
 
 @pytest.fixture
-def measured() -> report.Measured:
+def measured() -> Measured:
     records = []
     for (row, column), scores in SEEDS.items():
         for cell in TABLE_4.cells("paper", row=row, column=column, seeds=tuple(scores)):
             result = {"tier": "paper", "protocol": TABLE_4.protocol}
             result |= {"metrics": {"accuracy": scores[cell.seed]}}
             records.append(Record(cell.address, canonical(cell.config), {}, result))
-    return report.measure(TABLE_4, "paper", records, {})
+    return measure(TABLE_4, "paper", records, {})
 
 
 def table_at(address: str) -> Table:
@@ -39,8 +41,8 @@ def table_at(address: str) -> Table:
     return table
 
 
-def test_marks_and_numbers_are_the_measured_ones(measured: report.Measured) -> None:
-    figure = report_picture.draw(measured)
+def test_marks_and_numbers_are_the_measured_ones(measured: Measured) -> None:
+    figure = picture.draw(measured)
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["DD", "MUTAG"]
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert rows == ["GraphCL", "MMCL INV, both views", "SimCLR"]
@@ -73,24 +75,24 @@ def test_marks_and_numbers_are_the_measured_ones(measured: report.Measured) -> N
     assert "no result: REDDIT-BINARY, REDDIT-MULTI-5K, IMDB-BINARY;" in said
 
 
-def test_a_scale_does_not_blow_up_noise(measured: report.Measured) -> None:
-    low, high = report_picture.draw(measured).axes[0].get_xlim()  # one seed, no spread
-    assert high - low >= report_picture.LEAST
+def test_a_scale_does_not_blow_up_noise(measured: Measured) -> None:
+    low, high = picture.draw(measured).axes[0].get_xlim()  # one seed, no spread
+    assert high - low >= picture.LEAST
 
 
-def test_a_picture_says_what_it_shows(measured: report.Measured, tmp_path: Path) -> None:
+def test_a_picture_says_what_it_shows(measured: Measured, tmp_path: Path) -> None:
     file = tmp_path / "docs/table-4.png"
-    report_picture.write(file, measured)
-    assert report_picture.read(file) == json.loads(json.dumps(report_picture.numbers_of(measured)))
+    picture.write(file, measured)
+    assert picture.read(file) == json.loads(json.dumps(picture.numbers_of(measured)))
     assert [each.name for each in file.parent.iterdir()] == ["table-4.png"]
     Image.new("RGB", (4, 4)).save(tmp_path / "mute.png")
     with pytest.raises(UserError, match=r"mute.png does not say what it shows; draw it with"):
-        report_picture.read(tmp_path / "mute.png")
+        picture.read(tmp_path / "mute.png")
 
 
 def test_nothing_measured_is_no_picture() -> None:
     with pytest.raises(ValueError, match="nothing is measured"):
-        report_picture.draw(report.measure(TABLE_4, "paper", [], {}))
+        picture.draw(measure(TABLE_4, "paper", [], {}))
 
 
 def test_every_picture_of_the_documents_is_drawn_by_the_report() -> None:
@@ -99,9 +101,9 @@ def test_every_picture_of_the_documents_is_drawn_by_the_report() -> None:
 
 @pytest.mark.parametrize("address", DOCUMENTS)
 def test_the_documents_show_the_committed_records(address: str) -> None:
-    shown = report_picture.read(ROOT / DOCUMENTS[address])
+    shown = picture.read(ROOT / DOCUMENTS[address])
     records = read_records(ROOT / "results")
-    counted = report_picture.numbers_of(report.measure(table_at(address), "paper", records, {}))
+    counted = picture.numbers_of(measure(table_at(address), "paper", records, {}))
     cells = shown.pop("cells")
     expected = counted.pop("cells")
     assert shown == counted

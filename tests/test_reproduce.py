@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared import report_picture, reproduce
+from shared.command import domains, reproduce
+from shared.report.picture import read as read_picture
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,7 +45,7 @@ def at_once(
     """``call`` in this process, in ``tmp_path``: for what starts no cell."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(reproduce, "DOMAINS", (*reproduce.DOMAINS, "toy"))
+    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
     threads = torch.get_num_threads()
 
     def call(*arguments: str, code: int = 0) -> tuple[str, str]:
@@ -244,7 +245,7 @@ def test_the_report_draws_the_pictures_of_the_documents(
     at_once("report", "--results", "elsewhere")  # not what the documents show
     assert not (tmp_path / picture).exists()
     at_once("report")
-    shown = report_picture.read(tmp_path / picture)
+    shown = read_picture(tmp_path / picture)
     assert shown["table"] == "toy/partial/table-3"
     assert {(cell["column"], *cell["seeds"]) for cell in shown["cells"]} == {("left", 0)}
 
@@ -438,7 +439,8 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
     shutil.copytree(done / "runs", tmp_path / "runs")
     before = contents(tmp_path)
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));" + (
-        "from shared import reproduce; reproduce.DOMAINS += ('toy',); sys.exit(reproduce.main())"
+        "from shared.command import domains, reproduce; domains.DOMAINS += ('toy',); "
+        "sys.exit(reproduce.main())"
     )
     process = subprocess.run(
         [sys.executable, "-c", code, *("toy", "toy", "--seeds", "8", "--column", "left")],

@@ -18,11 +18,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from toy.train import Config
 from toy.train import run as train
 
-from shared import runs, seal
 from shared.errors import UserError
-from shared.records import read_failure, read_record
-from shared.runs import Conflict, Interrupted, Locked, Means, Run
-from shared.versions import lock_hash
+from shared.experiment import runs, seal
+from shared.experiment.records import read_failure, read_record
+from shared.experiment.runs import Conflict, Interrupted, Locked, Means, Run
+from shared.experiment.versions import lock_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 

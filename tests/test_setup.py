@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import shared
-from shared import reproduce
-from shared.versions import LOCK, lock_hash
+from shared.command import reproduce
+from shared.experiment.versions import LOCK, lock_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
@@ -68,8 +68,9 @@ class Checkout:
         self.home = folder / "checkout"
         self.fake = folder / "fake"
         self.fake.mkdir()
-        (self.home / "shared").mkdir(parents=True)
-        for name in ("reproduce.sh", "pyproject.toml", "requirements.lock", "shared/reproduce.py"):
+        (self.home / "shared/command").mkdir(parents=True)
+        line = "shared/command/reproduce.py"
+        for name in ("reproduce.sh", "pyproject.toml", "requirements.lock", line):
             shutil.copyfile(ROOT / name, self.home / name)
         for tool in "bash cat cp dirname grep mkdir rm sed tail tee touch".split():
             (self.fake / tool).symlink_to(str(shutil.which(tool)))
@@ -376,7 +377,7 @@ def test_the_wheel_holds_everything_and_the_version(wheel: Path) -> None:
     stem = f"margins_in_contrastive_learning-{shared.__version__}"
     assert homes == {*PACKAGES, f"{stem}.dist-info"}
     entry = zipfile.ZipFile(wheel).read(f"{stem}.dist-info/entry_points.txt").decode()
-    assert "margins = shared.reproduce:main" in entry
+    assert "margins = shared.command.reproduce:main" in entry
     assert f"\nversion: {shared.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
@@ -418,5 +419,5 @@ def test_the_wheel_does_not_take_the_commit_of_someone_else(
     who = ["-c", "user.name=A", "-c", "user.email=a@b"]
     commit = ["commit", "--quiet", "--allow-empty", "--message", "theirs"]
     subprocess.run(["git", "-C", str(tmp_path), *who, *commit], check=True)
-    out = outside("-c", "from shared.runs import commit; print(commit())")
+    out = outside("-c", "from shared.experiment.runs import commit; print(commit())")
     assert out == "{'commit': 'unknown', 'dirty': True}\n"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shared.statistics import (
+from shared.experiment.tables import Claim, Value
+from shared.report.statistics import (
     KINDS,
     RESAMPLES,
     Summary,
@@ -19,7 +20,6 @@ from shared.statistics import (
     stratified_bootstrap,
     summarise,
 )
-from shared.tables import Claim, Value
 
 CLAIM = Claim("ours beats theirs", "ours", "theirs", ("MUTAG",), tolerance=0.5)
 THEIRS = {0: 86.0, 1: 87.0, 2: 88.0}

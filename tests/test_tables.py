@@ -7,8 +7,8 @@ from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
 from toy.train import Config
 
 from shared.errors import UserError
-from shared.records import read_records
-from shared.tables import (
+from shared.experiment.records import read_records
+from shared.experiment.tables import (
     Claim,
     Column,
     Published,
@@ -25,7 +25,6 @@ from shared.tables import (
 
 ROOT = Path(__file__).resolve().parents[1]
 DOMAINS = [file.parent.name for file in sorted(ROOT.glob("*/tables.py"))]
-DOMAINS.remove("shared")
 TABLE = TABLES["toy"][0]
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from toy.tables import TABLES
 
-from shared import report, reproduce, verify
-from shared.arithmetic import arithmetic, read_mkl
-from shared.records import Record, content_hash, read_record, record_line
-from shared.tables import Cell
+from shared.command import domains, reproduce, verify
+from shared.experiment.arithmetic import arithmetic_used, read_mkl
+from shared.experiment.records import Record, content_hash, read_record, record_line
+from shared.experiment.tables import Cell
+from shared.report.measuring import NOT_RUN
 
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]
@@ -154,7 +155,7 @@ def at_once(
 ) -> Callable[..., tuple[str, str]]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(reproduce, "DOMAINS", (*reproduce.DOMAINS, "toy"))
+    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
 
     def call(*arguments: str, code: int) -> tuple[str, str]:
         assert reproduce.main(arguments) == code
@@ -322,7 +323,7 @@ def test_in_place_of_a_cell_without_data_comes_another(
     def start(cells: list[Cell]) -> dict[str, str]:
         asked.append([cell.seed for cell in cells])
         far = [cell for cell in cells if cell.column == "far"]
-        return {cell.address: f"{report.NOT_RUN}: data missing" for cell in far}
+        return {cell.address: f"{NOT_RUN}: data missing" for cell in far}
 
     order = [every[0], away, every[2]]
     outcomes = list(verify.rerun(order, 2, every, done / "runs", start))
@@ -344,7 +345,7 @@ def test_a_sample_is_a_matter_of_the_number_alone(records: list[Record]) -> None
 
 def test_the_arithmetic_is_on_record(records: list[Record]) -> None:
     found = records[0].environment["arithmetic"]
-    assert found["cpu_capability"] == arithmetic()["cpu_capability"] != ""
+    assert found["cpu_capability"] == arithmetic_used()["cpu_capability"] != ""
     assert set(found["blas"]) == {"library", "path", "cbwr"}
     assert found["numpy_and_scipy"]
 
@@ -370,7 +371,8 @@ def test_what_mkl_says_of_itself() -> None:
 def test_a_variable_that_steers_the_blas_is_seen() -> None:
     """In a process of its own: the libraries read such variables once."""
     program = (
-        "import json; from shared.arithmetic import arithmetic; print(json.dumps(arithmetic()))"
+        "import json; from shared.experiment.arithmetic import arithmetic_used; "
+        "print(json.dumps(arithmetic_used()))"
     )
     default, steered = (
         json.loads(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.history import History
+from shared.experiment.history import History
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
 QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
@@ -18,7 +18,8 @@ TASKS = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP")
 EMBEDDED_TASKS = ("topics", "questions", "neighbours")
 
 
-# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+# What older runs call otherwise; an added field says itself what it was:
+# shared.experiment.history.added.
 HISTORY = History()
 
 

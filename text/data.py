@@ -20,8 +20,8 @@ from typing import Literal, get_args
 import numpy as np
 from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
 
-from shared.data import MissingData, check_prepared, sha256_of_files, sha256_of_lines
 from shared.errors import UserError
+from shared.experiment.data import MissingData, check_prepared, sha256_of_files, sha256_of_lines
 from text.config import EMBEDDED_TASKS, TASKS
 
 MANUAL = "manual"

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from shared import Objective
-from shared.tables import Config as AnyConfig
-from shared.tables import canonical_json
+from shared.experiment.tables import Config as AnyConfig
+from shared.experiment.tables import canonical_json
 from text.config import QUICK_THOUGHTS, Config
 from text.encoder import QuickThought
 from text.tokens import Tokens

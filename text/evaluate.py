@@ -169,7 +169,7 @@ def evaluate(
 
     Raises:
         ValueError: an unknown protocol, no tasks, or vectors that are not (n, d) or not finite.
-        shared.data.MissingData: a task is not below ``data_root``.
+        shared.experiment.data.MissingData: a task is not below ``data_root``.
     """
 
     def classifiers(name: str, task: Task) -> Predict:

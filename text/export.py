@@ -21,12 +21,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
-from shared.data import SUMS, check_sums, sha256_of, write_sums
 from shared.errors import UserError
+from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.records import Record, read_record
+from shared.experiment.runs import replacing, write_atomically
+from shared.experiment.tables import canonical_json
 from shared.functions import function_name
-from shared.records import Record, read_record
-from shared.runs import replacing, write_atomically
-from shared.tables import canonical_json
 
 make_torchvision_importable()
 

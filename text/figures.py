@@ -20,14 +20,14 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from shared import context_window, cosine
-from shared.data import MissingData
 from shared.errors import UserError
-from shared.history import home
+from shared.experiment.data import MissingData
+from shared.experiment.history import home
+from shared.experiment.records import Record
+from shared.experiment.runs import counting_run, replacing
+from shared.experiment.tables import Table, Tier
 from shared.pairs import unit_rows
-from shared.records import Record
-from shared.report import folder_of
-from shared.runs import counting_run, replacing
-from shared.tables import Table, Tier
+from shared.report.measuring import folder_of
 from text.config import Config
 from text.export import MODEL, read
 from text.tables import TABLES

@@ -22,7 +22,7 @@ from shared import (
     max_margin,
     term,
 )
-from shared.tables import Claim, Column, Published, Row, Table, Tier, load_published
+from shared.experiment.tables import Claim, Column, Published, Row, Table, Tier, load_published
 from text.config import QUICK_THOUGHTS, TASKS, Config
 
 PUBLISHED = Path(__file__).parent / "published"

@@ -38,9 +38,9 @@ from tokenizers.trainers import WordLevelTrainer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from shared.data import SUMS, check_sums, made_again, sha256_of, write_sums
 from shared.errors import UserError
-from shared.runs import write_atomically
+from shared.experiment.data import SUMS, check_sums, made_again, sha256_of, write_sums
+from shared.experiment.runs import write_atomically
 from text.data import corpus_fingerprint, sentences
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
-from shared.data import sha256_of, write_sums
 from shared.errors import UserError
+from shared.experiment.data import sha256_of, write_sums
+from shared.experiment.runs import Means, Run
 from shared.objective import Similarity
-from shared.runs import Means, Run
 from text.config import Config
 from text.data import corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.history import History
+from shared.experiment.history import History
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
 
 
-# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+# What older runs call otherwise; an added field says itself what it was:
+# shared.experiment.history.added.
 HISTORY = History()
 
 

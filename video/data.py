@@ -42,7 +42,8 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from shared.data import (
+from shared.errors import UserError
+from shared.experiment.data import (
     SUMS,
     MissingData,
     check_prepared,
@@ -54,8 +55,7 @@ from shared.data import (
     sha256_of_lines,
     write_sums,
 )
-from shared.errors import UserError
-from shared.runs import write_atomically
+from shared.experiment.runs import write_atomically
 from video.config import EMBEDDED
 
 # Part of the key of what is kept; to be raised when the same files give other frames.

@@ -24,8 +24,8 @@ import torch
 from torch import nn
 
 from shared import Criterion, Objective
-from shared.tables import Config as AnyConfig
-from shared.tables import canonical_json
+from shared.experiment.tables import Config as AnyConfig
+from shared.experiment.tables import canonical_json
 from video.augment import centre, views, windows
 from video.config import EMBEDDED, INFO_NCE, Config
 from video.data import FOLDER, LISTS, Video, Videos, stored_side

@@ -23,8 +23,8 @@ from scipy.stats import binomtest
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from shared.experiment.runs import Interrupted, Run
 from shared.pairs import unit_rows
-from shared.runs import Interrupted, Run
 from video.augment import (
     augment,
     centre,

@@ -20,12 +20,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from shared.data import SUMS, check_sums, sha256_of, write_sums
 from shared.errors import UserError
+from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.records import Record, read_record
+from shared.experiment.runs import replacing, write_atomically
+from shared.experiment.tables import canonical_json
 from shared.functions import function_name
-from shared.records import Record, read_record
-from shared.runs import replacing, write_atomically
-from shared.tables import canonical_json
 from video.augment import MEAN, STD
 from video.config import Config
 from video.encoder import S3D

@@ -21,13 +21,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from shared.data import MissingData
 from shared.errors import UserError
-from shared.history import home
-from shared.records import Record, read_records
-from shared.report import folder_of, measure_finished
-from shared.runs import replacing
-from shared.tables import Cell, Table, Tier
+from shared.experiment.data import MissingData
+from shared.experiment.history import home
+from shared.experiment.records import Record, read_records
+from shared.experiment.runs import replacing
+from shared.experiment.tables import Cell, Table, Tier
+from shared.report.measuring import folder_of, measure_finished
 from video.config import Config
 from video.data import Videos, load
 from video.evaluate import embed_clips, nearest, video_features

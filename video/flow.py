@@ -28,7 +28,7 @@ import cv2
 import numpy as np
 
 from shared.errors import UserError
-from shared.runs import replacing
+from shared.experiment.runs import replacing
 
 BOUND = 20.0  # pixels; [CoCLR]
 FILLER = 128  # [CoCLR]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shared import Criterion
 from shared.errors import UserError
-from shared.runs import Means, Run
+from shared.experiment.runs import Means, Run
 from video.augment import views
 from video.config import Config
 from video.data import Videos, fingerprint, load

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.history import History
+from shared.experiment.history import History
 from shared.losses import max_margin
 
 Backbone = Literal["resnet18", "resnet50"]
@@ -23,7 +23,8 @@ NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
 
 
-# What older runs call otherwise; an added field says itself what it was: shared.history.added.
+# What older runs call otherwise; an added field says itself what it was:
+# shared.experiment.history.added.
 HISTORY = History()
 
 

@@ -30,15 +30,15 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from shared.compat import make_torchvision_importable
-from shared.data import (
+from shared.errors import UserError
+from shared.experiment.data import (
     MissingData,
     fetch_archive,
     remembered,
     sha256_of_files,
     sha256_of_lines,
 )
-from shared.errors import UserError
-from shared.runs import replacing, write_atomically
+from shared.experiment.runs import replacing, write_atomically
 from vision.augment import Policy, parameters
 
 make_torchvision_importable()

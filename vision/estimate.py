@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from shared.tables import Config as AnyConfig
+from shared.experiment.tables import Config as AnyConfig
 from vision.config import NT_XENT, Config
 from vision.data import Dataset, Images, describe
 from vision.encoder import WIDTH

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, normalize
 
 from shared.compat import make_torchvision_importable
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 from vision.augment import POLICIES, augment
 from vision.config import Config
 from vision.data import (

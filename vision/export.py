@@ -20,10 +20,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from shared.errors import UserError
+from shared.experiment.records import Record, read_record
+from shared.experiment.runs import replacing, write_atomically
+from shared.experiment.tables import canonical_json
 from shared.functions import function_name
-from shared.records import Record, read_record
-from shared.runs import replacing, write_atomically
-from shared.tables import canonical_json
 from vision.config import Config
 from vision.data import describe
 from vision.encoder import WIDTH, encoder

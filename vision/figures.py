@@ -28,14 +28,14 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
-from shared.data import MissingData
 from shared.errors import UserError
-from shared.history import upgraded_config
-from shared.records import Record, read_record, read_records
-from shared.report import Measured, folder_of, measure_finished
-from shared.runs import is_aside, replacing
+from shared.experiment.data import MissingData
+from shared.experiment.history import upgraded_config
+from shared.experiment.records import Record, read_record, read_records
+from shared.experiment.runs import is_aside, replacing
+from shared.experiment.tables import Table, Tier
+from shared.report.measuring import Measured, folder_of, measure_finished
 from shared.svm import dual_weights
-from shared.tables import Table, Tier
 from vision import toy
 from vision.augment import POLICIES, augment
 from vision.config import Config, ToyConfig

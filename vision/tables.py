@@ -1,6 +1,6 @@
 """The vision tables of the papers, collected."""
 
-from shared.tables import Table
+from shared.experiment.tables import Table
 from vision.tables_cllr import CLLR
 from vision.tables_lmcl import LMCL
 from vision.tables_margins import MARGINS

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared import Objective, Projection, Term
-from shared.tables import Claim, Column, Row, Table, load_published
+from shared.experiment.tables import Claim, Column, Row, Table, load_published
 from vision.config import CMC, HCL, Config
 from vision.tables_lmcl import (
     CIFAR10,

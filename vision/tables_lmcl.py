@@ -16,7 +16,7 @@ from shared import (
     info_nce,
     term,
 )
-from shared.tables import Claim, Column, Row, Table, load_published
+from shared.experiment.tables import Claim, Column, Row, Table, load_published
 from vision.config import CMC, HCL, Config, ToyConfig
 
 PUBLISHED = Path(__file__).parent / "published"

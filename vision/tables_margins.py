@@ -17,7 +17,7 @@ from shared import (
     max_margin,
     term,
 )
-from shared.tables import Claim, Column, Row, Table, Tier, load_published
+from shared.experiment.tables import Claim, Column, Row, Table, Tier, load_published
 from vision.config import NT_XENT, Config
 
 PUBLISHED = Path(__file__).parent / "published"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared import Objective, info_nce, max_margin, term
-from shared.tables import Claim, Column, Row, Table, load_published
+from shared.experiment.tables import Claim, Column, Row, Table, load_published
 from vision.config import HCL, MMCL_IMAGENET, Config
 from vision.tables_lmcl import (
     DCL,

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shared import cosine, inner_product, two_views
-from shared.runs import Run
+from shared.experiment.runs import Run
 from vision.config import ToyConfig
 from vision.evaluate import kmeans_accuracy
 

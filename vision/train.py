@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shared import Criterion
 from shared.errors import UserError
-from shared.runs import Means, Run
+from shared.experiment.runs import Means, Run
 from vision.augment import POLICIES, augment
 from vision.config import Config, ToyConfig
 from vision.data import (

@@ -22,8 +22,8 @@ from graph.data import (
     permutation,
     verify_raw,
 )
-from shared.data import MissingData, sha256_of
 from shared.errors import UserError
+from shared.experiment.data import MissingData, sha256_of
 
 
 def real_folder(suite_data: Path, name: str) -> Path:
@@ -388,7 +388,7 @@ def download_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert url.startswith("https://www.chrsmrrs.com/graphkerneldatasets/")
         return addinfourl((folder / url.rpartition("/")[2]).open("rb"), {}, url)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("shared.data.urlopen", open_)
+    monkeypatch.setattr("shared.experiment.data.urlopen", open_)
 
 
 def archive(suite_data: Path, name: str, folder: Path) -> Path:

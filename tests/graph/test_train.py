@@ -18,7 +18,7 @@ from graph.data import load
 from graph.tables import TABLE_4
 from graph.train import PAIRS, views
 from shared import Objective, info_nce, query_key, term
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 
 ROOT = Path(__file__).resolve().parents[2]
 ATLAS = Config(dataset="atlas", epochs=3, batch_size=64)
@@ -64,7 +64,8 @@ PATHS = {  # of arithmetic, by what chooses them
 def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
     """In single precision they end up points apart: what differs in a last bit grows each epoch."""
     program = (
-        "import sys, torch; from pathlib import Path; import graph; from shared.runs import Run\n"
+        "import sys, torch; from pathlib import Path; import graph\n"
+        "from shared.experiment.runs import Run\n"
         "torch.set_num_threads(1)\n"
         "config = graph.Config(dataset='atlas', epochs=20)\n"
         "with Run(Path(sys.argv[1]), config) as run: run.finish(graph.run(config, run))\n"

@@ -26,7 +26,7 @@ from rl.export import (
 )
 from rl.train import save_weights
 from shared.errors import UserError
-from shared.runs import Run
+from shared.experiment.runs import Run
 
 State = dict[str, Tensor]
 AGENT = dataclasses.replace(

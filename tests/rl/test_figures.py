@@ -27,12 +27,12 @@ from rl.figures import (
     write_gif,
 )
 from rl.tables import TABLES
-from shared import report
 from shared.errors import UserError
-from shared.records import read_records
-from shared.report import measure_finished
-from shared.runs import Run
-from shared.tables import Cell, Table, Tier
+from shared.experiment.records import read_records
+from shared.experiment.runs import Run
+from shared.experiment.tables import Cell, Table, Tier
+from shared.report import files
+from shared.report.measuring import measure_finished
 
 
 def table_of(paper: str, name: str) -> Table:
@@ -300,7 +300,7 @@ def test_the_probe_is_drawn_from_committed_records(tmp_path: Path) -> None:
     finish_probes(tmp_path / "runs", "lmcl", scores)
     table = table_of("lmcl", "table-5-state-probe")
     measured = measure_finished(table, "short", tmp_path / "runs")
-    report.write(tmp_path / "results", measured)
+    files.write(tmp_path / "results", measured)
     shutil.rmtree(tmp_path / "runs")
     written = write("lmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
     assert [file.name for file in written] == ["table-5-state-probe.png"]

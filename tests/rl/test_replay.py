@@ -11,7 +11,7 @@ from torch import Tensor
 from rl.config import Config
 from rl.replay import Draw, Replay, gather
 from shared.errors import UserError
-from shared.runs import Run
+from shared.experiment.runs import Run
 
 SIZE, STACK, CROP = 12, 3, 9
 CPU = torch.device("cpu")

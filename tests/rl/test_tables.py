@@ -24,9 +24,10 @@ from shared import (
     query_key,
     term,
 )
+from shared.experiment.tables import Table, Tier, Value, canonical_json
 from shared.objective import Similarity
-from shared.report import markdown, measure
-from shared.tables import Table, Tier, Value, canonical_json
+from shared.report.files import markdown
+from shared.report.measuring import measure
 
 RETURNS = (TABLE_5, TABLE_4)
 PROBES = (TABLE_5_PROBE, TABLE_4_PROBE)

@@ -25,7 +25,7 @@ from rl.evaluate import evaluate_policy, evaluation_seeds
 from rl.replay import Batch, Replay
 from shared import Objective, Projection, distance_polarization, term
 from shared.errors import UserError
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 
 # Twelve decisions, six of them with an update; the first episode ends after the eighth.
 AGENT = dataclasses.replace(

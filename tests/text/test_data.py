@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.data import MissingData
 from shared.errors import UserError
+from shared.experiment.data import MissingData
 from text.config import EMBEDDED_TASKS, TASKS
 from text.data import (
     DATASETS,

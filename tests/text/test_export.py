@@ -17,7 +17,7 @@ from torch import Tensor
 from shared import Objective, Projection, distance_polarization, info_nce, term
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.runs import Run
+from shared.experiment.runs import Run
 from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.export import FILES, MODEL, PROJECTION, SUMS, load, read, write

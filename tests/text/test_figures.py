@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from shared.errors import UserError
-from shared.runs import Run
-from shared.tables import Cell, Tier
+from shared.experiment.runs import Run
+from shared.experiment.tables import Cell, Tier
 from text import data, figures
 from text.encoder import QuickThought, QuickThoughtConfig
 from text.export import MODEL, PROJECTION

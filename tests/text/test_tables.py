@@ -21,8 +21,8 @@ from shared import (
     max_margin,
     term,
 )
+from shared.experiment.tables import TIERS, Published, Table, Tier, Value, canonical_json, changed
 from shared.objective import Similarity
-from shared.tables import TIERS, Published, Table, Tier, Value, canonical_json, changed
 from text.config import TASKS, Config
 from text.tables import (
     CLLR_ROWS,

@@ -19,8 +19,8 @@ import torch
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import text.tokens
-from shared.data import MissingData, sha256_of, write_sums
 from shared.errors import UserError
+from shared.experiment.data import MissingData, sha256_of, write_sums
 from text.data import fetch, sentences
 from text.encoder import QuickThought, QuickThoughtConfig
 from text.tokens import FILES, PAD_ID, Tokens, expand, make_tokenizer, order_of_batches, prepare

@@ -22,7 +22,7 @@ from shared import (
     term,
 )
 from shared.errors import UserError
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 from text.config import Config
 from text.tokens import Batch, Tokens, prepare
 from text.train import (

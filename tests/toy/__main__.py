@@ -2,8 +2,8 @@
 
 import sys
 
-from shared import reproduce
+from shared.command import domains, reproduce
 
 if __name__ == "__main__":
-    reproduce.DOMAINS = (*reproduce.DOMAINS, "toy")
+    domains.DOMAINS = (*domains.DOMAINS, "toy")
     sys.exit(reproduce.main())

@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from shared.tables import Tier
+from shared.experiment.tables import Tier
 
 
 def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:

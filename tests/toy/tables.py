@@ -1,6 +1,6 @@
 import dataclasses
 
-from shared.tables import Claim, Column, Published, Row, Table, Value
+from shared.experiment.tables import Claim, Column, Published, Row, Table, Value
 from toy.train import Config
 
 PUBLISHED = Published(

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from shared.data import MissingData
 from shared.errors import UserError
-from shared.runs import Run
+from shared.experiment.data import MissingData
+from shared.experiment.runs import Run
 
 
 @dataclass(frozen=True)

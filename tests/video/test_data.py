@@ -13,8 +13,8 @@ from PIL import Image
 
 import video.data
 import video.flow
-from shared.data import SUMS, MissingData
 from shared.errors import UserError
+from shared.experiment.data import SUMS, MissingData
 from video.config import EMBEDDED
 from video.data import (
     DATASETS,

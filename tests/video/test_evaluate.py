@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 from video.augment import centre, gather_clips, ten_crops, windows
 from video.config import Config
 from video.data import Video, Videos

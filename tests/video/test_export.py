@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from shared.errors import UserError
-from shared.runs import Run
+from shared.experiment.runs import Run
 from video.config import Config
 from video.encoder import S3D
 from video.export import CONFIG, FILE, SUMS, load_encoder, save_encoder, write

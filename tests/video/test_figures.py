@@ -9,11 +9,11 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
-from shared import report
-from shared.records import read_records
-from shared.report import measure_finished
-from shared.runs import Run
-from shared.tables import Row, Table
+from shared.experiment.records import read_records
+from shared.experiment.runs import Run
+from shared.experiment.tables import Row, Table
+from shared.report import files
+from shared.report.measuring import measure_finished
 from video import figures as module
 from video.config import EMBEDDED, Config
 from video.data import Video, Videos
@@ -178,7 +178,7 @@ def test_both_figures_are_drawn_from_runs_and_videos(
 
 def test_accuracies_are_drawn_from_committed_records(table: Table, tmp_path: Path) -> None:
     folder = finish(tmp_path / "runs", "SimCLR", value=55.0)
-    report.write(tmp_path / "results", measure_finished(table, "short", tmp_path / "runs"))
+    files.write(tmp_path / "results", measure_finished(table, "short", tmp_path / "runs"))
     shutil.rmtree(tmp_path / "runs")
     (file,) = write("mmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
     assert file.name == "table-5-accuracies.png"

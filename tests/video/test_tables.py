@@ -22,9 +22,10 @@ from shared import (
     term,
     two_views,
 )
+from shared.experiment.tables import TIERS, Tier, canonical_json
 from shared.pairs import Pairs
-from shared.report import markdown, measure
-from shared.tables import TIERS, Tier, canonical_json
+from shared.report.files import markdown
+from shared.report.measuring import measure
 from video.config import EMBEDDED, Config
 from video.encoder import check
 from video.tables import LABELS, PUBLISHED, SHORT, TABLE_5, TABLES

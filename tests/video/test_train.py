@@ -17,7 +17,7 @@ from torch import Tensor
 import video
 from shared import Criterion, Objective, Projection
 from shared.errors import UserError
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 from video import evaluate as evaluation
 from video import train as module
 from video.augment import MEAN, STD, flip_flow, gather_clips, ten_crops, views

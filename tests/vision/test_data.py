@@ -18,8 +18,8 @@ from sklearn.datasets import load_digits
 
 import vision.data
 from shared.compat import make_torchvision_importable
-from shared.data import MissingData, sha256_of
 from shared.errors import UserError
+from shared.experiment.data import MissingData, sha256_of
 from vision.augment import POLICIES, Policy, parameters
 from vision.data import (
     DATASETS,
@@ -293,7 +293,7 @@ def test_folder_that_cannot_be_written_to_is_verified_every_time(
     def refuse(path: Path, text: str) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr("shared.data.write_atomically", refuse)
+    monkeypatch.setattr("shared.experiment.data.write_atomically", refuse)
     known = fingerprint("CIFAR100", cifar100)
     assert fingerprint("CIFAR100", cifar100) == known
     monkeypatch.setattr("vision.data._verify_checksums", never)
@@ -714,7 +714,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             raise HTTPError(url, 404, "File not found", {}, None)  # type: ignore[arg-type]
         return addinfourl(file.open("rb"), {}, url)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("shared.data.urlopen", open_)
+    monkeypatch.setattr("shared.experiment.data.urlopen", open_)
     return folder
 
 

@@ -15,8 +15,8 @@ from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
-from shared.data import MissingData
-from shared.runs import Interrupted, Run
+from shared.experiment.data import MissingData
+from shared.experiment.runs import Interrupted, Run
 from vision import evaluate as module
 from vision.augment import POLICIES, augment
 from vision.config import Config

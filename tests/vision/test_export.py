@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shared import Objective, Projection, info_nce, term
 from shared.errors import UserError
-from shared.runs import Run
+from shared.experiment.runs import Run
 from vision.config import HCL, Config
 from vision.encoder import encoder
 from vision.export import FILE, load_encoder, save_encoder, write

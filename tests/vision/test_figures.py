@@ -12,8 +12,8 @@ from PIL import Image
 import vision
 from shared import Objective, distance_polarization, max_margin, term
 from shared.errors import UserError
-from shared.report import folder_of
-from shared.runs import Run
+from shared.experiment.runs import Run
+from shared.report.measuring import folder_of
 from vision import figures
 from vision.config import Config
 from vision.data import Images

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from shared import Criterion, query_key, two_views
-from shared.tables import Cell, Table, Value
+from shared.experiment.tables import Cell, Table, Value
 from vision.config import Config
 from vision.methods import check
 from vision.tables import TABLES

@@ -13,7 +13,7 @@ from shared import (
     info_nce,
     max_margin,
 )
-from shared.tables import TIERS, Cell, Table, Tier, canonical_json
+from shared.experiment.tables import TIERS, Cell, Table, Tier, canonical_json
 from vision.augment import POLICIES
 from vision.config import CMC, HCL, Config, ToyConfig
 from vision.evaluate import PROTOCOLS

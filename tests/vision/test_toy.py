@@ -18,7 +18,7 @@ from shared import (
     term,
     two_views,
 )
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 from vision import toy
 from vision.config import ToyConfig
 from vision.evaluate import kmeans_accuracy

@@ -12,7 +12,7 @@ from torch import nn
 import vision
 from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
 from shared.errors import UserError
-from shared.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run
 from vision.augment import POLICIES, augment
 from vision.config import CMC, HCL, MMCL_IMAGENET, Config
 from vision.data import choose, describe, load, permutation

@@ -4,16 +4,17 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
-from shared.report import (
+from shared.experiment.records import Record
+from shared.experiment.runs import write_atomically
+from shared.experiment.tables import Claim, Published, canonical_json, slug
+from shared.report.measuring import Judged, Measured, MeasuredCell, refuse_smoke
+from shared.report.wording import (
     HERE,
     OVER_COLUMNS,
     PRINTED,
-    Judged,
-    Measured,
-    MeasuredCell,
     aggregates_of,
     also_of,
     by_claim,
@@ -31,15 +32,10 @@ from shared.report import (
     origin,
     printed_lines,
     printed_value,
-    refuse_smoke,
     remarks_of,
     seeds_of,
     tier_note,
 )
-from shared.tables import Claim, Published, canonical_json, slug
-
-if TYPE_CHECKING:
-    from shared.records import Record
 
 
 def html(measured: Sequence[Measured]) -> str:
@@ -76,8 +72,6 @@ def write_index(results: Path, measured: Sequence[Measured]) -> None:
     Raises:
         ValueError: a table of the smoke tier.
     """
-    from shared.runs import write_atomically  # brings torch, which only the runs need
-
     write_atomically(results / "index.html", html(measured))
 
 
@@ -348,18 +342,18 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
     )
 
 
-def _taken_over(record: "Record") -> str:
+def _taken_over(record: Record) -> str:
     if "run_at" not in record.environment:
         return ""
     return f"<small>taken over from the equal run {escape(record.environment['run_at'])}</small>"
 
 
-def _commit(record: "Record") -> str:
+def _commit(record: Record) -> str:
     dirty = " (dirty: with uncommitted changes)" if record.environment["dirty"] else ""
     return f"{record.environment['commit']}{dirty}"
 
 
-def _machine(record: "Record") -> str:
+def _machine(record: Record) -> str:
     return _plain(record.environment["hardware"] | record.environment.get("facts", {}))
 
 

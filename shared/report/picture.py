@@ -15,18 +15,10 @@ from matplotlib.lines import Line2D
 from PIL import Image
 
 from shared.errors import UserError
-from shared.report import (
-    HERE,
-    Measured,
-    MeasuredCell,
-    groups_of,
-    mean_sd,
-    name_of,
-    origin,
-    refuse_smoke,
-)
-from shared.runs import replacing
-from shared.tables import slug
+from shared.experiment.runs import replacing
+from shared.experiment.tables import slug
+from shared.report.measuring import Measured, MeasuredCell, refuse_smoke
+from shared.report.wording import HERE, groups_of, mean_sd, name_of, origin
 
 TEXT = "Numbers"  # the keyword of the PNG's text
 FORM = "measured-beside-published-v1"

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from shared.tables import TIERS, canonical
+from shared.experiment.tables import TIERS, canonical
 
 WAS = "was"
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity

@@ -5,7 +5,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-LOCK = Path(__file__).resolve().parents[1] / "requirements.lock"
+LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
 
 
 def lock_hash(lock: Path = LOCK) -> str | None:

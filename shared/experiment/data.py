@@ -16,7 +16,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 from shared.errors import UserError
-from shared.runs import replacing, write_atomically
+from shared.experiment.runs import replacing, write_atomically
 
 SUMS = "SHA256SUMS"
 TIMEOUT = 60.0  # seconds without a byte after which a download is given up

@@ -42,13 +42,13 @@ import psutil
 import torch
 from torch import Tensor
 
-from shared.arithmetic import arithmetic
 from shared.errors import UserError
-from shared.history import differences, home
-from shared.records import HASH, Record, content_hash, read_json, read_record
-from shared.seal import read_sealed, write_sealed
-from shared.tables import Cell, Config, canonical, canonical_json
-from shared.versions import lock_hash
+from shared.experiment.arithmetic import arithmetic_used
+from shared.experiment.history import differences, home
+from shared.experiment.records import HASH, Record, content_hash, read_json, read_record
+from shared.experiment.seal import read_sealed, write_sealed
+from shared.experiment.tables import Cell, Config, canonical, canonical_json
+from shared.experiment.versions import lock_hash
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
 PACKAGES = (
@@ -555,7 +555,7 @@ def environment(workers: int) -> dict[str, Any]:
                 torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
             ],
         },
-        "arithmetic": arithmetic(),
+        "arithmetic": arithmetic_used(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
@@ -564,7 +564,7 @@ def environment(workers: int) -> dict[str, Any]:
 
 def commit() -> dict[str, Any]:
     """The checked-out commit, and whether code that a run uses differs from it."""
-    root = Path(__file__).resolve().parents[1]
+    root = Path(__file__).resolve().parents[2]
     code = [path.name for path in root.iterdir() if (path / "__init__.py").exists()]
 
     def git(*arguments: str) -> str:

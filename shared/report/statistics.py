@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from shared.tables import Claim, Value
+from shared.experiment.tables import Claim, Value
 
 Kind = Literal["reproduced", "same direction", "not reproduced", "inconclusive", "not run"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

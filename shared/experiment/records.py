@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shared.errors import UserError
-from shared.history import address_today, upgraded_config
-from shared.tables import UNITS
+from shared.experiment.history import address_today, upgraded_config
+from shared.experiment.tables import UNITS
 
 HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)

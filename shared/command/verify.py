@@ -20,9 +20,9 @@ from typing import Any
 from rich import box
 from rich.table import Table as Grid
 
-from shared import report
-from shared.records import Damaged, Record, read_record, records_in
-from shared.tables import TIERS, Cell, Table, Tier
+from shared.experiment.records import Damaged, Record, read_record, records_in
+from shared.experiment.tables import TIERS, Cell, Table, Tier
+from shared.report.measuring import NOT_RUN, REFUSED, measure
 
 DEVIATIONS = 3.0  # how many standard deviations over seeds another processor may lie away
 PATHS = {"cpu_capability": "CPU capability", "blas": "BLAS path", "numpy_and_scipy": "numpy's BLAS"}
@@ -198,7 +198,7 @@ def rerun(
             outcomes |= start([each.cell for each in some])
         for each in batch:
             address, why = each.record.address, outcomes.get(each.record.address)
-            if why is not None and why.startswith(report.NOT_RUN):
+            if why is not None and why.startswith(NOT_RUN):
                 lacking.add((each.table.address, each.cell.source))
                 yield Outcome(address, False, f"cannot be run here: {why}")
                 continue
@@ -284,7 +284,7 @@ def _join(
     table, tier = declared
     for cell in table.cells(tier):
         cells.setdefault(cell.address, []).append(cell)
-    measured = report.measure(table, tier, records, {})
+    measured = measure(table, tier, records, {})
     missing = {
         (cell.row.label, cell.column.label): cell.missing for row in measured.cells for cell in row
     }
@@ -300,7 +300,7 @@ def _join(
 
 
 def _refused(why: str) -> bool:
-    return why.startswith(report.REFUSED)
+    return why.startswith(REFUSED)
 
 
 def _not_in_history(groups: Iterable[Group]) -> list[str]:
@@ -310,7 +310,7 @@ def _not_in_history(groups: Iterable[Group]) -> list[str]:
     try:
         done = subprocess.run(
             ["git", "cat-file", "--batch-check"],
-            cwd=Path(__file__).resolve().parents[1],
+            cwd=Path(__file__).resolve().parents[2],
             input="\n".join(commits),
             capture_output=True,
             text=True,

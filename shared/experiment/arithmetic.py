@@ -31,7 +31,7 @@ NOT_READ = "not read"
 
 
 @functools.cache
-def arithmetic() -> dict[str, Any]:
+def arithmetic_used() -> dict[str, Any]:
     """Instructions of torch, the BLAS it uses and that BLAS's path, those of numpy and scipy.
 
     ``variables`` holds those of ``VARIABLES`` that are set. What a library does not tell is "not

@@ -1,0 +1,59 @@
+"""Where runs, results and data lie, and what the runs on this disk hold."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.experiment.history import home
+from shared.experiment.records import Damaged, Record, read_failure, read_record, read_records
+from shared.experiment.tables import Cell, Table, Tier
+from shared.report import measuring
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie."""
+
+    runs: Path
+    results: Path
+    data: Path
+
+
+def run_folder(places: Places, cell: Cell) -> Path:
+    """The folder of a cell's run."""
+    return home(places.runs, cell.address, type(cell.config))
+
+
+def finished(cell: Cell, places: Places) -> Record | None:
+    """The finished run of a cell; None, too, for a damaged one, which is refused when run."""
+    return undamaged(run_folder(places, cell), cell.address)
+
+
+def undamaged(folder: Path, address: str) -> Record | None:
+    """The finished run in a folder; None without one, or for a damaged one."""
+    try:
+        return read_record(folder, address)
+    except Damaged:
+        return None
+
+
+def measure(
+    table: Table, tier: Tier, places: Places, outcomes: dict[str, str], *, results: bool = False
+) -> measuring.Measured:
+    """The table as the runs on this disk fill it; with ``results`` also the committed records."""
+    records: list[Record] = []
+    status = dict(outcomes)
+    for cell in table.cells(tier):
+        folder = run_folder(places, cell)
+        try:
+            record = read_record(folder, cell.address)
+            if record is not None:
+                records.append(record)
+            elif cell.address not in status:
+                status[cell.address] = read_failure(folder) or measuring.NOT_RUN
+        except Damaged as error:
+            status[cell.address] = f"{measuring.REFUSED}: {error}"
+    figures: tuple[str, ...] = ()
+    if results:  # of two records that count for one cell, the report takes the later: the local
+        records = [*read_records(places.results), *records]
+        figures = measuring.read_figures(places.results, table, tier)
+    return measuring.measure(table, tier, records, status, figures)

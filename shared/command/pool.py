@@ -1,0 +1,369 @@
+"""The processes of cells: each runs in one of its own, beside others, and says how it went."""
+
+import contextlib
+import importlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from shared.command.domains import tables_of
+from shared.command.places import Places, run_folder, undamaged
+from shared.errors import UserError
+from shared.experiment.data import MissingData
+from shared.experiment.history import differences, home
+from shared.experiment.records import Damaged, read_record
+from shared.experiment.runs import Conflict, Interrupted, Locked, Run, adopt, record_failure
+from shared.experiment.tables import Cell, Config, canonical_json
+from shared.report.measuring import NOT_RUN
+
+
+def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
+    """By address, the other cells of the domain and tier with an equal configuration.
+
+    Two papers print the same baselines: what one table has run, another need not run again.
+    """
+    if not cells:
+        return {}
+    wanted = {canonical_json(cell.config) for cell in cells}
+    by_config: dict[str, dict[str, None]] = {text: {} for text in wanted}
+    for tables in tables_of(cells[0].domain).values():
+        for table in tables:
+            for cell in table.cells(cells[0].tier):
+                text = canonical_json(cell.config)
+                if text in wanted and not cell.unavailable:
+                    by_config[text][cell.address] = None
+    return {
+        cell.address: tuple(
+            address for address in by_config[canonical_json(cell.config)] if address != cell.address
+        )
+        for cell in cells
+    }
+
+
+class Pool:
+    """Runs cells side by side, each in a process of its own that starts with everything imported.
+
+    Processes are forked from a server that has imported the domain and computed nothing: that is
+    fast, and safe for threads, CUDA and renderers.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        jobs: int,
+        *,
+        threads: int,
+        allow_missing: bool,
+        download: bool,
+        console: Console,
+    ) -> None:
+        self.places = places
+        self.jobs = jobs
+        self.threads = threads
+        self.allow_missing = allow_missing
+        self.download = download
+        self.console = console
+        self.interrupted = False
+        self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
+        self._waiting: list[Cell] = []
+        self._twins: Mapping[str, tuple[str, ...]] = {}
+        self._running: dict[
+            Any, tuple[Cell, Any]
+        ] = {}  # by the pipe that the process talks through
+        self._tried: set[str] = set()  # datasets that could not be fetched
+
+    def run(self, cells: list[Cell], twins: Mapping[str, tuple[str, ...]]) -> None:
+        """Run the cells; what kept some from being done is then in ``outcomes``.
+
+        Args:
+            cells: of one domain.
+            twins: by address, where an equal run may lie; see :func:`twins_of`.
+        """
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(
+            ["shared.command.reproduce", f"{cells[0].domain}.train", "torch.utils.tensorboard"]
+        )
+        workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
+        self._waiting, self._twins, told = list(cells), twins, False
+        with _asked_to_stop() as asked, self._progress(len(cells)) as show:
+            while self._running or (self._waiting and not asked):
+                while len(self._running) < self.jobs and not asked and (cell := self._next()):
+                    here, there = context.Pipe()
+                    options = (self.threads, workers, self.allow_missing)
+                    given = (cell, self._twins[cell.address], self.places, *options, there)
+                    process = context.Process(target=_work, args=given, name=cell.address)
+                    process.start()
+                    there.close()
+                    self._running[here] = (cell, process)
+                if asked and not told:
+                    told = True
+                    for _, process in self._running.values():
+                        process.terminate()
+                for pipe in wait(list(self._running), timeout=0.2):
+                    self._listen(pipe, show, stopping=bool(asked))
+        self.interrupted |= bool(asked and self._waiting)
+
+    def _next(self) -> Cell | None:
+        """Take the first cell that waits, but for those whose twin is running."""
+        running = {cell.address for cell, _ in self._running.values()}
+        for cell in self._waiting:
+            if running.isdisjoint(self._twins[cell.address]):
+                self._waiting.remove(cell)
+                return cell
+        return None
+
+    def _listen(self, pipe: Any, show: Callable[..., None], *, stopping: bool) -> None:
+        """Take one message of a process; any but progress is its last."""
+        cell, process = self._running[pipe]
+        try:
+            message = pipe.recv()
+        except EOFError:
+            process.join()
+            why = f"failed: its process ended with code {process.exitcode}"
+            # Told to stop before it could listen, a process just ends.
+            message = ("interrupted",) if stopping else ("failed", "", why)
+        if message[0] == "progress":
+            show(cell, message)
+            return
+        process.join()
+        del self._running[pipe]
+        pipe.close()
+        if message[0] == "missing" and self._fetch(cell, message[1]):
+            self._waiting.insert(0, cell)
+            return
+        if message[0] == "interrupted":
+            self.interrupted = True
+        elif message[0] != "done":
+            self.outcomes[cell.address] = message[-1]
+            if message[0] != "refused":  # a refused folder belongs to another run
+                self._note(cell, message)
+        show(cell, message)
+
+    def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
+        _, trace, why = message
+        with contextlib.suppress(OSError):  # a full disk is the failure already reported
+            record_failure(run_folder(self.places, cell), why, trace)
+
+    def _fetch(self, cell: Cell, name: str) -> bool:
+        """Try once to fetch a dataset that a cell misses."""
+        if not self.download or name in self._tried:
+            return False
+        self._tried.add(name)
+        self.console.print(f"fetching {name} ...")
+        try:
+            importlib.import_module(f"{cell.domain}.data").fetch(name, self.places.data)
+        except (UserError, OSError) as error:
+            self.console.print(f"fetching {name} failed: {error}", soft_wrap=True)
+            return False
+        return True
+
+    @contextlib.contextmanager
+    def _progress(self, total: int) -> Iterator[Any]:
+        """A function to show (cell, message) with: bars on a terminal, else a line per cell."""
+        done = 0
+
+        def line(cell: Cell, message: tuple[Any, ...]) -> None:
+            nonlocal done
+            if message[0] != "progress":
+                done += 1
+                self.console.print(
+                    f"[{done}/{total}] {cell.address}: {_sentence(message)}",
+                    soft_wrap=True,
+                    highlight=False,
+                    markup=False,
+                )
+
+        if not self.console.is_terminal:
+            yield line
+            return
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        with Progress(*columns, console=self.console) as bars:
+            every = bars.add_task("cells", total=total)
+            single: dict[str, Any] = {}
+
+            def show(cell: Cell, message: tuple[Any, ...]) -> None:
+                if message[0] == "progress":
+                    _, count, of, what = message
+                    if cell.address not in single:
+                        single[cell.address] = bars.add_task("", total=of)
+                    label = f"{cell.row} / {cell.column} / seed {cell.seed}: {what}"
+                    bars.update(single[cell.address], completed=count, total=of, description=label)
+                    return
+                line(cell, message)
+                bars.advance(every)
+                if cell.address in single:
+                    bars.remove_task(single.pop(cell.address))
+
+            yield show
+
+
+def _work(
+    cell: Cell,
+    twins: tuple[str, ...],
+    places: Places,
+    threads: int,
+    workers: int,
+    allow_missing: bool,
+    pipe: Connection,
+) -> None:
+    """The process of one cell: run it, and say through the pipe how it went."""
+    import torch
+
+    # One cell gives the same numbers to the bit however many run beside it; with another number
+    # of threads the last bits may differ, so that is not left to the machine.
+    torch.set_num_threads(threads)
+    # Bits are promised on the CPU alone: on a GPU that would cost much of its speed.
+    torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
+    torch.backends.cudnn.benchmark = True
+    folder = run_folder(places, cell)
+
+    def progress(done: int, total: int, what: str) -> None:
+        with contextlib.suppress(OSError):
+            pipe.send(("progress", done, total, what))
+
+    run = Run(
+        folder,
+        cell.config,
+        tier=cell.tier,
+        workers=workers,
+        data_root=places.data,
+        allow_missing=allow_missing,
+        progress=progress,
+    )
+    try:
+        domain = importlib.import_module(cell.domain)
+        with run:
+            _stop_with_parent(run)
+            done = _equal_runs(cell, twins, places)
+            if read_record(folder, cell.address) is None and done:
+                adopt(folder, *done[0], cell.config)
+            elif read_record(folder, cell.address) is None:
+                run.finish(domain.run(cell.config, run))
+            record = read_record(folder, cell.address)
+        assert record is not None  # just written
+        message: tuple[Any, ...] = ("done", record.result, record.environment.get("run_at"))
+    except Interrupted:
+        message = ("interrupted",)
+    except MissingData as error:
+        why = f"{NOT_RUN}: data missing; fetch it with: {error.command}"
+        message = ("missing", error.name, why)
+    except (Locked, Conflict, Damaged) as error:
+        message = ("refused", str(error))
+    except OSError as error:
+        message = ("failed", traceback.format_exc(), f"failed: {describe_os_error(error)}")
+    except UserError as error:
+        message = ("failed", traceback.format_exc(), f"failed: {error}")
+    except FloatingPointError as error:
+        why = f"failed: {error}"
+        if run.saved_step is not None:
+            file = folder / "checkpoint.pt"
+            why = f"{why}; last good checkpoint: {file} at step {run.saved_step}"
+        message = ("failed", traceback.format_exc(), why)
+    except Exception as error:
+        why = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+        if _is_out_of_memory(error):
+            why = f"failed: {_describe_out_of_memory(cell.config)}"
+        message = ("failed", traceback.format_exc(), why)
+    with contextlib.suppress(OSError):  # the parent is gone; the files say it all
+        pipe.send(message)
+
+
+def _equal_runs(cell: Cell, twins: Sequence[str], places: Places) -> list[tuple[Path, str]]:
+    """Folder and address of the finished runs that have the cell's configuration to this day."""
+    found = []
+    for twin in twins:
+        folder = home(places.runs, twin, type(cell.config))
+        record = undamaged(folder, twin)
+        if record is not None and not differences(record.config, cell.config):
+            found.append((folder, twin))
+    return found
+
+
+def _stop_with_parent(run: Run) -> None:
+    """Save and stop when the process that started this one is gone."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            run.stopping = True
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextlib.contextmanager
+def _asked_to_stop() -> Iterator[list[int]]:
+    """A list that fills when SIGTERM or SIGINT arrives."""
+    asked: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _sentence(message: tuple[Any, ...]) -> str:
+    if message[0] == "done":
+        numbers = {
+            name: value
+            for name, value in message[1]["metrics"].items()
+            if isinstance(value, (int, float))
+        }
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+        whose = f"taken over from {message[2]}: " if message[2] else ""
+        return f"{whose}{shown} ({message[1]['seconds']:.0f} s)"
+    if message[0] == "interrupted":
+        return "interrupted, state saved"
+    return str(message[-1])
+
+
+def describe_os_error(error: OSError) -> str:
+    """What could not be read or written, and what to do about it."""
+    where = f" {error.filename}" if error.filename else ""
+    return (
+        f"cannot read or write{where}: {error.strerror or error}; what was finished before is "
+        f"intact; free space or permissions there, or choose another folder (--runs, --results)"
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    # The allocator of the CPU has no exception of its own, only these words.
+    words = ("not enough memory", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
+
+
+def _describe_out_of_memory(config: Config) -> str:
+    size = getattr(config, "batch_size", None)
+    return "out of memory" if size is None else f"out of memory; lower batch_size ({size})"
+
+
+def default_jobs(threads: int) -> int:
+    """How many cells of so many threads run at a time where nobody says."""
+    import torch
+
+    return 1 if torch.cuda.is_available() else max(1, (os.cpu_count() or 1) // threads)
