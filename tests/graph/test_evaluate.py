@@ -52,6 +52,7 @@ def test_protocol_is_the_nested_search(count: int, classes: int, distance: float
     assert len(set(costs)) > 1  # the choice of C is put to the test
 
 
+@pytest.mark.slow
 def test_protocol_on_embedded_graphs_and_any_number_of_workers(monkeypatch):
     graphs = load(ATLAS, Path("nowhere"))
     torch.manual_seed(0)
