@@ -31,7 +31,17 @@ def test_there_is_something_to_check() -> None:
     assert len(CODE) == 5
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+# These plan by taking steps of the papers' networks.
+MEASURED = [command for command in COMMANDS if command.startswith(("rl ", "video ", "vision "))]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.slow) if command in MEASURED else command
+        for command in COMMANDS
+    ],
+)
 def test_every_command_is_accepted(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

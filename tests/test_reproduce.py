@@ -162,6 +162,7 @@ def test_threads_and_jobs_share_the_cores(
     assert "cells to run, 5 at a time" in out
 
 
+@pytest.mark.slow
 def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -216,6 +217,7 @@ def test_what_a_domain_does_not_estimate_is_declared(
     assert "Minutes and memory: declared for one CPU core." in words
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_and_shown_in_the_report(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -236,6 +238,7 @@ def test_figures_are_drawn_and_shown_in_the_report(
     assert index.count('<img src="toy/partial/figures/figure-3.png"') == 1
 
 
+@pytest.mark.slow
 def test_the_report_draws_the_pictures_of_the_documents(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,6 +253,7 @@ def test_the_report_draws_the_pictures_of_the_documents(
     assert {(cell["column"], *cell["seeds"]) for cell in shown["cells"]} == {("left", 0)}
 
 
+@pytest.mark.slow
 def test_finished_runs_of_a_tier_are_filmed(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:

@@ -39,7 +39,7 @@ def protocol_twin(features: np.ndarray, labels: np.ndarray, seed: int) -> tuple[
     return accuracies, costs
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("count", "classes", "distance"), [(90, 2, 0.7), (150, 3, 0.9)])
 def test_protocol_is_the_nested_search(count: int, classes: int, distance: float, seed: int):
     features, labels = blobs(count, classes, distance)
@@ -52,6 +52,7 @@ def test_protocol_is_the_nested_search(count: int, classes: int, distance: float
     assert len(set(costs)) > 1  # the choice of C is put to the test
 
 
+@pytest.mark.slow
 def test_protocol_on_embedded_graphs_and_any_number_of_workers(monkeypatch):
     graphs = load(ATLAS, Path("nowhere"))
     torch.manual_seed(0)

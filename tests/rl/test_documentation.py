@@ -10,6 +10,7 @@ import torch
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "rl.md"
 
 
+@pytest.mark.slow
 def test_the_code_of_the_documentation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -334,6 +334,7 @@ def test_a_snapshot_keeps_its_moment_and_the_end_of_an_episode() -> None:
         one.close()
 
 
+@pytest.mark.slow
 def test_workers_see_what_one_process_sees() -> None:
     settings = settings_of(Config(frame_size=SIZE, quality="fast", episode_steps=24))
     both = [make_vector(2, workers, **settings) for workers in (1, 2)]

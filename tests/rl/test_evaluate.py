@@ -91,6 +91,7 @@ def test_returns_are_those_of_single_episodes() -> None:
     assert evaluate_policy(push, SMALL, seed=4) != returns
 
 
+@pytest.mark.slow
 def test_worker_processes_give_the_same_returns() -> None:
     assert evaluate_policy(push, SMALL, seed=3, workers=2) == evaluate_policy(push, SMALL, seed=3)
 
