@@ -52,8 +52,13 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("pairs", "distance <= reach", "distance < reach"),
     ("pairs", "(distance > 0) & ~positive", "~positive"),
     ("pairs", "positive &= document", "positive |= document"),
-    ("pairs", "vector_norm(rows, dim=1, keepdim=True)", "vector_norm(rows, dim=0, keepdim=True)"),
-    ("pairs", "torch.where(length > 0, length, 1.0)", "length"),
+    (
+        "pairs",
+        "torch.where(zero, 1.0, rows), dim=1, keepdim=True)",
+        "torch.where(zero, 1.0, rows), dim=0, keepdim=True)",
+    ),
+    ("pairs", "rows / torch.where(zero, 1.0, length)", "rows / length"),
+    ("pairs", "torch.where(zero, 1.0, rows), dim=1", "rows, dim=1"),
     # info_nce and what all share
     ("losses", "total[:, None] - score", "total[:, None] + score"),
     (
@@ -605,9 +610,13 @@ def edge_checks() -> list[Check]:
 
     def zero_row(core: SimpleNamespace) -> tuple[Tensor, ...]:
         leaf = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
+        other = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
         similarity = core.cosine(leaf, leaf)
-        gradient = torch.autograd.grad(similarity.sum(), leaf)[0]
-        return similarity.detach(), torch.isfinite(gradient).all()
+        (gradient,) = torch.autograd.grad(similarity.sum(), leaf, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.sum(), leaf)
+        # As if a row of zeros had length 1: other has cosine 0 with it, and the slope of other.
+        slope = torch.autograd.grad(core.cosine(leaf, other).sum(), leaf)[0]
+        return similarity.detach(), torch.isfinite(second).all(), slope
 
     def one_pair(core: SimpleNamespace) -> tuple[Tensor, ...]:
         found = []
@@ -630,7 +639,15 @@ def edge_checks() -> list[Check]:
         Check("angle 0", angle_0, (yes,)),
         Check("floored", floored, differentiated(lowest, [leaf])),
         Check("certain softmax", certain, (torch.full((3,), 100.0, dtype=torch.float64),)),
-        Check("zero row", zero_row, (torch.zeros(2, 2, dtype=torch.float64), yes)),
+        Check(
+            "zero row",
+            zero_row,
+            (
+                torch.zeros(2, 2, dtype=torch.float64),
+                yes,
+                torch.tensor([[0.6, 0.8]] * 2, dtype=torch.float64),
+            ),
+        ),
         Check("one pair", one_pair, (nothing,) * len(NCE)),
     ]
 
