@@ -96,8 +96,6 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ),
     ("losses", "_without(similarity * scale, excluded)", "_without(similarity, excluded)"),
     ("losses", "_without(similarity * scale, excluded)", "similarity * scale"),
-    ("losses", "scores.masked_fill(nothing[:, None], 0.0)", "scores"),
-    ("losses", "total = total.masked_fill(nothing, -math.inf)", "pass"),
     ("losses", "index, pick_scale)\n    total", "index, 0)\n    total"),
     ("losses", "known = known.masked_fill(~present.any(1, keepdim=True), 0.0)", "pass"),
     ("losses", "torch.where(count > 0, lowest, 0.0) / temperature", "lowest / temperature"),
@@ -604,6 +602,25 @@ def edge_checks() -> list[Check]:
         value = core.debiased_nce(pairs, leaf, temperature=0.5, tau_plus=0.7, floor="minimum")
         return differentiated(value, [leaf])
 
+    def far(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        """Scores a thousand apart, both ways: beyond the range of exp."""
+        leaf = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64, requires_grad=True)
+        pairs = core.query_key(rows[:2], rows[:2])
+        value = core.debiased_nce(pairs, leaf, temperature=0.002, tau_plus=0.0)
+        gradient = torch.autograd.grad(value.sum(), leaf)[0]
+        return (
+            torch.isfinite(
+                torch.stack(
+                    [
+                        gradient,
+                        *hessian_vector(
+                            core.debiased_nce(pairs, leaf, temperature=0.002, tau_plus=0.0), [leaf]
+                        ),
+                    ]
+                )
+            ).all(),
+        )
+
     def certain(core: SimpleNamespace) -> tuple[Tensor, ...]:
         pairs = core.query_key(rows, rows)
         return (core.attenuation_weight(pairs, rows, temperature=0.01, alpha=1.0),)
@@ -637,6 +654,7 @@ def edge_checks() -> list[Check]:
     nothing = torch.zeros(1, 4, dtype=torch.float64)
     return [
         Check("angle 0", angle_0, (yes,)),
+        Check("far", far, (yes,)),
         Check("floored", floored, differentiated(lowest, [leaf])),
         Check("certain softmax", certain, (torch.full((3,), 100.0, dtype=torch.float64),)),
         Check(
