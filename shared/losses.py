@@ -491,10 +491,7 @@ def _logsumexp_and_pick(
     if torch._C._are_functorch_transforms_active():
         # Nested transforms see through torch's own operations alone.
         scores = _without(similarity * scale, excluded)
-        nothing = (scores == -math.inf).all(1)
-        total = torch.logsumexp(scores.masked_fill(nothing[:, None], 0.0), dim=1)
-        total = total.masked_fill(nothing, -math.inf)
-        return total, _picked(similarity, index, pick_scale)
+        return torch.logsumexp(scores, dim=1), _picked(similarity, index, pick_scale)
     total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
     return total, picked
 

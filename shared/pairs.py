@@ -304,9 +304,10 @@ def inner_product(anchor: Tensor, candidate: Tensor) -> Tensor:
 
 
 def unit_rows(rows: Tensor) -> Tensor:
-    """Rows divided by their Euclidean length; rows of zeros stay zero, with a finite gradient."""
-    length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    return rows / torch.where(length > 0, length, 1.0)
+    """Rows divided by their Euclidean length; rows of zeros stay zero, with finite derivatives."""
+    zero = torch.linalg.vector_norm(rows.detach(), dim=1, keepdim=True) == 0
+    length = torch.linalg.vector_norm(torch.where(zero, 1.0, rows), dim=1, keepdim=True)
+    return rows / torch.where(zero, 1.0, length)
 
 
 def _blocks(gather: Gather | None, blocks: int = 1) -> int:

@@ -173,7 +173,8 @@ def nuclear_norm(matrix: Tensor) -> Tensor:
 
     LAPACK's singular value decomposition can fail, or silently give wrong vectors, on many equal
     singular values, which the identity has that L starts from. Eigenvalues that are zero to
-    rounding have no gradient here, one of the subgradients there.
+    rounding have no gradient here, one of the subgradients there. Among equal singular values, as
+    the identity has them, second derivatives are nan.
     """
     if not torch.isfinite(matrix).all():
         return matrix.sum()  # not finite either: the criterion names the step

@@ -52,8 +52,13 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("pairs", "distance <= reach", "distance < reach"),
     ("pairs", "(distance > 0) & ~positive", "~positive"),
     ("pairs", "positive &= document", "positive |= document"),
-    ("pairs", "vector_norm(rows, dim=1, keepdim=True)", "vector_norm(rows, dim=0, keepdim=True)"),
-    ("pairs", "torch.where(length > 0, length, 1.0)", "length"),
+    (
+        "pairs",
+        "torch.where(zero, 1.0, rows), dim=1, keepdim=True)",
+        "torch.where(zero, 1.0, rows), dim=0, keepdim=True)",
+    ),
+    ("pairs", "rows / torch.where(zero, 1.0, length)", "rows / length"),
+    ("pairs", "torch.where(zero, 1.0, rows), dim=1", "rows, dim=1"),
     # info_nce and what all share
     ("losses", "total[:, None] - score", "total[:, None] + score"),
     (
@@ -91,8 +96,6 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ),
     ("losses", "_without(similarity * scale, excluded)", "_without(similarity, excluded)"),
     ("losses", "_without(similarity * scale, excluded)", "similarity * scale"),
-    ("losses", "scores.masked_fill(nothing[:, None], 0.0)", "scores"),
-    ("losses", "total = total.masked_fill(nothing, -math.inf)", "pass"),
     ("losses", "index, pick_scale)\n    total", "index, 0)\n    total"),
     ("losses", "known = known.masked_fill(~present.any(1, keepdim=True), 0.0)", "pass"),
     ("losses", "torch.where(count > 0, lowest, 0.0) / temperature", "lowest / temperature"),
@@ -599,15 +602,38 @@ def edge_checks() -> list[Check]:
         value = core.debiased_nce(pairs, leaf, temperature=0.5, tau_plus=0.7, floor="minimum")
         return differentiated(value, [leaf])
 
+    def far(core: SimpleNamespace) -> tuple[Tensor, ...]:
+        """Scores a thousand apart, both ways: beyond the range of exp."""
+        leaf = torch.tensor([[1.0, -1.0], [1.0, -1.0]], dtype=torch.float64, requires_grad=True)
+        pairs = core.query_key(rows[:2], rows[:2])
+        value = core.debiased_nce(pairs, leaf, temperature=0.002, tau_plus=0.0)
+        gradient = torch.autograd.grad(value.sum(), leaf)[0]
+        return (
+            torch.isfinite(
+                torch.stack(
+                    [
+                        gradient,
+                        *hessian_vector(
+                            core.debiased_nce(pairs, leaf, temperature=0.002, tau_plus=0.0), [leaf]
+                        ),
+                    ]
+                )
+            ).all(),
+        )
+
     def certain(core: SimpleNamespace) -> tuple[Tensor, ...]:
         pairs = core.query_key(rows, rows)
         return (core.attenuation_weight(pairs, rows, temperature=0.01, alpha=1.0),)
 
     def zero_row(core: SimpleNamespace) -> tuple[Tensor, ...]:
         leaf = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
+        other = torch.tensor([[0.6, 0.8]], dtype=torch.float64)
         similarity = core.cosine(leaf, leaf)
-        gradient = torch.autograd.grad(similarity.sum(), leaf)[0]
-        return similarity.detach(), torch.isfinite(gradient).all()
+        (gradient,) = torch.autograd.grad(similarity.sum(), leaf, create_graph=True)
+        (second,) = torch.autograd.grad(gradient.sum(), leaf)
+        # As if a row of zeros had length 1: other has cosine 0 with it, and the slope of other.
+        slope = torch.autograd.grad(core.cosine(leaf, other).sum(), leaf)[0]
+        return similarity.detach(), torch.isfinite(second).all(), slope
 
     def one_pair(core: SimpleNamespace) -> tuple[Tensor, ...]:
         found = []
@@ -628,9 +654,18 @@ def edge_checks() -> list[Check]:
     nothing = torch.zeros(1, 4, dtype=torch.float64)
     return [
         Check("angle 0", angle_0, (yes,)),
+        Check("far", far, (yes,)),
         Check("floored", floored, differentiated(lowest, [leaf])),
         Check("certain softmax", certain, (torch.full((3,), 100.0, dtype=torch.float64),)),
-        Check("zero row", zero_row, (torch.zeros(2, 2, dtype=torch.float64), yes)),
+        Check(
+            "zero row",
+            zero_row,
+            (
+                torch.zeros(2, 2, dtype=torch.float64),
+                yes,
+                torch.tensor([[0.6, 0.8]] * 2, dtype=torch.float64),
+            ),
+        ),
         Check("one pair", one_pair, (nothing,) * len(NCE)),
     ]
 
