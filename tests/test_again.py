@@ -58,7 +58,7 @@ def table(name, *rows):
         title="Losses",
         section="none",
         metric="loss",
-        unit="",
+        unit="points of 1000",
         protocol="v1",
         config=Config(),
         rows=rows,

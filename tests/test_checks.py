@@ -340,10 +340,11 @@ def test_weights_of_margins_refuse_numbers_too() -> None:
         attenuation_weight(pairs, similarity, temperature=-1.0, alpha=0.5)
 
 
-def test_a_function_of_ones_own_has_its_own_ranges() -> None:
-    def mine(pairs: Pairs, similarity: Tensor, *, temperature: float) -> Tensor:
-        return similarity.sum(1) * temperature
+def mine(pairs: Pairs, similarity: Tensor, *, temperature: float) -> Tensor:
+    return similarity.sum(1) * temperature
 
+
+def test_a_function_of_ones_own_has_its_own_ranges() -> None:
     assert term(mine, temperature=-1.0).numbers == {"temperature": -1.0}
 
 

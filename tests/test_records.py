@@ -96,7 +96,7 @@ def test_a_run_from_before_there_were_hashes_is_read(folder: Path, record: Recor
 def test_a_run_that_is_taken_over_stays_valid(folder: Path, record: Record, tmp_path: Path) -> None:
     other = tmp_path / "other"
     with Run(other, CELL.config):
-        adopt(other, folder, "there")
+        adopt(other, folder, "there", CELL.config)
     taken = read_record(other, CELL.address)
     assert taken is not None
     assert taken.sha256 == record.sha256
