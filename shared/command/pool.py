@@ -90,9 +90,8 @@ class Pool:
             twins: by address, where an equal run may lie; see :func:`twins_of`.
         """
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(
-            ["shared.command.reproduce", f"{cells[0].domain}.train", "torch.utils.tensorboard"]
-        )
+        modules = ("shared.command.reproduce", "torch.utils.tensorboard", "scipy.linalg")
+        context.set_forkserver_preload([f"{cells[0].domain}.train", *modules])
         workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
         self._waiting, self._twins, told = list(cells), twins, False
         with _asked_to_stop() as asked, self._progress(len(cells)) as show:
