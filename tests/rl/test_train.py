@@ -56,7 +56,14 @@ CONFIGS = {
 }
 STEPS = {"environment steps": 8, "contrastive updates": 1}  # of what a run reports, for one save
 DIED_AT, SAVED_AT = 11, 5  # decisions
-EVERYTHING = {"config.json", "environment.json", "log.jsonl", "model.safetensors", "result.json"}
+EVERYTHING = {
+    "SHA256SUMS",
+    "config.json",
+    "environment.json",
+    "log.jsonl",
+    "model.safetensors",
+    "result.json",
+}
 
 
 @pytest.fixture(autouse=True)

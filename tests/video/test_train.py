@@ -52,7 +52,7 @@ METRICS = {
     for end in ("", "_low", "_high")
 } | {"details"}
 FILES = {"config.json", "environment.json", "result.json"}
-TRAINED = FILES | {"encoder.safetensors", "log.jsonl", "tensorboard"}
+TRAINED = FILES | {"SHA256SUMS", "encoder.safetensors", "log.jsonl", "tensorboard"}
 CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="promised of a CPU alone")
 
 
@@ -242,7 +242,7 @@ def test_the_untrained_encoder_is_evaluated_as_it_started(
     monkeypatch.setattr(torch.optim, "Adam", refuse)
     done = finish(tmp_path, dataclasses.replace(SIMCLR, train=False), data_root)
     assert {path.name for path in tmp_path.iterdir() if path.name[0] != "."} == (
-        FILES | {"encoder.safetensors"}
+        FILES | {"SHA256SUMS", "encoder.safetensors"}
     )
     assert set(done.metrics) == METRICS
     torch.manual_seed(SIMCLR.seed)
