@@ -3,7 +3,7 @@
 import importlib
 from importlib.util import find_spec
 
-from shared.errors import UserError
+from shared.errors import UserError, suggestion
 from shared.experiment.tables import Table
 
 DOMAINS = ("vision", "text", "rl", "graph", "video")
@@ -16,7 +16,7 @@ def tables_of(domain: str) -> dict[str, tuple[Table, ...]]:
         UserError: no such domain, or none of its tables can be run yet.
     """
     if domain not in DOMAINS:
-        raise UserError(f"no domain {domain!r}; domains are: {', '.join(DOMAINS)}")
+        raise UserError(f"no domain {domain!r}{suggestion(domain, DOMAINS, 'domains are')}")
     if not _present(domain):
         there = ", ".join(present_domains())
         raise UserError(f"{domain} is not implemented yet; implemented: {there}")
@@ -32,7 +32,7 @@ def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
     """
     tables = tables_of(domain)
     if paper not in tables:
-        raise UserError(f"{domain} has no paper {paper!r}; it has: {', '.join(tables)}")
+        raise UserError(f"{domain} has no paper {paper!r}{suggestion(paper, tables, 'it has')}")
     return tables[paper]
 
 

@@ -21,6 +21,7 @@ from rich import box
 from rich.table import Table as Grid
 
 from shared.experiment.records import Damaged, Record, read_record, records_in
+from shared.experiment.runs import OWN
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 from shared.report.measuring import NOT_RUN, REFUSED, measure
 
@@ -264,6 +265,8 @@ def _committed(results: Path) -> Iterator[Found]:
 def _finished(runs: Path) -> Iterator[Found]:
     for file in sorted(runs.rglob("result.json")):
         address = file.parent.relative_to(runs).as_posix()
+        if address.startswith(f"{OWN}/"):  # of no table, see shared.command.own
+            continue
         name = address.rsplit("/", 3)[0]
         try:
             record: Record | Damaged | None = read_record(file.parent, address)

@@ -65,6 +65,7 @@ PACKAGES = (
     "dm-control",
     "gymnasium",
 )
+OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
 
@@ -125,7 +126,7 @@ class Run:
         folder: Path,
         config: Config,
         *,
-        tier: str = "own",
+        tier: str = OWN,
         workers: int = 1,
         data_root: Path = Path("data"),
         allow_missing: bool = False,
