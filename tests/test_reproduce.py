@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from shared.command import domains, reproduce, verbs
+from shared.command import verbs
 from shared.report.picture import read as read_picture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,24 +36,6 @@ def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out, err
-
-
-@pytest.fixture
-def at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[str, str]]]:
-    """``call`` in this process, in ``tmp_path``: for what starts no cell."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
-    threads = torch.get_num_threads()
-
-    def call(*arguments: str, code: int = 0) -> tuple[str, str]:
-        assert reproduce.main(arguments) == code
-        return tuple(capsys.readouterr())
-
-    yield call
-    torch.set_num_threads(threads)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

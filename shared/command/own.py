@@ -51,7 +51,8 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     declared = choose(options)
     chosen = [dataclasses.replace(each, cells=_set(each.cells, options.set)) for each in declared]
     home = _home(places, "-".join(options.set), sorted(options.set))
-    console.print(f"Runs of your own, in {home.runs}: they enter no table and no report.")
+    text = f"Runs of your own, in {home.runs}: they enter no table and no report."
+    console.print(text, soft_wrap=True, highlight=False)
     for before, after in zip(declared, chosen, strict=True):
         _print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
     pool = run_waiting(chosen, home, options, console, own=True)
@@ -84,7 +85,8 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
     function = loss.function
     content = (identity(function), canonical(loss.numbers), sorted(options.set), options.row)
     home = _home(places, function.__name__, content)
-    console.print(f"Your loss as the row {MINE!r}, in {home.runs}: it enters no table or report.")
+    text = f"Your loss as the row {MINE!r}, in {home.runs}: it enters no table and no report."
+    console.print(text, soft_wrap=True, highlight=False)
     baselines, mine, reasons = [], [], {}
     for table, row, why in rows:
         choice = {"row": row.label, "column": options.column, "seeds": options.seeds}
@@ -152,7 +154,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
     """The row of a table that a further one is held against, and why that one.
 
     The row ``wanted``, else the one that most of the paper's claims are made against, else the
-    first one with a published line, of those that can run and have an objective.
+    first one with a published line, else the first; of those that can run, train, and have a loss.
 
     Raises:
         UserError: there is none.
@@ -161,7 +163,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
         label = table.cells(tier, row=wanted)[0].row
         able = [row for row in _able(table, tier) if row.label == label]
         if not able:
-            raise UserError(f"{table.address}: {label} has no loss to replace, or cannot run yet")
+            raise UserError(f"{table.address}: {label} trains with no loss, or cannot run yet")
         return able[0], "as you said"
     able = _able(table, tier)
     counts = Counter(claim.than for claim in table.claims)
@@ -171,20 +173,18 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
         return row, f"which {counts[row.label]} of {counts.total()} claims are made against"
     if published := [row for row in able if row.published is not None]:
         return published[0], "the first row that the paper prints"
-    raise UserError(f"{table.address} has no baseline of its own; choose a row of it with --row")
+    if not able:
+        raise UserError(f"{table.address} has no row that can run and trains with a loss")
+    return able[0], "the first row"
 
 
 def _able(table: Table, tier: Tier) -> list[Row]:
-    """The rows that can run and have a loss that another can take the place of."""
-    configs: dict[str, Any] = {}
+    """The rows that can run and train with a loss that another can take the place of."""
+    objectives: dict[str, Any] = {}
     for cell in table.cells(tier):
-        if not cell.unavailable:
-            configs.setdefault(cell.row, cell.config)
-    return [
-        row
-        for row in table.rows
-        if isinstance(getattr(configs.get(row.label), "objective", None), Objective)
-    ]
+        if not cell.unavailable and getattr(cell.config, "train", True):
+            objectives.setdefault(cell.row, getattr(cell.config, "objective", None))
+    return [row for row in table.rows if isinstance(objectives.get(row.label), Objective)]
 
 
 def _with_loss(cell: Cell, loss: Term) -> Cell:

@@ -56,6 +56,8 @@ def typed(name: str, text: str, hint: Any) -> Any:
         UserError: it is none; named by ``name``.
     """
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if text == "None" and NoneType in options:  # "none" may be a text with a meaning of its own
+        return None
     for option in options:
         try:
             return _value(text, option)

@@ -197,6 +197,8 @@ def compared(mine: Mapping[int, float], other: Mapping[int, float]) -> tuple[str
     sentence = f"{interval} over {gain.n} seeds"
     if gain.low > 0 or gain.high < 0:
         return "better" if gain.low > 0 else "worse", sentence
+    if not gain.mean and not gain.sd:
+        return "inconclusive", f"{sentence}; both are equal in every seed"
     sentence += "; the interval contains 0"
     if needed := seeds_for(gain.mean, gain.sd):
         sentence += f"; {needed} seeds would show a true gain of that size with 80% power"
