@@ -232,13 +232,13 @@ def test_the_plan_asks_the_domain_once_for_each_kind_of_cell(
     calls = (tmp_path / "data/calls.txt").read_text().splitlines()
     # Both tables have a cell without changes; seeds and what cannot run are not asked for.
     assert sorted(line.split()[0] for line in calls) == ["0.0", "1.0", "2.0", "5.0"]
-    assert "12 of 12 cells to run, 2 at a time: about 608 minutes, 6.0 GB of memory" in words
-    assert "4 of 4 cells to run, 2 at a time: about 205 minutes, 6.0 GB of memory" in words
+    assert "12 of 12 cells to run, 2 at a time: about 10 h, 6.0 GB of memory" in words
+    assert "4 of 4 cells to run, 2 at a time: about 3.4 h, 6.0 GB of memory" in words
 
     shutil.copytree(done / "runs", tmp_path / "runs")
     (tmp_path / "data/calls.txt").unlink()
     out, _ = at_once("toy", "toy", *arguments, "--column", "right")
-    assert "Minutes and memory: measured on this machine." in " ".join(out.split())
+    assert "Time and memory: measured on this machine." in " ".join(out.split())
     assert not (tmp_path / "data/calls.txt").exists()
     shutil.rmtree(tmp_path / "runs/toy/toy/table-1/better/right")
     at_once("toy", "toy", *arguments, "--column", "right")
@@ -250,7 +250,7 @@ def test_what_a_domain_does_not_estimate_is_declared(
 ) -> None:
     out, _ = at_once("graph", "mmcl", "--plan")
     words = " ".join(out.split())
-    assert "Minutes and memory: declared for one CPU core." in words
+    assert "Time and memory: ~ declared for one CPU core." in words
 
 
 @pytest.mark.slow
