@@ -12,7 +12,7 @@ from graph.augment import add_self_loops_but_last, augment
 from graph.config import Config
 from graph.data import Graphs, batches, fingerprint, load, permutation
 from graph.encoder import Encoder, ProjectionHead
-from graph.evaluate import embed, svm_ten_fold
+from graph.evaluate import calibrate, embed, read_out, sizes
 from shared import Criterion, Pairs, query_key, two_views
 from shared.experiment.runs import Run
 
@@ -33,13 +33,20 @@ def run(config: Config, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol: ``accuracy`` in percent and what it is the mean of.
+        The metrics of the protocol: ``accuracy`` in percent and what it is the mean of, and the
+        second read-out's.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = {"float64": torch.float64, "float32": torch.float32}[config.precision]
     graphs = load(config.dataset, run.data_root)
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+
+    if config.features != "encoder":
+        run.progress(0, 1, config.protocol)
+        constant = np.zeros((graphs.num_graphs, 1))
+        trivial = sizes(graphs) if config.features == "sizes" else constant
+        return read_out(trivial, graphs.y.numpy(), config.fold_seed, run.workers)
 
     # Drawn in single precision whatever follows, so that both precisions start from one point.
     encoder = Encoder(graphs.x.shape[1], config.hidden, config.layers).to(device, dtype)
@@ -66,8 +73,10 @@ def run(config: Config, run: Run) -> dict[str, object]:
         run.progress(epoch + 1, config.epochs, "pretraining")
 
     run.progress(config.epochs, config.epochs, config.protocol)
+    if config.calibrate:
+        calibrate(encoder, graphs, config.batch_size)
     embeddings = evaluated_features(config, encoder, criterion, graphs)
-    return svm_ten_fold(embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
+    return read_out(embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
 
 
 def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, Graphs]]:

@@ -373,7 +373,7 @@ def test_records_at_an_earlier_address_count_and_are_kept_as_they_were_made() ->
         )
         for claim in table.claims
     )
-    table = dataclasses.replace(table, rows=rows, claims=claims)
+    table = dataclasses.replace(table, rows=rows, claims=claims, fewer=())
     measured = measure(table, "paper", RECORDS, {})
     assert len(counted(measured)) == len(lines(GRAPH_RECORDS))
     assert "graph/mmcl/table-4/the-baseline/mutag/seed-0" in counted(measured)
