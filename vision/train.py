@@ -15,7 +15,7 @@ from shared import Criterion
 from shared.errors import UserError
 from shared.experiment.runs import Means, Run
 from vision.augment import POLICIES, augment
-from vision.config import Config, ToyConfig
+from vision.config import Config
 from vision.data import (
     ImageFiles,
     Images,
@@ -29,23 +29,20 @@ from vision.data import (
 from vision.evaluate import evaluate, statistics
 from vision.export import save_encoder
 from vision.methods import Networks, check, compare
-from vision.toy import run as run_toy
 
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
 
-def run(config: Config | ToyConfig, run: Run) -> dict[str, object]:
+def run(config: Config, run: Run) -> dict[str, object]:
     """Pretrain an encoder without labels, and evaluate it by the configuration's protocol.
 
     Args:
-        config: what to do; a toy configuration goes to :func:`vision.toy.run`.
+        config: what to do.
         run: where it is logged, saved and resumed from.
 
     Returns:
         The metrics of the protocol, in percent.
     """
-    if isinstance(config, ToyConfig):
-        return run_toy(config, run)
     images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
     images = choose(images, config.images)
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
