@@ -15,7 +15,7 @@ the rounding to 8 bits between two transforms is left out; and flow gets a polic
 the program turns the colours of a flow, and mirrors it without its direction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -230,7 +230,7 @@ def augment(
     box, factors, (channel, sigma) = numbers[:4], numbers[4:8], numbers[8:]
     flipped, grayed, blurred, *turns = chosen
     with torch.autocast(clips.device.type, enabled=False):  # pixels need more than 8 bits
-        batch = _cropped(clips, *box, size)
+        batch = _cropped(clips, box, size)
         replace(batch, flipped, flip_flow if policy == "flow" else flip)
         colour_jitter(batch, factors, turns, fused=True)
         replace(batch, grayed, gray, channel.long())
@@ -357,12 +357,14 @@ def _square(clips: Tensor, top: int, left: int, side: int, size: int) -> Tensor:
     start, length = (
         clips.new_full((len(clips),), number, dtype=torch.float32) for number in (0, side)
     )
-    return _cropped(clips, start, start, length, length, size)
+    return _cropped(clips, (start, start, length, length), size)
 
 
-def _cropped(
-    clips: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int
-) -> Tensor:
-    """Boxes of (B, 3, T, h, w) uint8 clips as (B, 3, T, S, S) float32 in [0, 1], bicubic."""
+def _cropped(clips: Tensor, box: Sequence[Tensor], size: int) -> Tensor:
+    """Boxes of (B, 3, T, h, w) uint8 clips as (B, 3, T, S, S) float32 in [0, 1], bicubic.
+
+    box: top, left, height and width, (B,) each.
+    """
+    top, left, height, width = box
     images = clips.float().mul_(1 / 255)
     return resized_crop(images, top, left, height, width, size, cubic).clamp_(0, 1)
