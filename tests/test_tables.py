@@ -1,11 +1,11 @@
 import dataclasses
-import importlib
 from pathlib import Path
 
 import pytest
 from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
 from toy.train import Config
 
+from shared.command.domains import DOMAINS, tables_of
 from shared.errors import UserError
 from shared.experiment.records import read_records
 from shared.experiment.tables import (
@@ -24,13 +24,12 @@ from shared.experiment.tables import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-DOMAINS = [file.parent.name for file in sorted(ROOT.glob("*/tables.py"))]
 TABLE = TABLES["toy"][0]
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_every_table_of_every_domain_builds(domain: str) -> None:
-    tables = importlib.import_module(f"{domain}.tables").TABLES
+    tables = tables_of(domain)
     assert tables
     for paper, some in tables.items():
         for table in some:
@@ -48,7 +47,7 @@ def test_committed_results_are_those_of_the_declared_cells() -> None:
     declared = {
         cell.address: cell.config
         for domain in DOMAINS
-        for some in importlib.import_module(f"{domain}.tables").TABLES.values()
+        for some in tables_of(domain).values()
         for table in some
         for tier in ("paper", "short")
         for cell in table.cells(tier)

@@ -1,13 +1,12 @@
 """What would run, and the time, memory and disk that it would take."""
 
-import importlib
 import statistics
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 
 from rich.console import Console
 from rich.table import Table as TextTable
 
+from shared.command.domains import imported
 from shared.command.places import Places, finished
 from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
 from shared.report.measuring import UNAVAILABLE, unavailable
@@ -83,11 +82,8 @@ def estimated(
 
     Only for columns without a finished cell; empty for domains that estimate nothing.
     """
-    if not cells or not find_spec(f"{cells[0].domain}.estimate"):
-        return {}
     import torch
 
-    estimate = importlib.import_module(f"{cells[0].domain}.estimate").estimate
     torch.set_num_threads(threads)  # those of the cells that it speaks for
     measured = {(cell.table, cell.column) for cell in cells if finished(cell, places)}
     unknown = [cell for cell in cells if (cell.table, cell.column) not in measured]
@@ -96,7 +92,9 @@ def estimated(
     with console.status("estimating") as status:
         for number, (key, cell) in enumerate(examples.items(), start=1):
             status.update(f"estimating {number} of {len(examples)}: {cell.row} / {cell.column}")
-            found[key] = estimate(cell.config, places.data)
+            estimate = imported(cell.domain).experiment(cell.config).estimate
+            if estimate is not None:
+                found[key] = estimate(cell.config, places.data)
     return found
 
 

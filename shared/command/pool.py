@@ -1,7 +1,6 @@
 """The processes of cells: each runs in one of its own, beside others, and says how it went."""
 
 import contextlib
-import importlib
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from shared.command.domains import tables_of
+from shared.command.domains import imported, tables_of
 from shared.command.places import Places, run_folder, undamaged
 from shared.errors import UserError
 from shared.experiment.data import MissingData
@@ -160,7 +159,7 @@ class Pool:
         self._tried.add(name)
         self.console.print(f"fetching {name} ...")
         try:
-            importlib.import_module(f"{cell.domain}.data").fetch(name, self.places.data)
+            imported(cell.domain).fetch(name, self.places.data)
         except (UserError, OSError) as error:
             self.console.print(f"fetching {name} failed: {error}", soft_wrap=True)
             return False
@@ -245,7 +244,7 @@ def _work(
         progress=progress,
     )
     try:
-        domain = importlib.import_module(cell.domain)
+        domain = imported(cell.domain)
         with run:
             _stop_with_parent(run)
             done = _equal_runs(cell, twins, places)

@@ -150,7 +150,7 @@ def csv_text(measured: Measured) -> str:
                 + ["yes" if is_ours(cell.row, table) else "no", cell.column.label]
                 + [table.metric_of(cell.column), table.unit, table.protocol]
                 + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
-                + [len(cell.values), len(cell.values) + len(cell.missing)]
+                + [len(cell.values), len(cell.declared)]
                 + ([published.mean, published.std] if published else [None] * 2)
                 + [cell.difference]
                 + [cell.values.get(seed) for seed in measured.seeds]

@@ -61,6 +61,8 @@ class MeasuredCell:
         summary: over the seeds in ``values``; None without any.
         published: the printed number; None where the paper prints none.
         difference: measured mean minus published mean; None where either lacks.
+        declared: its seeds; none where the row has no part in the column.
+        fewer: whether those are not all of the tier's.
     """
 
     row: Row
@@ -71,6 +73,8 @@ class MeasuredCell:
     summary: Summary | None
     published: Value | None
     difference: float | None
+    declared: tuple[int, ...] = ()
+    fewer: bool = False
 
     @property
     def unavailable(self) -> str:
@@ -86,6 +90,7 @@ class Judged:
         claim: the claim.
         column: label of the column.
         verdict: the verdict.
+        declared: the seeds that both rows are declared to have.
         outlook: how many seeds would see the published gain; empty where the verdict says it, the
             table does not ask for it, or nothing tells.
     """
@@ -93,6 +98,7 @@ class Judged:
     claim: Claim
     column: str
     verdict: Verdict
+    declared: tuple[int, ...]
     outlook: str = ""
 
 
@@ -150,7 +156,7 @@ class Measured:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The declared seeds of the tier."""
+        """The declared seeds of the tier, of which a cell may have fewer."""
         return self.table.seeds[self.tier]
 
     @property
@@ -287,7 +293,11 @@ def _measure_cell(
     if row.published is not None:
         published = table.published.value(row.published, column.label)
     difference = summary.mean - published.mean if summary and published else None
-    return MeasuredCell(row, column, records, values, missing, summary, published, difference)
+    seeds = tuple(cell.seed for cell in cells)
+    fewer = bool(seeds) and row.seeds is None and seeds != tuple(table.seeds[cells[0].tier])
+    return MeasuredCell(
+        row, column, records, values, missing, summary, published, difference, seeds, fewer
+    )
 
 
 def _fault(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
@@ -320,7 +330,8 @@ def _judge_all(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tupl
             verdict = judge(claim, *numbers)
             said = verdict.seeds_needed is not None
             outlook = seeds_sentence(*numbers) if table.aggregates and not said else ""
-            verdicts.append(Judged(claim, column, verdict, outlook))
+            common = tuple(seed for seed in better.declared if seed in than.declared)
+            verdicts.append(Judged(claim, column, verdict, common, outlook))
     return tuple(verdicts)
 
 
@@ -334,7 +345,7 @@ def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tupl
                 value = float(statistic(np.concatenate(columns)))
                 interval = stratified_bootstrap(columns, statistic)
                 count = sum(map(len, columns))
-                declared = count + sum(len(cell.missing) for cell in cells)
+                declared = sum(len(cell.declared) for cell in cells)
                 label = cells[0].row.label
                 found.append(Aggregate(name, label, value, interval, count, declared))
     return tuple(found)

@@ -78,7 +78,7 @@ def printed_lines(published: Published) -> dict[str, list[str]]:
 
 def seeds_of(cell: MeasuredCell) -> str:
     """How many of the declared seeds a measured number rests on."""
-    done, declared = len(cell.values), len(cell.values) + len(cell.missing)
+    done, declared = len(cell.values), len(cell.declared)
     if done < declared:
         return f"{done} of {declared} seeds"
     return f"{done} seed{'s' if done > 1 else ''}"
@@ -86,12 +86,14 @@ def seeds_of(cell: MeasuredCell) -> str:
 
 def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
     """What a cell shows: its number and how many seeds it lacks, or the marks of its reasons."""
+    if not cell.declared:
+        return [""]  # the row has no part in the column
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         what = UNAVAILABLE if cell.unavailable else DASH
         return [f"{what} ({', '.join(map(str, reasons))})"]
     lines = [mean_sd(cell.summary.mean, cell.summary.sd)]
-    return [*lines, seeds_of(cell)] if cell.missing else lines
+    return [*lines, seeds_of(cell)] if cell.missing or cell.fewer else lines
 
 
 def printed_row(cells: Sequence[MeasuredCell], measured: Measured) -> list[str]:
@@ -240,9 +242,9 @@ def _places(measured: Measured, why: str) -> list[str]:
                 rows.setdefault(seeds, []).append(cell.row.label)
         for seeds, labels in rows.items():
             which = ", ".join(labels) if len(labels) <= NAMED_ROWS else f"{len(labels)} rows"
-            if len(labels) == len(column):
+            if len(labels) == sum(bool(cell.declared) for cell in column):
                 which = "all rows"
-            if seeds != measured.seeds:
+            if any(seeds != cell.declared for cell in column if cell.row.label in labels):
                 which = f"seed {', '.join(map(str, seeds))} of {which}"
             places.append(which)
         by_column.append(places)
@@ -271,8 +273,10 @@ def explain(judged: Judged, measured: Measured) -> str:
     parts = [verdict.sentence]
     if verdict.inside:
         parts.append(f"{verdict.inside[0].upper()}{verdict.inside[1:]}.")
-    if 0 < len(verdict.seeds_used) < len(measured.seeds):
-        parts.append(f"Rests on {len(verdict.seeds_used)} of {len(measured.seeds)} declared seeds.")
+    if 0 < len(verdict.seeds_used) < len(judged.declared):
+        parts.append(
+            f"Rests on {len(verdict.seeds_used)} of {len(judged.declared)} declared seeds."
+        )
     if judged.outlook:
         parts.append(judged.outlook)
     return " ".join(parts)
