@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         scale_gradient,
         subtractive_margin,
     )
+    from shared.momentum import Teacher, enqueue, follow, random_bank
     from shared.objective import Criterion, Objective, Projection, Term, term
     from shared.pairs import (
         Pairs,
@@ -40,6 +41,7 @@ __all__ = [
     "Objective",
     "Pairs",
     "Projection",
+    "Teacher",
     "Temperature",
     "Term",
     "alignment",
@@ -51,6 +53,8 @@ __all__ = [
     "curvature_weight",
     "debiased_nce",
     "distance_polarization",
+    "enqueue",
+    "follow",
     "hard_nce",
     "info_nce",
     "inner_product",
@@ -59,6 +63,7 @@ __all__ = [
     "margin_ratio",
     "max_margin",
     "query_key",
+    "random_bank",
     "same_label",
     "scale_gradient",
     "subtractive_margin",
@@ -67,6 +72,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "random_bank": "momentum",
+    "follow": "momentum",
+    "enqueue": "momentum",
+    "Teacher": "momentum",
     "Criterion": "objective",
     "LowRankProjection": "projection",
     "Objective": "objective",

@@ -299,12 +299,16 @@ MIT, as the code. The images it was trained on have terms of their own.
 
 
 def _torchvision_lines(backbone: str, stem: str) -> str:
-    """How to load the file without this project."""
+    """How to load the file without this project, where its network is torchvision's."""
+    if backbone == "resnet8":
+        return "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
     lines = ["import torch, torchvision", "from safetensors.torch import load_file", ""]
     lines += [f"encoder = torchvision.models.{backbone}()", "encoder.fc = torch.nn.Identity()"]
     if stem != "imagenet":
-        lines.append("encoder.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)")
-    if stem == "cifar":
+        stride = 2 if stem == "strided" else 1
+        conv = f"torch.nn.Conv2d(3, 64, 3, stride={stride}, padding=1, bias=False)"
+        lines.append(f"encoder.conv1 = {conv}")
+    if stem in ("cifar", "strided"):
         lines.append("encoder.maxpool = torch.nn.Identity()")
     lines += [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
     return "\n".join(["or with torchvision alone:", "", "```python", *lines, "```"])

@@ -1,20 +1,19 @@
 """What would run, and the time, memory and disk that it would take."""
 
-import importlib
 import statistics
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
+from shared.command.domains import imported
 from shared.command.places import Places, finished
 from shared.command.progress import duration
-from shared.experiment.records import Damaged, Record, records_in
+from shared.experiment.records import RECORDS, Damaged, Record, records_in
 from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
 from shared.report.measuring import UNAVAILABLE, folder_of, unavailable
 
@@ -150,7 +149,7 @@ def costs_of(
 def _committed(table: Table, cell: Cell, places: Places) -> dict[str, list[Record]]:
     """The committed records of a table, by address without seed."""
     found: dict[str, list[Record]] = {}
-    file = places.results / folder_of(table, cell.tier) / f"{table.name}.records.jsonl"
+    file = places.results / folder_of(table, cell.tier) / f"{table.name}{RECORDS}"
     for record in records_in(file) if file.exists() else ():
         if not isinstance(record, Damaged):
             address = record.upgraded(type(cell.config)).address.rpartition("/")[0]
@@ -217,11 +216,8 @@ def estimated(
 
     Only for columns without a finished cell; empty for domains that estimate nothing.
     """
-    if not cells or not find_spec(f"{cells[0].domain}.estimate"):
-        return {}
     import torch
 
-    estimate = importlib.import_module(f"{cells[0].domain}.estimate").estimate
     torch.set_num_threads(threads)  # those of the cells that it speaks for
     measured = {(cell.table, cell.column) for cell in cells if finished(cell, places)}
     unknown = [cell for cell in cells if (cell.table, cell.column) not in measured]
@@ -230,7 +226,9 @@ def estimated(
     with console.status("estimating") as status:
         for number, (key, cell) in enumerate(examples.items(), start=1):
             status.update(f"estimating {number} of {len(examples)}: {cell.row} / {cell.column}")
-            found[key] = estimate(cell.config, places.data)
+            estimate = imported(cell.domain).experiment(cell.config).estimate
+            if estimate is not None:
+                found[key] = estimate(cell.config, places.data)
     return found
 
 

@@ -1,12 +1,10 @@
 """The processes of cells: each runs in one of its own, beside others, and says how it went."""
 
 import contextlib
-import importlib
 import multiprocessing
 import os
 import signal
 import threading
-import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
@@ -16,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from shared.command.domains import tables_of
+from shared.command.domains import imported, tables_of
 from shared.command.places import Places, run_folder, undamaged
 from shared.command.progress import Watch, watching
 from shared.errors import UserError, describe_os_error
@@ -26,8 +24,6 @@ from shared.experiment.records import Damaged, read_record
 from shared.experiment.runs import OWN, Conflict, Interrupted, Locked, Run, adopt, record_failure
 from shared.experiment.tables import Cell, Config, canonical_json
 from shared.report.measuring import NOT_RUN
-
-TOLD_EVERY = 0.2  # seconds between two reports of one cell
 
 
 def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
@@ -184,7 +180,7 @@ class Pool:
         self._tried.add(name)
         self.console.print(f"fetching {name} ...")
         try:
-            importlib.import_module(f"{cell.domain}.data").fetch(name, self.places.data)
+            imported(cell.domain).fetch(name, self.places.data)
         except (UserError, OSError) as error:
             self.console.print(f"fetching {name} failed: {error}", soft_wrap=True)
             return False
@@ -212,13 +208,7 @@ def _work(
     torch.backends.cudnn.benchmark = True
     folder = run_folder(places, cell)
 
-    told = 0.0
-
     def progress(done: int, total: int, what: str) -> None:
-        nonlocal told
-        if done < total and time.monotonic() - told < TOLD_EVERY:
-            return
-        told = time.monotonic()
         with contextlib.suppress(OSError):
             pipe.send(("progress", done, total, what))
 
@@ -232,7 +222,7 @@ def _work(
         progress=progress,
     )
     try:
-        domain = importlib.import_module(cell.domain)
+        domain = imported(cell.domain)
         with run:
             _stop_with_parent(run)
             done = _equal_runs(cell, twins, places)

@@ -34,11 +34,13 @@ USAGE = """\
   ./reproduce.sh figures vision lmcl           finished runs -> figures/ beside their tables
   ./reproduce.sh film rl lmcl                  finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
+  ./reproduce.sh arithmetic graph mmcl --row GraphCL --seeds 0,1   again, under other code paths
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the fast tests; --all: every one, as CI does
 Every verb has options of its own: ./reproduce.sh plan --help; those of a run: run --help
 """
+FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 # Older spellings of verbs.
 FLAGS = {"--plan": "plan", "--figures": "figures", "--video": "film"}
 
@@ -131,6 +133,22 @@ def _plan(arguments: Sequence[str]) -> int:
     return running.plan_cells(choose(options), places(), options)
 
 
+def _arithmetic(arguments: Sequence[str]) -> int:
+    parser = _parser(
+        "arithmetic", "DOMAIN PAPER", "Run cells again under the processor's other code paths."
+    )
+    _takes_cells(parser)
+    _takes_work(parser)
+    parser.add_argument("--again", action="store_true", help="see run --help")
+    options, _ = _parsed(parser, arguments)
+    from shared.command import arithmetic
+    from shared.command.choosing import choose
+
+    choose(options)
+    runs = options.runs.absolute() if FROM in os.environ else options.runs
+    return arithmetic.repeat(arguments, runs)
+
+
 def _explain(arguments: Sequence[str]) -> int:
     parser = _parser(
         "explain", "CELL", "A cell on one page: the paper, the loss, the record, the verdict."
@@ -207,6 +225,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
     "explain": _explain,
+    "arithmetic": _arithmetic,
     "report": _report,
     "figures": _figures,
     "film": _film,
@@ -307,7 +326,7 @@ def _say_first(options: argparse.Namespace) -> None:
 
 def _path(text: str) -> Path:
     """A path as seen from where the user stands: reproduce.sh runs in the checkout."""
-    return Path(os.environ.get("SUITE_FROM", ""), text)
+    return Path(os.environ.get(FROM, ""), text)
 
 
 def _tier(text: str) -> str:

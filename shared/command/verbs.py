@@ -2,18 +2,16 @@
 
 import argparse
 import dataclasses
-import importlib
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
 from shared.command import domains, verify
-from shared.command.domains import present_domains, tables_of, tables_of_paper
+from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
 from shared.command.places import Places, measure
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
@@ -116,10 +114,10 @@ def _run_anew(
 def draw(domain: str, paper: str, places: Places) -> int:
     """Draw the figures of a paper; prints where they are."""
     tables_of_paper(domain, paper)
-    if not find_spec(f"{domain}.figures"):
+    figures = domain_of(domain).figures
+    if figures is None:
         raise UserError(f"{domain} draws no figures")
-    figures = importlib.import_module(f"{domain}.figures")
-    files = figures.write(paper, places.runs, places.results, data_root=places.data)
+    files = figures(paper, places.runs, places.results, data_root=places.data)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no figure to draw")
     for file in files:
@@ -130,8 +128,7 @@ def draw(domain: str, paper: str, places: Places) -> int:
 def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     """Film the finished runs of a paper in a tier; prints where the films are."""
     tables_of_paper(domain, paper)
-    module = f"{domain}.figures"
-    shoot = getattr(importlib.import_module(module), "film", None) if find_spec(module) else None
+    shoot = domain_of(domain).film
     if shoot is None:
         raise UserError(f"{domain} films nothing")
     files = shoot(paper, tier, places.runs)
@@ -155,31 +152,28 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
     if domain is None and home not in domains.DOMAINS:
         raise UserError(f"{folder} is not where the cells of a domain lie; name it with --domain")
     domain = domain or home
-    tables_of(domain)
-    if not find_spec(f"{domain}.export"):
+    write = domain_of(domain).export
+    if write is None:
         raise UserError(f"{domain} exports no models")
     if read_record(folder, str(address)) is None:
         raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
-    module = importlib.import_module(f"{domain}.export")
-    print(module.write(folder, target or Path("exports") / address))
+    print(write(folder, target or Path("exports") / address))
     return 0
 
 
 def fetch(domain: str, dataset: str | None, places: Places) -> int:
     """Fetch what is missing, verify what is there; one line for each dataset."""
-    tables_of(domain)
-    data = importlib.import_module(f"{domain}.data")
-    names = [dataset] if dataset else list(data.DATASETS)
-    if unknown := set(names) - set(data.DATASETS):
+    found = domain_of(domain)
+    datasets = found.datasets()
+    names = [dataset] if dataset else list(datasets)
+    if unknown := set(names) - set(datasets):
         name = unknown.pop()
-        raise UserError(
-            f"{domain} has no dataset {name!r}{suggestion(name, data.DATASETS, 'it has')}"
-        )
+        raise UserError(f"{domain} has no dataset {name!r}{suggestion(name, datasets, 'it has')}")
     failed = 0
     for name in names:
         started = time.monotonic()
         try:
-            data.fetch(name, places.data)
+            found.fetch(name, places.data)
             print(f"{name}: ready in {places.data} ({time.monotonic() - started:.1f} s)")
         except UserError as error:
             failed += 1
