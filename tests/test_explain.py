@@ -30,6 +30,7 @@ def test_every_loss_has_a_twin_and_the_test_that_holds_them_together_is_there() 
             name
             for name, value in vars(module).items()
             if hasattr(value, "check_numbers") and value.__module__ == module.__name__
+            if name != "band_statistics"  # what is logged of a penalty, and minimised by nobody
         }
     assert set(TWINS) == declared
     twins = functions(ROOT / "tests/reference.py")
@@ -60,7 +61,8 @@ def test_a_page_leads_from_the_paper_to_the_verdict(at_once: Call) -> None:
         "It says: MMCL is better than GraphCL on every dataset (Table 4).",
         "It prints, as MMCL: 88.42 ± 1.33 %",
         "Here: The paper prints neither the kernel width",
-        "Beside the row GraphCL, which 4 of 6 claims are made against:",
+        "claims are made against: objective.loss.function:",
+        "Beside the row GraphCL, which ",
         'objective.loss.function: "info_nce" -> "max_margin"',
         'pairs: "original_augmented" -> "both_views"',
         "max_margin(gamma=0.5, cost=100.0, ridge=0.1)",
@@ -88,7 +90,7 @@ def test_pages_of_rows_without_a_baseline_a_loss_or_a_record(at_once: Call) -> N
     page = words(at_once("explain", "toy/toy/table-1/better/right")[0])
     assert "Beside the table's configuration: offset: 0.0 -> 2.0" in page
     assert "The row has no objective." in page
-    assert "seed 2: not run" in page
+    assert "seed 0-2: not run" in page
     assert "better over plain: not run" in page
     page = words(at_once("explain", "toy/partial/figure-3/needy/left")[0])
     assert "It cannot run yet: needs needles" in page

@@ -57,9 +57,10 @@ def page(table: Table, cells: Sequence[Cell], places: Places) -> RenderableType:
     measured = measure(table, cell.tier, places, {}, results=True)
     measured = narrowed(measured, {cell.row}, {cell.column})
     ((found,),) = measured.cells
+    seeds = _listed([cell.seed for cell in cells])
     parts: list[RenderableType] = [
         Text(cell.address.rpartition("/")[0], style="bold"),
-        Text(f"{cell.row}, {cell.column}, {cell.tier} tier, seeds {_listed(cells)}"),
+        Text(f"{cell.row}, {cell.column}, {cell.tier} tier, seed {seeds}"),
     ]
     sections = {
         "The paper": _paper(table, found),
@@ -138,15 +139,20 @@ def _equation(function: Callable[..., Any], called: str) -> list[Text]:
 
 def _records(cells: Sequence[Cell], found: MeasuredCell, places: Places) -> Iterator[Text]:
     """The numbers of the seeds, and with what each was measured."""
+    missing: dict[str, list[int]] = {}
     for cell in cells:
         record = found.records.get(cell.seed)
         if record is None:
-            yield Text(f"seed {cell.seed}: {found.missing.get(cell.seed, 'not a declared seed')}")
+            missing.setdefault(found.missing.get(cell.seed, "not a declared seed"), []).append(
+                cell.seed
+            )
             continue
         own = finished(cell, places)
         where = places.runs if own and own.sha256 == record.sha256 else places.results
         value = found.values[cell.seed]
         yield Text(f"seed {cell.seed}: {value:.4g}, in {where}; {_environment(record)}")
+    for why, seeds in missing.items():
+        yield Text(f"seed {_listed(seeds)}: {why}")
     if found.summary is not None and found.summary.sd is not None:
         summary = found.summary
         yield Text(f"{summary.n} seeds: {summary.mean:.2f} ± {summary.sd:.2f}")
@@ -181,5 +187,12 @@ def _verdicts(measured: Measured) -> Iterator[Text]:
         yield Text(f"None: {why}.")
 
 
-def _listed(cells: Sequence[Cell]) -> str:
-    return ", ".join(str(cell.seed) for cell in cells)
+def _listed(seeds: Sequence[int]) -> str:
+    """``0-4, 7``: seeds that follow each other as one."""
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    return ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs)

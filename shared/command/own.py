@@ -75,7 +75,8 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
     console = Console()
     loss = load_loss(*options.loss)
     rows, refused = [], []
-    for table in choose_tables(*options.words, options.table, options.tier):
+    domain, paper = options.words
+    for table in choose_tables(domain, paper, options.table, options.tier):
         try:
             rows.append((table, *baseline_of(table, options.tier, options.row)))
         except UserError as error:

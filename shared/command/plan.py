@@ -176,11 +176,11 @@ def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterato
     waiting = list(lines)
     while waiting:
         grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        grid.add_column("method", width=first)
-        room, shown = WIDTH - first - 1, list[str]()
+        grid.add_column("method", width=first, overflow="fold")
+        room, shown = WIDTH - first - 3, list[str]()  # of a column two more, of both edges one
         while waiting:
             heading = textwrap.wrap(waiting[0], HEADING)
-            needs = max(map(len, (*heading, *lines[waiting[0]]))) + 1
+            needs = max(map(len, (*heading, *lines[waiting[0]]))) + 2
             if needs > room and shown:
                 break
             room -= needs
@@ -206,7 +206,8 @@ def _summary(cells: Sequence[Cell], costs: Costs, jobs: int) -> Iterator[str]:
     if idle := len({cell.address for cell in cells}) - can:
         yield f"{idle} cells are {UNAVAILABLE}."
     used = {cost.source for cost in every if not cost.unavailable}
-    yield f"Time and memory: {'; '.join(words for name, words in SOURCES.items() if name in used)}."
+    if known := "; ".join(words for name, words in SOURCES.items() if name in used):
+        yield f"Time and memory: {known}."
 
 
 def estimated(

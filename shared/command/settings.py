@@ -72,9 +72,9 @@ def typed(name: str, text: str, hint: Any) -> Any:
 
 
 def numbers_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The numbers that a loss, penalty or projection takes by name, and how they are declared."""
+    """The numbers that a loss or penalty takes by name, and how they are declared."""
     try:
-        hints = get_type_hints(function.__init__ if isinstance(function, type) else function)
+        hints = get_type_hints(function)
     except (NameError, TypeError):  # of a user's function, which need not be typed
         hints = {}
     return {
@@ -127,7 +127,7 @@ def _with_number(objective: Objective, path: str, text: str) -> Objective:
             )
 
         settable["projection.weight"] = float, lambda value: project(weight=value)
-        for name, hint in numbers_of(LowRankProjection).items():
+        for name, hint in numbers_of(LowRankProjection.__init__).items():
 
             def choose(value: Any, name: str = name) -> Objective:
                 return project(options={**projection.options, name: value})
