@@ -119,7 +119,7 @@ class Column:
     Args:
         label: unique within the table; the printed label where the paper prints one.
         changes: fields of the configuration and their values.
-        minutes: wall time of one cell, as measured on one CPU core; used by ``--plan`` only as
+        minutes: wall time of one cell, as measured on one CPU core; used by ``plan`` only as
             long as no cell of the column has finished on this machine.
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
