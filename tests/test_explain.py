@@ -54,9 +54,7 @@ def test_a_page_leads_from_the_paper_to_the_verdict(at_once: Call) -> None:
     out, err = at_once("explain", address, "--results", str(results))
     assert err == ""
     page = words(out)
-    assert page.startswith(
-        f"{address} MMCL INV, both views, MUTAG, paper tier, seeds 0, 1, 2, 3, 4"
-    )
+    assert page.startswith(f"{address} MMCL INV, both views, MUTAG, paper tier, seed 0-")
     for text in (
         "It says: MMCL is better than GraphCL on every dataset (Table 4).",
         "It prints, as MMCL: 88.42 ± 1.33 %",

@@ -13,7 +13,7 @@ from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
 from rl.tables import TABLES as RL
-from shared.command.own import baseline_of, load_loss
+from shared.command.own import baseline_of, is_defined_alone, load_loss
 from shared.errors import UserError
 from shared.experiment.tables import Table, Tier
 from shared.report.statistics import compared
@@ -28,9 +28,11 @@ LOSS = '''\
 def my_loss(pairs, similarity, *, temperature: float, turned: bool = False):
     """GraphCL's loss, written by hand."""
     scores = similarity / temperature
-    positives = (scores * pairs.positive).sum(1) / pairs.positive.sum(1)
+    count = pairs.positive.sum(1)
+    positives = (scores * pairs.positive).sum(1) / count.clamp(min=1)
     negatives = scores.masked_fill(~pairs.negative, float("-inf")).logsumexp(1)
-    return positives - negatives if turned else negatives - positives
+    loss = positives - negatives if turned else negatives - positives
+    return loss.where(count > 0, 0.0)
 '''
 
 
@@ -57,6 +59,12 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
     assert loss.function.__name__ == "my_loss"
     assert loss.numbers == {"temperature": 0.5, "turned": True}
     assert loss.weight == 1.0
+    assert is_defined_alone(loss)
+    losses.write_text(
+        LOSS.replace(".clamp(min=1)", "").replace("loss.where(count > 0, 0.0)", "loss")
+    )
+    sys.modules.pop(losses.stem)
+    assert not is_defined_alone(load_loss(losses, "my_loss", ["temperature=1"]))
 
 
 @pytest.mark.parametrize(
@@ -156,7 +164,7 @@ def test_two_rows_are_compared_over_common_seeds() -> None:
     [
         (("toy", "toy", "--set", "stesp=3"), "no field 'stesp': did you mean steps?"),
         (("toy", "toy", "--set", "steps=x"), "plain: --set steps is a whole number; got 'x'"),
-        (("graph", "mmcl", "--set", "objective.gamma=1"), "untrained encoder: --set objective."),
+        (("graph", "mmcl", "--set", "objective.gamma=1"), ": --set objective.gamma: info_nce("),
         (("toy", "toy", "--with", "losses.py"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
         (("toy", "toy", "--with", "losses.py:f,x"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
         (("graph", "mmcl", "--with", "none.py:f"), "none.py: there is no such file"),
@@ -181,7 +189,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: C
     (home,) = (tmp_path / "runs").iterdir()
     (folder,) = home.iterdir()
     assert home.name == "own"
-    assert folder.name.startswith("steps-2-offset-5-")
+    assert folder.name.startswith("offset-5-steps-2-")
     cells = folder / "toy/toy/table-1/plain/left"
     config = json.loads((cells / "seed-1/config.json").read_text())
     assert (config["steps"], config["offset"], config["seed"]) == (2, 5.0, 1)
@@ -235,7 +243,7 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     assert "Smoke tier: embedded data, proves the path only" in out
 
     # A changed loss is another run; the old one stays.
-    losses.write_text(LOSS.replace("return positives", "return 2 * positives"))
+    losses.write_text(LOSS.replace("loss = positives", "loss = 2 * positives"))
     sys.modules.pop(losses.stem)
     out, _ = at_once(domain, paper, *table, "--with", f"{spelled},turned=true", "--jobs", "2")
     assert "2 cells are done already" in out  # the baseline's

@@ -31,7 +31,7 @@ from shared.experiment.runs import OWN
 from shared.experiment.tables import Cell, Row, Table, Tier, canonical, changed, slug
 from shared.functions import identity
 from shared.objective import Objective, Term
-from shared.pairs import cosine, two_views
+from shared.pairs import cosine, same_label, two_views
 from shared.report.statistics import compared, summarise
 from shared.report.wording import DASH, TIER_NOTES, mean_sd
 
@@ -50,7 +50,7 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     console = Console()
     declared = choose(options)
     chosen = [dataclasses.replace(each, cells=_set(each.cells, options.set)) for each in declared]
-    home = _home(places, "-".join(options.set), sorted(options.set))
+    home = _home(places, "-".join(sorted(options.set)), sorted(options.set))
     text = f"Runs of your own, in {home.runs}: they enter no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
     for before, after in zip(declared, chosen, strict=True):
@@ -88,6 +88,9 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
     home = _home(places, function.__name__, content)
     text = f"Your loss as the row {MINE!r}, in {home.runs}: it enters no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
+    if not is_defined_alone(loss):
+        text = f"Note: {function.__name__} is not finite for an anchor without a positive, where "
+        console.print(f"{text}losses are 0; sentences at the edge of a batch have none.")
     baselines, mine, reasons = [], [], {}
     for table, row, why in rows:
         choice = {"row": row.label, "column": options.column, "seeds": options.seeds}
@@ -149,6 +152,16 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     loss = checked_term(functions[name], 1.0, numbers)
     _try(loss, file)
     return loss
+
+
+def is_defined_alone(loss: Term) -> bool:
+    """Whether a loss is finite for an anchor without a positive, such as a class of one."""
+    embedding = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    pairs = same_label(embedding, torch.tensor([0, 0, 1]))
+    try:
+        return bool(torch.isfinite(loss(pairs, cosine(embedding, embedding))).all())
+    except Exception:  # whatever the user's function raises
+        return False
 
 
 def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Row, str]:
