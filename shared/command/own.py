@@ -198,7 +198,11 @@ def _able(table: Table, tier: Tier) -> list[Row]:
     for cell in table.cells(tier):
         if not cell.unavailable and getattr(cell.config, "train", True):
             objectives.setdefault(cell.row, getattr(cell.config, "objective", None))
-    return [row for row in table.rows if isinstance(objectives.get(row.label), Objective)]
+    return [
+        row
+        for row in table.rows
+        if not row.floor and isinstance(objectives.get(row.label), Objective)
+    ]
 
 
 def _with_loss(cell: Cell, loss: Term) -> Cell:
