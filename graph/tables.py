@@ -275,6 +275,7 @@ TABLE_4 = Table(
             than=than,
             columns=columns,
             tolerance=0.5,
+            second="accuracy_standardised",
         )
         for better, than, columns in (
             ("MMCL INV, both views", "GraphCL", ALL),

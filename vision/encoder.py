@@ -4,7 +4,7 @@ Shapes: B images, S side in pixels, H features of the backbone, D dimensions of 
 """
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shared.compat import make_torchvision_importable
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shared.command import domains, verify
+from shared.command import arithmetic, domains, verify
 from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
 from shared.command.places import Places, finished, measure, run_folder
 from shared.command.plan import estimated, planned
@@ -41,6 +41,7 @@ USAGE = """\
   ./reproduce.sh vision lmcl --figures         finished runs -> figures/ beside their tables
   ./reproduce.sh rl lmcl --video               finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
+  ./reproduce.sh arithmetic graph mmcl --row GraphCL --seeds 0,1   again, under other code paths
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the fast tests; --all: every one, as CI does
@@ -100,6 +101,10 @@ def _main(arguments: Sequence[str]) -> int:
             return _verify(None, places, options)
         case ["verify", domain]:
             return _verify(domain, places, options)
+        case ["arithmetic", domain, paper]:
+            tables_of_paper(domain, paper)
+            rest = [each for each in arguments if each != "arithmetic"]
+            return arithmetic.repeat(rest, options.runs)
         case ["data", domain]:
             return _data(domain, options.dataset, places)
         case ["export", run]:

@@ -152,6 +152,10 @@ class Claim:
         columns: labels of the columns it is said of; the verdict is computed for each.
         tolerance: how far, in units of the metric, the measured gain may lie from the published
             one and still count as reproduced; fixed before the run.
+        metric: key of the result that it is judged by; empty for that of each column.
+        second: key of the result in which the gain must have the same sign, where the metric's
+            protocol can turn an order round; empty for none.
+        tiers: the tiers that it is judged in.
     """
 
     text: str
@@ -159,6 +163,9 @@ class Claim:
     than: str
     columns: tuple[str, ...]
     tolerance: float
+    metric: str = ""
+    second: str = ""
+    tiers: tuple[Tier, ...] = ("paper", "short")
 
 
 @dataclass(frozen=True)
@@ -353,6 +360,11 @@ class Table:
                 raise ValueError(f"{where}: claim about undeclared rows: {sorted(missing)}")
             if missing := set(claim.columns) - labels:
                 raise ValueError(f"{where}: claim about undeclared columns: {sorted(missing)}")
+            shown = {*self.also, *map(self.metric_of, self.columns)}
+            if missing := {claim.metric, claim.second} - shown - {""}:
+                raise ValueError(
+                    f"{where}: claim about metrics that the table does not show: {sorted(missing)}"
+                )
         if unknown := set(self.aggregates) - set(AGGREGATES):
             known = ", ".join(AGGREGATES)
             raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
