@@ -254,9 +254,10 @@ def _claims(source: str, columns: Sequence[Column], *pairs: tuple[str, str]) -> 
 
 CHOICE = (
     "Chosen before the first counted run: the network and the number of epochs, for what a core "
-    "does in a quarter of an hour; learning rate and temperature by the rule in "
-    "benchmarks/vision_budget.py, on SimCLR alone, with a seed that no table has, scored on images "
-    "held out of the training set. All other numbers are the papers'."
+    "does in a quarter of an hour; the learning rate by the rule in benchmarks/vision_budget.py, "
+    "on SimCLR alone, with a seed that no table has, scored on images held out of the training "
+    "set. All other numbers are the papers'; the temperature, too, at which s, c, m1 and m2 were "
+    "tuned."
 )
 PAPER_NOTES = (
     "The paper prints neither its weight decay nor its schedule, crops, image sizes and teacher "
