@@ -241,9 +241,7 @@ def _loading(backbone: str, stem: str) -> str:
     )
     if backbone == "resnet8":
         alone = "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
-        return f"{here}
-
-{alone}"
+        return f"{here}\n\n{alone}"
     lines = ["import torch, torchvision", "from safetensors.torch import load_file", ""]
     lines += [f"encoder = torchvision.models.{backbone}()", "encoder.fc = torch.nn.Identity()"]
     if stem != "imagenet":
