@@ -5,6 +5,7 @@ import torch
 
 from shared import Criterion, query_key, two_views
 from shared.experiment.tables import Cell, Table, Value, canonical_json
+from shared.report.statistics import seeds_for
 from vision.config import Config
 from vision.methods import check
 from vision.tables import TABLES
@@ -60,12 +61,8 @@ def test_every_cell_has_a_meaning(table: Table) -> None:
 
 
 def test_addresses_are_unique() -> None:
-    cells = every_cell()
-    # The read-outs of one run share its address.
-    found = {(cell.address, cell.column) for cell in cells}
-    assert len(found) == len(cells) > 2000
-    shared = {cell.address for cell in cells if cell.run}
-    assert len({cell.address for cell in cells}) == len(cells) - len(shared)
+    addresses = [cell.address for cell in every_cell()]
+    assert len(addresses) == len(set(addresses)) > 2000
 
 
 def test_only_imagenet_is_unavailable() -> None:
@@ -288,25 +285,28 @@ def test_references_name_where_they_are_from() -> None:
 # The tier on CIFAR-10
 
 
-def test_the_tier_on_cifar10_has_both_read_outs_of_one_run() -> None:
+def test_the_tier_on_cifar10_is_judged_by_two_read_outs() -> None:
     table = BY_NAME["table-2-cifar10"]
-    assert [(column.label, column.metric, column.run) for column in table.columns] == [
-        ("CIFAR10, linear", "l2_top1", "CIFAR10"),
-        ("CIFAR10, k-NN", "knn_top1", "CIFAR10"),
-    ]
     assert table.tiers == ("short", "smoke")
-    assert (table.protocol, table.also) == ("linear-l2-v1", ("linear_top1",))
-    for column in table.columns:
-        assert table.published.value("MoCo + pos.", column.label) == BY_NAME[
-            "table-2"
-        ].published.value("MoCo + pos.", "CIFAR10")
-        of = config("table-2-cifar10", "MoCo + pos.", column.label, "short")
-        at_home = config("table-2", "MoCo + pos.", "CIFAR10")
-        assert of.objective == at_home.objective
-        assert (of.images, of.batch_size, of.learning_rate) == (None, 256, at_home.learning_rate)
-        assert (of.beside, of.protocol) == ("linear-sgd-v1", "linear-l2-v1")
-        for field, value in ON_CIFAR10.items():
-            assert getattr(of, field) == value
+    assert (table.protocol, table.metric) == ("linear-l2-v1", "l2_top1")
+    assert table.also == ("knn_top1", "linear_top1")
+    assert {claim.second for claim in table.claims} == {"knn_top1"}
+    assert table.published.columns == ("CIFAR10",)
+    assert table.published.value("MoCo + pos.", "CIFAR10") == Value(90.663, 0.159)
+    of = config("table-2-cifar10", "MoCo + pos.", "CIFAR10", "short")
+    at_home = config("table-2", "MoCo + pos.", "CIFAR10")
+    assert of.objective == at_home.objective
+    assert (of.images, of.batch_size, of.learning_rate) == (None, 256, at_home.learning_rate)
+    assert (of.beside, of.protocol) == ("linear-sgd-v1", "linear-l2-v1")
+    for field, value in ON_CIFAR10.items():
+        assert getattr(of, field) == value
+
+
+def test_the_declared_gain_is_what_three_seeds_see() -> None:
+    (power,) = BY_NAME["table-2-cifar10"].powers
+    assert seeds_for(power.gain, power.spread) == 3
+    assert seeds_for(power.gain - 0.1, power.spread) == 4
+    assert power.tier == "short"
 
 
 def test_rows_with_a_claim_have_three_seeds_and_the_others_one() -> None:
@@ -340,6 +340,7 @@ def test_every_table_of_the_tier_has_its_floors() -> None:
     for table in tables:
         for row, (features, calibrated) in floors.items():
             cells = table.cells("short", row=row, seeds=(0,))
+            assert next(each.floor for each in table.rows if each.label == row)
             assert len({canonical_json(cell.config) for cell in cells}) == 1  # for every column
             of = cells[0].config
             assert isinstance(of, Config)
@@ -352,8 +353,7 @@ def test_sweeps_on_cifar10_are_those_of_the_paper_at_a_quarter_of_the_budget(num
     rows = [row.label for row in small.rows if row.label != "random network"]
     assert rows[:-3] == [row.label for row in figure.rows]
     for cell in small.cells("short", row=figure.rows[1].label):
-        column = cell.run
-        at_home = config(f"figure-{number}", cell.row, column)
+        at_home = config(f"figure-{number}", cell.row, cell.column)
         of = cell.config
         assert isinstance(of, Config)
         assert (of.objective, of.method) == (at_home.objective, at_home.method)
