@@ -232,18 +232,23 @@ def _card(record: Record, metadata: Mapping[str, str]) -> Card:
 
 
 def _loading(backbone: str, stem: str) -> str:
-    """How to load the file, with this project and without."""
+    """How to load the file, also without this project where its network is torchvision's."""
     here = python(
         "from pathlib import Path",
         "from vision.export import load_encoder",
         "",
         f'encoder = load_encoder(Path("{FILE}"))',
     )
+    if backbone == "resnet8":
+        own = "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
+        return f"{here}\n\n{own}"
     lines = ["import torch, torchvision", "from safetensors.torch import load_file", ""]
     lines += [f"encoder = torchvision.models.{backbone}()", "encoder.fc = torch.nn.Identity()"]
     if stem != "imagenet":
-        lines.append("encoder.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)")
-    if stem == "cifar":
+        stride = 2 if stem == "strided" else 1
+        conv = f"torch.nn.Conv2d(3, 64, 3, stride={stride}, padding=1, bias=False)"
+        lines.append(f"encoder.conv1 = {conv}")
+    if stem in ("cifar", "strided"):
         lines.append("encoder.maxpool = torch.nn.Identity()")
     lines += [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
     return f"{here}\n\nor with torchvision alone:\n\n{python(*lines)}"
