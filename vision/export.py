@@ -232,7 +232,7 @@ def _card(record: Record, metadata: Mapping[str, str]) -> Card:
 
 
 def _loading(backbone: str, stem: str) -> str:
-    """How to load the file, also without this project where its network is torchvision's."""
+    """How to load the file, with this project and without."""
     here = python(
         "from pathlib import Path",
         "from vision.export import load_encoder",
@@ -240,8 +240,8 @@ def _loading(backbone: str, stem: str) -> str:
         f'encoder = load_encoder(Path("{FILE}"))',
     )
     if backbone == "resnet8":
-        own = "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
-        return f"{here}\n\n{own}"
+        alone = "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
+        return f"{here}\n\n{alone}"
     lines = ["import torch, torchvision", "from safetensors.torch import load_file", ""]
     lines += [f"encoder = torchvision.models.{backbone}()", "encoder.fc = torch.nn.Identity()"]
     if stem != "imagenet":
