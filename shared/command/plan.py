@@ -3,12 +3,14 @@
 import importlib
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 
 from rich.console import Console
 from rich.table import Table as TextTable
 
 from shared.command.places import Places, finished
+from shared.experiment.records import Record
 from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
 from shared.report.measuring import UNAVAILABLE, unavailable
 
@@ -18,6 +20,15 @@ SOURCES = {
     "estimated": "estimated by a calibration on this machine",
     "declared": "declared for one CPU core",
 }
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one cell takes: minutes, gigabytes of memory, and whence that is known (``SOURCES``)."""
+
+    minutes: float
+    gigabytes: float
+    source: str
 
 
 def planned(
@@ -35,31 +46,20 @@ def planned(
     cells = tuple({cell.address: cell for cell in cells}.values())
     available = [cell for cell in cells if not cell.unavailable]
     records = {cell.address: finished(cell, places) for cell in available}
-    columns = {column.label: column for column in table.columns_of(cells[0].tier)}
+    costs = costs_of(table, cells, records, estimates)
     minutes_left, memory, sources = 0.0, 0.0, set()
     for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.column) == (row, label)]
         if some[0].unavailable:
             text.add_row(row, some[0].source, "", "", "", "", unavailable(some[0]))
             continue
-        own = [record for cell in some if (record := records[cell.address])]
-        left = len(some) - len(own)
-        same_column = (records[cell.address] for cell in available if cell.column == label)
-        own = own or [record for record in same_column if record]
-        source = "declared"
-        minutes, gigabytes = columns[label].minutes, columns[label].gigabytes
-        if own:
-            source = "measured"
-            minutes = statistics.median(r.result["seconds"] for r in own) / 60
-            gigabytes = max(r.result["peak_memory_bytes"] for r in own) / 1e9
-        elif estimate := estimates.get(_without_seed(some[0].config)):
-            source = "estimated"
-            minutes, gigabytes = estimate
-        sources.add(source)
-        minutes_left += minutes * left
-        memory = max(memory, gigabytes if left else 0.0)
-        numbers = (str(len(some) - left), str(left), f"{minutes:.1f}", f"{gigabytes:.1f} GB")
-        text.add_row(row, some[0].source, *numbers, source)
+        left = sum(records[cell.address] is None for cell in some)
+        cost = costs[row, label]
+        sources.add(cost.source)
+        minutes_left += cost.minutes * left
+        memory = max(memory, cost.gigabytes if left else 0.0)
+        each = (f"{cost.minutes:.1f}", f"{cost.gigabytes:.1f} GB", cost.source)
+        text.add_row(row, some[0].source, str(len(some) - left), str(left), *each)
     left = sum(record is None for record in records.values())
     known = "; ".join(words for source, words in SOURCES.items() if source in sources)
     caption = [
@@ -74,6 +74,47 @@ def planned(
     text.caption = " ".join(caption)
     text.caption_justify = "left"
     return text
+
+
+def costs_of(
+    table: Table,
+    cells: Sequence[Cell],
+    records: Mapping[str, Record | None],
+    estimates: Mapping[str, tuple[float, float]],
+) -> dict[tuple[str, str], Cost]:
+    """By row and column what a cell takes, of those that can run.
+
+    As the finished runs of the row in the column measured it, else those of the column, else as
+    estimated, else as declared.
+
+    Args:
+        table: of the cells.
+        cells: of one tier.
+        records: by address the finished run, or None.
+        estimates: see :func:`estimated`.
+    """
+    columns = {column.label: column for column in table.columns_of(cells[0].tier)} if cells else {}
+    by_place: dict[tuple[str, str], list[Record]] = {}
+    by_column: dict[str, list[Record]] = {}
+    for cell in cells:
+        if record := records.get(cell.address):
+            by_place.setdefault((cell.row, cell.column), []).append(record)
+            by_column.setdefault(cell.column, []).append(record)
+    costs = {}
+    for cell in cells:
+        place = cell.row, cell.column
+        if cell.unavailable or place in costs:
+            continue
+        if own := by_place.get(place) or by_column.get(cell.column):
+            minutes = statistics.median(record.result["seconds"] for record in own) / 60
+            gigabytes = max(record.result["peak_memory_bytes"] for record in own) / 1e9
+            costs[place] = Cost(minutes, gigabytes, "measured")
+        elif estimate := estimates.get(_without_seed(cell.config)):
+            costs[place] = Cost(*estimate, "estimated")
+        else:
+            column = columns[cell.column]
+            costs[place] = Cost(column.minutes, column.gigabytes, "declared")
+    return costs
 
 
 def estimated(
