@@ -94,7 +94,7 @@ class Pool:
         context.set_forkserver_preload([f"{cells[0].domain}.train", *modules])
         workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
         self._waiting, self._twins, told = list(cells), twins, False
-        with _asked_to_stop() as asked, self._progress(len(cells)) as show:
+        with asked_to_stop() as asked, self._progress(len(cells)) as show:
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
@@ -306,7 +306,7 @@ def _stop_with_parent(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
+def asked_to_stop() -> Iterator[list[int]]:
     """A list that fills when SIGTERM or SIGINT arrives."""
     asked: list[int] = []
 
@@ -322,16 +322,19 @@ def _asked_to_stop() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+def describe_result(result: Mapping[str, Any]) -> str:
+    """The numbers of a run's result, and how long it took."""
+    numbers = {
+        name: value for name, value in result["metrics"].items() if isinstance(value, (int, float))
+    }
+    shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    return f"{shown} ({result['seconds']:.0f} s)"
+
+
 def _sentence(message: tuple[Any, ...]) -> str:
     if message[0] == "done":
-        numbers = {
-            name: value
-            for name, value in message[1]["metrics"].items()
-            if isinstance(value, (int, float))
-        }
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         whose = f"taken over from {message[2]}: " if message[2] else ""
-        return f"{whose}{shown} ({message[1]['seconds']:.0f} s)"
+        return whose + describe_result(message[1])
     if message[0] == "interrupted":
         return "interrupted, state saved"
     return str(message[-1])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shared.command import domains, verify
+from shared.command import domains, slurm, verify
 from shared.command.domains import present_domains, tables_of, tables_of_paper
 from shared.command.places import Places, finished, measure, run_folder
 from shared.command.plan import estimated, planned
@@ -39,6 +39,8 @@ USAGE = """\
   ./reproduce.sh graph mmcl --plan             cells, what is done, time, memory, disk; runs nothing
   ./reproduce.sh graph mmcl --row MMCL --again     old runs are moved aside, not deleted, and redone
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
+  ./reproduce.sh vision margins --slurm --gpus 1   the same as one array job of a cluster
+  ./reproduce.sh status                        what became of the cells that were submitted
   ./reproduce.sh report                        finished runs -> results/, its page and docs/*.png
   ./reproduce.sh vision lmcl --figures         finished runs -> figures/ beside their tables
   ./reproduce.sh rl lmcl --video               finished runs -> an episode in runs/.../episode.gif
@@ -92,12 +94,15 @@ def _main(arguments: Sequence[str]) -> int:
     add("--data-root", type=Path, help="where datasets lie; default: SUITE_DATA, else data/")
     add("--runs", type=Path, default=Path("runs"), help="where runs lie")
     add("--results", type=Path, default=RESULTS, help="where the report goes")
+    slurm.add_options(parser)
     options = parser.parse_args(arguments)
     places = Places(options.runs, options.results, data_root(options.data_root))
 
     match options.words:
         case ["report"]:
             return _report(places)
+        case ["status"]:
+            return slurm.status(places, Console())
         case ["verify"]:
             return _verify(None, places, options)
         case ["verify", domain]:
@@ -170,6 +175,7 @@ def _run(
         raise UserError("nothing to run: the chosen rows have none of these --seeds")
     tier = every[0].tier
     cells = [cell for cell in every if not cell.unavailable]
+    submitted = slurm.wanted(options)
     if options.again and options.plan:
         raise UserError("--again moves runs aside, --plan touches nothing; leave one of them out")
     for cell in cells:  # before anything runs: a conflict must not come up after hours
@@ -213,6 +219,8 @@ def _run(
             address: tuple(twin for twin in some if twin in chosen_now)
             for address, some in twins.items()
         }
+    if submitted:
+        return slurm.submit(chosen, waiting, twins, places, options, console) if waiting else 0
     if waiting:
         pool.run(waiting, twins)
 
