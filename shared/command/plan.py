@@ -1,16 +1,14 @@
 """What would run, and the time, memory and disk that it would take."""
 
-import importlib
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 from rich.console import Console
 from rich.table import Table as TextTable
 
+from shared.command.domains import imported
 from shared.command.places import Places, finished
-from shared.experiment.records import Record
 from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
 from shared.report.measuring import UNAVAILABLE, unavailable
 
@@ -24,9 +22,9 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Cost:
-    """What one cell takes: minutes, gigabytes of memory, and whence that is known (``SOURCES``)."""
+    """What one cell takes: seconds, gigabytes of memory, and the source of the two."""
 
-    minutes: float
+    seconds: float
     gigabytes: float
     source: str
 
@@ -46,7 +44,7 @@ def planned(
     cells = tuple({cell.address: cell for cell in cells}.values())
     available = [cell for cell in cells if not cell.unavailable]
     records = {cell.address: finished(cell, places) for cell in available}
-    costs = costs_of(table, cells, records, estimates)
+    costs = costs_of(table, cells, places, estimates)
     minutes_left, memory, sources = 0.0, 0.0, set()
     for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.column) == (row, label)]
@@ -54,11 +52,12 @@ def planned(
             text.add_row(row, some[0].source, "", "", "", "", unavailable(some[0]))
             continue
         left = sum(records[cell.address] is None for cell in some)
-        cost = costs[row, label]
+        cost = costs[row, some[0].source]
+        minutes = cost.seconds / 60
         sources.add(cost.source)
-        minutes_left += cost.minutes * left
+        minutes_left += minutes * left
         memory = max(memory, cost.gigabytes if left else 0.0)
-        each = (f"{cost.minutes:.1f}", f"{cost.gigabytes:.1f} GB", cost.source)
+        each = (f"{minutes:.1f}", f"{cost.gigabytes:.1f} GB", cost.source)
         text.add_row(row, some[0].source, str(len(some) - left), str(left), *each)
     left = sum(record is None for record in records.values())
     known = "; ".join(words for source, words in SOURCES.items() if source in sources)
@@ -79,41 +78,38 @@ def planned(
 def costs_of(
     table: Table,
     cells: Sequence[Cell],
-    records: Mapping[str, Record | None],
+    places: Places,
     estimates: Mapping[str, tuple[float, float]],
 ) -> dict[tuple[str, str], Cost]:
-    """By row and column what a cell takes, of those that can run.
+    """What a cell of each row takes in each column, or in the run that columns share.
 
-    As the finished runs of the row in the column measured it, else those of the column, else as
-    estimated, else as declared.
-
-    Args:
-        table: of the cells.
-        cells: of one tier.
-        records: by address the finished run, or None.
-        estimates: see :func:`estimated`.
+    As the finished cells of the row measured it, else those of the column, else as estimated, else
+    as declared.
     """
-    columns = {column.label: column for column in table.columns_of(cells[0].tier)} if cells else {}
-    by_place: dict[tuple[str, str], list[Record]] = {}
-    by_column: dict[str, list[Record]] = {}
+    cells = [cell for cell in cells if not cell.unavailable]
+    records = {cell.address: finished(cell, places) for cell in cells}
+    columns = {
+        column.label: column for cell in cells[:1] for column in table.columns_of(cell.tier)
+    }
+    costs: dict[tuple[str, str], Cost] = {}
     for cell in cells:
-        if record := records.get(cell.address):
-            by_place.setdefault((cell.row, cell.column), []).append(record)
-            by_column.setdefault(cell.column, []).append(record)
-    costs = {}
-    for cell in cells:
-        place = cell.row, cell.column
-        if cell.unavailable or place in costs:
+        place = cell.row, cell.source
+        if place in costs:
             continue
-        if own := by_place.get(place) or by_column.get(cell.column):
-            minutes = statistics.median(record.result["seconds"] for record in own) / 60
-            gigabytes = max(record.result["peak_memory_bytes"] for record in own) / 1e9
-            costs[place] = Cost(minutes, gigabytes, "measured")
-        elif estimate := estimates.get(_without_seed(cell.config)):
-            costs[place] = Cost(*estimate, "estimated")
+        same_column = [each for each in cells if each.source == cell.source]
+        same_row = [each for each in same_column if each.row == cell.row]
+        for some in (same_row, same_column):
+            if own := [record for each in some if (record := records[each.address])]:
+                seconds = statistics.median(record.result["seconds"] for record in own)
+                gigabytes = max(record.result["peak_memory_bytes"] for record in own) / 1e9
+                costs[place] = Cost(seconds, gigabytes, "measured")
+                break
         else:
-            column = columns[cell.column]
-            costs[place] = Cost(column.minutes, column.gigabytes, "declared")
+            if estimate := estimates.get(_without_seed(cell.config)):
+                costs[place] = Cost(60 * estimate[0], estimate[1], "estimated")
+            else:
+                column = columns[cell.column]
+                costs[place] = Cost(60 * column.minutes, column.gigabytes, "declared")
     return costs
 
 
@@ -124,11 +120,8 @@ def estimated(
 
     Only for columns without a finished cell; empty for domains that estimate nothing.
     """
-    if not cells or not find_spec(f"{cells[0].domain}.estimate"):
-        return {}
     import torch
 
-    estimate = importlib.import_module(f"{cells[0].domain}.estimate").estimate
     torch.set_num_threads(threads)  # those of the cells that it speaks for
     measured = {(cell.table, cell.column) for cell in cells if finished(cell, places)}
     unknown = [cell for cell in cells if (cell.table, cell.column) not in measured]
@@ -137,7 +130,9 @@ def estimated(
     with console.status("estimating") as status:
         for number, (key, cell) in enumerate(examples.items(), start=1):
             status.update(f"estimating {number} of {len(examples)}: {cell.row} / {cell.column}")
-            found[key] = estimate(cell.config, places.data)
+            estimate = imported(cell.domain).experiment(cell.config).estimate
+            if estimate is not None:
+                found[key] = estimate(cell.config, places.data)
     return found
 
 

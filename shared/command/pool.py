@@ -1,7 +1,6 @@
 """The processes of cells: each runs in one of its own, beside others, and says how it went."""
 
 import contextlib
-import importlib
 import multiprocessing
 import os
 import signal
@@ -16,7 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from shared.command.domains import tables_of
+from shared.command.domains import imported, tables_of
 from shared.command.places import Places, run_folder, undamaged
 from shared.errors import UserError
 from shared.experiment.data import MissingData
@@ -160,7 +159,7 @@ class Pool:
         self._tried.add(name)
         self.console.print(f"fetching {name} ...")
         try:
-            importlib.import_module(f"{cell.domain}.data").fetch(name, self.places.data)
+            imported(cell.domain).fetch(name, self.places.data)
         except (UserError, OSError) as error:
             self.console.print(f"fetching {name} failed: {error}", soft_wrap=True)
             return False
@@ -176,7 +175,7 @@ class Pool:
             if message[0] != "progress":
                 done += 1
                 self.console.print(
-                    f"[{done}/{total}] {cell.address}: {_sentence(message)}",
+                    f"[{done}/{total}] {cell.address}: {sentence(message)}",
                     soft_wrap=True,
                     highlight=False,
                     markup=False,
@@ -245,7 +244,7 @@ def _work(
         progress=progress,
     )
     try:
-        domain = importlib.import_module(cell.domain)
+        domain = imported(cell.domain)
         with run:
             _stop_with_parent(run)
             done = _equal_runs(cell, twins, places)
@@ -322,19 +321,17 @@ def asked_to_stop() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def describe_result(result: Mapping[str, Any]) -> str:
-    """The numbers of a run's result, and how long it took."""
-    numbers = {
-        name: value for name, value in result["metrics"].items() if isinstance(value, (int, float))
-    }
-    shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-    return f"{shown} ({result['seconds']:.0f} s)"
-
-
-def _sentence(message: tuple[Any, ...]) -> str:
+def sentence(message: tuple[Any, ...]) -> str:
+    """What the last message of a cell's process says."""
     if message[0] == "done":
+        numbers = {
+            name: value
+            for name, value in message[1]["metrics"].items()
+            if isinstance(value, (int, float))
+        }
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         whose = f"taken over from {message[2]}: " if message[2] else ""
-        return whose + describe_result(message[1])
+        return f"{whose}{shown} ({message[1]['seconds']:.0f} s)"
     if message[0] == "interrupted":
         return "interrupted, state saved"
     return str(message[-1])

@@ -38,9 +38,9 @@ import psutil
 from rich.console import Console
 from rich.table import Table as TextTable
 
-from shared.command.places import Places, finished, run_folder, undamaged
+from shared.command.places import Places, run_folder, undamaged
 from shared.command.plan import Cost, costs_of, estimated
-from shared.command.pool import asked_to_stop, default_jobs, describe_result
+from shared.command.pool import asked_to_stop, default_jobs, sentence
 from shared.errors import UserError
 from shared.experiment.records import Damaged, read_failure, read_json
 from shared.experiment.runs import INTERRUPTED, now, write_atomically
@@ -359,16 +359,14 @@ def _limits(
         estimates = estimated(list(first.values()), places, options.threads, console)
         costs: list[Cost] = []
         for table, cells in chosen:
-            some = [cell for cell in cells if not cell.unavailable]
-            records = {cell.address: finished(cell, places) for cell in some}
-            known = costs_of(table, some, records, estimates)
-            costs += [known[cell.row, cell.column] for cell in some if cell.address in first]
-        largest = max(costs, key=lambda cost: cost.minutes)
+            known = costs_of(table, cells, places, estimates)
+            costs += [known[cell.row, cell.source] for cell in cells if cell.address in first]
+        largest = max(costs, key=lambda cost: cost.seconds)
         if minutes is None:
-            minutes = math.ceil(2 * largest.minutes) + 10
+            minutes = math.ceil(2 * largest.seconds / 60) + 10
         if gigabytes is None:
             gigabytes = math.ceil(1.25 * max(cost.gigabytes for cost in costs) + 2)
-        why = f"the largest cell: {largest.minutes:.1f} minutes, {largest.source}"
+        why = f"the largest cell: {largest.seconds / 60:.1f} minutes, {largest.source}"
     cores = options.cores or options.threads
     return Limits(minutes, gigabytes, cores, options.gpus or 0), why
 
@@ -568,7 +566,8 @@ def _states(submitted: Mapping[str, Submitted]) -> dict[str, tuple[str, str]]:
     open_: dict[str, Submitted] = {}
     for address, each in submitted.items():
         if record := undamaged(each.run, address):
-            states[address] = "done", describe_result(record.result)
+            told = ("done", record.result, record.environment.get("run_at"))
+            states[address] = "done", sentence(told)
         else:
             open_[address] = each
     queue = _queue(each for each in open_.values() if each.executor == "slurm")
