@@ -26,6 +26,11 @@ class Config:
     dataset: str = "MUTAG"
     objective: Objective = GRAPHCL
     train: bool = True  # False: the encoder stays as initialised
+    # True: batch norms take the statistics of all graphs before the evaluation, which those of an
+    # untrained encoder have not seen.
+    calibrate: bool = added(False, was=False)
+    # What is scored. Floors need no encoder: see graph.evaluate.sizes.
+    features: Literal["encoder", "sizes", "constant"] = added("encoder", was="encoder")
     # Who is compared with whom; x original graphs, z augmented ones. See graph.train.PAIRS.
     pairs: Literal["original_augmented", "augmented_original", "both_views", "symmetric"] = (
         "original_augmented"  # [program]: anchors x, candidates z

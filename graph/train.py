@@ -12,7 +12,7 @@ from graph.augment import add_self_loops_but_last, augment
 from graph.config import Config
 from graph.data import Graphs, batches, fingerprint, load, permutation
 from graph.encoder import Encoder, ProjectionHead
-from graph.evaluate import embed, svm_ten_fold
+from graph.evaluate import calibrate, embed, read_out, sizes
 from shared import Criterion, Pairs, query_key, two_views
 from shared.experiment.runs import Run
 
@@ -33,7 +33,8 @@ def run(config: Config, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol: ``accuracy`` in percent and what it is the mean of.
+        The metrics of the protocol: ``accuracy`` in percent and what it is the mean of, and the
+        second read-out's.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = {"float64": torch.float64, "float32": torch.float32}[config.precision]
@@ -41,33 +42,36 @@ def run(config: Config, run: Run) -> dict[str, object]:
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
 
+    if config.features != "encoder":
+        run.progress(0, 1, config.protocol)
+        constant = np.zeros((graphs.num_graphs, 1))
+        trivial = sizes(graphs) if config.features == "sizes" else constant
+        return read_out(trivial, graphs.y.numpy(), config.fold_seed, run.workers)
+
     # Drawn in single precision whatever follows, so that both precisions start from one point.
     encoder = Encoder(graphs.x.shape[1], config.hidden, config.layers).to(device, dtype)
     head = ProjectionHead(encoder.dim).to(device, dtype)
     criterion = config.objective.build(encoder.dim).to(device, dtype)
     modules = nn.ModuleList([encoder, head, criterion])
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
-    first = run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
+    run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
 
     modules.train()
-    for epoch in range(first, config.epochs if config.train else 0):
-        seen: list[dict[str, Tensor]] = []
-        for original, augmented in views(config, graphs, epoch):
+    per_epoch = math.ceil(graphs.num_graphs / config.batch_size)
+    for epoch in run.steps(config.epochs if config.train else 0, "pretraining"):
+        for batch, (original, augmented) in enumerate(views(config, graphs, epoch)):
             pairs, features = compare(config, encoder, head, original, augmented, device)
-            step = epoch * math.ceil(graphs.num_graphs / config.batch_size) + len(seen)
-            loss, parts = criterion(pairs, features=features, step=step)
+            loss, parts = criterion(pairs, features=features, step=epoch * per_epoch + batch)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            seen.append({"loss": loss.detach(), **parts})
-        means = {name: float(torch.stack([each[name] for each in seen]).mean()) for name in seen[0]}
-        run.log(epoch + 1, **means)
-        run.checkpoint(epoch + 1)
-        run.progress(epoch + 1, config.epochs, "pretraining")
+            run.means.add({"loss": loss.detach(), **parts})
 
     run.progress(config.epochs, config.epochs, config.protocol)
+    if config.calibrate:
+        calibrate(encoder, graphs, config.batch_size)
     embeddings = evaluated_features(config, encoder, criterion, graphs)
-    return svm_ten_fold(embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
+    return read_out(embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
 
 
 def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, Graphs]]:

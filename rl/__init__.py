@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rl.agent import Agent, Contrast
     from rl.config import TASKS, Config
     from rl.data import Frames, random_frames
+    from rl.domain import DOMAIN
     from rl.encoder import Bilinear, Encoder
     from rl.environment import DeepMindControl, make_vector
     from rl.evaluate import PROTOCOLS, evaluate_policy, state_probe
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rl.train import run
 
 __all__ = [
+    "DOMAIN",
     "PROTOCOLS",
     "TABLES",
     "TASKS",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DOMAIN": "domain",
     "PROTOCOLS": "evaluate",
     "TABLES": "tables",
     "TASKS": "config",

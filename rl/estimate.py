@@ -21,7 +21,6 @@ from rl.agent import Agent, Contrast
 from rl.config import Config
 from rl.environment import DeepMindControl
 from rl.replay import Batch
-from shared.experiment.tables import Config as AnyConfig
 
 BASELINE = 0.45e9  # bytes of a process that has imported everything and done nothing
 COPIES = 5  # of each parameter: itself, its gradient, the states of one or two optimisers
@@ -70,17 +69,16 @@ class Calibration:
     fixed: int
 
 
-def estimate(config: AnyConfig, data_root: Path) -> tuple[float, float]:
+def estimate(config: Config, data_root: Path) -> tuple[float, float]:
     """Minutes and peak gigabytes (of 1e9 bytes) of one run on this machine's device.
 
     Args:
-        config: of the run, a :class:`rl.config.Config`.
+        config: of the run.
         data_root: where the frames of a probe may already lie.
 
     Raises:
         shared.errors.UserError: an unknown task, or no renderer.
     """
-    assert isinstance(config, Config)
     seconds, size = (_probe if config.protocol == "state-probe-v1" else _agent)(config, data_root)
     return seconds / 60, (BASELINE + size) / 1e9
 

@@ -33,7 +33,7 @@ from rl.evaluate import embed, evaluation_seeds, pixels, returns, state_probe
 from rl.replay import Draw, Replay, gather
 from shared import max_margin
 from shared.experiment.data import sha256_of, write_sums
-from shared.experiment.runs import Means, Run, replacing, write_atomically
+from shared.experiment.runs import Run, replacing, write_atomically
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints
 LOG_EVERY = 100  # updates that a line of the log is the mean of
@@ -123,28 +123,32 @@ def train_agent(config: Config, run: Run) -> dict[str, Any]:
         action_dimensions=dimensions,
         device=device,
     )
-    progress, means = Progress(environment), Means()
+    progress = Progress(environment)
     run.keep_checkpoint = False
     run.temporary.append(replay.folder)  # the checkpoint is of no use without it
-    first = run.track(
-        agent=agent, **agent.optimisers, replay=replay, progress=progress, means=means
-    )
+    run.track(agent=agent, **agent.optimisers, replay=replay, progress=progress)
     update = make_update(agent, replay, config)
     environments = evaluation_environments(config, run)
 
     def act(observation: Tensor) -> Tensor:
         return agent.act(observation.to(device), sample=False).cpu()
 
-    if first == 0:
-        environment.reset(seed=config.seed)
-        replay.begin(environment.frame)
-    for step in range(first // config.action_repeat, decisions):
+    for step in run.steps(
+        decisions,
+        "environment steps",
+        unit=config.action_repeat,
+        log_every=LOG_EVERY,
+        save_every=SAVE_EVERY,
+    ):
+        if step == 0:
+            environment.reset(seed=config.seed)
+            replay.begin(environment.frame)
         updates = step >= config.initial_steps
         if updates:
             observation = torch.from_numpy(environment.observation)[None].to(device)
             action = agent.act(observation, sample=True)[0].cpu().numpy()
             # On a GPU this returns at once: the physics and the renderer work beside it.
-            means.add(update(replay.draw(config.batch_size, config.crop), step))
+            run.means.add(update(replay.draw(config.batch_size, config.crop), step))
         else:
             action = (2 * torch.rand(dimensions) - 1).numpy()
         _, reward, terminated, truncated, _ = environment.step(action)
@@ -156,13 +160,10 @@ def train_agent(config: Config, run: Run) -> dict[str, Any]:
         done = (step + 1) * config.action_repeat
         if updates and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
             agent.check_finite(step)
-            run.log(done, **means.take())
         if done % config.evaluate_every == 0:
             progress.curve.append(evaluation(config, run, environments, act, done))
             run.log(done, evaluation=progress.curve[-1]["return"])
             write_curve(run, config, progress.curve)
-        run.progress(done, config.environment_steps, "environment steps")
-        run.checkpoint(done, every=SAVE_EVERY)
     environment.close()
     environments.close()
     save_weights(run, agent, ("contrast.encoder.", "actor."))
@@ -351,12 +352,16 @@ def pretrain(config: Config, frames: Frames, run: Run) -> Contrast:
     contrast = Contrast(config, device=device)
     if not config.train:
         return contrast
-    means = Means()
     run.keep_checkpoint = False
-    start = run.track(contrast=contrast, **contrast.optimisers, means=means)
+    run.track(contrast=contrast, **contrast.optimisers)
     images, first = frames.frames.to(device), frames.first.to(device)
     places = config.frame_size - config.crop + 1
-    for step in range(start, config.probe_updates):
+    for step in run.steps(
+        config.probe_updates,
+        "contrastive updates",
+        log_every=LOG_PROBE_EVERY,
+        save_every=SAVE_EVERY,
+    ):
         index = torch.randint(len(images), (config.batch_size,))
         offsets = torch.randint(places, (2, config.batch_size, 2)).to(device, non_blocking=True)
         index = index.to(device, non_blocking=True)
@@ -366,11 +371,7 @@ def pretrain(config: Config, frames: Frames, run: Run) -> Contrast:
         )
         if step % config.update_every == 0:
             contrast.follow()
-        means.add(contrast.update(anchor, positive, step))
-        if (step + 1) % LOG_PROBE_EVERY == 0 or step + 1 == config.probe_updates:
-            run.log(step + 1, **means.take())
-            run.progress(step + 1, config.probe_updates, "contrastive updates")
-        run.checkpoint(step + 1, every=SAVE_EVERY)
+        run.means.add(contrast.update(anchor, positive, step))
     return contrast
 
 

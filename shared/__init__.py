@@ -13,6 +13,7 @@ from shared.margins import (
     scale_gradient,
     subtractive_margin,
 )
+from shared.momentum import Teacher, enqueue, follow, random_bank
 from shared.objective import Criterion, Objective, Projection, Term, term
 from shared.pairs import (
     Pairs,
@@ -35,6 +36,7 @@ __all__ = [
     "Objective",
     "Pairs",
     "Projection",
+    "Teacher",
     "Temperature",
     "Term",
     "alignment",
@@ -46,6 +48,8 @@ __all__ = [
     "curvature_weight",
     "debiased_nce",
     "distance_polarization",
+    "enqueue",
+    "follow",
     "hard_nce",
     "info_nce",
     "inner_product",
@@ -54,6 +58,7 @@ __all__ = [
     "margin_ratio",
     "max_margin",
     "query_key",
+    "random_bank",
     "same_label",
     "scale_gradient",
     "subtractive_margin",

@@ -51,6 +51,17 @@ def wrong_way(path: Path, room: str) -> list[str]:
     ]
 
 
+def test_domains_are_found_in_one_place() -> None:
+    finders = {"importlib", "importlib.import_module", "importlib.util", "importlib.util.find_spec"}
+    found = {
+        str(path.relative_to(ROOT / "shared"))
+        for path in SHARED
+        if finders & {name for _, name in imports(path)}
+    }
+    # compat.py looks for torchvision before it is imported.
+    assert found == {"command/domains.py", "compat.py"}
+
+
 def test_there_is_something_to_read() -> None:
     assert {path.stem for path in SHARED} >= {"pairs", "losses", "svm", "objective"}
     assert "torch" in {name for _, name in imported(ROOT / "shared" / "losses.py")}

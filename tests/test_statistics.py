@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shared.experiment.tables import Claim, Value
+from shared.experiment.tables import Claim, Power, Tier, Value, slug
+from shared.report.console import KIND_COLOURS
+from shared.report.page import _STYLE
 from shared.report.statistics import (
+    DECIDED,
     KINDS,
     RESAMPLES,
     Summary,
@@ -15,6 +18,7 @@ from shared.report.statistics import (
     interquartile_mean,
     judge,
     paired_gain,
+    power_of,
     seeds_for,
     seeds_sentence,
     stratified_bootstrap,
@@ -35,9 +39,11 @@ def verdict(
     than: dict[int, float] = THEIRS,
     gain: float | None = 2.0,
     std: float | None = None,
+    tier: Tier = "paper",
+    declared: Power | None = None,
 ) -> Verdict:
     printed = (None, None) if gain is None else (Value(80.0 + gain, std), Value(80.0, std))
-    return judge(CLAIM, better, than, *printed)
+    return judge(CLAIM, better, than, *printed, tier, declared)
 
 
 def test_summary_of_five_numbers() -> None:
@@ -182,14 +188,48 @@ def test_published_gain_inside_the_deviation() -> None:
     assert verdict({}, gain=0.9).inside is None
 
 
-def test_kinds_are_the_five_of_the_report() -> None:
-    assert set(KINDS) == {
-        "reproduced",
-        "same direction",
-        "not reproduced",
-        "inconclusive",
-        "not run",
-    }
+def test_a_short_tier_has_words_of_its_own() -> None:
+    """The intervals of the tests above; none of them can say anything of the paper."""
+    cases = {(1.9, 2.0, 2.1): "gain", (-1.9, -2.0, -2.1): "no gain", (-1.0, 1.0, 3.0): "undecided"}
+    for gains, kind in cases.items():
+        for published in (2.0, 9.0, None):
+            result = verdict(shifted(*gains), gain=published, tier="short")
+            assert result.kind == kind
+    assert verdict({}, tier="short").kind == "not run"
+    assert verdict({0: 88.0}, {1: 86.0}, tier="short").kind == "undecided"
+    assert verdict({0: 88.0}, {0: 86.0}, tier="short").kind == "undecided"
+    undecided = verdict(shifted(-1.0, 1.0, 3.0), tier="short")
+    assert "10 seeds would see the published gain with 80% power" in undecided.sentence
+    vague = verdict(shifted(-1.0, 1.0, 3.0), gain=None, tier="short")
+    assert (vague.seeds_needed, vague.sd) == (None, 2.0)
+
+
+def test_a_short_tier_is_measured_by_the_gain_that_it_declared() -> None:
+    # Differences -0.1, 0, 0.1: the interval ends at 0.248. No tolerance is added.
+    none = shifted(-0.1, 0.0, 0.1)
+    seen, missed = (Power(gain, 0.1, ("MUTAG",), "why", "short") for gain in (0.25, 0.24))
+    assert verdict(none, tier="short", declared=seen).kind == "no gain"
+    result = verdict(none, tier="short", declared=missed)
+    assert (result.kind, result.seeds_needed) == ("undecided", 4)
+    assert "4 seeds would see the declared gain with 80% power" in result.sentence
+    assert "tolerance" not in result.sentence
+    # The paper tier goes by the published gain.
+    assert verdict(none, gain=0.74, declared=seen).kind == "inconclusive"
+
+
+def test_power_of_known_effects() -> None:
+    """The usual tables of power for a paired t test."""
+    assert power_of(34, 0.5, 1.0) == pytest.approx(0.808, abs=1e-3)
+    assert power_of(10, -2.0, 2.0) == pytest.approx(0.803, abs=1e-3)
+    assert (power_of(1, 9.0, 1.0), power_of(5, 0.0, 1.0), power_of(2, 0.1, 0.0)) == (0, 0, 1)
+    for n in (2, 5, 20):
+        assert power_of(n, 1.0, 1.5) < power_of(n + 1, 1.0, 1.5)
+
+
+def test_every_kind_is_decided_or_leaves_the_claim_open() -> None:
+    assert set(KINDS) - set(DECIDED) == {"inconclusive", "undecided", "no evidence", "not run"}
+    assert set(KINDS) == set(KIND_COLOURS)  # each has a look in the terminal, and on the page
+    assert all(f".{slug(kind)}" in _STYLE for kind in KINDS)
 
 
 def test_interquartile_mean_of_known_values() -> None:

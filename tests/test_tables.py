@@ -1,18 +1,20 @@
 import dataclasses
-import importlib
 from pathlib import Path
 
 import pytest
 from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
 from toy.train import Config
 
+from shared.command.domains import DOMAINS, tables_of
 from shared.errors import UserError
 from shared.experiment.records import read_records
 from shared.experiment.tables import (
     Claim,
     Column,
+    Power,
     Published,
     Row,
+    Seeds,
     Table,
     Tier,
     Value,
@@ -24,13 +26,12 @@ from shared.experiment.tables import (
 )
 
 ROOT = Path(__file__).resolve().parents[1]
-DOMAINS = [file.parent.name for file in sorted(ROOT.glob("*/tables.py"))]
 TABLE = TABLES["toy"][0]
 
 
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_every_table_of_every_domain_builds(domain: str) -> None:
-    tables = importlib.import_module(f"{domain}.tables").TABLES
+    tables = tables_of(domain)
     assert tables
     for paper, some in tables.items():
         for table in some:
@@ -48,7 +49,7 @@ def test_committed_results_are_those_of_the_declared_cells() -> None:
     declared = {
         cell.address: cell.config
         for domain in DOMAINS
-        for some in importlib.import_module(f"{domain}.tables").TABLES.values()
+        for some in tables_of(domain).values()
         for table in some
         for tier in ("paper", "short")
         for cell in table.cells(tier)
@@ -124,6 +125,72 @@ def test_a_table_without_seeds_in_a_tier_has_no_part_in_it() -> None:
         dataclasses.replace(TABLE, rows=rows, seeds={"short": (1, 2), "smoke": (0,)})
     with pytest.raises(ValueError, match="no tier has seeds"):
         dataclasses.replace(TABLE, seeds={"paper": ()})
+
+
+def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
+    other = Row("other", floor=True)
+    table = dataclasses.replace(
+        TABLE,
+        rows=(PLAIN, BETTER, other, Row("base", seeds=(0,))),
+        fewer=(
+            Seeds((0, 1), ("right",), ("plain",)),
+            Seeds((), ("left",), ("other",), tiers=("paper", "short")),
+            Seeds((2,), ("right",), ("other",)),
+        ),
+    )
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for cell in table.cells("paper"):
+        seeds.setdefault((cell.row, cell.column), []).append(cell.seed)
+    assert seeds == {
+        ("plain", "left"): [0, 1, 2],
+        ("plain", "right"): [0, 1],
+        ("better", "left"): [0, 1, 2],
+        ("better", "right"): [0, 1, 2],
+        ("other", "right"): [2],
+        ("base", "left"): [0],
+        ("base", "right"): [0],
+    }
+    short = [(cell.row, cell.column) for cell in table.cells("short")]
+    assert ("other", "left") not in short
+    assert ("other", "right") in short
+    assert [cell.row for cell in table.cells("smoke")] == ["plain", "better", "other", "base"]
+    # Whoever names seeds gets them, but not where the row has no part.
+    assert [cell.seed for cell in table.cells(row="plain", column="right", seeds=(7,))] == [7]
+    assert not table.cells(row="other", column="left", seeds=(0,))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"fewer": (Seeds((0,), ("up",)),)}, r"seeds of undeclared rows or columns: \['up'\]"),
+        ({"fewer": (Seeds((0,), rows=("worst",)),)}, r"undeclared rows or columns: \['worst'\]"),
+        ({"fewer": (Seeds((3,), ("left",)),)}, r"seeds \[3\] in \['left'\] are none of the paper"),
+        ({"fewer": (Seeds((1,), tiers=("short",)),)}, r"seeds \[1\] in \[\] are none of the short"),
+        (
+            {"fewer": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))},
+            "seeds of plain in left are declared twice",
+        ),
+        ({"powers": (Power(1.0, 1.0, ("up",), ""),)}, r"power in undeclared columns: \['up'\]"),
+        ({"powers": (Power(0.0, 1.0, ("left",), ""),)}, "a gain and a spread above 0"),
+        (
+            {"powers": (Power(1.0, 1.0, ("left",), ""), Power(2.0, 1.0, ("left", "right"), ""))},
+            r"power declared twice: \[\('paper', 'left'\)\]",
+        ),
+        (
+            {"claims": (dataclasses.replace(CLAIM, second="nom"),)},
+            r"metrics that the table does not show: \['nom'\]",
+        ),
+        (
+            {"claims": (dataclasses.replace(CLAIM, metric="nom"),)},
+            r"metrics that the table does not show: \['nom'\]",
+        ),
+    ],
+)
+def test_a_mistake_about_seeds_power_or_read_outs_is_an_error(
+    change: dict[str, object], text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        dataclasses.replace(TABLE, **change)
 
 
 def test_what_a_row_changes_in_one_column_is_applied_last() -> None:

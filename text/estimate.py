@@ -15,7 +15,6 @@ import torch
 from torch import nn
 
 from shared import Objective
-from shared.experiment.tables import Config as AnyConfig
 from shared.experiment.tables import canonical_json
 from text.config import QUICK_THOUGHTS, Config
 from text.encoder import QuickThought
@@ -51,14 +50,13 @@ DECIDING = (
 _calibrations: dict[str, tuple[float, float]] = {}
 
 
-def estimate(config: AnyConfig, data_root: Path) -> tuple[float, float]:
+def estimate(config: Config, data_root: Path) -> tuple[float, float]:
     """Minutes and peak gigabytes (of 1e9 bytes) of one run on this machine's device.
 
     Args:
-        config: of the run, a :class:`text.config.Config`.
+        config: of the run.
         data_root: where the corpus is looked for.
     """
-    assert isinstance(config, Config)
     if config.baseline is not None:
         return BASELINES[config.baseline]
     per_step, per_sentence = _calibrated(config)

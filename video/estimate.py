@@ -24,7 +24,6 @@ import torch
 from torch import nn
 
 from shared import Criterion, Objective
-from shared.experiment.tables import Config as AnyConfig
 from shared.experiment.tables import canonical_json
 from video.augment import centre, views, windows
 from video.config import EMBEDDED, INFO_NCE, Config
@@ -83,14 +82,13 @@ class Calibration:
 _calibrations: dict[str, Calibration] = {}
 
 
-def estimate(config: AnyConfig, data_root: Path) -> tuple[float, float]:
+def estimate(config: Config, data_root: Path) -> tuple[float, float]:
     """Minutes and peak gigabytes (of 1e9 bytes) of one run on this machine's device.
 
     Args:
-        config: of the run, a :class:`video.config.Config`.
+        config: of the run.
         data_root: where the videos, and what was decoded of them, are looked for.
     """
-    assert isinstance(config, Config)
     calibration = _calibrated(config)
     train, test = lengths_of(config, data_root)
     if config.modality == "flow":

@@ -3,10 +3,8 @@
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 """
 
-import copy
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shared.compat import make_torchvision_importable
 
@@ -70,30 +68,3 @@ def head(inputs: int, hidden: int, outputs: int, *, output_norm: bool = False) -
         norm.bias.requires_grad_(False)
         layers.append(norm)
     return nn.Sequential(*layers)
-
-
-class Teacher(nn.Module):
-    """The moving average of an encoder with its head, which gives the keys: no gradient.
-
-    Args:
-        encoder: the student's encoder.
-        head: the student's head.
-    """
-
-    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder = copy.deepcopy(encoder).requires_grad_(False)
-        self.head = copy.deepcopy(head).requires_grad_(False)
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, S, S) -> (B, D)."""
-        keys: Tensor = self.head(self.encoder(images))
-        return keys
-
-    @torch.no_grad()
-    def follow(self, encoder: nn.Module, head: nn.Module, momentum: float) -> None:
-        """Move every parameter the share ``1 - momentum`` of the way to the student's."""
-        mine: list[Tensor] = [*self.encoder.parameters(), *self.head.parameters()]
-        theirs: list[Tensor] = [*encoder.parameters(), *head.parameters()]
-        torch._foreach_lerp_(mine, theirs, 1 - momentum)

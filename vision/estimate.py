@@ -19,7 +19,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from shared.experiment.tables import Config as AnyConfig
 from vision.config import NT_XENT, Config
 from vision.data import Dataset, Images, describe
 from vision.encoder import WIDTH
@@ -27,7 +26,6 @@ from vision.evaluate import BATCH, PROTOCOLS
 from vision.methods import Networks, compare
 from vision.train import batches, make_optimiser, train_step
 
-TOY = (0.1, 0.4)  # minutes and gigabytes of any toy run
 BASELINE = 0.5e9  # bytes of a process that has imported everything and done nothing
 SMALLEST, LARGEST = 2, 256  # images of the timed steps
 TEMPORARIES = 3  # tensors of the largest size that a frozen network holds at a time
@@ -75,15 +73,13 @@ class Calibration:
 _calibrations: dict[tuple[Any, ...], Calibration] = {}
 
 
-def estimate(config: AnyConfig, data_root: Path) -> tuple[float, float]:
+def estimate(config: Config, data_root: Path) -> tuple[float, float]:
     """Minutes and peak gigabytes (of 1e9 bytes) of one run on this machine's device.
 
     Args:
-        config: of the run; anything but :class:`vision.config.Config` is a toy run.
+        config: of the run.
         data_root: not read; the images are made up.
     """
-    if not isinstance(config, Config):
-        return TOY
     calibration = _calibrated(config)
     source, target = describe(config.dataset), describe(config.evaluate_on or config.dataset)
     pretrained = _at_most(config.images, source.train + source.unlabelled)

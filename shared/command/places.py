@@ -3,8 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.experiment.arithmetic import OTHER_PATHS, REPEATS
 from shared.experiment.history import home
-from shared.experiment.records import Damaged, Record, read_failure, read_record, read_records
+from shared.experiment.records import (
+    Damaged,
+    Record,
+    read_failure,
+    read_record,
+    read_records,
+    read_repeats,
+)
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report import measuring
 
@@ -52,8 +60,26 @@ def measure(
                 status[cell.address] = read_failure(folder) or measuring.NOT_RUN
         except Damaged as error:
             status[cell.address] = f"{measuring.REFUSED}: {error}"
+    repeats: list[Record] = []
     figures: tuple[str, ...] = ()
     if results:  # of two records that count for one cell, the report takes the later: the local
         records = [*read_records(places.results), *records]
         figures = measuring.read_figures(places.results, table, tier)
-    return measuring.measure(table, tier, records, status, figures)
+        repeats = [*read_repeats(places.results), *_repeated(table, tier, places)]
+    return measuring.measure(table, tier, records, status, figures, repeats)
+
+
+def repeats_folder(runs: Path, path: str) -> Path:
+    """Where the runs of one of the other code paths lie, as others do below ``runs``."""
+    return runs / REPEATS / path
+
+
+def _repeated(table: Table, tier: Tier, places: Places) -> list[Record]:
+    """The finished runs of a table under other code paths; damaged ones are left out."""
+    found = (
+        undamaged(home(folder, cell.address, type(cell.config)), cell.address)
+        for path in OTHER_PATHS
+        if (folder := repeats_folder(places.runs, path)).is_dir()
+        for cell in {cell.address: cell for cell in table.cells(tier)}.values()
+    )
+    return [record for record in found if record is not None]

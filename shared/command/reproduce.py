@@ -6,19 +6,17 @@ Exit codes: 0 all is done; 1 a cell failed or its data are missing; 2 the input 
 
 import argparse
 import dataclasses
-import importlib
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 from rich.console import Console
 
-from shared.command import domains, slurm, verify
-from shared.command.domains import present_domains, tables_of, tables_of_paper
+from shared.command import arithmetic, domains, slurm, verify
+from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
 from shared.command.places import Places, finished, measure, run_folder
 from shared.command.plan import estimated, planned
 from shared.command.pool import Pool, default_jobs, describe_os_error, twins_of
@@ -45,6 +43,7 @@ USAGE = """\
   ./reproduce.sh vision lmcl --figures         finished runs -> figures/ beside their tables
   ./reproduce.sh rl lmcl --video               finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
+  ./reproduce.sh arithmetic graph mmcl --row GraphCL --seeds 0,1   again, under other code paths
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the fast tests; --all: every one, as CI does
@@ -107,6 +106,10 @@ def _main(arguments: Sequence[str]) -> int:
             return _verify(None, places, options)
         case ["verify", domain]:
             return _verify(domain, places, options)
+        case ["arithmetic", domain, paper]:
+            tables_of_paper(domain, paper)
+            rest = [each for each in arguments if each != "arithmetic"]
+            return arithmetic.repeat(rest, options.runs)
         case ["data", domain]:
             return _data(domain, options.dataset, places)
         case ["export", run]:
@@ -334,10 +337,10 @@ def _run_anew(
 def _draw(domain: str, paper: str, places: Places) -> int:
     """Draw the figures of a paper; prints where they are."""
     tables_of_paper(domain, paper)
-    if not find_spec(f"{domain}.figures"):
+    figures = domain_of(domain).figures
+    if figures is None:
         raise UserError(f"{domain} draws no figures")
-    figures = importlib.import_module(f"{domain}.figures")
-    files = figures.write(paper, places.runs, places.results, data_root=places.data)
+    files = figures(paper, places.runs, places.results, data_root=places.data)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no figure to draw")
     for file in files:
@@ -348,8 +351,7 @@ def _draw(domain: str, paper: str, places: Places) -> int:
 def _film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     """Film the finished runs of a paper in a tier; prints where the films are."""
     tables_of_paper(domain, paper)
-    module = f"{domain}.figures"
-    film = getattr(importlib.import_module(module), "film", None) if find_spec(module) else None
+    film = domain_of(domain).film
     if film is None:
         raise UserError(f"{domain} films nothing")
     files = film(paper, tier, places.runs)
@@ -373,29 +375,28 @@ def _export(run: str, domain: str | None, target: Path | None, places: Places) -
     if domain is None and home not in domains.DOMAINS:
         raise UserError(f"{folder} is not where the cells of a domain lie; name it with --domain")
     domain = domain or home
-    tables_of(domain)
-    if not find_spec(f"{domain}.export"):
+    export = domain_of(domain).export
+    if export is None:
         raise UserError(f"{domain} exports no models")
     if read_record(folder, str(address)) is None:
         raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
-    export = importlib.import_module(f"{domain}.export")
-    print(export.write(folder, target or Path("exports") / address))
+    print(export(folder, target or Path("exports") / address))
     return 0
 
 
 def _data(domain: str, dataset: str | None, places: Places) -> int:
     """Fetch what is missing, verify what is there; one line for each dataset."""
-    tables_of(domain)
-    data = importlib.import_module(f"{domain}.data")
-    names = [dataset] if dataset else list(data.DATASETS)
-    if unknown := set(names) - set(data.DATASETS):
-        known = ", ".join(data.DATASETS)
+    found = domain_of(domain)
+    datasets = found.datasets()
+    names = [dataset] if dataset else list(datasets)
+    if unknown := set(names) - set(datasets):
+        known = ", ".join(datasets)
         raise UserError(f"{domain} has no dataset {unknown.pop()!r}; it has: {known}")
     failed = 0
     for name in names:
         started = time.monotonic()
         try:
-            data.fetch(name, places.data)
+            found.fetch(name, places.data)
             print(f"{name}: ready in {places.data} ({time.monotonic() - started:.1f} s)")
         except UserError as error:
             failed += 1

@@ -20,7 +20,15 @@ from typing import Any
 from rich import box
 from rich.table import Table as Grid
 
-from shared.experiment.records import Damaged, Record, read_record, records_in
+from shared.experiment.arithmetic import REPEATS, path_of
+from shared.experiment.records import (
+    RECORDS,
+    REPEATED,
+    Damaged,
+    Record,
+    read_record,
+    records_in,
+)
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 from shared.report.measuring import NOT_RUN, REFUSED, measure
 
@@ -135,6 +143,9 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
             notes.append(f"{name}: {without} without a hash, from before there were any")
         if not committed and (idle := len(records) - len(counting)):
             notes.append(f"{name}: {idle} finished, but of no cell as it is declared today")
+    for group, wrong in _repeats(results, declared, counted, domain):
+        groups.append(group)
+        faults += wrong
     notes += _not_in_history(groups)
     return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(counted))
 
@@ -255,8 +266,8 @@ Found = tuple[str, bool, str, Record | Damaged]
 
 
 def _committed(results: Path) -> Iterator[Found]:
-    for file in sorted(results.rglob("*.records.jsonl")):
-        name = file.relative_to(results).as_posix().removesuffix(".records.jsonl")
+    for file in sorted(results.rglob(f"*{RECORDS}")):
+        name = file.relative_to(results).as_posix().removesuffix(RECORDS)
         for number, record in enumerate(records_in(file), start=1):
             yield name, True, f"{file}, line {number}", record
 
@@ -264,6 +275,8 @@ def _committed(results: Path) -> Iterator[Found]:
 def _finished(runs: Path) -> Iterator[Found]:
     for file in sorted(runs.rglob("result.json")):
         address = file.parent.relative_to(runs).as_posix()
+        if address.startswith(f"{REPEATS}/"):  # the report holds them against their records
+            continue
         name = address.rsplit("/", 3)[0]
         try:
             record: Record | Damaged | None = read_record(file.parent, address)
@@ -271,6 +284,47 @@ def _finished(runs: Path) -> Iterator[Found]:
             record = error
         if record is not None:
             yield name, False, str(file.parent), record
+
+
+def _repeats(
+    results: Path,
+    declared: Mapping[str, tuple[Table, Tier]],
+    counted: Sequence[Counted],
+    domain: str | None,
+) -> Iterator[tuple[Group, list[str]]]:
+    """The committed records of runs under other code paths, and what is wrong with them.
+
+    Each has to be as it was written, possible, made by a clean commit, of a cell whose record
+    counts, under a path that neither that record nor another repeat of it has.
+    """
+    paths = {each.record.address: path_of(each.record.environment) for each in counted}
+    for file in sorted(results.rglob(f"*{REPEATED}")):
+        name = file.relative_to(results).as_posix().removesuffix(REPEATED)
+        if domain not in (None, next((part for part in name.split("/") if part not in TIERS), "")):
+            continue
+        records: dict[str, Record] = {}
+        faults: list[str] = []
+        seen: set[tuple[str, str | None]] = set()
+        for number, record in enumerate(records_in(file), start=1):
+            where = f"{file}, line {number}"
+            if isinstance(record, Damaged):
+                faults.append(str(record))
+                continue
+            records[where] = record
+            path = path_of(record.environment)
+            _, whys = _join(declared.get(name), [record])
+            faults += [
+                f"{where}: {record.address} does not count: {why}"
+                for why in whys.get(record.address, ())
+            ]
+            if record.environment["dirty"]:
+                faults.append(f"{where}: {record.address} was not measured at a clean commit")
+            if record.address not in paths:
+                faults.append(f"{where}: {record.address} repeats a cell without a record")
+            elif path in (None, paths[record.address]) or (record.address, path) in seen:
+                faults.append(f"{where}: {record.address} is under no other code path")
+            seen.add((record.address, path))
+        yield Group(f"{name}, repeated", True, records, len(records) - len(faults)), faults
 
 
 def _join(

@@ -5,9 +5,11 @@ and numpy's BLAS choose for the processor, and a long training carries them into
 """
 
 import functools
+import json
 import os
 import re
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,14 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
 )
 NOT_READ = "not read"
+# Other code paths of one processor, by name: cells are repeated under them to see how far the same
+# seed moves. Where a processor lacks a path, its libraries take another, and the record says which.
+OTHER_PATHS: Mapping[str, Mapping[str, str]] = {
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},
+    "compatible": {"MKL_CBWR": "COMPATIBLE"},
+    "without-vectors": {"ATEN_CPU_CAPABILITY": "default"},
+}
+REPEATS = "arithmetic"  # the folder below that of runs in which such repeats lie, one for each path
 
 
 @functools.cache
@@ -51,6 +61,17 @@ def arithmetic_used() -> dict[str, Any]:
         "numpy_and_scipy": sorted(set(others)),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
+
+
+def path_of(environment: Mapping[str, Any]) -> str | None:
+    """What a run computed with, as one line of text that can be compared; None if not on record.
+
+    Variables are no part of it: they are how a path was asked for, not which one was taken.
+    """
+    if "arithmetic" not in environment:
+        return None
+    used = {name: value for name, value in environment["arithmetic"].items() if name != "variables"}
+    return json.dumps(used, sort_keys=True)
 
 
 def read_mkl(text: str) -> dict[str, str]:

@@ -20,6 +20,8 @@ from shared.experiment.tables import UNITS
 
 HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
+RECORDS = ".records.jsonl"  # how the files in results/ end that hold a table's records
+REPEATED = ".arithmetic.jsonl"  # and those of the same cells under other code paths
 # What every reader may count on.
 SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "config": {},
@@ -141,8 +143,17 @@ def read_records(results: Path) -> list[Record]:
     Raises:
         Damaged: a line that is not a record, or content other than its hash says.
     """
+    return _read(results, RECORDS)
+
+
+def read_repeats(results: Path) -> list[Record]:
+    """All records below ``results`` of runs under other code paths, as :func:`read_records`."""
+    return _read(results, REPEATED)
+
+
+def _read(results: Path, ending: str) -> list[Record]:
     records = []
-    for file in sorted(results.rglob("*.records.jsonl")):
+    for file in sorted(results.rglob(f"*{ending}")):
         for record in records_in(file):
             if isinstance(record, Damaged):
                 raise record

@@ -98,6 +98,8 @@ class Row:
         unavailable: why the row cannot run yet ("needs SwAV"); empty if it can.
         seeds: the only seeds of a row that no seed changes (a baseline); None for those of the
             tier.
+        floor: whether the row is trivial: nothing is learned there, and no trained row below it
+            is evidence of anything.
     """
 
     label: str
@@ -107,6 +109,7 @@ class Row:
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unavailable: str = ""
     seeds: tuple[int, ...] | None = None
+    floor: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,10 @@ class Claim:
         columns: labels of the columns it is said of; the verdict is computed for each.
         tolerance: how far, in units of the metric, the measured gain may lie from the published
             one and still count as reproduced; fixed before the run.
+        metric: key of the result that it is judged by; empty for that of each column.
+        second: key of the result in which the gain must have the same sign, where the metric's
+            protocol can turn an order round; empty for none.
+        tiers: the tiers that it is judged in.
     """
 
     text: str
@@ -156,6 +163,56 @@ class Claim:
     than: str
     columns: tuple[str, ...]
     tolerance: float
+    metric: str = ""
+    second: str = ""
+    tiers: tuple[Tier, ...] = ("paper", "short")
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """Seeds of some rows in some columns, where they are not all of those of the tier.
+
+    Args:
+        seeds: the seeds; none where the rows have no part in the columns.
+        columns: labels of the columns; none for all.
+        rows: labels of the rows; none for all.
+        tiers: the tiers that it is said of.
+    """
+
+    seeds: tuple[int, ...]
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    tiers: tuple[Tier, ...] = ("paper",)
+
+    def speak_of(self, tier: Tier, row: Row, column: Column) -> bool:
+        """Whether these are the seeds of ``row`` in ``column`` in ``tier``."""
+        return (
+            tier in self.tiers
+            and row.label in (self.rows or (row.label,))
+            and column.label in (self.columns or (column.label,))
+        )
+
+
+@dataclass(frozen=True)
+class Power:
+    """What a tier is to see in some columns, declared before its first counted run.
+
+    Seeds that give 80% power are computed from it and held against the declared ones; none are
+    added for what a verdict says.
+
+    Args:
+        gain: the smallest gain to be seen, in units of the metric.
+        spread: the expected standard deviation of a claim's paired differences over seeds.
+        columns: labels of the columns.
+        why: where both come from.
+        tier: the tier that it is said of.
+    """
+
+    gain: float
+    spread: float
+    columns: tuple[str, ...]
+    why: str
+    tier: Tier = "paper"
 
 
 @dataclass(frozen=True)
@@ -212,6 +269,8 @@ class Table:
         columns: the datasets or tasks.
         seeds: for each tier the seeds that make up a full cell; the table has no part in a tier
             without seeds.
+        fewer: where rows or columns have other seeds than their tier: some of them, or none.
+        powers: what the tiers are to see.
         published: the printed numbers.
         claims: what the paper says about them.
         short: changes of the short tier, which stands for every column it names.
@@ -251,6 +310,8 @@ class Table:
     notes: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     aggregates: tuple[str, ...] = ()
+    fewer: tuple[Seeds, ...] = ()
+    powers: tuple[Power, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"{self.domain}/{self.paper}/{self.name}"
@@ -285,11 +346,25 @@ class Table:
         if missing := set(self.published.columns) - labels:
             raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
         names = {row.label for row in self.rows}
+        self._check_fewer(where, names, labels)
+        for power in self.powers:
+            if missing := set(power.columns) - labels:
+                raise ValueError(f"{where}: power in undeclared columns: {sorted(missing)}")
+            if not (power.gain > 0 and power.spread > 0):
+                raise ValueError(f"{where}: power needs a gain and a spread above 0, got {power}")
+        said = [(power.tier, column) for power in self.powers for column in power.columns]
+        if twice := {each for each in said if said.count(each) > 1}:
+            raise ValueError(f"{where}: power declared twice: {sorted(twice)}")
         for claim in self.claims:
             if missing := {claim.better, claim.than} - names:
                 raise ValueError(f"{where}: claim about undeclared rows: {sorted(missing)}")
             if missing := set(claim.columns) - labels:
                 raise ValueError(f"{where}: claim about undeclared columns: {sorted(missing)}")
+            shown = {*self.also, *map(self.metric_of, self.columns)}
+            if missing := {claim.metric, claim.second} - shown - {""}:
+                raise ValueError(
+                    f"{where}: claim about metrics that the table does not show: {sorted(missing)}"
+                )
         if unknown := set(self.aggregates) - set(AGGREGATES):
             known = ", ".join(AGGREGATES)
             raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
@@ -300,6 +375,25 @@ class Table:
             for cell in self.cells(tier):
                 if configs.setdefault(cell.address, cell.config) != cell.config:
                     raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
+
+    def _check_fewer(self, where: str, names: set[str], labels: set[str]) -> None:
+        """Seeds of undeclared rows or columns, of no tier, or declared twice, are errors."""
+        for each in self.fewer:
+            if missing := (set(each.rows) - names) | (set(each.columns) - labels):
+                raise ValueError(f"{where}: seeds of undeclared rows or columns: {sorted(missing)}")
+            for tier in each.tiers:
+                if strange := set(each.seeds) - set(self.seeds.get(tier, ())):
+                    raise ValueError(
+                        f"{where}: seeds {sorted(strange)} in {list(each.columns)} are none of "
+                        f"the {tier} tier's"
+                    )
+        for tier in self.tiers:
+            for row in self.rows:
+                for column in self.columns_of(tier):
+                    if sum(each.speak_of(tier, row, column) for each in self.fewer) > 1:
+                        raise ValueError(
+                            f"{where}: seeds of {row.label} in {column.label} are declared twice"
+                        )
 
     @property
     def address(self) -> str:
@@ -314,6 +408,14 @@ class Table:
     def columns_of(self, tier: Tier) -> tuple[Column, ...]:
         """The columns of a tier; the smoke tier has one, its embedded data."""
         return (Column(EMBEDDED, minutes=0.1),) if tier == "smoke" else self.columns
+
+    def seeds_of(self, tier: Tier, row: Row, column: Column) -> tuple[int, ...]:
+        """The declared seeds of a row in a column; none where the row has no part in it."""
+        seeds = self.seeds.get(tier, ())
+        for each in self.fewer:
+            if each.speak_of(tier, row, column):
+                seeds = each.seeds
+        return tuple(_seeds_of(row, seeds))
 
     def metric_of(self, column: Column) -> str:
         """Key of the result that ``column`` shows."""
@@ -334,7 +436,7 @@ class Table:
             row: label or address of one row; None for all.
             column: label or address of one column, or of the run that it is read from; None for
                 all.
-            seeds: the seeds to run; None for those of the tier.
+            seeds: the seeds to run; None for the declared ones.
 
         Raises:
             UserError: no such row or column.
@@ -356,8 +458,10 @@ class Table:
                 }
                 config = changed(self.config, changes, f"{self.address}: {each_row.label}")
                 config = config.reduced() if tier == "smoke" else config
-                wanted = self.seeds[tier] if seeds is None else seeds
-                for seed in _seeds_of(each_row, wanted):
+                wanted: Sequence[int] = self.seeds_of(tier, each_row, each_column)
+                if seeds is not None and wanted:
+                    wanted = _seeds_of(each_row, seeds)
+                for seed in wanted:
                     cells.append(
                         Cell(
                             domain=self.domain,

@@ -15,7 +15,9 @@ from shared.report.wording import (
     HERE,
     OVER_COLUMNS,
     aggregates_of,
+    badge,
     by_claim,
+    evidence_of,
     explain,
     groups_of,
     headline,
@@ -33,6 +35,10 @@ KIND_COLOURS: dict[Kind, str] = {
     "same direction": "cyan",
     "not reproduced": "red",
     "inconclusive": "yellow",
+    "gain": "cyan",
+    "no gain": "red",
+    "undecided": "yellow",
+    "no evidence": "magenta",
     "not run": "bright_black",
 }
 
@@ -87,6 +93,7 @@ def terminal(measured: Measured) -> RenderableType:
         for line in over_columns:
             summed.add_row(*map(Text, line))
         parts += [Text(f"\n{OVER_COLUMNS}. {what}", style="bold"), summed]
+    parts += [Text(line, style="dim") for line in evidence_of(measured)]
     for claim, verdicts in by_claim(measured):
         reasons = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
         idle = [
@@ -99,7 +106,7 @@ def terminal(measured: Measured) -> RenderableType:
             if judged.column not in idle:
                 reasons.add_row(
                     Text(judged.column),
-                    Text(kind, style=KIND_COLOURS[kind]),
+                    Text(badge(judged, measured.tier), style=KIND_COLOURS[kind]),
                     Text(explain(judged, measured)),
                 )
         parts.append(Text(f"\nClaim: {claim.text}", style="bold"))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from shared.experiment.records import record_line
+from shared.experiment.records import RECORDS, REPEATED, record_line
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import slug
 from shared.report.measuring import Measured, refuse_smoke
@@ -18,7 +18,9 @@ from shared.report.wording import (
     PRINTED,
     aggregates_of,
     also_of,
+    badge,
     by_claim,
+    evidence_of,
     explain,
     figures_of,
     groups_of,
@@ -75,13 +77,17 @@ def markdown(measured: Measured) -> str:
     lines += [line for name in own for line in (f"!{_md_link(name)}", "")]
     if others:
         lines += [f"Other figures of this paper: {', '.join(map(_md_link, others))}.", ""]
+    if evidence := evidence_of(measured):
+        lines += ["**What counts as evidence here**", ""]
+        lines += [*(f"- {_md(line)}" for line in evidence), ""]
     for claim, verdicts in by_claim(measured):
         lines += [f"**Claim.** {_md(claim.text)}", ""]
         lines += _md_row(["column", "verdict", "why"])
         lines += _md_row([":--"] * 3, plain=True)
         for judged in verdicts:
             why = _md(explain(judged, measured))
-            lines += _md_row([_md(judged.column), f"**{judged.verdict.kind}**", why], plain=True)
+            said = badge(judged, measured.tier)
+            lines += _md_row([_md(judged.column), f"**{said}**", why], plain=True)
         lines.append("")
     for heading, remarks in remarks_of(measured):
         lines += [f"**{heading}**", "", *(f"- {_md(remark)}" for remark in remarks), ""]
@@ -150,7 +156,7 @@ def csv_text(measured: Measured) -> str:
                 + ["yes" if is_ours(cell.row, table) else "no", cell.column.label]
                 + [table.metric_of(cell.column), table.unit, table.protocol]
                 + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
-                + [len(cell.values), len(cell.values) + len(cell.missing)]
+                + [len(cell.values), len(cell.declared)]
                 + ([published.mean, published.std] if published else [None] * 2)
                 + [cell.difference]
                 + [cell.values.get(seed) for seed in measured.seeds]
@@ -162,7 +168,8 @@ def csv_text(measured: Measured) -> str:
 def write(results: Path, measured: Measured) -> None:
     """Write a table and its records below ``results``, each file moved over its target.
 
-    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,tex,records.jsonl}``.
+    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,tex,records.jsonl}``, and
+    ``<table>.arithmetic.jsonl`` where cells were repeated under other code paths.
 
     Raises:
         ValueError: the smoke tier, which never enters results.
@@ -170,7 +177,10 @@ def write(results: Path, measured: Measured) -> None:
     refuse_smoke(measured)
     folder, name = results / measured.folder, measured.table.name
     lines = "".join(map(record_line, measured.records))
-    write_atomically(folder / f"{name}.records.jsonl", lines)
+    write_atomically(folder / f"{name}{RECORDS}", lines)
+    if measured.repeats:
+        lines = "".join(map(record_line, measured.repeats))
+        write_atomically(folder / f"{name}{REPEATED}", lines)
     write_atomically(folder / f"{name}.md", markdown(measured))
     write_atomically(folder / f"{name}.csv", csv_text(measured))
     write_atomically(folder / f"{name}.tex", latex(measured))

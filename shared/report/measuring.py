@@ -12,12 +12,13 @@ nobody can add seeds until a claim comes out right.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from shared.experiment.arithmetic import path_of
 from shared.experiment.history import address_today, home, unknown_keys
 from shared.experiment.records import Record, impossible, read_record
 from shared.experiment.tables import (
@@ -25,17 +26,21 @@ from shared.experiment.tables import (
     Cell,
     Claim,
     Column,
+    Power,
     Row,
     Table,
     Tier,
     Value,
     canonical,
 )
+from shared.report.evidence import ArithmeticSpread, Floor, pooled, weigh
 from shared.report.statistics import (
+    DECIDED,
     Summary,
     Verdict,
     interquartile_mean,
     judge,
+    paired_gain,
     seeds_sentence,
     stratified_bootstrap,
     summarise,
@@ -61,6 +66,9 @@ class MeasuredCell:
         summary: over the seeds in ``values``; None without any.
         published: the printed number; None where the paper prints none.
         difference: measured mean minus published mean; None where either lacks.
+        declared: its seeds; none where the row has no part in the column.
+        fewer: whether those are not all of the tier's.
+        repeats: by seed, the counting runs of it under other code paths of a processor.
     """
 
     row: Row
@@ -71,11 +79,23 @@ class MeasuredCell:
     summary: Summary | None
     published: Value | None
     difference: float | None
+    declared: tuple[int, ...] = ()
+    fewer: bool = False
+    repeats: Mapping[int, tuple[Record, ...]] = field(default_factory=dict)
 
     @property
     def unavailable(self) -> str:
         """Why the cell cannot run yet; empty if it can."""
         return self.row.unavailable or self.column.unavailable
+
+    def read(self, metric: str) -> dict[int, float]:
+        """By seed another metric of the records that count, of those that have it."""
+        found = {seed: r.result["metrics"].get(metric) for seed, r in self.records.items()}
+        return {
+            seed: float(value)
+            for seed, value in found.items()
+            if isinstance(value, (int, float)) and math.isfinite(value)
+        }
 
 
 @dataclass(frozen=True)
@@ -85,7 +105,10 @@ class Judged:
     Args:
         claim: the claim.
         column: label of the column.
-        verdict: the verdict.
+        verdict: the verdict, held against the evidence.
+        declared: the seeds that both rows are declared to have.
+        remarks: what the evidence says of it, a sentence each.
+        against: why it does not count although it says yes or no.
         outlook: how many seeds would see the published gain; empty where the verdict says it, the
             table does not ask for it, or nothing tells.
     """
@@ -93,7 +116,15 @@ class Judged:
     claim: Claim
     column: str
     verdict: Verdict
+    declared: tuple[int, ...]
+    remarks: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
     outlook: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it says yes or no, and nothing speaks against that."""
+        return self.verdict.kind in DECIDED and not self.against
 
 
 @dataclass(frozen=True)
@@ -132,6 +163,8 @@ class Measured:
         figures: names of the paper's pictures; they lie in ``figures/`` beside the written table.
         aggregates: those that the table asks for, of the rows that have a finished seed in every
             column.
+        repeats: the records of the tier under other code paths, sorted by address and path, as
+            they were made.
     """
 
     table: Table
@@ -142,6 +175,7 @@ class Measured:
     records: tuple[Record, ...]
     figures: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
+    repeats: tuple[Record, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -150,8 +184,12 @@ class Measured:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The declared seeds of the tier."""
+        """The declared seeds of the tier, of which a cell may have fewer."""
         return self.table.seeds[self.tier]
+
+    def column(self, label: str) -> tuple[MeasuredCell, ...]:
+        """The cells of one column, in the order of the rows."""
+        return tuple(cell for cells in self.cells for cell in cells if cell.column.label == label)
 
     @property
     def folder(self) -> Path:
@@ -165,6 +203,7 @@ def measure(
     records: Sequence[Record],
     status: Mapping[str, str],
     figures: Sequence[str] = (),
+    repeats: Sequence[Record] = (),
 ) -> Measured:
     """Join ``table`` with the records of its finished cells.
 
@@ -175,15 +214,18 @@ def measure(
             both count, the later one is taken.
         status: by address of a cell, why it has no result; "not run" where it says nothing.
         figures: names of the paper's pictures, from :func:`read_figures`.
+        repeats: finished runs under other code paths, of this or any other table.
     """
     prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
     by_address: dict[str, list[Record]] = {}
+    again: dict[str, list[Record]] = {}
     written: dict[int, Record] = {}  # by identity of what is compared, the record as it was made
-    for record in records:
-        if address_today(record.address, type(table.config)).startswith(prefix):
-            today = record.upgraded(type(table.config))
-            by_address.setdefault(today.address, []).append(today)
-            written[id(today)] = record
+    for some, place in ((records, by_address), (repeats, again)):
+        for record in some:
+            if address_today(record.address, type(table.config)).startswith(prefix):
+                today = record.upgraded(type(table.config))
+                place.setdefault(today.address, []).append(today)
+                written[id(today)] = record
 
     declared: dict[tuple[str, str], list[Cell]] = {
         (row.label, column.label): [] for row in table.rows for column in table.columns_of(tier)
@@ -193,7 +235,9 @@ def measure(
 
     grid = tuple(
         tuple(
-            _measure_cell(table, row, column, declared[row.label, column.label], by_address, status)
+            _measure_cell(
+                table, row, column, declared[row.label, column.label], by_address, status, again
+            )
             for column in table.columns_of(tier)
         )
         for row in table.rows
@@ -211,10 +255,18 @@ def measure(
         for address in sorted(kept)
         if address not in known
     )
-    verdicts = _judge_all(table, grid) if tier != "smoke" else ()
     every = tuple(written[id(kept[address])] for address in sorted(kept))
     aggregates = _aggregate(table, grid)
-    return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures), aggregates)
+    counted = {
+        (record.address, path_of(record.environment)): written[id(record)]
+        for cells in grid
+        for cell in cells
+        for some in cell.repeats.values()
+        for record in some
+    }
+    under = tuple(counted[key] for key in sorted(counted, key=str))
+    verdicts = _judge_all(table, tier, grid) if tier != "smoke" else ()
+    return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures), aggregates, under)
 
 
 def measure_finished(
@@ -267,10 +319,12 @@ def _measure_cell(
     cells: Sequence[Cell],
     by_address: Mapping[str, Sequence[Record]],
     status: Mapping[str, str],
+    again: Mapping[str, Sequence[Record]],
 ) -> MeasuredCell:
     records: dict[int, Record] = {}
     values: dict[int, float] = {}
     missing: dict[int, str] = {}
+    repeats: dict[int, tuple[Record, ...]] = {}
     for cell in cells:
         why = unavailable(cell) or status.get(cell.address, NOT_RUN)
         for record in by_address.get(cell.address, ()):
@@ -282,12 +336,38 @@ def _measure_cell(
                 why = fault
         if cell.seed not in records:
             missing[cell.seed] = why
+        elif some := _other_paths(
+            records[cell.seed],
+            [
+                record
+                for record in again.get(cell.address, ())
+                if _fault(record, cell, table, table.metric_of(column)) is None
+            ],
+        ):
+            repeats[cell.seed] = some
     summary = summarise(values.values()) if values else None
     published = None
     if row.published is not None:
-        published = table.published.value(row.published, column.label)
+        # Where the row has no part nothing stands beside it.
+        published = table.published.value(row.published, column.label) if cells else None
     difference = summary.mean - published.mean if summary and published else None
-    return MeasuredCell(row, column, records, values, missing, summary, published, difference)
+    seeds = tuple(cell.seed for cell in cells)
+    fewer = bool(seeds) and row.seeds is None and seeds != tuple(table.seeds[cells[0].tier])
+    return MeasuredCell(
+        row, column, records, values, missing, summary, published, difference, seeds, fewer, repeats
+    )
+
+
+def _other_paths(counted: Record, repeats: Sequence[Record]) -> tuple[Record, ...]:
+    """Of the repeats of a record those on the same data under other code paths, one for each."""
+    own = path_of(counted.environment)
+    found = {
+        path: record
+        for record in repeats
+        if (path := path_of(record.environment)) is not None
+        and record.environment["data"] == counted.environment["data"]
+    }
+    return tuple(record for path, record in found.items() if own is not None and path != own)
 
 
 def _fault(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
@@ -310,17 +390,75 @@ def _fault(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
     return refused(metrics, table, metric)
 
 
-def _judge_all(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Judged, ...]:
-    found = {(cell.row.label, cell.column.label): cell for cells in grid for cell in cells}
+def floor_of(column: Sequence[MeasuredCell], metric: str) -> Floor | None:
+    """The highest measured floor of a column, by one metric; None without one."""
+    means = [
+        Floor(cell.row.label, summarise(values.values()).mean)
+        for cell in column
+        if cell.row.floor and (values := cell.read(metric))
+    ]
+    return max(means, key=lambda floor: floor.mean, default=None)
+
+
+def arithmetic_of(column: Sequence[MeasuredCell], metric: str) -> ArithmeticSpread | None:
+    """How far the same seeds of a column move under other code paths; None without repeats."""
+    groups = [
+        [float(record.result["metrics"][metric]) for record in (cell.records[seed], *some)]
+        for cell in column
+        for seed, some in cell.repeats.items()
+        if all(metric in record.result["metrics"] for record in (cell.records[seed], *some))
+    ]
+    sd = pooled(groups)
+    if sd is None:
+        return None
+    seeds = pooled(list(cell.read(metric).values()) for cell in column if cell.repeats)
+    return ArithmeticSpread(sd, seeds, len(groups), sum(map(len, groups)))
+
+
+def power_in(table: Table, tier: Tier, column: str) -> Power | None:
+    """What ``tier`` is declared to see in ``column``; None where nothing is declared."""
+    return next((p for p in table.powers if p.tier == tier and column in p.columns), None)
+
+
+def _judge_all(
+    table: Table, tier: Tier, grid: tuple[tuple[MeasuredCell, ...], ...]
+) -> tuple[Judged, ...]:
+    columns = {cells[0].column.label: cells for cells in zip(*grid, strict=True)}
     verdicts = []
     for claim in table.claims:
-        for column in claim.columns:
-            better, than = found[claim.better, column], found[claim.than, column]
-            numbers = (better.values, than.values, better.published, than.published)
-            verdict = judge(claim, *numbers)
+        for label in claim.columns if tier in claim.tiers else ():
+            column = columns[label]
+            (better,) = (cell for cell in column if cell.row.label == claim.better)
+            (than,) = (cell for cell in column if cell.row.label == claim.than)
+            metric = claim.metric or table.metric_of(better.column)
+            high, low = better.read(metric), than.read(metric)
+            numbers = (high, low, better.published, than.published)
+            power = power_in(table, tier, label)
+            verdict = judge(claim, *numbers, tier, power)
             said = verdict.seeds_needed is not None
             outlook = seeds_sentence(*numbers) if table.aggregates and not said else ""
-            verdicts.append(Judged(claim, column, verdict, outlook))
+            common = tuple(seed for seed in better.declared if seed in than.declared)
+            second = better.read(claim.second), than.read(claim.second)
+            weighed = weigh(
+                verdict,
+                claim,
+                tier,
+                trained=[
+                    (cell.row.label, summarise(values.values()).mean)
+                    for cell, values in ((better, high), (than, low))
+                    if values and not cell.row.floor
+                ],
+                floor=floor_of(column, metric),
+                second=paired_gain(*second).mean if second[0].keys() & second[1].keys() else None,
+                arithmetic=arithmetic_of(column, metric),
+                power=power,
+                seeds=len(common),
+            )
+            verdicts.append(
+                Judged(
+                    claim, label, weighed.verdict, common, weighed.remarks, weighed.against, outlook
+                )
+            )
     return tuple(verdicts)
 
 
@@ -334,7 +472,7 @@ def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tupl
                 value = float(statistic(np.concatenate(columns)))
                 interval = stratified_bootstrap(columns, statistic)
                 count = sum(map(len, columns))
-                declared = count + sum(len(cell.missing) for cell in cells)
+                declared = sum(len(cell.declared) for cell in cells)
                 label = cells[0].row.label
                 found.append(Aggregate(name, label, value, interval, count, declared))
     return tuple(found)

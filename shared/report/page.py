@@ -17,7 +17,9 @@ from shared.report.wording import (
     PRINTED,
     aggregates_of,
     also_of,
+    badge,
     by_claim,
+    evidence_of,
     explain,
     figures_of,
     groups_of,
@@ -115,8 +117,10 @@ ul.verdicts li { padding: .35rem 0; border-bottom: 1px solid var(--line); }
 .reproduced { background: #d9f2df; color: #145a26; }
 .same-direction { background: #d8eef5; color: #0e4f63; }
 .not-reproduced { background: #fbdedb; color: #8a1c12; }
-.inconclusive { background: #fdefc8; color: #6f4b00; }
-.not-run { background: #e8eaee; color: #444b58; }
+.gain { background: #d8eef5; color: #0e4f63; }
+.no-gain { background: #fbdedb; color: #8a1c12; }
+.inconclusive, .undecided { background: #fdefc8; color: #6f4b00; }
+.no-evidence, .not-run { background: #e8eaee; color: #444b58; }
 details { border-bottom: 1px solid var(--line); padding: .3rem 0; }
 details:target { background: #eef5fc; }
 summary { cursor: pointer; }
@@ -197,6 +201,7 @@ def _html_table(measured: Measured) -> str:
             for each in also_of(measured)
         )
         + _html_figures(measured)
+        + _html_evidence(measured)
         + "".join(_html_claim(claim, judged, measured) for claim, judged in by_claim(measured))
         + remarks
         + "".join(map(_html_reference, table.references))
@@ -218,7 +223,7 @@ def _html_row(cells: Sequence[MeasuredCell], measured: Measured, marks: Mapping[
             here = (
                 f'<a href="#{_anchor(measured, cell)}">{number}</a><small>{seeds_of(cell)}</small>'
             )
-        printed = printed_value(cell.published) if row.published else ""
+        printed = printed_value(cell.published) if row.published and cell.declared else ""
         if cell.difference is not None:
             printed += f"<small>{cell.difference:+.2f}</small>"
         partial = " partial" if cell.values and cell.missing else ""
@@ -260,10 +265,15 @@ def _html_figures(measured: Measured) -> str:
     return text + (f'<p class="soft">Other figures of this paper: {links}.</p>\n' if links else "")
 
 
+def _html_evidence(measured: Measured) -> str:
+    lines = "".join(f"<li>{escape(line)}</li>" for line in evidence_of(measured))
+    return f"<h3>What counts as evidence here</h3>\n<ul>{lines}</ul>\n" if lines else ""
+
+
 def _html_claim(claim: Claim, verdicts: Sequence[Judged], measured: Measured) -> str:
     lines = "".join(
         f"<li><b>{escape(judged.column)}</b> "
-        f'<span class="kind {slug(judged.verdict.kind)}">{judged.verdict.kind}</span> '
+        f'<span class="kind {slug(judged.verdict.kind)}">{badge(judged, measured.tier)}</span> '
         f"{escape(explain(judged, measured))}</li>\n"
         for judged in verdicts
     )

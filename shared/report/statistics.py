@@ -5,6 +5,9 @@ of the seeds that both rows finished, and on their 95% t interval. The rules, in
 
 - *not run*: one of the two rows has no finished seed in the column.
 - *inconclusive*: fewer than two common seeds, so there is no interval.
+
+Only the paper tier can reproduce a paper, or not:
+
 - The interval lies above 0: *reproduced* when the interval, widened by the claim's tolerance on
   both sides, contains the published gain; otherwise *same direction*. A claim without published
   gain has no size to reproduce and stays at *same direction*.
@@ -14,9 +17,18 @@ of the seeds that both rows finished, and on their 95% t interval. The rules, in
   (5%, two-sided) has 80% power to see the published gain, given the measured deviation of the
   paired differences.
 
-Each column is judged by itself; nothing is corrected for the number of columns. The verdict also
-says whether the published gain is smaller than the deviation over seeds: the larger one of the
-two rows, as measured (at least two seeds in each row) or as published.
+A shorter tier has words of its own, which are about its budget:
+
+- *gain*: the interval lies above 0.
+- *no gain*: it lies below 0, or contains 0 and ends below the gain that the tier was declared to
+  see.
+- *undecided*: otherwise, with the number of seeds that would see that gain (the published one where
+  none was declared).
+
+What a verdict rests on besides is the matter of :mod:`shared.report.evidence`, which may leave it
+open or call it *no evidence*. Each column is judged by itself; nothing is corrected for the number
+of columns. The verdict also says whether the published gain is smaller than the deviation over
+seeds: the larger one of the two rows, as measured (at least two seeds in each row) or as published.
 
 Over all columns a row is summed up by its interquartile mean with a stratified bootstrap interval,
 as proposed by Agarwal et al. 2021 (arXiv 2108.13264). Shape letters: N values.
@@ -32,10 +44,22 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from shared.experiment.tables import Claim, Value
+from shared.experiment.tables import Claim, Power, Tier, Value
 
-Kind = Literal["reproduced", "same direction", "not reproduced", "inconclusive", "not run"]
+Kind = Literal[
+    "reproduced",
+    "same direction",
+    "not reproduced",
+    "inconclusive",
+    "gain",
+    "no gain",
+    "undecided",
+    "no evidence",
+    "not run",
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+# What says yes or no; the others leave a claim open.
+DECIDED: tuple[Kind, ...] = ("reproduced", "same direction", "not reproduced", "gain", "no gain")
 CONFIDENCE = 0.95
 POWER = 0.80
 TRIMMED = 0.25  # of the values, at each end
@@ -73,10 +97,11 @@ class Verdict:
         high: upper end.
         published_gain: difference of the published means; None where the paper prints none.
         seeds_used: the seeds that both rows finished.
-        seeds_needed: seeds that would see the published gain with 80% power; None unless the
-            interval left the claim open.
+        seeds_needed: seeds that would see the published gain (in a shorter tier the declared one)
+            with 80% power; None unless the interval left the claim open.
         inside: where the published gain is smaller than the deviation over seeds, the words that
             say so; else None.
+        sd: standard deviation of the paired differences; None with fewer than two common seeds.
     """
 
     kind: Kind
@@ -88,6 +113,7 @@ class Verdict:
     seeds_used: tuple[int, ...] = ()
     seeds_needed: int | None = None
     inside: str | None = None
+    sd: float | None = None
 
 
 def summarise(values: Iterable[float]) -> Summary:
@@ -137,15 +163,31 @@ def seeds_for(gain: float, sd: float) -> int | None:
         return 2
     # Below 2 seeds there is no test; the power grows with n, so bracket by doubling, then bisect.
     too_few, enough = 1, 2
-    while _power(enough, abs(gain) / sd) < POWER:
+    while power_of(enough, gain, sd) < POWER:
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        if _power(middle, abs(gain) / sd) < POWER:
+        if power_of(middle, gain, sd) < POWER:
             too_few = middle
         else:
             enough = middle
     return enough
+
+
+def power_of(n: int, gain: float, sd: float) -> float:
+    """Power with which a paired t test over ``n`` seeds sees ``gain``, as in :func:`seeds_for`.
+
+    Args:
+        n: how many seeds; fewer than two see nothing.
+        gain: true mean of the paired differences.
+        sd: their standard deviation.
+    """
+    if n < 2 or gain == 0:
+        return 0.0
+    if sd == 0:
+        return 1.0
+    critical = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
+    return float(stats.nct.sf(critical, n - 1, abs(gain) / sd * math.sqrt(n)))
 
 
 def seeds_sentence(
@@ -238,6 +280,8 @@ def judge(
     than: Mapping[int, float],
     published_better: Value | None,
     published_than: Value | None,
+    tier: Tier = "paper",
+    declared: Power | None = None,
 ) -> Verdict:
     """The verdict on ``claim`` in one column, by the rules of this module.
 
@@ -247,7 +291,10 @@ def judge(
         than: measured value by seed of the row said to be worse.
         published_better: the printed number of the better row.
         published_than: the printed number of the worse row.
+        tier: whose words the verdict takes.
+        declared: what the tier is to see in the column; None if nothing was declared.
     """
+    open_: Kind = "inconclusive" if tier == "paper" else "undecided"
     published = _published_gain(published_better, published_than)
     inside = _inside(published, better, than, published_better, published_than)
     missing = [
@@ -260,9 +307,9 @@ def judge(
             kind: Kind = "not run"
             why = f"no finished seed of {' and of '.join(missing)}"
         elif gain is None:
-            kind, why = "inconclusive", "the two rows have no seed in common"
+            kind, why = open_, "the two rows have no seed in common"
         else:
-            kind, why = "inconclusive", f"gain {gain:+.2f}, but one common seed has no interval"
+            kind, why = open_, f"gain {gain:+.2f}, but one common seed has no interval"
         sentence = f"{why}{_beside(published)}."
         return Verdict(
             kind, sentence, gain, published_gain=published, seeds_used=seeds, inside=inside
@@ -274,7 +321,9 @@ def judge(
     assert low is not None
     assert high is not None
     needed = None
-    if low > 0:
+    if tier != "paper":
+        kind, needed, why = _at_this_budget(sd, low, high, len(seeds), published, declared)
+    elif low > 0:
         if published is None:
             kind, why = "same direction", "the paper prints no gain to compare with"
         elif low - claim.tolerance <= published <= high + claim.tolerance:
@@ -301,7 +350,39 @@ def judge(
         f"gain {gain:+.2f}, 95% interval [{low:+.2f}, {high:+.2f}] "
         f"over {len(seeds)} seeds{_beside(published)}; {why}."
     )
-    return Verdict(kind, sentence, gain, low, high, published, seeds, needed, inside)
+    return Verdict(kind, sentence, gain, low, high, published, seeds, needed, inside, sd)
+
+
+def _at_this_budget(
+    sd: float,
+    low: float,
+    high: float,
+    used: int,
+    published: float | None,
+    declared: Power | None,
+) -> tuple[Kind, int | None, str]:
+    """Kind, seeds needed and reason in a tier that is shorter than the paper's."""
+    if low > 0:
+        return "gain", None, "the interval lies above 0"
+    if high < 0:
+        return "no gain", None, "the measured gain is negative"
+    if declared is not None and high < declared.gain:
+        why = (
+            "the interval contains 0 and ends below the gain of "
+            f"{declared.gain:g} that this tier is to see"
+        )
+        return "no gain", None, why
+    target, whose = published, "published"
+    if declared is not None:
+        target, whose = declared.gain, "declared"
+    if target is None:
+        return "undecided", None, "the interval contains 0 and no gain is printed or declared"
+    needed = seeds_for(target, sd)
+    return (
+        "undecided",
+        needed,
+        "the interval contains 0" + _outlook(needed, used, whose, tolerant=False),
+    )
 
 
 def _common(better: Mapping[int, float], than: Mapping[int, float]) -> tuple[int, ...]:
@@ -315,24 +396,20 @@ def _published_gain(better: Value | None, than: Value | None) -> float | None:
     return round(better.mean - than.mean, 9)
 
 
-def _power(n: int, effect: float) -> float:
-    critical = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
-    return float(stats.nct.sf(critical, n - 1, effect * math.sqrt(n)))
-
-
 def _beside(published: float | None) -> str:
     return "" if published is None else f"; published {published:+.2f}"
 
 
-def _outlook(needed: int | None, used: int) -> str:
+def _outlook(
+    needed: int | None, used: int, whose: str = "published", *, tolerant: bool = True
+) -> str:
     if needed is None:
         return "; the published gain is 0, which no number of seeds can show"
     if needed > used:
-        return f"; {needed} seeds would see the published gain with 80% power"
-    return (
-        f"; {needed} seeds suffice to see the published gain with 80% power, "
-        "so only the tolerance keeps the claim open"
-    )
+        return f"; {needed} seeds would see the {whose} gain with 80% power"
+    text = f"; {needed} seeds suffice to see the {whose} gain with 80% power"
+    # Of a shorter tier no published gain is asked for, so no tolerance keeps it open.
+    return f"{text}, so only the tolerance keeps the claim open" if tolerant else text
 
 
 def _inside(

@@ -6,11 +6,19 @@ it holds.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from shared.experiment.tables import Claim, Column, Published, Row, Table, Tier, Value, canonical
-from shared.report.measuring import UNAVAILABLE, Judged, Measured, MeasuredCell
+from shared.report.evidence import power_sentence
+from shared.report.measuring import (
+    UNAVAILABLE,
+    Judged,
+    Measured,
+    MeasuredCell,
+    arithmetic_of,
+    floor_of,
+)
 from shared.report.statistics import RESAMPLES, Summary, summarise
 
 OVER_COLUMNS = "Over all columns"
@@ -78,7 +86,7 @@ def printed_lines(published: Published) -> dict[str, list[str]]:
 
 def seeds_of(cell: MeasuredCell) -> str:
     """How many of the declared seeds a measured number rests on."""
-    done, declared = len(cell.values), len(cell.values) + len(cell.missing)
+    done, declared = len(cell.values), len(cell.declared)
     if done < declared:
         return f"{done} of {declared} seeds"
     return f"{done} seed{'s' if done > 1 else ''}"
@@ -86,19 +94,21 @@ def seeds_of(cell: MeasuredCell) -> str:
 
 def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
     """What a cell shows: its number and how many seeds it lacks, or the marks of its reasons."""
+    if not cell.declared:
+        return [""]  # the row has no part in the column
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         what = UNAVAILABLE if cell.unavailable else DASH
         return [f"{what} ({', '.join(map(str, reasons))})"]
     lines = [mean_sd(cell.summary.mean, cell.summary.sd)]
-    return [*lines, seeds_of(cell)] if cell.missing else lines
+    return [*lines, seeds_of(cell)] if cell.missing or cell.fewer else lines
 
 
 def printed_row(cells: Sequence[MeasuredCell], measured: Measured) -> list[str]:
     """The published line below a row; empty where no paper prints the row."""
     if cells[0].row.published is None or measured.tier == "smoke":
         return []
-    return [printed_value(cell.published) for cell in cells]
+    return [printed_value(cell.published) if cell.declared else "" for cell in cells]
 
 
 def groups_of(measured: Measured) -> list[tuple[str, list[tuple[MeasuredCell, ...]]]]:
@@ -240,9 +250,9 @@ def _places(measured: Measured, why: str) -> list[str]:
                 rows.setdefault(seeds, []).append(cell.row.label)
         for seeds, labels in rows.items():
             which = ", ".join(labels) if len(labels) <= NAMED_ROWS else f"{len(labels)} rows"
-            if len(labels) == len(column):
+            if len(labels) == sum(bool(cell.declared) for cell in column):
                 which = "all rows"
-            if seeds != measured.seeds:
+            if any(seeds != cell.declared for cell in column if cell.row.label in labels):
                 which = f"seed {', '.join(map(str, seeds))} of {which}"
             places.append(which)
         by_column.append(places)
@@ -265,14 +275,83 @@ def by_claim(measured: Measured) -> Iterator[tuple[Claim, list[Judged]]]:
             yield claim, verdicts
 
 
+def badge(judged: Judged, tier: Tier) -> str:
+    """A verdict in few words, which always name its tier."""
+    said: str = judged.verdict.kind
+    if tier != "paper" and said not in ("not run", "no evidence"):
+        said = f"at this budget: {said}"
+    without = ", does not count" if judged.against else ""
+    return f"{tier} tier: {said}{without}"
+
+
+def evidence_of(measured: Measured) -> list[str]:
+    """What the table can see, and what its numbers are held against, a line each."""
+    table, tier = measured.table, measured.tier
+    if not measured.verdicts:
+        return []
+    judged_in = dict.fromkeys(judged.column for judged in measured.verdicts)
+    lines = []
+    powers = [power for power in table.powers if power.tier == tier]
+    for power in powers:
+        seeds = [len(each.declared) for each in measured.verdicts if each.column in power.columns]
+        lines.append(f"Power. {power_sentence(power, min(seeds, default=0))}")
+    told = {column for power in powers for column in power.columns}
+    if silent := [column for column in judged_in if column not in told]:
+        where = _all_or(silent, judged_in)
+        lines.append(f"Power. Nothing was declared for {where}; no verdict counts there.")
+    floors, unmeasured, ways, unknown = [], [], [], []
+    for label in judged_in:
+        column = measured.column(label)
+        metric = table.metric_of(column[0].column)
+        floor = floor_of(column, metric)
+        if floor is None:
+            unmeasured.append(label)
+        else:
+            below = [
+                cell.row.label
+                for cell in column
+                if cell.summary and not cell.row.floor and cell.summary.mean < floor.mean
+            ]
+            some = ", ".join(below) if len(below) <= NAMED_ROWS else f"{len(below)} trained rows"
+            floors.append(f"{label} {floor.mean:.2f} ({floor.row}; below it: {some or 'no row'})")
+        spread = arithmetic_of(column, metric)
+        if spread is None:
+            unknown.append(label)
+        else:
+            seeds_too = DASH if spread.over_seeds is None else f"{spread.over_seeds:.2f}"
+            ways.append(
+                f"{label} {spread.sd:.2f}, beside {seeds_too} over seeds ({spread.cells} cells, "
+                f"{spread.runs} runs)"
+            )
+    if floors:
+        lines.append(f"Highest floor. {'; '.join(floors)}.")
+    if unmeasured:
+        why = "measured" if any(row.floor for row in table.rows) else "declared"
+        lines.append(f"Highest floor. None is {why} for {_all_or(unmeasured, judged_in)}.")
+    if ways:
+        lines.append(f"Arithmetic spread, the same seed under other code paths. {'; '.join(ways)}.")
+    if unknown:
+        lines.append(f"Arithmetic spread. Not measured for {_all_or(unknown, judged_in)}.")
+    if second := list(dict.fromkeys(c.second for c in table.claims if c.second)):
+        lines.append(f"Second read-out, which has to agree in sign: {', '.join(second)}.")
+    return lines
+
+
+def _all_or(some: Sequence[str], every: Collection[str]) -> str:
+    return "any column" if len(some) == len(every) else ", ".join(some)
+
+
 def explain(judged: Judged, measured: Measured) -> str:
     """The sentence of a verdict and what it rests on."""
     verdict = judged.verdict
     parts = [verdict.sentence]
     if verdict.inside:
         parts.append(f"{verdict.inside[0].upper()}{verdict.inside[1:]}.")
-    if 0 < len(verdict.seeds_used) < len(measured.seeds):
-        parts.append(f"Rests on {len(verdict.seeds_used)} of {len(measured.seeds)} declared seeds.")
+    if 0 < len(verdict.seeds_used) < len(judged.declared):
+        parts.append(
+            f"Rests on {len(verdict.seeds_used)} of {len(judged.declared)} declared seeds."
+        )
+    parts += judged.remarks
     if judged.outlook:
         parts.append(judged.outlook)
     return " ".join(parts)

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from vision.encoder import WIDTH, Teacher, encoder, head
+from vision.encoder import WIDTH, encoder, head
 
 
 @pytest.mark.parametrize(("stem", "side"), [("cifar", 4), ("small", 2), ("imagenet", 1)])
@@ -47,19 +47,3 @@ def test_unknown_names_are_refused() -> None:
         encoder("resnet34")  # type: ignore[arg-type]  # the mistake under test
     with pytest.raises(ValueError, match="stem is 'cifar', 'small' or 'imagenet'; got 'tiny'"):
         encoder("resnet18", "tiny")  # type: ignore[arg-type]  # the mistake under test
-
-
-def test_the_teacher_is_the_moving_average_and_takes_no_gradient() -> None:
-    student, projection = nn.Linear(3, 2), nn.Linear(2, 2)
-    teacher = Teacher(student, projection)
-    start = student.weight.detach().clone()
-    assert torch.equal(teacher.encoder.weight, start)
-    for _ in range(2):
-        with torch.no_grad():
-            student.weight += 1.0
-        teacher.follow(student, projection, momentum=0.9)
-    # 0.9 (0.9 w + 0.1 (w + 1)) + 0.1 (w + 2)
-    torch.testing.assert_close(teacher.encoder.weight, start + 0.29)
-    assert torch.equal(teacher.head.weight, projection.weight)
-    assert not teacher(torch.randn(4, 3)).requires_grad
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from vision import estimate as module
-from vision.config import HCL, Config, ToyConfig
-from vision.estimate import TOY, Calibration, estimate, made_up_views, saved_sizes
+from vision.config import HCL, Config
+from vision.estimate import Calibration, estimate, made_up_views, saved_sizes
 from vision.methods import Networks
 
 HERE = Path()
@@ -83,10 +83,6 @@ def test_a_configuration_is_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> 
     for changes in ({"stem": "small"}, {"precision": "float32"}, {"method": "byol"}, HCL):
         estimate(dataclasses.replace(config, **changes), HERE)
     assert len(calls) == 5
-
-
-def test_a_toy_run_is_small() -> None:
-    assert estimate(ToyConfig(), HERE) == TOY
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
