@@ -88,9 +88,7 @@ def costs_of(
     """
     cells = [cell for cell in cells if not cell.unavailable]
     records = {cell.address: finished(cell, places) for cell in cells}
-    columns = {
-        column.label: column for cell in cells[:1] for column in table.columns_of(cell.tier)
-    }
+    columns = {column.label: column for cell in cells[:1] for column in table.columns_of(cell.tier)}
     costs: dict[tuple[str, str], Cost] = {}
     for cell in cells:
         place = cell.row, cell.source

@@ -28,7 +28,6 @@ import time
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -661,8 +660,11 @@ def _slurm(*command: str) -> str:
 
 
 def _check_programs(executor: str) -> None:
-    if not find_spec("submitit"):
-        raise UserError("submitit is not installed; install it with: pip install -e '.[slurm]'")
+    try:
+        import submitit  # noqa: F401  (whether it is there)
+    except ImportError:
+        why = "submitit is not installed; install it with: pip install -e '.[slurm]'"
+        raise UserError(why) from None
     if executor == "slurm" and not shutil.which("sbatch"):
         raise UserError(f"sbatch {_NOT_FOUND}")
 
