@@ -131,14 +131,15 @@ def outcomes(runs: Path) -> dict[str, Any]:
 
 
 def test_a_smoke_table_as_an_array_equals_a_plain_run(call: Call, tmp_path: Path) -> None:
-    table = ("shared", "graph", "mmcl", "--tier", "smoke")
+    table = ("shared", "vision", "lmcl", "--table", "1", "--tier", "smoke")
     said = call(*table, "--slurm", "--array-limit", "4")
     runs = tmp_path / "runs"
     tasks = submission(runs)
     assert f"submitted job 1: {len(tasks)} tasks" in said
-    assert len(tasks) == 20
+    every = len(tasks)
+    assert every >= 6
     # Nothing is submitted twice.
-    assert "20 cells are in the queue already" in call(*table, "--slurm")
+    assert f"{every} cells are in the queue already" in call(*table, "--slurm")
     assert not (runs / ".slurm/2").exists()
     # Whenever that is in the life of these two: before, within or after their training.
     for task, signal in (("1_0", "USR1"), ("1_1", "KILL")):
@@ -147,7 +148,7 @@ def test_a_smoke_table_as_an_array_equals_a_plain_run(call: Call, tmp_path: Path
     wait_for_all(call)
     assert "exit code 75" in log_of(runs, "1_0")
     assert len((runs / ".slurm/1/1_1.kills").read_text().splitlines()) == 1
-    assert "20 done, 0 queued, 0 running, 0 failed" in call("shared", "status")
+    assert f"{every} done, 0 queued, 0 running, 0 failed" in call("shared", "status")
 
     call(*table, "--runs", "plain")
     plain, ours = outcomes(tmp_path / "plain"), outcomes(runs)
@@ -155,7 +156,7 @@ def test_a_smoke_table_as_an_array_equals_a_plain_run(call: Call, tmp_path: Path
     for address, expected in plain.items():
         assert ours[address] == expected, address
     # The cells are done, for a plain call, too.
-    assert "20 cells are done already" in call(*table, "--slurm")
+    assert f"{every} cells are done already" in call(*table, "--slurm")
 
 
 def test_tasks_killed_within_their_training_go_on_where_they_were(
