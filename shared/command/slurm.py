@@ -114,6 +114,7 @@ class Task:
                 [sys.executable, "-m", self.module, *words], env=environment, start_new_session=True
             )
             running[:] = [process]
+            print(f"{address}: begins", flush=True)
             if asked:  # in between
                 process.terminate()
             code = process.wait()

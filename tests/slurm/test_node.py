@@ -143,10 +143,11 @@ def test_a_smoke_table_as_an_array_equals_a_plain_run(call: Call, tmp_path: Path
     assert not (runs / ".slurm/2").exists()
     # Whenever that is in the life of these two: before, within or after their training.
     for task, signal in (("1_0", "USR1"), ("1_1", "KILL")):
-        eventually(lambda task=task: "Loading pickle" in log_of(runs, task))
+        eventually(lambda task=task: ": begins" in log_of(runs, task))
         call("scancel", f"--signal={signal}", f"{task}.0")
     wait_for_all(call)
     assert "exit code 75" in log_of(runs, "1_0")
+    assert not (runs / ".slurm/1/1_0.kills").exists()
     assert len((runs / ".slurm/1/1_1.kills").read_text().splitlines()) == 1
     assert f"{every} done, 0 queued, 0 running, 0 failed" in call("shared", "status")
 
