@@ -8,6 +8,7 @@
 set -euo pipefail
 called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+from=$PWD # paths that are given are as seen from there
 cd "$here"
 venv=$here/.venv lock=requirements.lock
 if [ "${1:-}" = --latest ]; then
@@ -180,4 +181,5 @@ if [ "${1:-}" = test ]; then
   run_tests "$@"
 fi
 export SUITE_COMMAND=$called
+[ "$from" = "$here" ] || export SUITE_FROM=$from
 exec "$venv/bin/python" -m shared "$@"

@@ -124,7 +124,8 @@ def test_importing_the_core_needs_torch_and_numpy_only() -> None:
 import sys
 import numpy, torch, torch.distributed
 before = {name.split(".")[0] for name in sys.modules}
-import shared
+from shared import *
+assert info_nce.__module__ == "shared.losses"
 after = {name.split(".")[0] for name in sys.modules}
 print(*sorted(after - before - set(sys.stdlib_module_names)))
 print(*sorted(after))
@@ -136,6 +137,22 @@ print(*sorted(after))
     assert added.split() == ["shared"]
     forbidden = "scipy sklearn rich filelock torch_geometric yaml tensorboard psutil torchvision"
     assert not set(everything.split()) & set(forbidden.split())
+
+
+def test_the_front_brings_nothing_until_it_is_used() -> None:
+    """So that the command line answers, and refuses, before torch is there."""
+    program = """
+import sys
+import shared, shared.command.reproduce
+print(*({name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)))
+print(shared.svm.__name__, shared.distributed.__name__, shared.term.__module__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert not set(first.split()) & {"torch", "numpy", "scipy", "rich", "matplotlib"}
+    assert second == "shared.svm shared.distributed shared.objective"
 
 
 def undocumented(path: Path) -> list[str]:

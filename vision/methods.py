@@ -140,6 +140,10 @@ def check(config: Config) -> None:
         raise ValueError(f"{config.method} has no other direction; symmetric is for moco_v3, byol")
     if config.gamma_schedule and function is not max_margin:
         raise ValueError(f"gamma_schedule is the kernel's; {function.__name__} has no kernel")
+    if config.features != "encoder" and config.epochs:
+        raise ValueError(f"features {config.features!r} are not trained; set epochs = 0")
+    if config.calibrated and config.epochs:
+        raise ValueError("calibrated is for an encoder that is not trained; set epochs = 0")
     if config.batch_size < 2:
         raise ValueError(f"batch_size {config.batch_size}: a lone image has no negatives; take 2")
     for name in ("epochs", "learning_rate", "weight_decay", "warmup_epochs"):

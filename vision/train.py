@@ -28,6 +28,7 @@ from vision.data import (
 )
 from vision.evaluate import evaluate, statistics
 from vision.export import save_encoder
+from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
 
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
@@ -42,12 +43,21 @@ def run(config: Config, run: Run) -> dict[str, object]:
 
     Returns:
         The metrics of the protocol, in percent.
+
+    Raises:
+        ValueError: a configuration that has no meaning.
     """
     images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
     images = choose(images, config.images)
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
     mean, std = statistics(config, describe(config.dataset))
+    if config.features != "encoder":
+        check(config)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return evaluate(config, Trivial(config.features, mean, std).to(device), run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
+    if config.calibrated:
+        calibrate(networks.encoder, images, config.image_size, mean, std)
     if run.tier != "smoke":
         save_encoder(networks.encoder, run.folder / "encoder.safetensors", config=config)
     extract = None

@@ -25,8 +25,8 @@ import socket
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser, ArgumentTypeError, Namespace
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -37,17 +37,18 @@ import psutil
 from rich.console import Console
 from rich.table import Table as TextTable
 
+from shared.command.choosing import Chosen
 from shared.command.places import Places, run_folder, undamaged
 from shared.command.plan import Cost, costs_of, estimated
-from shared.command.pool import asked_to_stop, default_jobs, sentence
+from shared.command.pool import asked_to_stop, default_jobs
+from shared.command.progress import sentence
 from shared.errors import UserError
 from shared.experiment.records import Damaged, read_failure, read_json
 from shared.experiment.runs import INTERRUPTED, now, write_atomically
-from shared.experiment.tables import Cell, Table, canonical_json
+from shared.experiment.tables import Cell, canonical_json
 
 MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
 FOLDER = ".slurm"  # in the folder of runs
-EXECUTORS = ("slurm", "local")
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 KILLS = 3
 NOTICE = 120  # seconds before the time limit at which a task is told to stop
@@ -130,7 +131,7 @@ class Submitted:
     """What ``submission.json`` says of one cell.
 
     Args:
-        executor: of ``EXECUTORS``.
+        executor: slurm or local.
         job: the task's name in the queue, as ``12_0``; of a local one its process; None as long as
             a local one waits.
         time: when it was submitted.
@@ -164,39 +165,8 @@ class Limits:
     gpus: int
 
 
-def wanted(options: Namespace) -> bool:
-    """Whether the cells are to go to an executor.
-
-    Raises:
-        UserError: options of one, and none was asked for.
-    """
-    names = ("partition", "time", "memory", "gpus", "cores", "array_limit")
-    stray = [name for name in names if getattr(options, name) is not None]
-    if stray and not options.executor:
-        name = stray[0].replace("_", "-")
-        raise UserError(f"--{name} is of --slurm; add that, or leave --{name} out")
-    return options.executor is not None
-
-
-def add_options(parser: ArgumentParser) -> None:
-    """The options of the command line that are about clusters."""
-    add = parser.add_argument
-    add("--slurm", action="store_const", const="slurm", dest="executor", help="as an array job")
-    add("--executor", choices=EXECUTORS, help="slurm, or local: the same tasks on this machine")
-    add("--partition", help="with --slurm: where; default: the cluster's")
-    add("--time", help="with --slurm: of a task, as Slurm writes it; default: auto, as planned")
-    add(
-        "--memory",
-        type=_positive(float),
-        help="with --slurm: of a task, in GB; default: as planned",
-    )
-    add("--gpus", type=_positive(int), help="with --slurm: of a task; default: 0")
-    add("--cores", type=_positive(int), help="with --slurm: of a task; default: --threads")
-    add("--array-limit", type=_positive(int), help="with --slurm: tasks at a time; default: 64")
-
-
 def submit(
-    chosen: Sequence[tuple[Table, Sequence[Cell]]],
+    chosen: Sequence[Chosen],
     waiting: Sequence[Cell],
     twins: Mapping[str, tuple[str, ...]],
     places: Places,
@@ -257,8 +227,9 @@ def submit(
     return _run_locally(submission, limits, devices, console)
 
 
-def status(places: Places, console: Console) -> int:
+def print_status(places: Places) -> int:
     """Show for every cell that was submitted what became of it; returns the exit code."""
+    console = Console()
     runs = places.runs.absolute()
     submitted = _submitted(runs)
     if not submitted:
@@ -341,7 +312,7 @@ class _Submission:
 
 
 def _limits(
-    chosen: Sequence[tuple[Table, Sequence[Cell]]],
+    chosen: Sequence[Chosen],
     groups: Sequence[Sequence[Cell]],
     places: Places,
     options: Namespace,
@@ -358,9 +329,9 @@ def _limits(
         first = {group[0].address: group[0] for group in groups}
         estimates = estimated(list(first.values()), places, options.threads, console)
         costs: list[Cost] = []
-        for table, cells in chosen:
-            known = costs_of(table, cells, places, estimates)
-            costs += [known[cell.row, cell.source] for cell in cells if cell.address in first]
+        for each in chosen:
+            known = costs_of(each.table, each.cells, places, estimates)
+            costs += [known[cell.row, cell.source] for cell in each.cells if cell.address in first]
         largest = max(costs, key=lambda cost: cost.seconds)
         if minutes is None:
             minutes = math.ceil(2 * largest.seconds / 60) + 10
@@ -679,13 +650,3 @@ def _locked(folder: Path) -> Iterator[None]:
             yield
     except filelock.Timeout:
         raise UserError(f"{folder}: another command is submitting there; wait for it") from None
-
-
-def _positive(kind: type[int] | type[float]) -> Callable[[str], Any]:
-    def parse(text: str) -> Any:
-        with contextlib.suppress(ValueError):
-            if 0 < (number := kind(text)) < math.inf:
-                return number
-        raise ArgumentTypeError(f"{text!r} is not a positive number")
-
-    return parse

@@ -29,6 +29,7 @@ from shared.experiment.records import (
     read_record,
     records_in,
 )
+from shared.experiment.runs import OWN
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 from shared.report.measuring import NOT_RUN, REFUSED, measure
 
@@ -275,7 +276,8 @@ def _committed(results: Path) -> Iterator[Found]:
 def _finished(runs: Path) -> Iterator[Found]:
     for file in sorted(runs.rglob("result.json")):
         address = file.parent.relative_to(runs).as_posix()
-        if address.startswith(f"{REPEATS}/"):  # the report holds them against their records
+        # What the report holds against its records, and runs of no table: shared.command.own.
+        if address.startswith((f"{REPEATS}/", f"{OWN}/")):
             continue
         name = address.rsplit("/", 3)[0]
         try:

@@ -65,6 +65,7 @@ PACKAGES = (
     "dm-control",
     "gymnasium",
 )
+OWN = "own"  # the tier of runs outside tables
 TELL_EVERY = 0.2  # seconds between two words of progress of one loop
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
@@ -127,7 +128,7 @@ class Run:
         folder: Path,
         config: Config,
         *,
-        tier: str = "own",
+        tier: str = OWN,
         workers: int = 1,
         data_root: Path = Path("data"),
         allow_missing: bool = False,

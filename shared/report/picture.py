@@ -17,11 +17,12 @@ from PIL import Image
 from shared.errors import UserError
 from shared.experiment.runs import replacing
 from shared.experiment.tables import slug
-from shared.report.measuring import Measured, MeasuredCell, refuse_smoke
+from shared.report.evidence import Floor
+from shared.report.measuring import Measured, MeasuredCell, floor_of, refuse_smoke
 from shared.report.wording import HERE, groups_of, mean_sd, name_of, origin
 
 TEXT = "Numbers"  # the keyword of the PNG's text
-FORM = "measured-beside-published-v1"
+FORM = "measured-beside-published-v2"
 INK, BLUE, RED, GREY, BAND = "#1d2433", "#0b4f8a", "#c8553d", "#5d6678", "#f3f5f8"
 SHADE = "#8fb4d6"  # of a deviation
 STYLE: dict[Any, Any] = {
@@ -40,6 +41,7 @@ STYLE: dict[Any, Any] = {
     "ytick.major.size": 0,
     "figure.constrained_layout.use": True,
 }
+FLOOR_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 2))}
 PARTIAL = "*"
 ROOM = 0.62  # of a panel's width is for marks, the rest for the numbers beside them
 LEAST = 4.0  # the least width of a scale, so that noise does not fill a panel
@@ -52,6 +54,7 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
         "table": measured.table.address,
         "tier": measured.tier,
         "unit": measured.table.unit,
+        "floors": {label: [floor.row, floor.mean] for label, floor in _floors(measured).items()},
         "cells": [
             {
                 "row": cell.row.label,
@@ -70,8 +73,20 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
     }
 
 
+def _floors(measured: Measured) -> dict[str, Floor]:
+    """By label of the column its highest floor, where one is measured."""
+    found = {}
+    for column in measured.columns:
+        cells = measured.column(column.label)
+        if floor := floor_of(cells, measured.table.metric_of(column)):
+            found[column.label] = floor
+    return found
+
+
 def draw(measured: Measured) -> Figure:
     """A panel for each column that has a number, a line for each row that has one.
+
+    The highest floor of a column goes through its whole panel.
 
     Raises:
         ValueError: a table of the smoke tier, or one without a number.
@@ -100,9 +115,11 @@ def draw(measured: Measured) -> Figure:
         # The empty line is the legend's.
         figure.suptitle(f"{measured.table.title}\n", fontsize=13, fontweight="bold")
         figure.supxlabel(_caption(measured), fontsize=7.5, color=GREY, wrap=True)
+        floors = _floors(measured)
         axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
         for axis, place in zip(axes, shown, strict=True):
-            _panel(axis, [(at, cells[place]) for at, cells in lines])
+            floor = floors.get(measured.columns[place].label)
+            _panel(axis, [(at, cells[place]) for at, cells in lines], floor)
             axis.set_title(measured.columns[place].label, loc="left", fontweight="bold", pad=6)
             axis.set_xlabel(
                 measured.table.metric_of(measured.columns[place])
@@ -124,9 +141,15 @@ def draw(measured: Measured) -> Figure:
             Line2D([], [], color=SHADE, linewidth=4, label="± deviation over seeds"),
             Line2D([], [], color=RED, mfc="white", **diamond, label="published ± deviation"),
         ]
+        if floors:
+            handles.append(Line2D([], [], **FLOOR_LINE, label="highest floor: nothing is learned"))
         below = (0.5, 1 - 0.26 / figure.get_figheight())
         figure.legend(
-            handles=handles, loc="upper center", bbox_to_anchor=below, ncols=3, frameon=False
+            handles=handles,
+            loc="upper center",
+            bbox_to_anchor=below,
+            ncols=len(handles),
+            frameon=False,
         )
     return figure
 
@@ -175,13 +198,15 @@ def _caption(measured: Measured) -> str:
     return f"{'; '.join(parts)}. {varies} Published: {origin(table.published)}."
 
 
-def _panel(axis: Axes, cells: list[tuple[float, MeasuredCell]]) -> None:
+def _panel(axis: Axes, cells: list[tuple[float, MeasuredCell]], floor: Floor | None) -> None:
     ends: list[float] = []
+    if floor is not None:
+        axis.axvline(floor.mean, label="highest floor", zorder=1, **FLOOR_LINE)
     for count, (at, cell) in enumerate(cells):
         if count % 2 == 0:
             axis.axhspan(at - 0.5, at + 0.6, color=BAND, linewidth=0, zorder=0)
         if cell.summary is None:
-            _number(axis, at, "no result", "#9aa3b2")
+            _number(axis, at, "no result" if cell.declared else "", "#9aa3b2")
             continue
         summary, printed = cell.summary, cell.published
         up, down = (-0.2, 0.25) if printed else (0.0, 0.0)

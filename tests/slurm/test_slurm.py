@@ -8,10 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,11 +100,7 @@ def command(
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words: str, code: int = 0) -> tuple[str, str]:
-        try:
-            ended: Any = reproduce.main(words)
-        except SystemExit as stop:  # argparse's own refusals
-            ended = stop.code
-        assert ended == code
+        assert reproduce.main(words) == code
         out, err = capsys.readouterr()
         return out, err
 
@@ -428,11 +422,3 @@ def test_a_task_of_slurm_uses_its_cores_alone(monkeypatch: pytest.MonkeyPatch) -
     assert (pool.cores(), pool.default_jobs(8)) == (64, 8)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "6")
     assert (pool.cores(), pool.default_jobs(3)) == (6, 2)
-
-
-def test_the_options_are_the_parsers() -> None:
-    parser = ArgumentParser()
-    slurm.add_options(parser)
-    assert slurm.wanted(parser.parse_args(["--slurm", "--gpus", "2"]))
-    assert not slurm.wanted(parser.parse_args([]))
-    assert slurm.wanted(SimpleNamespace(**vars(parser.parse_args(["--executor", "local"]))))
