@@ -49,7 +49,8 @@ from shared.experiment.tables import Cell, canonical_json
 
 MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
 FOLDER = ".slurm"  # in the folder of runs
-STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+ANNOUNCED = (signal.SIGUSR1, signal.SIGUSR2)  # before the time limit
+STOP = (signal.SIGTERM, signal.SIGINT, *ANNOUNCED)
 KILLS = 3
 NOTICE = 120  # seconds before the time limit at which a task is told to stop
 AUTO = "auto"
@@ -110,9 +111,11 @@ class Task:
             environment = os.environ | {"PYTHONUNBUFFERED": "1"}
             if "SUITE_COMMAND" in environment:
                 environment["SUITE_COMMAND"] = shlex.join(["./reproduce.sh", *words])
-            # Slurm sends signals to the task's process group; the cell gets those that are for it.
             process = subprocess.Popen(
-                [sys.executable, "-m", self.module, *words], env=environment, start_new_session=True
+                [sys.executable, "-m", self.module, *words],
+                env=environment,
+                start_new_session=True,
+                preexec_fn=_heed_sigterm_alone,
             )
             running[:] = [process]
             print(f"{address}: begins", flush=True)
@@ -120,10 +123,15 @@ class Task:
                 process.terminate()
             code = process.wait()
             if code == INTERRUPTED or (asked and code == -signal.SIGTERM):
-                announced = {signal.SIGUSR1, signal.SIGUSR2}.intersection(asked)
-                sys.exit(self.time_is_up if announced else INTERRUPTED)
+                sys.exit(self.time_is_up if {*ANNOUNCED} & {*asked} else INTERRUPTED)
             worst = max(worst, 128 - code if code < 0 else code)
         sys.exit(worst)
+
+
+def _heed_sigterm_alone() -> None:
+    """In the process of a cell: Slurm signals all processes of a task, where one is to pass it on."""
+    for number in ANNOUNCED:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @dataclass(frozen=True)
