@@ -129,7 +129,7 @@ class Task:
 
 
 def _heed_sigterm_alone() -> None:
-    """In the process of a cell: Slurm signals all processes of a task, where one is to pass it on."""
+    """In the process of a cell: Slurm signals every process of a task, and one passes it on."""
     for number in ANNOUNCED:
         signal.signal(number, signal.SIG_IGN)
 

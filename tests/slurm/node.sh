@@ -11,6 +11,13 @@ export SLURM_CONF=$here/slurm.conf
 
 stop() {
   local name pid
+  # Jobs that nobody controls any more would stay.
+  if timeout 10 scancel --user="$(id -un)" 2>/dev/null; then
+    for _ in $(seq 300); do
+      [[ $(timeout 10 squeue --noheader 2>/dev/null) ]] || break
+      sleep 0.1
+    done
+  fi
   for name in slurmd slurmctld munged; do
     pid=$(cat "$here/$name.pid" 2>/dev/null) || continue
     kill "$pid" 2>/dev/null || continue
@@ -54,6 +61,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 ReturnToService=2
 MpiDefault=none
+KillWait=5
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 # So many tasks at a time, whatever the machine has: nothing is measured here.
