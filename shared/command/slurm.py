@@ -197,6 +197,7 @@ def submit(
     Raises:
         UserError: submitit or Slurm is missing, Slurm does not know the partition, or refuses.
     """
+    asked = None if options.time in (None, AUTO) else parse_time(options.time)
     places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
     _check_programs(options.executor)
     with _locked(places.runs / FOLDER):
@@ -216,10 +217,10 @@ def submit(
         if not groups:
             console.print("nothing to submit; ./reproduce.sh status shows what became of the rest")
             return 0
-        limits, why = _limits(chosen, groups, places, options, console)
+        limits, why = _limits(chosen, groups, asked, places, options, console)
         submission = _Submission(places, options, groups)
         if options.executor == "slurm":
-            limits, capped = _checked_partition(options.partition, options.time, limits)
+            limits, capped = _checked_partition(options.partition, asked, limits)
             job = _submit_array(submission, limits)
             console.print(
                 f"submitted job {job}: {len(groups)} tasks of up to {limits.minutes} minutes and "
@@ -322,6 +323,7 @@ class _Submission:
 def _limits(
     chosen: Sequence[Chosen],
     groups: Sequence[Sequence[Cell]],
+    minutes: int | None,
     places: Places,
     options: Namespace,
     console: Console,
@@ -331,7 +333,6 @@ def _limits(
     An array has one limit for all of its tasks, so it is that of the largest: twice the minutes of
     the plan and ten, five quarters of its memory and two gigabytes. Too little time costs no work.
     """
-    minutes = None if options.time in (None, AUTO) else parse_time(options.time)
     gigabytes, why = options.memory, "as asked for"
     if minutes is None or gigabytes is None:
         first = {group[0].address: group[0] for group in groups}
@@ -376,7 +377,7 @@ def parse_time(text: str) -> int:
 
 
 def _checked_partition(
-    partition: str | None, asked: str | None, limits: Limits
+    partition: str | None, asked: int | None, limits: Limits
 ) -> tuple[Limits, str]:
     """The limits that the partition allows, and why others than wanted.
 
@@ -394,8 +395,10 @@ def _checked_partition(
     if not limit[0].isdigit() or parse_time(limit) >= limits.minutes:
         return limits, ""
     most = f"the most that partition {partition or default} allows"
-    if asked not in (None, AUTO):
-        raise UserError(f"--time {asked}: more than {limit}, {most}; ask for less, or auto")
+    if asked is not None:
+        raise UserError(
+            f"--time, {asked} minutes: more than {limit}, {most}; ask for less, or auto"
+        )
     most += "; what is not done by then goes on in the queue"
     return Limits(parse_time(limit), limits.gigabytes, limits.cores, limits.gpus), most
 
