@@ -45,7 +45,7 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,graph,rl,text,video,vision" && return ;;
+      test) echo "test,graph,rl,text,video,vision,slurm" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
       rl | rl/* | */rl/*) echo "rl" && return ;;
       text | text/* | */text/*) echo "text" && return ;;
@@ -174,6 +174,7 @@ case ${1:-} in
   -h | --help) [ -x "$venv/bin/python" ] || { usage && exit; } ;;
 esac
 extras=$(extras_for "$@")
+case " $* " in *" --slurm "* | *" --executor"*) extras=$extras,slurm ;; esac
 install "$extras"
 if [ "${1:-}" = test ]; then
   shift

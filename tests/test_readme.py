@@ -71,6 +71,12 @@ def test_every_command_is_accepted(
     elif words[0] == "verify":  # what --rerun does is tested with the toy domain
         words = words[: words.index("--rerun")] if "--rerun" in words else words
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 0
+    elif words[0] == "status":
+        assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith("error: nothing was submitted from ")
+    elif "--slurm" in words or "--executor" in words:  # what these do is tested in tests/slurm
+        assert reproduce.main([*words, "--time", "nonsense", "--runs", str(tmp_path)]) == 2
+        assert "is no time of Slurm" in capsys.readouterr().err
     elif words[0] == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), "--runs", str(tmp_path)]) == 0
     else:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -87,9 +88,9 @@ class Pool:
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
         self._twins: Mapping[str, tuple[str, ...]] = {}
-        self._running: dict[
-            Any, tuple[Cell, Any]
-        ] = {}  # by the pipe that the process talks through
+        # By the pipe that the process talks through; the last is its device.
+        self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
+        self._devices = visible_devices()
         self._tried: set[str] = set()  # datasets that could not be fetched
 
     def run(self, cells: list[Cell], twins: Mapping[str, tuple[str, ...]]) -> None:
@@ -102,12 +103,13 @@ class Pool:
         context = multiprocessing.get_context("forkserver")
         modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
         context.set_forkserver_preload([f"{cells[0].domain}.train", *modules])
-        workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
+        workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, self._twins, told = list(cells), twins, False
-        with _asked_to_stop() as asked, watching(self.console, len(cells)) as watch:
+        with asked_to_stop() as asked, watching(self.console, len(cells)) as watch:
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
+                    device = self._free_device()
                     options = (self.threads, workers, self.allow_missing)
                     given = (
                         cell,
@@ -115,16 +117,17 @@ class Pool:
                         self.places,
                         *options,
                         self.own,
+                        device,
                         there,
                     )
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
                     there.close()
-                    self._running[here] = (cell, process)
+                    self._running[here] = (cell, process, device)
                     watch.started(cell)
                 if asked and not told:
                     told = True
-                    for _, process in self._running.values():
+                    for _, process, _ in self._running.values():
                         process.terminate()
                 for pipe in wait(list(self._running), timeout=0.2):
                     self._listen(pipe, watch, stopping=bool(asked))
@@ -133,16 +136,23 @@ class Pool:
 
     def _next(self) -> Cell | None:
         """Take the first cell that waits, but for those whose twin is running."""
-        running = {cell.address for cell, _ in self._running.values()}
+        running = {cell.address for cell, _, _ in self._running.values()}
         for cell in self._waiting:
             if running.isdisjoint(self._twins[cell.address]):
                 self._waiting.remove(cell)
                 return cell
         return None
 
+    def _free_device(self) -> str | None:
+        """The GPU with the fewest cells, the first of them; None where there is no choice."""
+        if len(self._devices) < 2:
+            return None
+        taken = Counter(device for _, _, device in self._running.values())
+        return min(self._devices, key=lambda device: taken[device])
+
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
         """Take one message of a process; any but progress is its last."""
-        cell, process = self._running[pipe]
+        cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
         except EOFError:
@@ -195,9 +205,12 @@ def _work(
     workers: int,
     allow_missing: bool,
     own: bool,
+    device: str | None,
     pipe: Connection,
 ) -> None:
     """The process of one cell: run it, and say through the pipe how it went."""
+    if device is not None:  # before anything asks for the GPUs; renderers go by it, too
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
     import torch
 
     # One cell gives the same numbers to the bit however many run beside it; with another number
@@ -283,7 +296,7 @@ def _stop_with_parent(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
+def asked_to_stop() -> Iterator[list[int]]:
     """A list that fills when SIGTERM or SIGINT arrives."""
     asked: list[int] = []
 
@@ -315,7 +328,21 @@ def _describe_out_of_memory(config: Config) -> str:
 
 
 def default_jobs(threads: int) -> int:
-    """How many cells of so many threads run at a time where nobody says."""
+    """How many cells of so many threads run at a time where nobody says: on GPUs, one each."""
+    return len(visible_devices()) or max(1, cores() // threads)
+
+
+def cores() -> int:
+    """The cores that this process may use: those of the machine, or of its task of Slurm."""
+    here = os.cpu_count() or 1
+    return min(here, int(os.environ.get("SLURM_CPUS_PER_TASK", here)))
+
+
+def visible_devices() -> tuple[str, ...]:
+    """The GPUs that cells can be placed on, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    return 1 if torch.cuda.is_available() else max(1, (os.cpu_count() or 1) // threads)
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(count)) if named is None else named.split(",")
+    return tuple(name.strip() for name in names)[:count]

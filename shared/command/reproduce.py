@@ -30,6 +30,8 @@ USAGE = """\
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
   ./reproduce.sh plan graph mmcl               what is done, time, memory, disk; runs nothing
   ./reproduce.sh explain graph/mmcl/table-4/graphcl/mutag    a cell, from the paper to its verdict
+  ./reproduce.sh vision margins --slurm --gpus 1   the same as one array job of a cluster
+  ./reproduce.sh status                        what became of the cells that were submitted
   ./reproduce.sh report                        finished runs -> results/, its page and docs/*.png
   ./reproduce.sh figures vision lmcl           finished runs -> figures/ beside their tables
   ./reproduce.sh film rl lmcl                  finished runs -> an episode in runs/.../episode.gif
@@ -107,7 +109,9 @@ def _run(arguments: Sequence[str]) -> int:
         metavar="FILE.py:LOSS[,NUMBER=...]",
         help="a loss of yours as the row 'mine'; the baseline it is paired with: --row",
     )
+    _takes_executor(parser)
     options, places = _parsed(parser, arguments)
+    _check_executor(options)
     _say_first(options)
     from shared.command import own, running
     from shared.command.choosing import choose
@@ -157,6 +161,14 @@ def _explain(arguments: Sequence[str]) -> int:
     from shared.command import explain
 
     return explain.print_page(options.words[0], places())
+
+
+def _status(arguments: Sequence[str]) -> int:
+    parser = _parser("status", "", "Show what became of the cells that were submitted.")
+    _, places = _parsed(parser, arguments, words=())
+    from shared.command import slurm
+
+    return slurm.print_status(places())
 
 
 def _report(arguments: Sequence[str]) -> int:
@@ -226,6 +238,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "plan": _plan,
     "explain": _explain,
     "arithmetic": _arithmetic,
+    "status": _status,
     "report": _report,
     "figures": _figures,
     "film": _film,
@@ -272,6 +285,29 @@ def _takes_work(parser: Parser) -> None:
     add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
     add("--no-download", action="store_true", help="do not fetch missing data")
     add("--allow-missing", action="store_true", help="leave out files that data sets lack")
+
+
+def _takes_executor(parser: Parser) -> None:
+    add = parser.add_argument_group("as tasks of a cluster").add_argument
+    add("--slurm", action="store_const", const="slurm", dest="executor", help="as an array job")
+    add("--executor", choices=("slurm", "local"), help="local: the same tasks on this machine")
+    add("--partition", help="where; default: the cluster's")
+    add("--time", help="of a task, as Slurm writes it; default: auto, as planned")
+    add("--memory", type=_positive, metavar="GB", help="of a task; default: as planned")
+    add("--gpus", type=_positive, help="of a task; default: none")
+    add("--cores", type=_positive, help="of a task; default: --threads")
+    add("--array-limit", type=_positive, help="tasks at a time; default: 64, local as --jobs")
+
+
+def _check_executor(options: argparse.Namespace) -> None:
+    """Refuse options of an executor where none is asked for, and one for runs of one's own."""
+    names = ("partition", "time", "memory", "gpus", "cores", "array_limit")
+    stray = [name for name in names if getattr(options, name) is not None]
+    if stray and not options.executor:
+        name = stray[0].replace("_", "-")
+        raise UserError(f"--{name} is of --slurm; add that, or leave --{name} out")
+    if options.executor and (options.set or options.loss):
+        raise UserError("--slurm is for cells of the tables; leave --set and --with out, or it")
 
 
 def _parsed(

@@ -31,6 +31,11 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Run what is not done of the cells, and print their tables; returns the exit code."""
     console = Console()
+    if options.executor:
+        from shared.command import slurm
+
+        waiting, twins = _waiting(chosen, places, options, console)
+        return slurm.submit(chosen, waiting, twins, places, options, console) if waiting else 0
     pool = run_waiting(chosen, places, options, console)
     for each in chosen:
         measured = measure(each.table, each.cells[0].tier, places, pool.outcomes)
@@ -56,6 +61,30 @@ def run_waiting(
         console: where progress is shown.
         own: whether they are someone's own, see :class:`shared.command.pool.Pool`.
     """
+    waiting, twins = _waiting(chosen, places, options, console, own=own)
+    pool = Pool(
+        places,
+        options.jobs or default_jobs(options.threads),
+        threads=options.threads,
+        allow_missing=options.allow_missing,
+        download=not options.no_download,
+        console=console,
+        own=own,
+    )
+    if waiting:
+        pool.run(waiting, twins)
+    return pool
+
+
+def _waiting(
+    chosen: Sequence[Chosen],
+    places: Places,
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    own: bool = False,
+) -> tuple[list[Cell], dict[str, tuple[str, ...]]]:
+    """What is not done of the cells, the cheapest first, and where equal runs of each may lie."""
     every = _every(chosen)
     cells = _checked(chosen, places, again=options.again)
     places.runs.mkdir(parents=True, exist_ok=True)
@@ -67,25 +96,16 @@ def run_waiting(
     waiting = [cell for cell in cells if finished(cell, places) is None]
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} cells are done already")
-    twins = {cell.address: () for cell in waiting} if own else twins_of(waiting)
+    twins: dict[str, tuple[str, ...]] = dict.fromkeys((cell.address for cell in waiting), ())
+    if not own:
+        twins = twins_of(waiting)
     if options.again:  # what is to run anew is not taken over from an old run
         chosen_now = {cell.address for cell in waiting}
         twins = {
             address: tuple(twin for twin in some if twin in chosen_now)
             for address, some in twins.items()
         }
-    pool = Pool(
-        places,
-        options.jobs or default_jobs(options.threads),
-        threads=options.threads,
-        allow_missing=options.allow_missing,
-        download=not options.no_download,
-        console=console,
-        own=own,
-    )
-    if waiting:
-        pool.run(_cheapest_first(waiting, chosen), twins)
-    return pool
+    return _cheapest_first(waiting, chosen), twins
 
 
 def _cheapest_first(cells: Sequence[Cell], chosen: Sequence[Chosen]) -> list[Cell]:
