@@ -105,7 +105,8 @@ def _main(arguments: Sequence[str]) -> int:
             return _verify(domain, places, options)
         case ["arithmetic", domain, paper]:
             tables_of_paper(domain, paper)
-            rest = [each for each in arguments if each != "arithmetic"]
+            rest = list(arguments)
+            rest.remove("arithmetic")
             return arithmetic.repeat(rest, options.runs)
         case ["data", domain]:
             return _data(domain, options.dataset, places)
