@@ -9,8 +9,8 @@ random vectors of its words, of length 1. What takes time is the classifiers, an
 on is the spectrum of the features: ``--decay 0.6`` gives word vectors correlated like trained ones,
 which are easier.
 
-* ``solver``: all logistic regressions of a task with ``text.logistic`` beside scikit-learn's, fold
-  by fold and cost by cost, L-BFGS with its default tolerance, the same float32 features. Of
+* ``solver``: all logistic regressions of a task with ``shared.logistic`` beside scikit-learn's,
+  fold by fold and cost by cost, L-BFGS with its default tolerance, the same float32 features. Of
   scikit-learn's every ``--every``-th training set is timed, at all costs, and the time scaled;
   ``--every 1`` runs them all. The objectives are compared in float64, the accuracies on the rows
   that a training set leaves out. Its default stops well above the minimum; with ``--tolerance
@@ -41,8 +41,8 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
+from shared import logistic
 from shared.experiment.data import data_root
-from text import logistic
 from text.config import TASKS, Config
 from text.data import Task, load_task
 from text.encoder import QuickThought
@@ -171,7 +171,7 @@ def report_solver(options: argparse.Namespace, task: Task) -> None:
     kind = f"{len(timed)} of its {sets} training sets timed, scaled" if every > 1 else "all fits"
     fits = f"{sets} training sets, {len(costs)} costs: {sets * len(costs)} logistic regressions"
     print(f"{options.task}: {len(features)} rows, {features.shape[1]} features, {fits}")
-    print(f"  text.logistic  {ours_seconds:9.1f} s   {solution.iterations} steps", end="")
+    print(f"  shared.logistic {ours_seconds:9.1f} s   {solution.iterations} steps", end="")
     print(f", and {watch.seconds['prediction'][0]:.1f} s to predict all rows")
     print(f"  scikit-learn   {theirs_seconds:9.1f} s   {kind}; {unfinished} not converged")
     print(f"  ratio          {theirs_seconds / ours_seconds:9.1f}")

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graph.config import Config
     from graph.data import Graphs, batches, load
+    from graph.domain import DOMAIN
     from graph.encoder import Encoder, ProjectionHead
     from graph.evaluate import embed, svm_ten_fold
     from graph.tables import TABLES
     from graph.train import run
 
 __all__ = [
+    "DOMAIN",
     "TABLES",
     "Config",
     "Encoder",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DOMAIN": "domain",
     "TABLES": "tables",
     "Config": "config",
     "Encoder": "encoder",

@@ -54,23 +54,18 @@ def run(config: Config, run: Run) -> dict[str, object]:
     criterion = config.objective.build(encoder.dim).to(device, dtype)
     modules = nn.ModuleList([encoder, head, criterion])
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
-    first = run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
+    run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
 
     modules.train()
-    for epoch in range(first, config.epochs if config.train else 0):
-        seen: list[dict[str, Tensor]] = []
-        for original, augmented in views(config, graphs, epoch):
+    per_epoch = math.ceil(graphs.num_graphs / config.batch_size)
+    for epoch in run.steps(config.epochs if config.train else 0, "pretraining"):
+        for batch, (original, augmented) in enumerate(views(config, graphs, epoch)):
             pairs, features = compare(config, encoder, head, original, augmented, device)
-            step = epoch * math.ceil(graphs.num_graphs / config.batch_size) + len(seen)
-            loss, parts = criterion(pairs, features=features, step=step)
+            loss, parts = criterion(pairs, features=features, step=epoch * per_epoch + batch)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-            seen.append({"loss": loss.detach(), **parts})
-        means = {name: float(torch.stack([each[name] for each in seen]).mean()) for name in seen[0]}
-        run.log(epoch + 1, **means)
-        run.checkpoint(epoch + 1)
-        run.progress(epoch + 1, config.epochs, "pretraining")
+            run.means.add({"loss": loss.detach(), **parts})
 
     run.progress(config.epochs, config.epochs, config.protocol)
     if config.calibrate:

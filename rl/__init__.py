@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl.agent import Agent, Contrast
-    from rl.config import TASKS, Config
+    from rl.config import TASKS, Config, ProbeConfig
     from rl.data import Frames, random_frames
+    from rl.domain import DOMAIN
     from rl.encoder import Bilinear, Encoder
     from rl.environment import DeepMindControl, make_vector
     from rl.evaluate import PROTOCOLS, evaluate_policy, state_probe
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rl.train import run
 
 __all__ = [
+    "DOMAIN",
     "PROTOCOLS",
     "TABLES",
     "TASKS",
@@ -29,6 +31,7 @@ __all__ = [
     "DeepMindControl",
     "Encoder",
     "Frames",
+    "ProbeConfig",
     "Replay",
     "evaluate_policy",
     "make_vector",
@@ -38,6 +41,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DOMAIN": "domain",
     "PROTOCOLS": "evaluate",
     "TABLES": "tables",
     "TASKS": "config",
@@ -49,6 +53,7 @@ _HOMES = {
     "DeepMindControl": "environment",
     "Encoder": "encoder",
     "Frames": "data",
+    "ProbeConfig": "config",
     "Replay": "replay",
     "evaluate_policy": "evaluate",
     "make_vector": "environment",

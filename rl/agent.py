@@ -21,9 +21,10 @@ import torch
 from torch import Tensor, nn
 
 from rl.config import Config
-from rl.encoder import Bilinear, Encoder, Head, follow, initialise, lifted
+from rl.encoder import Bilinear, Encoder, Head, initialise, lifted
 from rl.replay import Batch
 from shared import Criterion, alignment, band_statistics, cosine, query_key
+from shared.momentum import follow
 from shared.objective import Similarity
 
 CHECK_EVERY = 100  # steps between two looks for NaN on an accelerator

@@ -14,7 +14,6 @@ They lie below the data root, in a folder for everything that decides them:
 import contextlib
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,20 +21,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from torch import Tensor
 
 from rl.config import TASKS
 from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
-from shared.errors import UserError
-from shared.experiment.data import (
-    SUMS,
-    check_prepared,
-    check_sums,
-    made_again,
-    sha256_of,
-    write_sums,
-)
+from shared.experiment.data import check_sums, sha256_of, write_sums
+from shared.experiment.prepared import build_once, check_prepared, made_again, writing
 from shared.experiment.runs import write_atomically
 
 # Part of the key of what is kept; to be raised when the same arguments give other frames.
@@ -113,13 +104,7 @@ def random_frames(
     short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
     name = f"{task}-{frame_size}-{quality}-{short}"
     folder = data_root / "prepared" / "rl" / name
-    if not _is_built(folder):
-        with contextlib.ExitStack() as locked:
-            with _writing(folder):
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                locked.enter_context(FileLock(folder.parent / f".{name}.lock"))
-            if not _is_built(folder):  # another process may have done it meanwhile
-                _build(folder, key, progress)
+    build_once(folder, lambda part: _build(part, key, progress))
     return _opened(folder)
 
 
@@ -146,36 +131,12 @@ def fetch(name: str, data_root: Path) -> None:
         environment.reset(seed=0)
 
 
-def _is_built(folder: Path) -> bool:
-    return (folder / "meta.json").is_file() and (folder / SUMS).is_file()
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Says of an error of the file system what it hindered and what helps."""
-    try:
-        yield
-    except OSError as error:
-        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
-        raise UserError(f"{folder}: {text} be written: --data-root or SUITE_DATA") from None
-
-
-def _build(folder: Path, key: dict[str, Any], progress: Progress | None) -> None:
-    """Build ``folder`` under another name beside it, and move it there when it is complete."""
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-    try:
-        with _writing(folder):
-            part.mkdir()
-            names = _render(part, key, progress)
-            write_atomically(
-                part / "meta.json", json.dumps(key | {"names": names}, indent=2) + "\n"
-            )
-            write_sums(part, {name: sha256_of(part / name) for name in FILES})
-            shutil.rmtree(folder, ignore_errors=True)  # one that lacks its meta.json
-            part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+def _build(part: Path, key: dict[str, Any], progress: Progress | None) -> None:
+    with writing(part.parent):
+        names = _render(part, key, progress)
+        meta = key | {"names": names}
+        write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
+        write_sums(part, {name: sha256_of(part / name) for name in FILES})
 
 
 def _render(folder: Path, key: dict[str, Any], progress: Progress | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The convolution encoder of CURL, its bilinear similarity, and the moving average of a network.
+"""The convolution encoder of CURL and its bilinear similarity.
 
 Shapes: B observations, K channels of one, C its side in pixels, F numbers that the convolutions
 give, H width of the latent.
@@ -169,14 +169,6 @@ def initialise(module: nn.Module) -> None:
             module.weight[:, :, centre, centre] = matrix
         if module.bias is not None:
             nn.init.zeros_(module.bias)
-
-
-@torch.no_grad()
-def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Move every parameter of ``target`` the share ``rate`` of the way to ``online``'s."""
-    mine: list[Tensor] = list(target.parameters())
-    theirs: list[Tensor] = list(online.parameters())
-    torch._foreach_lerp_(mine, theirs, rate)
 
 
 def lifted(values: Tensor) -> Tensor:

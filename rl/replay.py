@@ -21,7 +21,6 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ import torch
 from torch import Tensor
 
 from shared.errors import UserError
+from shared.experiment.prepared import writing
 from shared.experiment.runs import write_atomically
 
 CHUNK = 500  # frames under one checksum, 15 MB at 100 pixels
@@ -367,13 +367,8 @@ class Replay:
     def _fault(self, file: Path, text: str) -> UserError:
         return UserError(f"{file}: {text}; delete the folder of the run to start it again")
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            text = f"cannot be written ({error.strerror or error}); make room, and run it again"
-            raise UserError(f"{self._file}: {text}") from None
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return writing(self._file, "make room, and run it again")
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:

@@ -486,3 +486,19 @@ def reduced_matrix(matrix: Tensor, dimensions: int, selection: str) -> Tensor:
     for h in order[:dimensions]:
         reduced[:, h] = matrix[:, h]
     return reduced
+
+
+# What follows a network
+
+
+def following(target: Sequence[float], online: Sequence[float], rate: float) -> list[float]:
+    """Numbers that moved the share ``rate`` of the way to others."""
+    return [(1 - rate) * old + rate * new for old, new in zip(target, online, strict=True)]
+
+
+def bank(old: Sequence[Tensor], keys: Sequence[Tensor]) -> list[Tensor]:
+    """A bank after a batch: its keys come first, of length 1, and as many leave at the end."""
+    rows: list[Tensor] = []
+    for place in range(len(old)):
+        rows.append(unit(keys[place]) if place < len(keys) else old[place - len(keys)])
+    return rows

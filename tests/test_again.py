@@ -32,6 +32,7 @@ import torch
 import his_losses
 import my_losses
 from shared import Objective, term, two_views
+from shared.experiment.domain import Domain, Experiment
 from shared.experiment.tables import Column, Published, Row, Table
 
 
@@ -72,7 +73,13 @@ MINE, HIS = (
     Row(name, {"objective": Objective(term(module.loss))})
     for name, module in (("mine", my_losses), ("his", his_losses))
 )
-TABLES = {"own": (table("table-1", MINE, HIS), table("table-2", MINE))}
+DOMAIN = Domain(
+    name="own",
+    tables={"own": (table("table-1", MINE, HIS), table("table-2", MINE))},
+    experiments=(Experiment(Config, run),),
+    datasets=lambda: (),
+    fetch=lambda name, data_root: None,
+)
 """
 CELL = Path("runs/own/own/table-1/mine/ones/seed-0")
 SECOND = Path("runs/own/own/table-2/mine/ones/seed-0")
@@ -82,7 +89,7 @@ SECOND = Path("runs/own/own/table-2/mine/ones/seed-0")
 def folder(tmp_path: Path) -> Path:
     """A domain with two losses of one name in two files."""
     (tmp_path / "own").mkdir()
-    (tmp_path / "own/__init__.py").write_text("from own.tables import run\n")
+    (tmp_path / "own/__init__.py").write_text("from own.tables import DOMAIN\n")
     (tmp_path / "own/tables.py").write_text(DOMAIN)
     (tmp_path / "my_losses.py").write_text(LOSS)
     (tmp_path / "his_losses.py").write_text(LOSS.replace("1.0", "7.0"))

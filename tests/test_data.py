@@ -15,7 +15,6 @@ import shared.experiment.data
 from shared.errors import UserError
 from shared.experiment.data import (
     SUMS,
-    check_prepared,
     check_sums,
     fetch_archive,
     remembered,
@@ -82,14 +81,6 @@ def test_what_is_missing_or_more_is_named(folder: Path):
     assert "is missing" in error_of(lambda: check_sums(folder, ""))
     (folder / SUMS).unlink()
     assert "there is no such file" in error_of(lambda: check_sums(folder, ""))
-
-
-def test_prepared_folders_are_checked_by_their_names(folder: Path):
-    shutil.copytree(folder, folder.with_name("made-2"))
-    (folder / "a.bin").write_bytes(b"other")
-    check_prepared(folder.parent, "made-*")
-    message = error_of(lambda: check_prepared(folder.parent, "made*"))
-    assert message.endswith(f"delete {folder}, to have it made again")
 
 
 # What is remembered

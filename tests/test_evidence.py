@@ -208,7 +208,7 @@ def test_a_claim_may_be_judged_by_another_metric_and_in_one_tier_alone() -> None
     assert short.claim is claims[0]
     assert short.verdict.gain == pytest.approx(2.0)
     assert short.verdict.kind == "undecided"
-    assert badge(short, "short") == "short tier: at this budget: undecided"
+    assert badge(short, "short") == "short tier, at this budget: undecided"
     (paper,) = measure(of, "paper", records(of, "plain", PLAIN), {}).verdicts
     assert paper.claim is claims[1]
 
@@ -328,7 +328,7 @@ def test_the_words_of_the_tiers() -> None:
     idle = Verdict("not run", "")
     assert weigh(idle, CLAIM, "short", floor=Floor("guess", 3.0)) == Weighed(idle, (), ())
     said = Judged(CLAIM, "left", weighed("short").verdict, (0, 1, 2))
-    assert badge(said, "short") == "short tier: at this budget: gain"
+    assert badge(said, "short") == "short tier, at this budget: gain"
     assert badge(dataclasses.replace(said, verdict=idle), "short") == "short tier: not run"
 
 

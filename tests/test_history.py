@@ -1,7 +1,6 @@
 """Records outlive the code: what was written down by another name counts, what differs does not."""
 
 import dataclasses
-import importlib
 import inspect
 import json
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ import shared
 from graph.config import Config
 from graph.tables import TABLES
 from shared import Objective, Projection, distance_polarization, info_nce, term
-from shared.command.domains import DOMAINS
+from shared.command.domains import DOMAINS, tables_of
 from shared.experiment.history import (
     History,
     added,
@@ -41,7 +40,7 @@ GRAPH_RECORDS = ROOT / "results/graph/mmcl/table-4.records.jsonl"
 
 def tables() -> Iterator[Table]:
     for domain in DOMAINS:
-        for some in importlib.import_module(f"{domain}.tables").TABLES.values():
+        for some in tables_of(domain).values():
             yield from some
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from text.config import TASKS, Config
     from text.data import LAYOUTS, Task, load_task, sentences
+    from text.domain import DOMAIN
     from text.encoder import (
         Encode,
         QuickThought,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from text.train import run
 
 __all__ = [
+    "DOMAIN",
     "LAYOUTS",
     "PROTOCOLS",
     "TABLES",
@@ -51,6 +53,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DOMAIN": "domain",
     "LAYOUTS": "data",
     "PROTOCOLS": "evaluate",
     "TABLES": "tables",

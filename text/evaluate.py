@@ -46,7 +46,7 @@ from sklearn.model_selection import KFold, StratifiedKFold
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from text import logistic
+from shared import logistic
 from text.config import TASKS
 from text.data import Task, load_task
 

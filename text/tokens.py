@@ -23,7 +23,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from tokenizers import Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 from tokenizers.trainers import WordLevelTrainer
@@ -39,7 +37,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, made_again, sha256_of, write_sums
+from shared.experiment.data import check_sums, sha256_of, write_sums
+from shared.experiment.prepared import build_once, made_again, writing
 from shared.experiment.runs import write_atomically
 from text.data import corpus_fingerprint, sentences
 
@@ -219,13 +218,7 @@ def prepare(
     case = "lower" if lower_case else "cased"
     name = f"{corpus.replace('/', '-')}-{layout}-{vocabulary}-{case}-{short}"
     folder = data_root / "prepared" / name
-    if not _is_built(folder):
-        with contextlib.ExitStack() as locked:
-            with _writing(folder):
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                locked.enter_context(FileLock(folder.parent / f".{name}.lock"))
-            if not _is_built(folder):  # another process may have done it meanwhile
-                _build(folder, key, data_root, progress)
+    build_once(folder, lambda part: _build(part, key, data_root, progress))
     return _opened(folder)
 
 
@@ -295,35 +288,11 @@ def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def _is_built(folder: Path) -> bool:
-    return (folder / "meta.json").is_file() and (folder / SUMS).is_file()
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Says of an error of the file system what it hindered and what helps."""
-    try:
-        yield
-    except OSError as error:
-        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
-        raise UserError(f"{folder}: {text} be written: --data-root or SUITE_DATA") from None
-
-
-def _build(folder: Path, key: dict[str, Any], data_root: Path, progress: Progress | None) -> None:
-    """Build ``folder`` under another name beside it, and move it there when it is complete."""
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)  # of a build that was killed
-    try:
-        with _writing(folder):
-            part.mkdir()
-        meta = _write_tokens(part, key, data_root, progress)
-        with _writing(folder):
-            write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
-            write_sums(part, {name: sha256_of(part / name) for name in FILES})
-            shutil.rmtree(folder, ignore_errors=True)  # one that lacks its meta.json
-            part.rename(folder)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
+def _build(part: Path, key: dict[str, Any], data_root: Path, progress: Progress | None) -> None:
+    meta = _write_tokens(part, key, data_root, progress)
+    with writing(part.parent):
+        write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
+        write_sums(part, {name: sha256_of(part / name) for name in FILES})
 
 
 def _write_tokens(
@@ -345,7 +314,7 @@ def _write_tokens(
     kind = "<u2" if len(tokenizer) <= 1 << 16 else "<i4"
     kept, tokens, done = 0, 0, 0
     with contextlib.ExitStack() as files:
-        with _writing(folder):
+        with writing(folder):
             text = tokenizer.backend_tokenizer.to_str()
             write_atomically(folder / "tokenizer.json", text)
             names = ("ids.bin", "offsets.bin", "chapters.bin")
@@ -361,14 +330,14 @@ def _write_tokens(
             rows = [each.ids for each in encoded]
             count = np.fromiter(map(len, rows), np.int64, len(rows))
             ends = tokens + count[count > 0].cumsum()
-            with _writing(folder):
+            with writing(folder):
                 _write(ids, np.fromiter(itertools.chain.from_iterable(rows), kind))
                 _write(offsets, ends.astype("<i8"))
                 _write(chapters, np.array(numbers, "<i4")[count > 0])
             kept, tokens, done = kept + len(ends), tokens + int(count.sum()), done + len(rows)
             if progress is not None:
                 progress(done, read, f"encoding {corpus}")
-        with _writing(folder):
+        with writing(folder):
             for file in (ids, offsets, chapters):
                 os.fsync(file.fileno())
     if not tokens:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from shared import Criterion, Pairs, context_window, cosine, inner_product
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
-from shared.experiment.runs import Means, Run
+from shared.experiment.runs import Run
 from shared.objective import Similarity
 from text.config import Config
 from text.data import corpus_fingerprint, task_fingerprint
@@ -97,25 +97,19 @@ def pretrain(
             f"corpus; lower it, or give more text"
         )
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate, fused=True)
-    means = Means()
     run.keep_checkpoint = False
-    first = run.track(model=model, criterion=criterion, optimiser=optimiser, means=means)
+    first = run.track(model=model, criterion=criterion, optimiser=optimiser)
 
     model.train()
     total = config.epochs * per_epoch
     total = total if config.steps is None else min(total, config.steps)
-    for step in range(first, total):
+    for step in run.steps(total, "pretraining", log_every=LOG_EVERY, save_every=SAVE_EVERY):
         epoch, place = divmod(step, per_epoch)
         if place == 0 or step == first:
             order = order_of_batches(per_epoch, config.seed, epoch, config.order == "shuffled")
         start = int(order[place]) * config.batch_size
         batch = tokens.batch(start, start + config.batch_size, config.length)
-        means.add(train_step(config, model, criterion, optimiser, batch, step))
-        if (step + 1) % LOG_EVERY == 0 or step + 1 == total:
-            run.log(step + 1, **means.take())
-            run.progress(step + 1, total, "pretraining")
-        run.checkpoint(step + 1, every=SAVE_EVERY)
-    run.checkpoint(total, every=SAVE_EVERY / 10)  # the evaluation can take long, too
+        run.means.add(train_step(config, model, criterion, optimiser, batch, step))
     return model, criterion
 
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from video.config import Config
     from video.data import Video, Videos, load
+    from video.domain import DOMAIN
     from video.encoder import S3D, Networks
     from video.evaluate import PROTOCOLS
     from video.tables import TABLES
     from video.train import pretrain, run
 
 __all__ = [
+    "DOMAIN",
     "PROTOCOLS",
     "S3D",
     "TABLES",
@@ -28,6 +30,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DOMAIN": "domain",
     "PROTOCOLS": "evaluate",
     "S3D": "encoder",
     "TABLES": "tables",

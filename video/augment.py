@@ -15,14 +15,31 @@ the rounding to 8 bits between two transforms is left out; and flow gets a polic
 the program turns the colours of a flow, and mirrors it without its direction.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from shared.pixels import (
+    CROP_DRAWS,
+    colour_jitter,
+    crop_boxes,
+    cubic,
+    flip,
+    gaussian_blur,
+    jitter_factors,
+    jitter_turns,
+    normalise,
+    replace,
+    resized_crop,
+    send,
+    to_device,
+    uniforms,
+)
 from video.config import Config
 
 if TYPE_CHECKING:
@@ -103,7 +120,7 @@ def views(
     )
     first, second = (
         augment(
-            _to(gather_clips(videos, index, start, config.clip_frames), device),
+            to_device(gather_clips(videos, index, start, config.clip_frames), device),
             config.size,
             seed=config.seed,
             epoch=epoch,
@@ -135,7 +152,7 @@ def sample_clips(
     Raises:
         ValueError: an unknown sampling.
     """
-    draws = uniforms(seed, epoch, index, _PAIR, 3)
+    draws = uniforms(seed, epoch, index.cpu().numpy(), _PAIR, 3)
     room = (videos.length.cpu()[index.cpu()].numpy() - clip_frames).clip(min=0)
     first, second = ((draws[:, column] * (room + 1)).astype(np.int64) for column in (1, 2))
     second = np.where(_one_clip(draws, sampling), first, second)
@@ -163,7 +180,7 @@ def gather_clips(videos: "Videos", index: Tensor, start: Tensor, clip_frames: in
         raise ValueError(f"clips of {clip_frames} frames that start outside of their videos")
     frame = (start - lack)[:, None] + torch.arange(clip_frames)
     frame = videos.start.cpu()[index, None] + frame.clamp(min=0)
-    clips: Tensor = videos.frames[_to(frame.flatten(), videos.frames.device)]
+    clips: Tensor = videos.frames[to_device(frame.flatten(), videos.frames.device)]
     return clips.view(len(index), clip_frames, *clips.shape[1:]).transpose(1, 2)
 
 
@@ -205,18 +222,20 @@ def augment(
     drawn = parameters(
         policy, seed, epoch, samples, view, height=height, width=width, sampling=sampling
     )
-    device = clips.device
-    with torch.autocast(device.type, enabled=False):  # pixels need more than 8 bits
-        batch = resized_crop(clips, _to(torch.from_numpy(drawn.box), device), size)
-        _replace(batch, drawn.flip, flip_flow if policy == "flow" else flip)
-        factors = _to(torch.from_numpy(drawn.factors).float(), device)
-        for turn in range(4):
-            for row, operation in enumerate(_JITTER):
-                chosen = drawn.jitter & (drawn.order[:, turn] == row)
-                _replace(batch, chosen, operation, factors[row])
-        _replace(batch, drawn.gray, gray, _to(torch.from_numpy(drawn.channel), device))
-        _replace(batch, drawn.blur, blur, _to(torch.from_numpy(drawn.sigma).float(), device))
-        return _normalise(batch)
+    numbers, chosen = send(
+        (*drawn.box, *drawn.factors, drawn.channel, drawn.sigma),
+        (drawn.flip, drawn.gray, drawn.blur, *jitter_turns(drawn.jitter, drawn.order)),
+        clips.device,
+    )
+    box, factors, (channel, sigma) = numbers[:4], numbers[4:8], numbers[8:]
+    flipped, grayed, blurred, *turns = chosen
+    with torch.autocast(clips.device.type, enabled=False):  # pixels need more than 8 bits
+        batch = _cropped(clips, box, size)
+        replace(batch, flipped, flip_flow if policy == "flow" else flip)
+        colour_jitter(batch, factors, turns, fused=True)
+        replace(batch, grayed, gray, channel.long())
+        replace(batch, blurred, partial(gaussian_blur, kernel=TAPS), sigma)
+        return normalise(batch, MEAN, STD)
 
 
 def parameters(
@@ -231,9 +250,6 @@ def parameters(
     sampling: str = "coclr",
 ) -> Parameters:
     """What a policy does to each clip: a pure function of (seed, epoch, sample, view).
-
-    The crop follows torchvision's RandomResizedCrop: ten attempts at an area and the logarithm of
-    an aspect, then the largest central box of an allowed aspect.
 
     Args:
         policy: of ``POLICIES``.
@@ -250,20 +266,19 @@ def parameters(
     """
     if policy not in POLICIES:
         raise ValueError(f"policy must be one of {', '.join(POLICIES)}, got {policy!r}")
-    draws = uniforms(seed, epoch, samples, view, _CROP_DRAWS + 14)
-    crop, draws = np.split(draws, [_CROP_DRAWS], axis=1)
+    numbers = samples.cpu().numpy()
+    draws = uniforms(seed, epoch, numbers, view, CROP_DRAWS + 14)
+    crop, draws = np.split(draws, [CROP_DRAWS], axis=1)
     strong = np.full(len(draws), policy == "strong")
     if policy == "coclr":
-        pair = uniforms(seed, epoch, samples, _PAIR, 4)
+        pair = uniforms(seed, epoch, numbers, _PAIR, 4)
         strong = np.where(
             _one_clip(pair, sampling), (pair[:, 3] < 0.5) == (view == 0), draws[:, 0] < STRONG
         )
-    low = [*(1 - strength for strength in JITTER[:3]), -JITTER[3]]
-    high = [*(1 + strength for strength in JITTER[:3]), JITTER[3]]
     return Parameters(
-        box=_boxes(crop, height, width),
+        box=crop_boxes(crop, height, width, area=AREA, aspect=ASPECT),
         flip=draws[:, 1] < FLIP,
-        factors=(low + draws[:, 2:6] * np.subtract(high, low)).T,
+        factors=jitter_factors(draws[:, 2:6], JITTER).T,
         order=draws[:, 6:10].argsort(axis=1),
         jitter=strong & (draws[:, 10] < JITTERED),
         # One draw says both whether and which: its place below the threshold is uniform, too.
@@ -272,20 +287,6 @@ def parameters(
         sigma=SIGMA[0] + draws[:, 12] * (SIGMA[1] - SIGMA[0]),
         blur=strong & (draws[:, 13] < BLUR),
     )
-
-
-def uniforms(seed: int, epoch: int, samples: Tensor, view: int, count: int) -> np.ndarray:
-    """Draws (B, count) float64 from [0, 1): row b is a function of (seed, epoch, samples[b], view).
-
-    Each row is a stream of SplitMix64 (Steele et al. 2014, "Fast Splittable Pseudorandom Number
-    Generators"), started at a hash of these four.
-    """
-    state = np.zeros(1, np.uint64)
-    for part in (seed, epoch, view, samples.cpu().numpy()):
-        state = _mix(state + _STEP + np.asarray(part, np.int64).astype(np.uint64))
-    steps = np.arange(1, count + 1, dtype=np.uint64) * _STEP
-    words = _mix(state[:, None] + steps)
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 # Of clips at test
@@ -306,7 +307,8 @@ def centre(clips: Tensor, size: int) -> Tensor:
     """
     height, width = clips.shape[-2:]
     side = min(height, width)
-    return _normalise(_square(clips, (height - side) // 2, (width - side) // 2, side, size))
+    middle = _square(clips, (height - side) // 2, (width - side) // 2, side, size)
+    return normalise(middle, MEAN, STD)
 
 
 def ten_crops(
@@ -324,28 +326,7 @@ def ten_crops(
     bottom, right = height - side, width - side
     places = [(0, 0), (0, right), (bottom, 0), (bottom, right), (bottom // 2, right // 2)]
     five = [_square(clips, top, left, side, size) for top, left in places]
-    return torch.stack([_normalise(crop) for crop in (*five, *map(mirror, five))])
-
-
-# The transforms
-
-
-def resized_crop(clips: Tensor, box: Tensor, size: int) -> Tensor:
-    """Boxes of (B, 3, T, h, w) uint8 clips as (B, 3, T, S, S) float32 in [0, 1].
-
-    Bicubic with antialias, as torchvision and PIL resize a box that was cut out before.
-
-    box: (4, B) of top, left, height and width, in pixels.
-    """
-    top, left, height, width = box
-    rows = _resize_weights(top, height, clips.size(3), size)
-    columns = _resize_weights(left, width, clips.size(4), size)
-    return _filter(clips.float().mul_(1 / 255), rows, columns).clamp_(0, 1)
-
-
-def flip(clips: Tensor) -> Tensor:
-    """Clips (B, 3, T, H, W) with left and right exchanged."""
-    return clips.flip(-1)
+    return torch.stack([normalise(crop, MEAN, STD) for crop in (*five, *map(mirror, five))])
 
 
 def flip_flow(clips: Tensor) -> Tensor:
@@ -355,68 +336,12 @@ def flip_flow(clips: Tensor) -> Tensor:
     return clips
 
 
-def brightness(clips: Tensor, factor: Tensor) -> Tensor:
-    """Clips (B, 3, T, H, W) times their factor (B,)."""
-    return (clips * _per_clip(factor)).clamp_(0, 1)
-
-
-def contrast(clips: Tensor, factor: Tensor) -> Tensor:
-    """Clips (B, 3, T, H, W) moved away from each frame's mean gray by their factor (B,)."""
-    return _blend(clips, _luma(clips).mean((1, 3, 4), keepdim=True), factor)
-
-
-def saturation(clips: Tensor, factor: Tensor) -> Tensor:
-    """Clips (B, 3, T, H, W) moved away from their gray version by their factor (B,)."""
-    return _blend(clips, _luma(clips), factor)
-
-
-def hue(clips: Tensor, factor: Tensor) -> Tensor:
-    """Clips (B, 3, T, H, W) with hues turned by their factor (B,), in turns of the HSV circle."""
-    red, green, blue = clips.unbind(1)
-    high = red.maximum(green).maximum(blue)
-    chroma = high - red.minimum(green).minimum(blue)
-    # Gray has no hue: its numerators are 0, and so is the chroma that its hue goes with.
-    divisor = chroma.clamp(min=torch.finfo(chroma.dtype).tiny)
-    angle = torch.where(
-        high == red,
-        (green - blue) / divisor,
-        torch.where(high == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
-    )
-    angle += 6 * factor[:, None, None, None]
-    # Each channel falls from full to none and rises again on its own third of the circle.
-    turned = torch.empty_like(clips)
-    for channel, offset in enumerate((5, 3, 1)):
-        lack = (angle + offset).remainder_(6).sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
-        torch.addcmul(high, lack, chroma, value=-1, out=turned[:, channel])
-    return turned
-
-
 def gray(clips: Tensor, channel: Tensor) -> Tensor:
     """Clips (B, 3, T, H, W) with one channel (B,) of each in all three; not luma: [CoCLR]."""
     return clips[torch.arange(len(clips), device=clips.device), channel, None].expand_as(clips)
 
 
-def blur(clips: Tensor, sigma: Tensor) -> Tensor:
-    """Clips (B, 3, T, H, W) blurred within each frame by their sigma (B,), borders reflected.
-
-    Raises:
-        ValueError: frames that end before the blur does.
-    """
-    if TAPS // 2 >= min(clips.shape[-2:]):
-        height, width = clips.shape[-2:]
-        raise ValueError(f"{height} x {width} pixels are too few for a blur of {TAPS}")
-    offset = torch.arange(TAPS, device=clips.device) - TAPS // 2
-    taps = torch.softmax(-(offset**2) / (2 * sigma[:, None] ** 2), dim=1)
-    rows, columns = (_reflected(taps, offset, side) for side in clips.shape[-2:])
-    return _filter(clips, rows, columns)
-
-
-_JITTER = (brightness, contrast, saturation, hue)  # as the rows of Parameters.factors
-
 _PAIR = -1  # in place of a view: draws that concern both views of a pair
-_ATTEMPTS = 10  # at a crop, before torchvision resorts to the centre
-_CROP_DRAWS = 2 * _ATTEMPTS + 2
-_STEP = np.uint64(0x9E3779B97F4A7C15)
 
 
 def _one_clip(pair: np.ndarray, sampling: str) -> np.ndarray:
@@ -426,116 +351,20 @@ def _one_clip(pair: np.ndarray, sampling: str) -> np.ndarray:
     return (pair[:, 0] < ONE_CLIP) & (sampling == "coclr")
 
 
-def _mix(words: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64: every bit of a word changes about half of the bits."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    words ^= words >> np.uint64(31)
-    return words
-
-
-def _boxes(draws: np.ndarray, height: int, width: int) -> np.ndarray:
-    """Top, left, height and width (4, B) int64 of the crops.
-
-    draws: (B, 22), of the areas of all attempts, of their aspects, of the row and of the column.
-    """
-    areas, aspects, places = np.split(draws, [_ATTEMPTS, 2 * _ATTEMPTS], axis=1)
-    areas = height * width * (AREA[0] + areas * (AREA[1] - AREA[0]))
-    narrow, wide = np.log(ASPECT)
-    aspects = np.exp(narrow + aspects * (wide - narrow))
-    heights, widths = np.rint(np.sqrt(areas / aspects)), np.rint(np.sqrt(areas * aspects))
-    fits = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
-
-    found, first = fits.any(1), (np.arange(len(fits)), fits.argmax(1))
-    box_height = np.where(found, heights[first], round(min(height, width / ASPECT[0])))
-    box_width = np.where(found, widths[first], round(min(width, height * ASPECT[1])))
-    top, left = (
-        np.where(found, np.floor(place * (room + 1)), room // 2)
-        for place, room in zip(places.T, (height - box_height, width - box_width), strict=True)
-    )
-    return np.stack((top, left, box_height, box_width)).astype(np.int64)
-
-
-def _to(numbers: Tensor, device: torch.device) -> Tensor:
-    """Numbers of the host or the device on ``device``, by a copy that nobody awaits."""
-    if device.type == "cuda" and numbers.device.type == "cpu":
-        return numbers.pin_memory().to(device, non_blocking=True)
-    return numbers.to(device)
-
-
-def _replace(
-    clips: Tensor, chosen: np.ndarray, transform: Callable[..., Tensor], *numbers: Tensor
-) -> None:
-    """Transform in place the ``chosen`` (B,) clips, by their own of the ``numbers`` (B,)."""
-    if chosen.any():
-        index = _to(torch.from_numpy(np.flatnonzero(chosen)), clips.device)
-        some = transform(clips.index_select(0, index), *(number[index] for number in numbers))
-        clips.index_copy_(0, index, some)
-
-
 def _square(clips: Tensor, top: int, left: int, side: int, size: int) -> Tensor:
     """The same square of all clips, (B, 3, T, S, S) float32 in [0, 1]."""
     clips = clips[..., top : top + side, left : left + side]
-    box = torch.tensor([[0], [0], [side], [side]])
-    return resized_crop(clips, _to(box, clips.device).expand(-1, len(clips)), size)
+    start, length = (
+        clips.new_full((len(clips),), number, dtype=torch.float32) for number in (0, side)
+    )
+    return _cropped(clips, (start, start, length, length), size)
 
 
-def _normalise(clips: Tensor) -> Tensor:
-    """Clips (B, 3, ...) less ImageNet's mean, divided by its deviation, in place."""
-    for channel, (mean, deviation) in enumerate(zip(MEAN, STD, strict=True)):
-        clips[:, channel].sub_(mean).div_(deviation)
-    return clips
+def _cropped(clips: Tensor, box: Sequence[Tensor], size: int) -> Tensor:
+    """Boxes of (B, 3, T, h, w) uint8 clips as (B, 3, T, S, S) float32 in [0, 1], bicubic.
 
-
-def _resize_weights(start: Tensor, length: Tensor, side: int, size: int) -> Tensor:
-    """Weights (B, size, side) of each pixel's row or column in those of the resized box.
-
-    Keys' cubic with a = -1/2, four pixels wide of the coarser of the two grids, cut off at the box.
+    box: top, left, height and width, (B,) each.
     """
-    start, length = start[:, None, None], length[:, None, None]
-    scale = length / size
-    center = scale * (torch.arange(size, device=start.device)[:, None] + 0.5)
-    position = torch.arange(side, device=start.device) + 0.5 - start
-    far = (position - center).abs_().div_(scale.clamp(min=1))
-    near = ((1.5 * far - 2.5) * far * far).add_(1)
-    tail = (((2.5 - 0.5 * far) * far - 4) * far).add_(2)
-    weights = torch.where(far < 1, near, torch.where(far < 2, tail, 0.0))
-    weights *= (position > 0) & (position < length)
-    return weights.div_(weights.sum(2, keepdim=True))
-
-
-def _reflected(taps: Tensor, offset: Tensor, side: int) -> Tensor:
-    """Taps (B, K) at their offsets (K,) as matrices (B, side, side), reflected at the borders."""
-    here = torch.arange(side, device=taps.device)
-    source = (here + offset[:, None]).abs()
-    source = side - 1 - (side - 1 - source).abs()
-    reads = (source.unsqueeze(2) == here).to(taps.dtype)
-    return torch.mm(taps, reads.flatten(1)).view(-1, side, side)
-
-
-def _filter(clips: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Clips (B, C, T, H, W) under matrices (B, S, H) of their rows and (B, S', W) of their columns.
-
-    One product for each direction, as the filters of images are separable.
-    """
-    batch, channels, frames, height, width = clips.shape
-    clips = torch.bmm(clips.reshape(batch, -1, width), columns.mT)
-    clips = torch.matmul(rows[:, None], clips.view(batch, channels * frames, height, -1))
-    return clips.view(batch, channels, frames, *clips.shape[-2:])
-
-
-def _blend(clips: Tensor, base: Tensor, factor: Tensor) -> Tensor:
-    """``factor * clips + (1 - factor) * base``, within [0, 1]."""
-    factor = _per_clip(factor)
-    return (clips * factor).add_((1 - factor) * base).clamp_(0, 1)
-
-
-def _luma(clips: Tensor) -> Tensor:
-    """Brightness (B, 1, T, H, W) of clips (B, 3, T, H, W), with the weights of ITU-R BT.601."""
-    red, green, blue = clips.chunk(3, dim=1)
-    return (red * 0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114)
-
-
-def _per_clip(number: Tensor) -> Tensor:
-    """Numbers (B,) as (B, 1, 1, 1, 1)."""
-    return number[:, None, None, None, None]
+    top, left, height, width = box
+    images = clips.float().mul_(1 / 255)
+    return resized_crop(images, top, left, height, width, size, cubic).clamp_(0, 1)

@@ -15,14 +15,12 @@ What is decoded is kept there, too, in a folder for everything that decides it:
         SHA256SUMS        of both
 """
 
-import contextlib
 import functools
 import hashlib
 import json
 import math
 import multiprocessing
 import re
-import shutil
 import signal
 import time
 import warnings
@@ -46,15 +44,14 @@ from shared.errors import UserError
 from shared.experiment.data import (
     SUMS,
     MissingData,
-    check_prepared,
     check_sums,
-    made_again,
     remembered,
     sha256_of,
     sha256_of_files,
     sha256_of_lines,
     write_sums,
 )
+from shared.experiment.prepared import build_once, check_prepared, made_again, writing
 from shared.experiment.runs import write_atomically
 from video.config import EMBEDDED
 
@@ -172,9 +169,10 @@ def load(
     images = prepared / f"{dataset}-flow"
 
     def build(part: Path) -> None:
-        _store(part, list(files.values()), modality, side, images, workers, progress)
+        with writing(folder):
+            _store(part, list(files.values()), modality, side, images, workers, progress)
 
-    _build_once(folder, SUMS, build)
+    build_once(folder, build, (SUMS,))
     frames, places, damaged = _opened(folder)
     unusable |= {name: why for name, why in damaged.items() if name in listed}
     _tolerate(root, unusable, len(listed), allow_missing)
@@ -289,7 +287,12 @@ def _root(dataset: str, data_root: Path) -> Path:
     """The folder that holds those of the videos and of the lists."""
     if dataset == EMBEDDED:
         folder = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
-        _build_once(folder, LISTS, _write_photographs)
+
+        def build(part: Path) -> None:
+            with writing(folder):
+                _write_photographs(part)
+
+        build_once(folder, build, (f"{LISTS}/classInd.txt",))
         return folder
     if dataset != UCF101:
         known = ", ".join((*DATASETS, EMBEDDED))
@@ -455,39 +458,6 @@ def _settings(modality: str) -> list[str]:
     from video import flow
 
     return [json.dumps([flow.TVL1, flow.BOUND, flow.FILLER, flow.QUALITY])]
-
-
-def _build_once(folder: Path, last: str, build: Callable[[Path], None]) -> None:
-    """Have ``build`` fill a folder, unless one of several processes has done so.
-
-    It is filled under another name and moved when it is complete; ``last`` is what it has then.
-    """
-    if (folder / last).exists():
-        return
-    with contextlib.ExitStack() as stack:
-        with _writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(folder.parent / f".{folder.name}.lock"))
-        if (folder / last).exists():
-            return
-        part = folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-        stack.callback(shutil.rmtree, part, ignore_errors=True)
-        with _writing(folder):
-            part.mkdir()
-            build(part)
-            shutil.rmtree(folder, ignore_errors=True)  # one that is not complete
-            part.rename(folder)
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Says of an error of the file system what it hindered and what helps."""
-    try:
-        yield
-    except OSError as error:
-        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
-        raise UserError(f"{folder}: {text} be written: --data-root or SUITE_DATA") from None
 
 
 def _rgb_or_flow(

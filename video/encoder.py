@@ -8,7 +8,6 @@ the student's features, which CLLR's projection works on. [CoCLR] is Han et al. 
 ("Self-supervised Co-training for Video Representation Learning") with its program.
 """
 
-import copy
 from collections.abc import Callable
 from functools import partial
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from shared import Pairs, alignment, query_key, two_views
 from shared.compat import make_torchvision_importable
-from shared.pairs import unit_rows
+from shared.momentum import Teacher, enqueue, random_bank
 from video.config import Config
 
 make_torchvision_importable()
@@ -130,8 +129,8 @@ def head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     )
 
 
-class Teacher(nn.Module):
-    """The moving average of an encoder with its head, which gives MoCo's keys: no gradient.
+class ShuffledTeacher(Teacher):
+    """The moving average of S3D with its head, which gives MoCo's keys from shuffled clips.
 
     Its batch norms are in training mode while the student's are. On several devices MoCo shuffles
     the clips among them, so that a query and its key are not normalised by the same videos, which
@@ -139,16 +138,7 @@ class Teacher(nn.Module):
     here the shuffled clips pass in groups, and so do the queries, unshuffled. That is what the
     authors of MoCo do on one device, with batch norms that split the batch; with two groups a key
     and its query share half of their videos, as on [CoCLR]'s two devices.
-
-    Args:
-        encoder: the student's encoder.
-        head: the student's head.
     """
-
-    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder = copy.deepcopy(encoder).requires_grad_(False)
-        self.head = copy.deepcopy(head).requires_grad_(False)
 
     @torch.no_grad()
     def forward(self, clips: Tensor) -> Tensor:
@@ -156,13 +146,6 @@ class Teacher(nn.Module):
         order = torch.randperm(len(clips), device=clips.device)
         keys: Tensor = self.head(in_groups(self.encoder, clips[order]))
         return keys[order.argsort()]
-
-    @torch.no_grad()
-    def follow(self, encoder: nn.Module, head: nn.Module, momentum: float) -> None:
-        """Move every parameter the share ``1 - momentum`` of the way to the student's."""
-        mine: list[Tensor] = [*self.encoder.parameters(), *self.head.parameters()]
-        theirs: list[Tensor] = [*encoder.parameters(), *head.parameters()]
-        torch._foreach_lerp_(mine, theirs, 1 - momentum)
 
 
 def in_groups(encoder: nn.Module, clips: Tensor) -> Tensor:
@@ -190,14 +173,12 @@ class Networks(nn.Module):
         )
         self.dim = self.encoder.dim
         self.head = head(self.dim, config.head_hidden, config.head_output)
-        self.teacher: Teacher | None = None
+        self.teacher: ShuffledTeacher | None = None
         self.queue: Tensor | None
         keys = None
         if config.method == "moco":
-            if queue < 1:
-                raise ValueError(f"queue {queue}: moco's negatives come from it alone; take 1")
-            self.teacher = Teacher(self.encoder, self.head)
-            keys = unit_rows(torch.randn(queue, config.head_output))
+            self.teacher = ShuffledTeacher(self.encoder, self.head)
+            keys = random_bank(queue, config.head_output)
         self.register_buffer("queue", keys)
 
     def follow(self, momentum: float) -> None:
@@ -205,14 +186,10 @@ class Networks(nn.Module):
         if self.teacher is not None:
             self.teacher.follow(self.encoder, self.head, momentum)
 
-    @torch.no_grad()
     def remember(self, pairs: Pairs) -> None:
         """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
-        if self.queue is None:
-            return
-        keys = pairs.candidate[: len(pairs.anchor)]
-        everything = torch.cat([unit_rows(keys.float()), self.queue])
-        self.queue.copy_(everything[: len(self.queue)])
+        if self.queue is not None:
+            enqueue(self.queue, pairs.candidate[: len(pairs.anchor)])
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:

@@ -25,10 +25,10 @@ from torch.nn.functional import cross_entropy
 
 from shared.experiment.runs import Interrupted, Run
 from shared.pairs import unit_rows
+from shared.pixels import flip
 from video.augment import (
     augment,
     centre,
-    flip,
     flip_flow,
     gather_clips,
     sample_clips,

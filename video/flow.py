@@ -19,7 +19,7 @@ import os
 import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ import cv2
 import numpy as np
 
 from shared.errors import UserError
+from shared.experiment.prepared import writing
 from shared.experiment.runs import replacing
 
 BOUND = 20.0  # pixels; [CoCLR]
@@ -79,7 +80,7 @@ def prepare_flow(
     targets = [folder / f"{file.stem}.zip" for file in files]
     if len(set(targets)) < len(targets):
         raise ValueError("two videos of one name would share a file of flow")
-    with _writing(folder):
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for part in folder.glob(".*.part"):  # of a process that was killed
             part.unlink()
@@ -198,7 +199,7 @@ def _prepare(file: Path, target: Path) -> UserError | str | None:
         if len(frames) < 2:
             raise UserError(f"{file}: one frame alone has no flow; leave the video out")
         flow = flow_frames(frames)
-        with _writing(target):
+        with writing(target):
             _write(target, flow, source)
     except UserError as error:
         return error
@@ -257,13 +258,3 @@ def _decoded(data: bytes) -> np.ndarray:
 
 def _images(frames: int) -> list[str]:
     return [f"{frame:05d}.jpg" for frame in range(frames)]
-
-
-@contextlib.contextmanager
-def _writing(target: Path) -> Iterator[None]:
-    """Says of an error of the file system what it hindered and what helps."""
-    try:
-        yield
-    except OSError as error:
-        text = f"cannot be written ({error.strerror or error}); name a data root with room that can"
-        raise UserError(f"{target}: {text} be written: --data-root or SUITE_DATA") from None

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shared import Criterion
 from shared.errors import UserError
-from shared.experiment.runs import Means, Run
+from shared.experiment.runs import Run
 from video.augment import views
 from video.config import Config
 from video.data import Videos, fingerprint, load
@@ -87,13 +87,19 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
         weight_decay=config.weight_decay,
         fused=True,
     )
-    means = Means()
     run.keep_checkpoint = False
-    first = run.track(networks=networks, criterion=criterion, optimiser=optimiser, means=means)
+    first = run.track(networks=networks, criterion=criterion, optimiser=optimiser)
 
     networks.train()
     total = config.epochs * per_epoch
-    for step in range(first, total):
+
+    def state(step: int) -> dict[str, float]:
+        epoch = step // per_epoch
+        return {"epoch": epoch + 1, "learning_rate": learning_rate(config, epoch)}
+
+    for step in run.steps(
+        total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state
+    ):
         epoch, place = divmod(step, per_epoch)
         if place == 0 or step == first:
             order = order_of(len(videos.videos), config.seed, epoch)
@@ -101,14 +107,8 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
             group["lr"] = learning_rate(config, epoch)
         index = order[place * config.batch_size : (place + 1) * config.batch_size]
         pair = views(videos, index, config, epoch, device=device)
-        means.add(train_step(config, networks, criterion, optimiser, pair, step))
+        run.means.add(train_step(config, networks, criterion, optimiser, pair, step))
         networks.follow(config.teacher_momentum)
-        if place + 1 == per_epoch:
-            rate = learning_rate(config, epoch)
-            run.log(step + 1, epoch=epoch + 1, learning_rate=rate, **means.take())
-            run.progress(epoch + 1, config.epochs, "pretraining")
-        run.checkpoint(step + 1, every=SAVE_EVERY)
-    run.checkpoint(total, every=SAVE_EVERY / 10)  # the probe can take long, too
     return networks, criterion
 
 

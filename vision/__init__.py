@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vision.augment import POLICIES, Policy
     from vision.config import Config, ToyConfig
     from vision.data import ImageFiles, Images, choose, load
+    from vision.domain import DOMAIN
     from vision.encoder import head
     from vision.evaluate import embed, kmeans_accuracy, knn, linear_probe
     from vision.export import load_encoder, save_encoder
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from vision.train import pretrain, run
 
 __all__ = [
+    "DOMAIN",
     "POLICIES",
     "TABLES",
     "Config",
@@ -43,6 +45,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "DOMAIN": "domain",
     "POLICIES": "augment",
     "TABLES": "tables",
     "Config": "config",

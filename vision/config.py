@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History
+from shared.experiment.history import History, added
 from shared.losses import max_margin
 
-Backbone = Literal["resnet18", "resnet50"]
-Stem = Literal["cifar", "small", "imagenet"]
+Backbone = Literal["resnet8", "resnet18", "resnet50"]
+Stem = Literal["cifar", "strided", "small", "imagenet"]
 Method = Literal["simclr", "moco_v2", "moco_v3", "byol"]
 PairsOf = Literal["both", "both_views", "first_view"]
 
@@ -45,6 +45,13 @@ class Config:
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
     # "imagenet" torchvision's own.
     stem: Stem = "cifar"
+    # What is evaluated: the encoder, or features without any learning, see vision.floors.
+    features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(
+        "encoder", was="encoder"
+    )
+    # Whether the encoder's batch norms take the statistics of the training images before it is
+    # evaluated; for one that was not trained.
+    calibrated: bool = added(False, was=False)
     head_hidden: int = 2048  # [margins]
     head_output: int = 128  # [margins]
     head_output_norm: bool = False  # batch norm after the last layer ([MMCL] on ImageNet: True)
@@ -80,6 +87,8 @@ class Config:
     compile: bool = False  # torch.compile the encoder; ours
 
     protocol: str = "linear-sgd-v1"  # see vision.evaluate.PROTOCOLS
+    # A second protocol whose probe is measured, too: the paper's, beside that of a short tier.
+    beside: str | None = added(None, was=None)
     probe_epochs: int | None = None  # None: the protocol's
     # False computes the probe's features once, without augmentation: the short tier's economy.
     probe_augmentation: bool = True
@@ -99,7 +108,7 @@ class Config:
             image_size=8,
             test_size=None,
             statistics=None,
-            backbone="resnet18",
+            backbone=self.backbone if self.backbone == "resnet8" else "resnet18",
             stem="small",
             head_hidden=min(self.head_hidden, 128),
             head_output=min(self.head_output, 128),

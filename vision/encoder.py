@@ -3,8 +3,6 @@
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 """
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
@@ -13,38 +11,82 @@ from shared.compat import make_torchvision_importable
 make_torchvision_importable()
 
 from torchvision.models import resnet18, resnet50  # noqa: E402 (needs the line above)
+from torchvision.models.resnet import BasicBlock, conv1x1  # noqa: E402
 
 from vision.config import Backbone, Stem  # noqa: E402
 
-BUILDERS = {"resnet18": resnet18, "resnet50": resnet50}
-WIDTH: dict[str, int] = {"resnet18": 512, "resnet50": 2048}
+STEMS = ("cifar", "strided", "small", "imagenet")
+
+
+class SmallResNet(nn.Module):
+    """Three residual blocks of W, 2W and 4W channels: (B, 3, S, S) -> (B, 4W).
+
+    The smallest of the networks for 32 pixels of He et al. 2016, "Deep Residual Learning", Section
+    4.2 (6n + 2 layers, n = 1), twice as wide, made of torchvision's parts under its names and with
+    the first layers of its larger ones; of width 32 and with a 3x3 stem it has 0.31M parameters.
+
+    Args:
+        width: W.
+    """
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, kernel_size=7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
+        self.layer1 = nn.Sequential(BasicBlock(width, width))
+        self.layer2 = nn.Sequential(_halving(width))
+        self.layer3 = nn.Sequential(_halving(2 * width))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, S, S) -> (B, 4W)."""
+        stem = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        features: Tensor = self.layer3(self.layer2(self.layer1(stem))).mean((2, 3))
+        return features
+
+
+def _halving(channels: int) -> BasicBlock:
+    """A block that halves the side and doubles the channels."""
+    downsample = nn.Sequential(conv1x1(channels, 2 * channels, 2), nn.BatchNorm2d(2 * channels))
+    return BasicBlock(channels, 2 * channels, 2, downsample)
+
+
+BUILDERS = {"resnet8": SmallResNet, "resnet18": resnet18, "resnet50": resnet50}
+WIDTH: dict[str, int] = {"resnet8": 128, "resnet18": 512, "resnet50": 2048}
 
 
 def encoder(backbone: Backbone = "resnet18", stem: Stem = "cifar") -> nn.Module:
-    """A ResNet of torchvision without its classifier: (B, 3, S, S) -> (B, H).
+    """A ResNet without its classifier: (B, 3, S, S) -> (B, H).
 
     Its parameters have torchvision's names.
 
     Args:
-        backbone: ``"resnet18"`` (H = 512) or ``"resnet50"`` (H = 2048).
-        stem: ``"cifar"``: 3x3 convolution of stride 1, no pooling; ``"small"``: the same with
-            torchvision's max pooling; ``"imagenet"``: torchvision's 7x7 of stride 2 with pooling.
+        backbone: ``"resnet8"`` (H = 128, see :class:`SmallResNet`), ``"resnet18"`` (H = 512) or
+            ``"resnet50"`` (H = 2048) of torchvision.
+        stem: ``"cifar"``: 3x3 convolution of stride 1, no pooling; ``"strided"``: the same of
+            stride 2; ``"small"``: that of stride 1 with torchvision's max pooling; ``"imagenet"``:
+            torchvision's 7x7 of stride 2 with pooling.
 
     Raises:
         ValueError: an unknown backbone or stem.
 
-    Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems.
+    Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems; the strided one is ours.
     """
     if backbone not in BUILDERS:
         raise ValueError(f"backbone is one of {', '.join(BUILDERS)}; got {backbone!r}")
-    if stem not in ("cifar", "small", "imagenet"):
-        raise ValueError(f"stem is 'cifar', 'small' or 'imagenet'; got {stem!r}")
+    if stem not in STEMS:
+        raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
     network = BUILDERS[backbone]()
     network.fc = nn.Identity()
     if stem != "imagenet":
-        network.conv1 = nn.Conv2d(3, 64, kernel_size=3, stride=1, padding=1, bias=False)
+        first, stride = network.conv1.out_channels, 2 if stem == "strided" else 1
+        network.conv1 = nn.Conv2d(3, first, kernel_size=3, stride=stride, padding=1, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-    if stem == "cifar":
+    if stem in ("cifar", "strided"):
         network.maxpool = nn.Identity()
     made: nn.Module = network.to(memory_format=torch.channels_last)
     return made
@@ -70,30 +112,3 @@ def head(inputs: int, hidden: int, outputs: int, *, output_norm: bool = False) -
         norm.bias.requires_grad_(False)
         layers.append(norm)
     return nn.Sequential(*layers)
-
-
-class Teacher(nn.Module):
-    """The moving average of an encoder with its head, which gives the keys: no gradient.
-
-    Args:
-        encoder: the student's encoder.
-        head: the student's head.
-    """
-
-    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
-        super().__init__()
-        self.encoder = copy.deepcopy(encoder).requires_grad_(False)
-        self.head = copy.deepcopy(head).requires_grad_(False)
-
-    @torch.no_grad()
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, S, S) -> (B, D)."""
-        keys: Tensor = self.head(self.encoder(images))
-        return keys
-
-    @torch.no_grad()
-    def follow(self, encoder: nn.Module, head: nn.Module, momentum: float) -> None:
-        """Move every parameter the share ``1 - momentum`` of the way to the student's."""
-        mine: list[Tensor] = [*self.encoder.parameters(), *self.head.parameters()]
-        theirs: list[Tensor] = [*encoder.parameters(), *head.parameters()]
-        torch._foreach_lerp_(mine, theirs, 1 - momentum)

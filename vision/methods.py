@@ -9,13 +9,12 @@ CLLR's projection works on.
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key, two_views
-from shared.pairs import unit_rows
+from shared.momentum import Teacher, enqueue, random_bank
 from vision.config import Config
-from vision.encoder import WIDTH, Teacher, encoder, head
+from vision.encoder import WIDTH, encoder, head
 
 Compared = tuple[list[Pairs], list[Tensor]]
 
@@ -43,7 +42,7 @@ class Networks(nn.Module):
         self.queue: Tensor | None
         queue = None
         if config.method == "moco_v2":
-            queue = unit_rows(torch.randn(config.queue, config.head_output))
+            queue = random_bank(config.queue, config.head_output)
         self.register_buffer("queue", queue)
 
     def follow(self, momentum: float) -> None:
@@ -51,14 +50,10 @@ class Networks(nn.Module):
         if self.teacher is not None:
             self.teacher.follow(self.encoder, self.head, momentum)
 
-    @torch.no_grad()
     def remember(self, pairs: Pairs) -> None:
         """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
-        if self.queue is None:
-            return
-        keys = pairs.candidate[: len(pairs.anchor)]
-        everything = torch.cat([unit_rows(keys.float()), self.queue])
-        self.queue.copy_(everything[: len(self.queue)])
+        if self.queue is not None:
+            enqueue(self.queue, pairs.candidate[: len(pairs.anchor)])
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -145,6 +140,10 @@ def check(config: Config) -> None:
         raise ValueError(f"{config.method} has no other direction; symmetric is for moco_v3, byol")
     if config.gamma_schedule and function is not max_margin:
         raise ValueError(f"gamma_schedule is the kernel's; {function.__name__} has no kernel")
+    if config.features != "encoder" and config.epochs:
+        raise ValueError(f"features {config.features!r} are not trained; set epochs = 0")
+    if config.calibrated and config.epochs:
+        raise ValueError("calibrated is for an encoder that is not trained; set epochs = 0")
     if config.batch_size < 2:
         raise ValueError(f"batch_size {config.batch_size}: a lone image has no negatives; take 2")
     for name in ("epochs", "learning_rate", "weight_decay", "warmup_epochs"):

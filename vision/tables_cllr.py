@@ -5,14 +5,17 @@ from typing import Any
 from shared import Objective, Projection, Term
 from shared.experiment.tables import Claim, Column, Row, Table, load_published
 from vision.config import CMC, HCL, Config
-from vision.tables_lmcl import (
+from vision.tables_common import (
     CIFAR10,
     CMC_DCL,
     CMC_HARD,
     CMC_NOTES,
     DCL,
+    FEWER,
+    FEWER_NOTE,
     HARD,
     HCL_NOTES,
+    HCL_QUARTER,
     IMAGENET_100,
     NEEDS_CMC,
     NEEDS_SWAV,
@@ -27,6 +30,7 @@ from vision.tables_lmcl import (
     VARIES,
     by_batch_size,
     cost,
+    swept,
 )
 
 FILE = PUBLISHED / "cllr.toml"
@@ -189,8 +193,7 @@ TABLE_1 = Table(
     seeds={"paper": (0, 1, 2, 3, 4), "short": (0,), "smoke": (0,)},
     published=load_published(FILE, "table-1"),
     claims=_table_1_claims(),
-    # A column's epochs stay as they are, being what it is about: fewer images instead.
-    short={**SHORT, "images": 512},
+    short=FEWER,
     varies=VARIES,
     references=REFERENCES,
     notes=(
@@ -199,9 +202,8 @@ TABLE_1 = Table(
         "256 negatives are read as batches of 256.",
         NUCLEAR_NOTE,
         *HCL_NOTES,
-        SHORT_NOTE,
+        FEWER_NOTE,
         SHORT_FEATURE,
-        "The short tier of this table has 512 images and all epochs of its columns.",
     ),
 )
 
@@ -280,6 +282,10 @@ TABLE_3 = Table(
 )
 
 FIGURE_4_COLUMNS = by_batch_size(epochs=100)
+FIGURE_4_NOTES = (
+    "The axis, 'negative sample size', is read as the batch size B; it may also be the number of "
+    "negatives, 2B - 2.",
+)
 
 
 def _figure_4_variants(loss: Term, base: str) -> tuple[Row, ...]:
@@ -347,8 +353,7 @@ FIGURE_4 = Table(
     short=SHORT,
     varies=VARIES,
     notes=(
-        "The axis, 'negative sample size', is read as the batch size B; it may also be the number "
-        "of negatives, 2B - 2.",
+        *FIGURE_4_NOTES,
         "The figure's methods are those that the text names; 256 dimensions are evaluated.",
         NUCLEAR_NOTE,
         *HCL_NOTES,
@@ -358,4 +363,15 @@ FIGURE_4 = Table(
     ),
 )
 
-CLLR: tuple[Table, ...] = (TABLE_1, TABLE_3, FIGURE_4)
+FIGURE_4_ON_CIFAR10 = swept(
+    FIGURE_4,
+    {each.label: each for each in FIGURE_4_COLUMNS if each.changes["dataset"] == "CIFAR10"},
+    budget=HCL_QUARTER,
+    notes=(
+        *FIGURE_4_NOTES,
+        *HCL_NOTES,
+        "The encoder's feature has 128 dimensions: L is 128 x 128, and all of it is kept.",
+    ),
+)
+
+CLLR: tuple[Table, ...] = (TABLE_1, TABLE_3, FIGURE_4, FIGURE_4_ON_CIFAR10)

@@ -1,117 +1,32 @@
-"""LMCL's vision tables as data, and what they share with CLLR's and MMCL's.
+"""LMCL's vision tables as data."""
 
-All three papers compare on CIFAR and STL-10 by the protocol of DCL's and HCL's programs (``HCL`` in
-vision.config), and two of them on ImageNet-100 by that of CMC's.
-"""
-
-from pathlib import Path
 from typing import Any
 
-from shared import (
-    Objective,
-    Term,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    term,
-)
+from shared import Objective, Term, distance_polarization, info_nce, term
 from shared.experiment.tables import Claim, Column, Row, Table, load_published
 from vision.config import CMC, HCL, Config, ToyConfig
-
-PUBLISHED = Path(__file__).parent / "published"
-REFERENCES = (
-    load_published(PUBLISHED / "references.toml", "dcl"),
-    load_published(PUBLISHED / "references.toml", "hcl"),
-)
-
-# As in DCL's and HCL's programs, to which the numbers of their STL-10 tables belong.
-SIMCLR = term(info_nce, temperature=0.5)
-DCL = term(debiased_nce, temperature=0.5, tau_plus=0.1)
-HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)
-# In CMC's framework, at its temperature. The class prior is that of one class in a hundred.
-CMC_DCL = term(debiased_nce, temperature=0.07, tau_plus=0.01)
-CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
-
-CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
-STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
-BATCHES = (32, 64, 128, 256, 512)
-
-SHORT: dict[str, Any] = {
-    "images": 4000,
-    "backbone": "resnet18",
-    "stem": "small",
-    "epochs": 10,
-    "batch_size": 128,
-    "probe_augmentation": False,
-}
-SEEDS: dict[Any, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,)}
-VARIES = "seed (initialisation, augmentations, order of batches)"
-
-HCL_NOTES = (
-    "Everything the paper leaves open is as in the programs of DCL and HCL: ResNet-50 with a 3x3 "
-    "first convolution and no pooling, head 2048-512-128, Adam at 1e-3, temperature 0.5.",
-    "STL-10 is pretrained on its training and unlabelled images in crops of 32 pixels and tested "
-    "at 96 pixels. Every dataset is normalised by CIFAR-10's statistics, as in these programs.",
-    "Linear probe: the backbone's batch norms stay in eval mode, where the programs leave them in "
-    "train mode and let their statistics drift; the last epoch counts, never the best.",
-)
-ONE_SEED = "No deviation is printed and no number of seeds; one seed here, more with --seeds."
-SHORT_NOTE = (
-    "Short tier: ResNet-18 with pooling after the first convolution, 4000 images, 10 epochs, a "
-    "probe without augmentation. It shows that the rows run and roughly how they compare."
-)
-CMC_NOTES = (
-    "CMC's framework here is its program for MoCo: one network on RGB, a queue of as many "
-    "negatives as the column says, 100 epochs in place of 240 with the milestones in proportion.",
-    "Top-1 and top-5 are two readings of one probe.",
-)
-
-NEEDS_IMAGENET = "needs ImageNet"
-NEEDS_SWAV = "needs SwAV"
-# Its own rows put the luminance and the colours of an image through two networks.
-NEEDS_CMC = "needs CMC"
-
-# Images that pretraining sees, and the gigabytes they take.
-SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
-
-
-def cost(dataset: str, epochs: int, batch_size: int) -> tuple[float, float]:
-    """Minutes on one CPU core and gigabytes of a cell with ResNet-50 at 32 pixels in bfloat16.
-
-    Scaled up from what was measured: 18 views a second, and 15 MB of saved activations for each
-    view of a batch.
-    """
-    images, gigabytes = SIZES[dataset]
-    return 2 * epochs * images / 18 / 60, 1.0 + 2 * batch_size * 0.015 + gigabytes
-
-
-def by_batch_size(epochs: int) -> tuple[Column, ...]:
-    """The columns of LMCL's and CLLR's Figure 4: two datasets, five batch sizes."""
-    return tuple(
-        Column(
-            f"{name}, {batch_size}",
-            {**changes, "batch_size": batch_size},
-            *cost(changes["dataset"], epochs, batch_size),
-        )
-        for name, changes in (("STL-10", STL10), ("CIFAR-10", CIFAR10))
-        for batch_size in BATCHES
-    )
-
-
-# Minutes: 100 epochs of 126,689 images. A view of 224 pixels takes three times the operations of
-# one of 32 without pooling; it was not timed.
-IMAGENET_100 = tuple(
-    Column(
-        f"n{queue}_{name}",
-        {"queue": queue},
-        minutes=70_000.0,
-        gigabytes=12.0,
-        metric=f"linear_{name}",
-        unavailable=NEEDS_IMAGENET,
-    )
-    for queue in (1024, 4096)
-    for name in ("top1", "top5")
+from vision.tables_common import (
+    CMC_DCL,
+    CMC_HARD,
+    CMC_NOTES,
+    DCL,
+    HARD,
+    HCL_NOTES,
+    HCL_QUARTER,
+    IMAGENET_100,
+    NEEDS_CMC,
+    NEEDS_SWAV,
+    ONE_SEED,
+    PUBLISHED,
+    SEEDS,
+    SHORT,
+    SHORT_NOTE,
+    SIMCLR,
+    STL10,
+    VARIES,
+    by_batch_size,
+    cost,
+    swept,
 )
 
 
@@ -356,6 +271,12 @@ def _figure_4_rows() -> tuple[Row, ...]:
     )
 
 
+FIGURE_4_NOTES = (
+    "The axis, 'negative sample size', is read as the batch size B; it may also be the number of "
+    "negatives, 2B - 2.",
+    "tau+ = 0.1 of DCL and HCL and beta = 1 are their programs' defaults.",
+)
+
 FIGURE_4 = Table(
     domain="vision",
     paper="lmcl",
@@ -384,13 +305,18 @@ FIGURE_4 = Table(
     short=SHORT,
     varies=VARIES,
     notes=(
-        "The axis, 'negative sample size', is read as the batch size B; it may also be the number "
-        "of negatives, 2B - 2.",
-        "tau+ = 0.1 of DCL and HCL and beta = 1 are their programs' defaults.",
+        *FIGURE_4_NOTES,
         *HCL_NOTES,
         ONE_SEED,
         SHORT_NOTE,
     ),
 )
 
-LMCL: tuple[Table, ...] = (TABLE_1, TABLE_2, TABLE_3, FIGURE_4)
+FIGURE_4_ON_CIFAR10 = swept(
+    FIGURE_4,
+    {each.label: each for each in FIGURE_4_COLUMNS if each.changes["dataset"] == "CIFAR10"},
+    budget=HCL_QUARTER,
+    notes=(*FIGURE_4_NOTES, *HCL_NOTES),
+)
+
+LMCL: tuple[Table, ...] = (TABLE_1, TABLE_2, TABLE_3, FIGURE_4, FIGURE_4_ON_CIFAR10)

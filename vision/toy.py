@@ -7,7 +7,7 @@ clusters as classes; each cluster stands for one class, assigned so that the acc
 One seed is one trial: the sample, the batches, the noise and the starts of K-means.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import torch
@@ -19,7 +19,8 @@ from vision.config import ToyConfig
 from vision.evaluate import kmeans_accuracy
 
 RESTARTS = 10
-EVERY = 100  # steps between two lines of the log, and two checkpoints
+LOG_EVERY = 100  # steps that a line of the log is the mean of
+SAVE_EVERY = 10.0  # seconds between two checkpoints
 
 
 def run(config: ToyConfig, run: Run) -> dict[str, object]:
@@ -129,18 +130,18 @@ def learn(config: ToyConfig, points: Tensor, run: Run | None = None) -> Tensor:
     criterion = config.objective.build(2, cosine if config.normalised else inner_product)
     modules = nn.ModuleList([embedding, criterion])
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
-    first = run.track(modules=modules, optimiser=optimiser) if run else 0
-    for step in range(first, config.steps):
+    steps: Iterable[int] = range(config.steps)
+    if run:
+        run.track(modules=modules, optimiser=optimiser)
+        steps = run.steps(config.steps, "learning", log_every=LOG_EVERY, save_every=SAVE_EVERY)
+    for step in steps:
         x, z = (embedding(view) for view in views(config, points, step))
         loss, parts = criterion(two_views(x, z), step=step)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-        if run and ((step + 1) % EVERY == 0 or step + 1 == config.steps or run.stopping):
-            parts["loss"] = loss.detach()
-            run.log(step + 1, **{name: float(value) for name, value in parts.items()})
-            run.checkpoint(step + 1)
-            run.progress(step + 1, config.steps, "learning")
+        if run:
+            run.means.add({"loss": loss.detach(), **parts})
     return embedding.weight.detach()
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from shared import Criterion
 from shared.errors import UserError
-from shared.experiment.runs import Means, Run
+from shared.experiment.runs import Run
 from vision.augment import POLICIES, augment
-from vision.config import Config, ToyConfig
+from vision.config import Config
 from vision.data import (
     ImageFiles,
     Images,
@@ -28,29 +28,36 @@ from vision.data import (
 )
 from vision.evaluate import evaluate, statistics
 from vision.export import save_encoder
+from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
-from vision.toy import run as run_toy
 
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
 
-def run(config: Config | ToyConfig, run: Run) -> dict[str, object]:
+def run(config: Config, run: Run) -> dict[str, object]:
     """Pretrain an encoder without labels, and evaluate it by the configuration's protocol.
 
     Args:
-        config: what to do; a toy configuration goes to :func:`vision.toy.run`.
+        config: what to do.
         run: where it is logged, saved and resumed from.
 
     Returns:
         The metrics of the protocol, in percent.
+
+    Raises:
+        ValueError: a configuration that has no meaning.
     """
-    if isinstance(config, ToyConfig):
-        return run_toy(config, run)
     images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
     images = choose(images, config.images)
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
     mean, std = statistics(config, describe(config.dataset))
+    if config.features != "encoder":
+        check(config)
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return evaluate(config, Trivial(config.features, mean, std).to(device), run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
+    if config.calibrated:
+        calibrate(networks.encoder, images, config.image_size, mean, std)
     if run.tier != "smoke":
         save_encoder(networks.encoder, run.folder / "encoder.safetensors", config=config)
     extract = None
@@ -95,9 +102,8 @@ def pretrain(
     networks = Networks(config).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
-    means = Means()
     run.keep_checkpoint = False
-    first = run.track(networks=networks, criterion=criterion, optimiser=optimiser, means=means)
+    first = run.track(networks=networks, criterion=criterion, optimiser=optimiser)
     if config.compile:
         networks.encoder.compile()
 
@@ -106,19 +112,18 @@ def pretrain(
     every_view = batches(
         config, images, device, first, total, mean=mean, std=std, workers=run.workers
     )
-    for step, views in zip(range(first, total), every_view, strict=True):
-        epoch = step // per_epoch
-        criterion.objective = config.objective_at(epoch)
+
+    def state(step: int) -> dict[str, float]:
+        rate = learning_rate(config, step, per_epoch)
+        return {"epoch": step // per_epoch + 1, "learning_rate": rate}
+
+    steps = run.steps(total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state)
+    for step, views in zip(steps, every_view, strict=True):
+        criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
-        means.add(train_step(config, networks, criterion, optimiser, views, step))
+        run.means.add(train_step(config, networks, criterion, optimiser, views, step))
         networks.follow(teacher_momentum(config, step, total))
-        if (step + 1) % per_epoch == 0:
-            rate = learning_rate(config, step, per_epoch)
-            run.log(step + 1, epoch=epoch + 1, learning_rate=rate, **means.take())
-            run.progress(epoch + 1, config.epochs, "pretraining")
-        run.checkpoint(step + 1, every=SAVE_EVERY)
-    run.checkpoint(total, every=SAVE_EVERY / 10)  # probes can take long, too
     return networks, criterion
 
 

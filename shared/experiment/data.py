@@ -99,21 +99,6 @@ def check_sums(folder: Path, remedy: str, names: Iterable[str] | None = None) ->
             raise damaged(f"the SHA-256 of {name} is not the one in {SUMS}")
 
 
-def check_prepared(folders: Path, pattern: str) -> None:
-    """Compare what was prepared in ``folders``, in folders of such names, with its sums.
-
-    Raises:
-        UserError: something is damaged; one line.
-    """
-    for sums in sorted(folders.glob(f"{pattern}/{SUMS}")):
-        check_sums(sums.parent, made_again(sums.parent))
-
-
-def made_again(folder: Path) -> str:
-    """What helps where a prepared folder is damaged."""
-    return f"delete {folder}, to have it made again"
-
-
 def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -> str:
     """What ``compute`` gives of files, kept in the file ``stamp`` for as long as they are the same.
 

@@ -118,7 +118,7 @@ def differences(config: Mapping[str, Any], today: Any) -> list[str]:
         today: a configuration.
     """
     there, here = upgraded_config(config, type(today)), canonical(today)
-    return [f"{path}: {_compared(*pair)}" for path, *pair in _differing(there, here, "")]
+    return [f"{path}: {_compared(*pair)}" for path, *pair in differing(there, here)]
 
 
 def unknown_keys(config: Mapping[str, Any], today: Any) -> list[str]:
@@ -218,29 +218,30 @@ def _readdressed(address: str, old: str, new: str) -> str | None:
     return "/".join(filter(None, [tier, *start, *end]))
 
 
-def _differing(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Path and both values of every place where two canonical values differ."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in sorted(there.keys() | here.keys()):
             pair = there.get(name, NOTHING), here.get(name, NOTHING)
-            yield from _differing(*pair, f"{path}.{name}" if path else name)
+            yield from differing(*pair, f"{path}.{name}" if path else name)
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for number, pair in enumerate(zip(there, here, strict=True)):
-            yield from _differing(*pair, f"{path}.{number}")
+            yield from differing(*pair, f"{path}.{number}")
     elif there != here:
         yield path, there, here
 
 
 def _compared(there: Any, here: Any) -> str:
     """``3 there, 4 here``; of functions of one name, the name once."""
-    first, second = _shown(there), "no such key" if here is NOTHING else _shown(here)
+    first, second = shown(there), "no such key" if here is NOTHING else shown(here)
     start = first.rpartition(" ")[0]
     if start.endswith(" with source") and second.startswith(start):
         second = second.removeprefix(start).strip()
     return f"{first} there, {second} here"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A canonical value in one short line."""
     if value is NOTHING:
         return "nothing"
     if isinstance(value, str) and (found := FUNCTION.fullmatch(value)):

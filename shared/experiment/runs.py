@@ -65,6 +65,8 @@ PACKAGES = (
     "dm-control",
     "gymnasium",
 )
+OWN = "own"  # the tier of runs outside tables
+TELL_EVERY = 0.2  # seconds between two words of progress of one loop
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
 
@@ -112,6 +114,7 @@ class Run:
     Attributes:
         stopping: whether the run was asked to stop.
         keep_checkpoint: set to False, :meth:`finish` deletes the checkpoint.
+        means: of what the steps give it; :meth:`steps` logs them, a checkpoint holds them.
         temporary: folders that :meth:`finish` deletes, too, once the result is written.
         saved_step: the step that the checkpoint on disk holds; None without one.
 
@@ -125,7 +128,7 @@ class Run:
         folder: Path,
         config: Config,
         *,
-        tier: str = "own",
+        tier: str = OWN,
         workers: int = 1,
         data_root: Path = Path("data"),
         allow_missing: bool = False,
@@ -139,10 +142,12 @@ class Run:
         self.allow_missing = allow_missing
         self.stopping = False
         self.keep_checkpoint = True
+        self.means = Means()
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
         self._progress = progress
         self._tracked: dict[str, Stateful] = {}
+        self._reached = 0
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
@@ -218,6 +223,8 @@ class Run:
             try:
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
+                # Not every run of earlier days had means.
+                self.means.load_state_dict(state["objects"].get("means", Means().state_dict()))
                 step = self.saved_step = int(state["step"])
                 self._seconds_before = float(state["seconds"])
                 restore_random_state(state["random"])
@@ -229,7 +236,54 @@ class Run:
                     f"{file} cannot be resumed ({reason}); delete the folder to start again"
                 ) from error
         self._trim_log(step)
+        self._reached = step
         return step
+
+    def steps(
+        self,
+        total: int,
+        what: str,
+        *,
+        unit: int = 1,
+        log_every: int = 1,
+        save_every: float = 0.0,
+        also: Callable[[int], Mapping[str, float]] | None = None,
+    ) -> Iterator[int]:
+        """The steps of a loop that are left, from the one that :meth:`track` has reached.
+
+        After each step whoever watches is told, every ``log_every`` steps and after the last one
+        the :attr:`means` are logged, and what is tracked is saved when that is due::
+
+            run.track(model=model, optimiser=optimiser)
+            for step in run.steps(1000, "training", log_every=100, save_every=120.0):
+                run.means.add(train_step(model, optimiser, step))
+
+        Args:
+            total: how many steps there are, counted from 0, those done before included.
+            what: the loop is doing, for whoever watches.
+            unit: what a step counts for in log, checkpoint and progress; a step that was reached
+                counts so, too.
+            log_every: steps that a line of the log is the mean of.
+            save_every: seconds between two checkpoints, see :meth:`checkpoint`. One that is older
+                than a tenth of them is renewed after the last step, since an evaluation can take
+                long, too.
+            also: further numbers for the line of the log that a step ends, by name.
+
+        Raises:
+            Interrupted: after a step and its save, when the run was told to stop.
+        """
+        first = self._reached // unit
+        for step in range(first, total):
+            yield step
+            done = step + 1
+            if done % log_every == 0 or done == total:
+                numbers = {**(also(step) if also else {}), **self.means.take()}
+                if numbers:
+                    self.log(done * unit, **numbers)
+            self.progress(done * unit, total * unit, what)
+            self.checkpoint(done * unit, every=save_every)
+        if self.stopping or (first < total and self.saved_step != total * unit):
+            self.checkpoint(total * unit, every=save_every / 10)
 
     def log(self, step: int, **numbers: float) -> None:
         """Append one line to the log, and the same to TensorBoard's event file."""
@@ -269,7 +323,10 @@ class Run:
         state = {
             "step": step,
             "seconds": self.seconds,
-            "objects": {name: item.state_dict() for name, item in self._tracked.items()},
+            "objects": {
+                name: item.state_dict()
+                for name, item in {**self._tracked, "means": self.means}.items()
+            },
             "random": random_state(),
         }
         file = self.folder / "checkpoint.pt"

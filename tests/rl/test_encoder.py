@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rl.encoder import Bilinear, Encoder, follow
+from rl.encoder import Bilinear, Encoder
 from shared import Criterion, Objective, info_nce, query_key, term
 
 
@@ -224,30 +224,6 @@ def test_half_precision_gives_single_precision_latents_near_the_others() -> None
     assert near.dtype == torch.float32
     assert float((near - exact).abs().max()) < 0.1
     assert not torch.equal(near, exact)
-
-
-# The moving average
-
-
-def test_following_moves_every_parameter_the_same_share_of_the_way() -> None:
-    online = nontrivial()
-    target = copy.deepcopy(online).requires_grad_(False)
-    with torch.no_grad():
-        for parameter in target.parameters():
-            parameter.mul_(-3).add_(1)
-    before = copy.deepcopy(target)
-    kept = copy.deepcopy(online)
-    follow(target, online, 0.05)
-    triples = zip(target.parameters(), before.parameters(), online.parameters(), strict=True)
-    for now, then, ahead in triples:
-        torch.testing.assert_close(now, then + 0.05 * (ahead.detach() - then))
-        assert not now.requires_grad
-        assert not torch.equal(now, then)
-    for now, then in zip(online.parameters(), kept.parameters(), strict=True):
-        assert torch.equal(now, then)
-    follow(target, online, 1.0)
-    for now, ahead in zip(target.parameters(), online.parameters(), strict=True):
-        assert torch.equal(now, ahead)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,6 +1,19 @@
 """A domain for the tests of the core: cells that work, fail, diverge, and lack their data."""
 
+from shared.experiment.domain import Domain, Experiment
+from toy import data, estimate, export, figures
 from toy.tables import TABLES
 from toy.train import Config, run
 
-__all__ = ["TABLES", "Config", "run"]
+DOMAIN = Domain(
+    name="toy",
+    tables=TABLES,
+    experiments=(Experiment(Config, run, estimate.estimate),),
+    datasets=lambda: tuple(data.DATASETS),
+    fetch=data.fetch,
+    figures=figures.write,
+    film=figures.film,
+    export=export.write,
+)
+
+__all__ = ["DOMAIN", "TABLES", "Config", "run"]

@@ -4,6 +4,7 @@ python -m toy.train FOLDER STEPS [PADDING_IN_MB] [PAUSE_IN_SECONDS]
 """
 
 import dataclasses
+import os
 import random
 import sys
 import time
@@ -66,17 +67,18 @@ def run(config: Config, run: Run) -> dict[str, float]:
     if config.kind == "missing":
         raise MissingData("toys", run.data_root / "toys", "./reproduce.sh data toy --dataset toys")
     if config.kind == "killed":
-        import os
         import signal
 
         os.kill(os.getpid(), signal.SIGKILL)
     if config.kind in FULL:
         FULL[config.kind]()
+    if shown := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        run.record(**{"shown to CUDA": shown})
     model = Padded(config.megabytes)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
-    first = run.track(model=model, optimiser=optimiser, schedule=schedule)
-    for step in range(first, config.steps):
+    run.track(model=model, optimiser=optimiser, schedule=schedule)
+    for step in run.steps(config.steps, "training", save_every=config.every):
         # One draw from each global generator: all of them must come back after a kill.
         x = torch.randn(config.batch_size, 4) + random.random() + float(np.random.rand())
         loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
@@ -86,9 +88,7 @@ def run(config: Config, run: Run) -> dict[str, float]:
         loss.backward()
         optimiser.step()
         schedule.step()
-        run.log(step + 1, loss=float(loss.detach()))
-        run.checkpoint(step + 1, every=config.every)
-        run.progress(step + 1, config.steps, "training")
+        run.means.add({"loss": loss.detach()})
         time.sleep(config.pause)
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).double()
     return {"accuracy": float(weights.sum()) + config.offset, "norm": float(weights.norm())}

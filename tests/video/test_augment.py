@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
+from shared.pixels import cubic, gaussian_blur, resized_crop
 from video.augment import (
     MEAN,
     POLICIES,
@@ -21,15 +22,12 @@ from video.augment import (
     TAPS,
     Parameters,
     augment,
-    blur,
     centre,
     gather_clips,
     gray,
     parameters,
-    resized_crop,
     sample_clips,
     ten_crops,
-    uniforms,
     views,
     windows,
 )
@@ -325,12 +323,6 @@ def test_view_depends_on_seed_epoch_video_and_view_alone():
         assert (view_of(pixels, "strong", **change) - whole).abs().mean() > 0.1
 
 
-def test_roles_of_seed_epoch_video_and_view_cannot_be_exchanged():
-    keys = np.stack(np.meshgrid(*[range(3)] * 4)).reshape(4, -1).T.tolist()
-    firsts = {uniforms(s, e, torch.tensor([i]), v, 1)[0, 0] for s, e, i, v in keys}
-    assert len(firsts) == 81
-
-
 def test_autocast_does_not_round_the_pixels():
     pixels = clips(12)
     expected = view_of(pixels, "strong")
@@ -353,7 +345,7 @@ def test_wrong_clips_are_named(pixels: Tensor, message: str):
 
 def test_blur_that_reaches_beyond_the_frame_is_an_error():
     with pytest.raises(ValueError, match="6 x 6 pixels are too few for a blur of 13"):
-        blur(torch.rand(1, 3, 2, 6, 6), torch.ones(1))
+        gaussian_blur(torch.rand(1, 3, 2, 6, 6), torch.ones(1), TAPS)
 
 
 # What training calls
@@ -409,8 +401,9 @@ def test_ten_crops_are_torchvisions():
 
 def test_crop_of_the_whole_frame_at_its_own_size_changes_nothing():
     pixels = clips(2, 2, 16, 16)
-    box = torch.tensor([[0, 0], [0, 0], [16, 16], [16, 16]])
-    torch.testing.assert_close(resized_crop(pixels, box, 16), pixels / 255, atol=1e-6, rtol=0)
+    start, side = torch.zeros(2), torch.full((2,), 16.0)
+    whole = resized_crop(pixels / 255, start, start, side, side, 16, cubic)
+    torch.testing.assert_close(whole, pixels / 255, atol=1e-6, rtol=0)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -364,7 +364,7 @@ def test_configurations_without_meaning_are_refused(changes: dict[str, Any], rea
 
 @pytest.mark.usefixtures("tiny")
 def test_networks_refuse_what_is_not_theirs() -> None:
-    with pytest.raises(ValueError, match="queue 0: moco's negatives come from it alone; take 1"):
+    with pytest.raises(ValueError, match="queue 0: its keys are the only negatives"):
         Networks(small(method="moco"), 0)
     with pytest.raises(ValueError, match="made for a method without a teacher"):
         compare(small(method="moco"), Networks(small(), 0), clips(), clips())

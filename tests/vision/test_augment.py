@@ -18,23 +18,18 @@ from scipy.stats import chisquare, ks_2samp, kstest
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
-from vision import augment as module
-from vision.augment import (
-    POLICIES,
-    Parameters,
-    Policy,
-    augment,
+from shared.pixels import (
     brightness,
     contrast,
     flip,
     gaussian_blur,
     grayscale,
     hue,
-    parameters,
     resized_crop,
     saturation,
     uniforms,
 )
+from vision.augment import POLICIES, Parameters, Policy, augment, parameters
 
 make_torchvision_importable()
 from torchvision.transforms import RandomResizedCrop  # noqa: E402 (importable only now)
@@ -295,33 +290,6 @@ def test_crops_are_distributed_as_torchvisions(side: int, scale: tuple):
         assert ks_2samp(one, other).pvalue > 0.001
         spread = math.hypot(one.std(), other.std()) / math.sqrt(20_000)
         assert abs(one.mean() - other.mean()) < 3.5 * spread
-
-
-def test_uniforms_are_uniform_and_uncorrelated():
-    draws = uniforms(0, 0, np.arange(20_000), 0, 6)
-    assert draws.min() >= 0
-    assert draws.max() < 1
-    for column in draws.T:
-        assert kstest(column, "uniform").pvalue > 0.01
-    other = [uniforms(*key, 1)[:, 0] for key in ((1, 0, np.arange(20_000), 0),)]
-    other += [uniforms(0, 1, np.arange(20_000), 0, 1)[:, 0]]
-    other += [uniforms(0, 0, np.arange(20_000), 1, 1)[:, 0]]
-    other += [uniforms(0, 0, np.arange(1, 20_001), 0, 1)[:, 0]]
-    correlation = np.corrcoef([*draws.T, *other])
-    assert np.abs(correlation - np.eye(10)).max() < 4.5 / math.sqrt(20_000)
-
-
-def test_first_uniforms_follow_the_published_splitmix64():
-    """SplitMix64 started at 0 begins with these three words (Vigna's reference program)."""
-    words = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    steps = np.arange(1, 4, dtype=np.uint64) * module._STEP
-    assert module._mix(steps).tolist() == words
-
-
-def test_roles_of_seed_epoch_sample_and_view_cannot_be_exchanged():
-    keys = itertools.product((0, 1, 2), repeat=4)
-    firsts = {uniforms(s, e, np.array([i]), v, 1)[0, 0] for s, e, i, v in keys}
-    assert len(firsts) == 81
 
 
 def test_rates_factors_and_sigma_are_those_of_the_policy():

@@ -2,10 +2,12 @@ import pytest
 import torch
 from torch import nn
 
-from vision.encoder import WIDTH, Teacher, encoder, head
+from vision.encoder import encoder, head
+
+STEMS = [("cifar", 4), ("strided", 2), ("small", 2), ("imagenet", 1)]
 
 
-@pytest.mark.parametrize(("stem", "side"), [("cifar", 4), ("small", 2), ("imagenet", 1)])
+@pytest.mark.parametrize(("stem", "side"), STEMS)
 def test_the_stems_shrink_a_32_pixel_image_to_their_sides(stem: str, side: int) -> None:
     network = encoder("resnet18", stem)
     seen: list[torch.Size] = []
@@ -15,7 +17,25 @@ def test_the_stems_shrink_a_32_pixel_image_to_their_sides(stem: str, side: int) 
     assert seen == [(2, 512, side, side)]
 
 
-@pytest.mark.parametrize("backbone", WIDTH)
+@pytest.mark.parametrize(("stem", "side"), STEMS)
+def test_the_small_network_ends_twice_as_wide_as_the_large_ones(stem: str, side: int) -> None:
+    network = encoder("resnet8", stem)
+    seen: list[torch.Size] = []
+    network.layer3.register_forward_hook(lambda _, __, output: seen.append(output.shape))
+    images = torch.randn(2, 3, 32, 32)
+    features = network(images)
+    assert seen == [(2, 128, 2 * side, 2 * side)]  # three blocks in place of four
+    network.eval()
+    inner = network.layer3(
+        network.layer2(
+            network.layer1(network.maxpool(network.relu(network.bn1(network.conv1(images)))))
+        )
+    )
+    torch.testing.assert_close(network(images), inner.mean((2, 3)))
+    assert features.shape == (2, 128)
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
 def test_parameters_are_torchvision_s(backbone: str) -> None:
     from torchvision import models
 
@@ -36,6 +56,10 @@ def test_known_numbers_of_parameters() -> None:
 
     # torchvision prints 11,689,512 with the classifier of 513,000
     assert count(encoder("resnet18", "imagenet")) == 11_176_512
+    # 3x3 convolutions 3-32-32-32-64-64-128-128, two of 1x1, and 2 for each channel's batch norm
+    threes = 3 * 32 + 2 * 32 * 32 + 32 * 64 + 64 * 64 + 64 * 128 + 128 * 128
+    norms = 2 * (3 * 32 + 3 * 64 + 3 * 128)
+    assert count(encoder("resnet8", "strided")) == 9 * threes + 32 * 64 + 64 * 128 + norms
     assert count(head(512, 2048, 128)) == 512 * 2048 + 2 * 2048 + 2048 * 128 + 128
     normed = head(2048, 2048, 128, output_norm=True)
     trained = sum(item.numel() for item in normed.parameters() if item.requires_grad)
@@ -43,23 +67,7 @@ def test_known_numbers_of_parameters() -> None:
 
 
 def test_unknown_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="backbone is one of resnet18, resnet50; got 'resnet34'"):
+    with pytest.raises(ValueError, match="one of resnet8, resnet18, resnet50; got 'resnet34'"):
         encoder("resnet34")  # type: ignore[arg-type]  # the mistake under test
-    with pytest.raises(ValueError, match="stem is 'cifar', 'small' or 'imagenet'; got 'tiny'"):
+    with pytest.raises(ValueError, match="one of cifar, strided, small, imagenet; got 'tiny'"):
         encoder("resnet18", "tiny")  # type: ignore[arg-type]  # the mistake under test
-
-
-def test_the_teacher_is_the_moving_average_and_takes_no_gradient() -> None:
-    student, projection = nn.Linear(3, 2), nn.Linear(2, 2)
-    teacher = Teacher(student, projection)
-    start = student.weight.detach().clone()
-    assert torch.equal(teacher.encoder.weight, start)
-    for _ in range(2):
-        with torch.no_grad():
-            student.weight += 1.0
-        teacher.follow(student, projection, momentum=0.9)
-    # 0.9 (0.9 w + 0.1 (w + 1)) + 0.1 (w + 2)
-    torch.testing.assert_close(teacher.encoder.weight, start + 0.29)
-    assert torch.equal(teacher.head.weight, projection.weight)
-    assert not teacher(torch.randn(4, 3)).requires_grad
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
@@ -33,6 +35,7 @@ from vision.evaluate import (
     knn_predictions,
     learning_rate,
     linear_probe,
+    regularised_probe,
     statistics,
 )
 
@@ -360,6 +363,96 @@ def test_numbers_of_the_protocols() -> None:
     assert PROTOCOLS["linear-adam-v1"].temperature == PROTOCOLS["knn-200-v1"].temperature == 0.5
     assert PROTOCOLS["knn-200-v1"].epochs == 0
     assert all(probe.policy in POLICIES for probe in probes.values())
+
+
+# the regularised probe
+
+
+def clouds(rows: int, seed: int, shift: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Overlapping classes in columns of very different scale, one of them constant."""
+    rng = np.random.default_rng(seed)
+    labels = torch.from_numpy(rng.integers(0, 4, rows))
+    centres = torch.from_numpy(np.random.default_rng(7).normal(size=(4, 12)))
+    points = (centres[labels] + torch.from_numpy(rng.normal(size=(rows, 12)))) * torch.logspace(
+        -2, 3, 12, dtype=torch.float64
+    )
+    points[:, 3] = 5.0
+    return (points + shift).float(), labels
+
+
+def by_scikit_learn(
+    train: Tensor, labels: Tensor, test: Tensor, penalties: tuple[float, ...]
+) -> tuple[float, np.ndarray]:
+    """The choice and the predictions, from scikit-learn's parts."""
+    held_out = module.permutation(len(train), 0, 0)[: len(train) // 10]
+    others = np.setdiff1d(np.arange(len(train)), held_out)
+    scaler = StandardScaler().fit(train.double())
+    x, y, z = scaler.transform(train.double()), labels.numpy(), scaler.transform(test.double())
+
+    def fitted(penalty: float, rows: np.ndarray) -> LogisticRegression:
+        model = LogisticRegression(C=1 / (penalty * len(rows)), tol=1e-10, max_iter=10_000)
+        return model.fit(x[rows], y[rows])
+
+    right = {
+        penalty: int((fitted(penalty, others).predict(x[held_out]) == y[held_out]).sum())
+        for penalty in penalties
+    }
+    chosen = max(right, key=lambda penalty: (right[penalty], penalty))
+    return chosen, fitted(chosen, np.arange(len(x))).predict(z)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_regularised_probe_is_scikit_learns(seed: int) -> None:
+    (train, labels), (test, _) = clouds(400, seed), clouds(300, seed + 10)
+    penalties = (1e-4, 1e-2, 1.0, 1e2)
+    penalty, predicted = regularised_probe(train, labels, test, penalties)
+    chosen, expected = by_scikit_learn(train, labels, test, penalties)
+    assert penalty == chosen
+    assert 1e-4 < penalty < 1e2 or seed  # the ends are not all that is ever chosen
+    assert (predicted.numpy() == expected).mean() >= 0.99  # both stop short of the minimum
+
+
+def test_the_regularised_probe_sees_neither_scale_nor_shift_of_a_feature() -> None:
+    (train, labels), (test, _) = clouds(200, 1), clouds(100, 2)
+    found = regularised_probe(train, labels, test, (1e-3, 1e-1))
+    scale = torch.logspace(2, -2, 12)
+    other = regularised_probe(3 + train * scale, labels, 3 + test * scale, (1e-1, 1e-3))
+    assert found[0] == other[0]
+    assert (found[1] == other[1]).float().mean() >= 0.99
+
+
+def test_of_equal_penalties_the_strongest_is_chosen() -> None:
+    train = torch.tensor([[-1.0], [1.0]]).repeat(20, 1)
+    penalty, predicted = regularised_probe(
+        train, (train[:, 0] > 0).long(), torch.tensor([[-3.0], [3.0]]), (1e-3, 1e-1, 1e-2)
+    )
+    assert penalty == 0.1
+    assert predicted.tolist() == [0, 1]
+
+
+def test_the_l2_protocol_by_hand_with_a_probe_beside_it(tmp_path: Path) -> None:
+    config = dataclasses.replace(DIGITS, protocol="linear-l2-v1")
+    found = scored(tmp_path / "alone", config)
+    train, test = digits_by_hand(config)
+    digits = describe("digits")
+    x, z = (embed(small_encoder(), part, 8, digits.mean, digits.std) for part in (train, test))
+    penalties = (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
+    chosen, expected = by_scikit_learn(x, train.labels, z, penalties)
+    assert found["l2_top1"] == pytest.approx(100 * (expected == test.labels.numpy()).mean(), abs=1)
+    environment = json.loads((tmp_path / "alone" / "environment.json").read_text())
+    assert environment["facts"] == {"l2_penalty": f"{chosen:g}"}
+    votes = knn_twin(x, train.labels, z, 10, 0.1, 200)
+    assert found["knn_top1"] == 100 * np.mean(np.array(votes) == test.labels.numpy())
+    assert set(found) == {"knn_top1", "l2_top1"}
+
+    both = scored(tmp_path / "both", dataclasses.replace(config, beside="linear-sgd-v1"))
+    sgd = scored(tmp_path / "sgd", DIGITS)
+    assert both == {**sgd, **found}
+
+
+def test_an_unknown_protocol_beside_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"protocol is one of linear-sgd-v1, .*; got 'svm'"):
+        scored(tmp_path, dataclasses.replace(DIGITS, beside="svm"))
 
 
 # features

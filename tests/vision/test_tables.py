@@ -4,10 +4,13 @@ import pytest
 import torch
 
 from shared import Criterion, query_key, two_views
-from shared.experiment.tables import Cell, Table, Value
+from shared.experiment.tables import Cell, Table, Value, canonical_json
+from shared.report.statistics import seeds_for
 from vision.config import Config
 from vision.methods import check
 from vision.tables import TABLES
+from vision.tables_common import ON_CIFAR10, QUARTER, short_note
+from vision.tables_common import SHORT as SHORT_OF_OTHERS
 from vision.tables_margins import COLUMNS, MARGINS, REFERENCES, SHORT, TRANSFERS
 
 BY_NAME = {table.name: table for table in MARGINS}
@@ -41,6 +44,8 @@ def test_the_papers_tables_and_figures_are_all_there() -> None:
     assert list(BY_NAME) == [
         *(f"table-{number}" for number in (1, 2, 3, 4, 9, 10)),
         *(f"figure-{number}" for number in (3, 4, 5, 6, 7)),
+        "table-2-cifar10",
+        *(f"figure-{number}-cifar10" for number in (3, 4, 5, 6, 7)),
     ]
     assert {table.address for table in MARGINS} == {f"vision/margins/{name}" for name in BY_NAME}
 
@@ -197,6 +202,9 @@ def test_claims_are_true_of_the_printed_numbers() -> None:
             for column in claim.columns:
                 better = table.published.value(claim.better, column)
                 than = table.published.value(claim.than, column)
+                if "under this table's protocol" in claim.text:  # of another paper's figure
+                    assert better is None
+                    continue
                 assert better is not None
                 assert than is not None
                 assert better.mean > than.mean, (table.name, claim.text, column)
@@ -272,3 +280,97 @@ def test_references_name_where_they_are_from() -> None:
         "pc-cp/Benchmark-Methods-For-MNN (ReSSL's small-data program, linear evaluation)",
         "Zheng et al. 2021 (ReSSL), its MoCo v2 row",
     ]
+
+
+# The tier on CIFAR-10
+
+
+def test_the_tier_on_cifar10_is_judged_by_two_read_outs() -> None:
+    table = BY_NAME["table-2-cifar10"]
+    assert table.tiers == ("short", "smoke")
+    assert (table.protocol, table.metric) == ("linear-l2-v1", "l2_top1")
+    assert table.also == ("knn_top1", "linear_top1")
+    assert {claim.second for claim in table.claims} == {"knn_top1"}
+    assert table.published.columns == ("CIFAR10",)
+    assert table.published.value("MoCo + pos.", "CIFAR10") == Value(90.663, 0.159)
+    of = config("table-2-cifar10", "MoCo + pos.", "CIFAR10", "short")
+    at_home = config("table-2", "MoCo + pos.", "CIFAR10")
+    assert of.objective == at_home.objective
+    assert (of.images, of.batch_size, of.learning_rate) == (None, 256, at_home.learning_rate)
+    assert (of.beside, of.protocol) == ("linear-sgd-v1", "linear-l2-v1")
+    for field, value in ON_CIFAR10.items():
+        assert getattr(of, field) == value
+
+
+def test_the_declared_gain_is_what_three_seeds_see() -> None:
+    (power,) = BY_NAME["table-2-cifar10"].powers
+    assert seeds_for(power.gain, power.spread) == 3
+    assert seeds_for(power.gain - 0.1, power.spread) == 4
+    assert power.tier == "short"
+
+
+def test_rows_with_a_claim_have_three_seeds_and_the_others_one() -> None:
+    table = BY_NAME["table-2-cifar10"]
+    claimed = {name for claim in table.claims for name in (claim.better, claim.than)}
+    for row in table.rows:
+        seeds = {cell.seed for cell in table.cells("short", row=row.label)}
+        three = row.label in claimed or row.label == "random network"
+        assert seeds == ({0, 1, 2} if three else {0}), row.label
+    assert claimed == {row.label for row in table.rows} - {
+        "DCL",
+        "HCL",
+        "CLLR, authors' program",
+        "MMCL INV, first view",
+        "raw pixels",
+        "8x8 thumbnail",
+        "colour histogram",
+        "random network",
+    }
+
+
+def test_every_table_of_the_tier_has_its_floors() -> None:
+    floors = {
+        "raw pixels": ("pixels", False),
+        "8x8 thumbnail": ("thumbnail", False),
+        "colour histogram": ("histogram", False),
+        "random network": ("encoder", True),
+    }
+    tables = [table for some in TABLES.values() for table in some if "cifar10" in table.name]
+    assert len(tables) == 10
+    for table in tables:
+        for row, (features, calibrated) in floors.items():
+            cells = table.cells("short", row=row, seeds=(0,))
+            assert next(each.floor for each in table.rows if each.label == row)
+            assert len({canonical_json(cell.config) for cell in cells}) == 1  # for every column
+            of = cells[0].config
+            assert isinstance(of, Config)
+            assert (of.features, of.calibrated, of.epochs) == (features, calibrated, 0)
+
+
+@pytest.mark.parametrize("number", [3, 4, 5, 6, 7])
+def test_sweeps_on_cifar10_are_those_of_the_paper_at_a_quarter_of_the_budget(number: int) -> None:
+    figure, small = BY_NAME[f"figure-{number}"], BY_NAME[f"figure-{number}-cifar10"]
+    rows = [row.label for row in small.rows if row.label != "random network"]
+    assert rows[:-3] == [row.label for row in figure.rows]
+    for cell in small.cells("short", row=figure.rows[1].label):
+        at_home = config(f"figure-{number}", cell.row, cell.column)
+        of = cell.config
+        assert isinstance(of, Config)
+        assert (of.objective, of.method) == (at_home.objective, at_home.method)
+        assert (of.batch_size, of.learning_rate) == (at_home.batch_size, at_home.learning_rate)
+        assert of.epochs == QUARTER["epochs"] == ON_CIFAR10["epochs"] / 4
+        assert of.warmup_epochs / of.epochs == ON_CIFAR10["warmup_epochs"] / ON_CIFAR10["epochs"]
+        assert cell.seed == 0
+
+
+def test_notes_on_the_short_tier_say_what_it_is() -> None:
+    (note,) = (note for note in BY_NAME["table-2"].notes if note.startswith("Short tier: ResNet"))
+    assert "5000 images, 12 epochs, batches of 128, a learning rate of 0.03" in note
+    long = BY_NAME["table-9"]
+    assert any("50 epochs in place of 12" in note for note in long.notes)
+    assert short_note(SHORT_OF_OTHERS) == (
+        "Short tier: ResNet-18 with pooling after the first convolution, 4000 images, 10 epochs, "
+        "batches of 128, a probe on features of unaugmented images."
+    )
+    with pytest.raises(ValueError, match="short tier: no words for optimiser"):
+        short_note({**SHORT_OF_OTHERS, "optimiser": "adam"})

@@ -19,11 +19,13 @@ from vision.config import CMC, HCL, Config, ToyConfig
 from vision.evaluate import PROTOCOLS
 from vision.methods import check
 from vision.tables_cllr import CLLR
-from vision.tables_lmcl import LMCL, SHORT
+from vision.tables_common import SHORT
+from vision.tables_lmcl import LMCL
 from vision.tables_mmcl import MMCL
 
 TABLES = {table.address.removeprefix("vision/"): table for table in (*LMCL, *CLLR, *MMCL)}
 IMAGE_TABLES = [name for name in TABLES if name != "lmcl/table-1"]
+
 STL10_AND_CIFAR10 = [
     f"{dataset}, {batch_size}"
     for dataset in ("STL-10", "CIFAR-10")
@@ -84,7 +86,7 @@ def test_what_the_papers_print_is_declared(
 
 
 def test_no_table_is_left_out() -> None:
-    assert len(TABLES) == 16
+    assert len(TABLES) == 20
     assert all(table.domain == "vision" for table in TABLES.values())
 
 
@@ -455,7 +457,7 @@ def test_cllr_figure_4() -> None:
 def test_mmcl_kernel_width(table: str, row: str) -> None:
     cifar100 = config_of(table, row, "cifar100")
     widths = [
-        cifar100.objective_at(epoch).loss.numbers["gamma"] for epoch in (0, 74, 75, 124, 125, 399)
+        cifar100.objective_at(epoch).loss.numbers["gamma"] for epoch in (0, 73, 74, 123, 124, 399)
     ]
     assert widths == pytest.approx([0.02, 0.02, 0.2, 0.2, 2.0, 2.0])
     stl10 = config_of(table, row, "stl10")
@@ -578,3 +580,49 @@ def test_mmcl_s_baselines_on_imagenet() -> None:
     assert printed("mmcl/table-2", "Ours (MMCL)", "top1") == (80.7, None)
     assert printed("mmcl/longer-training", "Ours (MMCL)", "epochs_400") == (69.9, None)
     assert printed("mmcl/table-1", "Ours (MMCL)", "eurosat") == (88.75, 0.4)
+
+
+# The tier on CIFAR-10
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "runs"),
+    [
+        ("lmcl/figure-4-cifar10", 9, 5),
+        ("cllr/figure-4-cifar10", 11, 5),
+        ("mmcl/figure-3a-cifar10", 6, 1),
+        ("mmcl/figure-3c-cifar10", 3, 3),
+    ],
+)
+def test_sweeps_on_cifar10(name: str, rows: int, runs: int) -> None:
+    table = TABLES[name]
+    assert len(table.rows) == rows + 4  # the floors
+    assert len(table.columns) == runs
+    assert table.tiers == ("short", "smoke")
+    figure = TABLES[name.removesuffix("-cifar10")]
+    for each in table.cells("short"):
+        config = each.config
+        assert isinstance(config, Config)
+        assert (config.dataset, config.backbone, config.stem) == ("CIFAR10", "resnet8", "strided")
+        assert not each.unavailable
+        if config.epochs:
+            assert (config.optimiser, config.learning_rate) == ("adam", 1e-3)
+            assert config.images is None
+    assert [row.label for row in table.rows[:rows]] == [
+        row.label for row in figure.rows if not row.unavailable
+    ]
+
+
+def test_what_a_row_changes_in_a_column_it_changes_on_cifar10_too() -> None:
+    config = config_of(
+        "cllr/figure-4-cifar10", "CLLR(HCL+l2,1-norm), norm over batch", "CIFAR-10, 64", "short"
+    )
+    assert config.batch_size == 64
+    assert config.objective.projection is not None
+    assert config.objective.projection.options["alpha"] == 10 / 64
+    slack = config_of("mmcl/figure-3a-cifar10", "C = 0.01", "CIFAR10", "short")
+    assert numbers(slack) == {"gamma": 0.5, "cost": 0.01, "ridge": 0.1}
+    assert slack.beside is None
+    for epochs in (1, 2, 5):
+        cell = config_of("mmcl/figure-3c-cifar10", "SimCLR", f"{epochs} epochs", "short")
+        assert (cell.epochs, cell.schedule) == (epochs, "constant")

@@ -11,9 +11,9 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from text import logistic
+from shared import logistic
+from shared.logistic import Solution, fit
 from text.data import load_task
-from text.logistic import Solution, fit
 
 COSTS = [2.0**power for power in (-2, 0, 3, 8)]
 

@@ -1,0 +1,36 @@
+"""The graph domain as one object; what is heavy is imported by the functions that need it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from graph.config import Config
+from graph.tables import TABLES
+from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.runs import Run
+
+
+def _run(config: Config, run: Run) -> Metrics:
+    from graph import train
+
+    return train.run(config, run)
+
+
+def _datasets() -> Sequence[str]:
+    from graph import data
+
+    return tuple(data.DATASETS)
+
+
+def _fetch(name: str, data_root: Path) -> None:
+    from graph import data
+
+    data.fetch(name, data_root)
+
+
+DOMAIN = Domain(
+    name="graph",
+    tables=TABLES,
+    experiments=(Experiment(Config, _run),),
+    datasets=_datasets,
+    fetch=_fetch,
+)

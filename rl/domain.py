@@ -1,0 +1,79 @@
+"""The rl domain as one object; what is heavy is imported by the functions that need it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rl.config import Config, ProbeConfig
+from rl.tables import TABLES
+from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.runs import Run
+from shared.experiment.tables import Tier
+
+
+def _run(config: Config, run: Run) -> Metrics:
+    from rl import train
+
+    return train.run(config, run)
+
+
+def _run_probe(config: ProbeConfig, run: Run) -> Metrics:
+    from rl import probe
+
+    return probe.run(config, run)
+
+
+def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
+    from rl import estimate
+
+    return estimate.estimate(config, data_root)
+
+
+def _estimate_probe(config: ProbeConfig, data_root: Path) -> tuple[float, float]:
+    from rl import estimate
+
+    return estimate.estimate_probe(config, data_root)
+
+
+def _datasets() -> Sequence[str]:
+    from rl import data
+
+    return tuple(data.DATASETS)
+
+
+def _fetch(name: str, data_root: Path) -> None:
+    from rl import data
+
+    data.fetch(name, data_root)
+
+
+def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+    from rl import figures
+
+    return figures.write(paper, runs, results, data_root=data_root)
+
+
+def _film(paper: str, tier: Tier, runs: Path) -> list[Path]:
+    from rl import figures
+
+    return figures.film(paper, tier, runs)
+
+
+def _export(folder: Path, target: Path) -> Path:
+    from rl import export
+
+    return export.write(folder, target)
+
+
+DOMAIN = Domain(
+    name="rl",
+    tables=TABLES,
+    experiments=(
+        Experiment(Config, _run, _estimate),
+        Experiment(ProbeConfig, _run_probe, _estimate_probe),
+    ),
+    datasets=_datasets,
+    fetch=_fetch,
+    figures=_figures,
+    film=_film,
+    export=_export,
+)

@@ -1,0 +1,104 @@
+"""What a domain is to everyone outside it: one object, in which what it lacks is None.
+
+A domain is a package whose front gives it as ``DOMAIN``. Tables and configurations are there at
+once, so that planning and reporting stay quick; a function imports what is heavy when it is called.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from shared.experiment.runs import Run
+from shared.experiment.tables import Config, Table, Tier
+
+Its = TypeVar("Its", bound=Config)
+Metrics = Mapping[str, Any]
+Estimate = Callable[[Its, Path], tuple[float, float]]
+
+
+class Figures(Protocol):
+    """Draws the figures of a paper that can be drawn, and prints a line for each that cannot."""
+
+    def __call__(self, paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+        """The files, below ``results``, of what the finished runs below ``runs`` show."""
+
+
+class Film(Protocol):
+    """Films the models of a paper's finished runs."""
+
+    def __call__(self, paper: str, tier: Tier, runs: Path) -> list[Path]:
+        """The films, beside the runs of that tier."""
+
+
+@dataclass(frozen=True)
+class Experiment(Generic[Its]):
+    """A kind of configuration, and what is done with one.
+
+    Args:
+        config: the configuration's class; a table's row in this domain is an instance of it.
+        run: trains and evaluates as a configuration says, and gives the metrics of its protocol.
+        estimate: minutes and peak gigabytes (of 1e9 bytes) of a run on this machine, given the
+            data root; None where the columns' own figures have to do.
+    """
+
+    config: type[Its]
+    run: Callable[[Its, Run], Metrics]
+    estimate: Estimate[Its] | None = None
+
+
+@dataclass(frozen=True)
+class Domain:
+    """A domain: its tables, its experiments, its data, and what can be made of finished runs.
+
+    Args:
+        name: of the package, and the first word of the addresses of its cells.
+        tables: by paper.
+        experiments: one for each class of configuration.
+        datasets: names of what :attr:`fetch` knows.
+        fetch: downloads a dataset below the data root where that can be, and verifies it.
+        figures: draws the figures of a paper.
+        film: films the models of a paper's finished runs.
+        export: puts the model of a finished run, given by its folder, with a card into a second
+            folder, and returns what to show.
+
+    Raises:
+        ValueError: a table of another domain, or one whose configuration no experiment has.
+    """
+
+    name: str
+    tables: Mapping[str, tuple[Table, ...]]
+    experiments: tuple[Experiment[Any], ...]
+    datasets: Callable[[], Sequence[str]]
+    fetch: Callable[[str, Path], None]
+    figures: Figures | None = None
+    film: Film | None = None
+    export: Callable[[Path, Path], Path] | None = None
+
+    def __post_init__(self) -> None:
+        for table in (table for some in self.tables.values() for table in some):
+            if table.domain != self.name:
+                raise ValueError(f"{self.name}: {table.address} is a table of another domain")
+            self.experiment(table.config)
+
+    def experiment(self, config: Config) -> Experiment[Any]:
+        """What is done with a configuration.
+
+        Raises:
+            ValueError: no experiment has configurations of its class.
+        """
+        for each in self.experiments:
+            if type(config) is each.config:
+                return each
+        known = ", ".join(each.config.__name__ for each in self.experiments)
+        kind = type(config).__name__
+        raise ValueError(f"{self.name} has no experiment with a {kind}; it has some with: {known}")
+
+    def run(self, config: Config, run: Run) -> Metrics:
+        """Do what a configuration says, and give the metrics of its protocol.
+
+        Raises:
+            ValueError: as :meth:`experiment`.
+        """
+        metrics: Metrics = self.experiment(config).run(config, run)
+        return metrics

@@ -1,0 +1,322 @@
+"""Operations on pixels, for images and clips alike, on the device that holds them.
+
+Shapes: B images or clips of a batch, ... nothing or T frames, H x W pixels, S side of the output,
+K taps of a blur. What is done to a clip is done to all of its frames.
+
+Images are float in [0, 1] and have three channels (B, 3, ..., H, W) unless said otherwise; each has
+numbers of its own. The numbers are drawn on the host by :func:`uniforms`, which therefore knows
+which image needs which transform: :func:`replace` runs a transform over just these, and the device
+is never waited for. The transforms are those of torchvision.transforms.v2.functional on float
+tensors. Needs torch and numpy only.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# What is drawn
+
+
+def uniforms(seed: int, epoch: int, samples: np.ndarray, view: int, count: int) -> np.ndarray:
+    """Draws (B, count) float64 from [0, 1): row b is a function of (seed, epoch, samples[b], view).
+
+    Each row is a stream of SplitMix64 (Steele et al. 2014, "Fast Splittable Pseudorandom Number
+    Generators"), started at a hash of these four.
+    """
+    state = np.zeros(1, np.uint64)
+    for part in (seed, epoch, view, samples):
+        state = _mix(state + _STEP + np.asarray(part, np.int64).astype(np.uint64))
+    steps = np.arange(1, count + 1, dtype=np.uint64) * _STEP
+    words = _mix(state[:, None] + steps)
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _mix(words: np.ndarray) -> np.ndarray:
+    """The finaliser of SplitMix64: every bit of a word changes about half of the bits."""
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+_ATTEMPTS = 10  # at a crop, before torchvision resorts to the centre
+CROP_DRAWS = 2 * _ATTEMPTS + 2
+
+
+def crop_boxes(
+    draws: np.ndarray,
+    height: int | np.ndarray,
+    width: int | np.ndarray,
+    *,
+    area: tuple[float, float],
+    aspect: tuple[float, float],
+) -> np.ndarray:
+    """Top, left, height and width (4, B) int64 of crops, by the rules of RandomResizedCrop.
+
+    Ten attempts at an area and the logarithm of an aspect, then the largest central box of an
+    allowed aspect, as torchvision does it.
+
+    Args:
+        draws: (B, CROP_DRAWS), of the areas of all attempts, of their aspects, of row and column.
+        height: H, or that of each image (B,).
+        width: W, or that of each image (B,).
+        area: of the crop as a share of the image, from and to.
+        aspect: width over height of the crop, from and to.
+    """
+    height, width = (
+        np.broadcast_to(np.asarray(side, np.int64), len(draws)) for side in (height, width)
+    )
+    (smallest, largest), (narrow, wide) = area, aspect
+    areas, aspects, places = np.split(draws, [_ATTEMPTS, 2 * _ATTEMPTS], axis=1)
+    areas = (height * width)[:, None] * (smallest + areas * (largest - smallest))
+    aspects = np.exp(math.log(narrow) + aspects * (math.log(wide) - math.log(narrow)))
+    heights, widths = np.rint(np.sqrt(areas / aspects)), np.rint(np.sqrt(areas * aspects))
+    fits = (heights > 0) & (heights <= height[:, None]) & (widths > 0) & (widths <= width[:, None])
+
+    found, first = fits.any(1), (np.arange(len(fits)), fits.argmax(1))
+    tallest = np.rint(np.minimum(height, width / narrow))
+    widest = np.rint(np.minimum(width, height * wide))
+    box_height = np.where(found, heights[first], tallest)
+    box_width = np.where(found, widths[first], widest)
+    top, left = (
+        np.where(found, np.floor(place * (room + 1)), room // 2)
+        for place, room in zip(places.T, (height - box_height, width - box_width), strict=True)
+    )
+    return np.stack((top, left, box_height, box_width)).astype(np.int64)
+
+
+def jitter_factors(draws: np.ndarray, strengths: Sequence[float]) -> np.ndarray:
+    """Factors (B, 4) of brightness, contrast, saturation, and turns of hue, of draws (B, 4).
+
+    strengths: of each; the first three lie within ``1 - strength``, at least 0, and
+    ``1 + strength``, the turn of hue within its strength to either side.
+    """
+    low = [*(max(0, 1 - strength) for strength in strengths[:3]), -strengths[3]]
+    high = [*(1 + strength for strength in strengths[:3]), strengths[3]]
+    return np.asarray(low + draws * np.subtract(high, low))
+
+
+def jitter_turns(jitter: np.ndarray, order: np.ndarray) -> list[np.ndarray]:
+    """Whose turn (B,) bool at each of the four operations it is, in each of four turns: 16 masks.
+
+    jitter: (B,) bool, whether the jitter takes place at all. order: (B, 4), ``order[:, 0]`` is the
+    operation that comes first.
+    """
+    return [jitter & (order[:, turn] == operation) for turn in range(4) for operation in range(4)]
+
+
+# To the device
+
+
+def to_device(numbers: Tensor, device: torch.device) -> Tensor:
+    """Numbers of the host or the device on ``device``, by a copy that nobody awaits."""
+    if device.type == "cuda" and numbers.device.type == "cpu":
+        return numbers.pin_memory().to(device, non_blocking=True)
+    return numbers.to(device)
+
+
+def send(
+    numbers: Sequence[np.ndarray], masks: Sequence[np.ndarray], device: torch.device
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Numbers (B,) as float32 and masks (B,) bool as indices, on the device by one copy."""
+    rows = np.stack(numbers).astype(np.float32)
+    chosen = [np.flatnonzero(mask).astype(np.int32) for mask in masks]
+    words = torch.from_numpy(np.concatenate((rows.view(np.int32).ravel(), *chosen)))
+    words = to_device(words, device)
+    values, indices = words.split((rows.size, len(words) - rows.size))
+    values = values.view(torch.float32).view(rows.shape)
+    return list(values), list(indices.long().split([len(index) for index in chosen]))
+
+
+# What is done
+
+
+def replace(
+    images: Tensor, index: Tensor, transform: Callable[..., Tensor], *numbers: Tensor
+) -> None:
+    """Transform in place the images at ``index``, by their own of the ``numbers`` (B,)."""
+    if len(index):
+        some = transform(images.index_select(0, index), *(number[index] for number in numbers))
+        images.index_copy_(0, index, some)
+
+
+def triangle(far: Tensor) -> Tensor:
+    """Bilinear interpolation: the weight of a pixel so far away, in pixels of the coarser grid."""
+    return (1 - far).clamp_(min=0)
+
+
+def cubic(far: Tensor) -> Tensor:
+    """Bicubic interpolation, likewise: Keys' cubic with a = -1/2."""
+    near = ((1.5 * far - 2.5) * far * far).add_(1)
+    tail = (((2.5 - 0.5 * far) * far - 4) * far).add_(2)
+    return torch.where(far < 1, near, torch.where(far < 2, tail, 0.0))
+
+
+def resized_crop(
+    images: Tensor,
+    top: Tensor,
+    left: Tensor,
+    height: Tensor,
+    width: Tensor,
+    size: int,
+    weight: Callable[[Tensor], Tensor] = triangle,
+) -> Tensor:
+    """Boxes of (B, C, ..., H, W) images, resized to (B, C, ..., S, S), with antialias.
+
+    As torchvision resizes a box that was cut out before: nothing outside the box counts.
+
+    top, left, height, width: (B,), in pixels. weight: :func:`triangle`, or :func:`cubic`, which can
+    leave [0, 1].
+    """
+    rows = _resize_weights(top, height, images.size(-2), size, weight)
+    columns = _resize_weights(left, width, images.size(-1), size, weight)
+    return _filter(images, rows, columns)
+
+
+def flip(images: Tensor) -> Tensor:
+    """Images (B, C, ..., H, W) with left and right exchanged."""
+    return images.flip(-1)
+
+
+def brightness(images: Tensor, factor: Tensor) -> Tensor:
+    """Images times their factor (B,)."""
+    return (images * _per_image(factor, images)).clamp_(0, 1)
+
+
+def contrast(images: Tensor, factor: Tensor) -> Tensor:
+    """Images moved away from their mean gray, in clips each frame's, by their factor (B,)."""
+    return _blend(images, _luma(images).mean((1, -2, -1), keepdim=True), factor)
+
+
+def saturation(images: Tensor, factor: Tensor) -> Tensor:
+    """Images moved away from their gray version by their factor (B,)."""
+    return _blend(images, _luma(images), factor)
+
+
+def hue(images: Tensor, factor: Tensor, *, fused: bool = False) -> Tensor:
+    """Images with colours turned by their factor (B,), in turns of the HSV circle.
+
+    fused: with the last product and difference rounded once where the processor can, not twice;
+    both are kept, because records of images were made with the one and of videos with the other.
+    """
+    red, green, blue = images.unbind(1)
+    high = red.maximum(green).maximum(blue)
+    chroma = high - red.minimum(green).minimum(blue)
+    # Gray has no hue: its numerators are 0, and so is the chroma that its hue goes with.
+    divisor = chroma.clamp(min=torch.finfo(chroma.dtype).tiny)
+    angle = torch.where(
+        high == red,
+        (green - blue) / divisor,
+        torch.where(high == green, (blue - red) / divisor + 2, (red - green) / divisor + 4),
+    )
+    angle += 6 * _per_image(factor, angle)
+    # Each channel falls from full to none and rises again on its own third of the circle.
+    offset = 5 - 2 * torch.arange(3, device=images.device, dtype=images.dtype)
+    offset = _per_image(offset, angle)
+    lack = (angle.unsqueeze(1) + offset).remainder_(6).sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
+    high, chroma = high.unsqueeze(1), chroma.unsqueeze(1)
+    if fused:
+        return torch.addcmul(high, lack, chroma, value=-1)
+    return high - lack.mul_(chroma)
+
+
+def colour_jitter(
+    images: Tensor, factors: Sequence[Tensor], turns: Sequence[Tensor], *, fused: bool = False
+) -> None:
+    """Brightness, contrast, saturation and hue, in place, in each image's own order.
+
+    factors: four of (B,). turns: the indices of the masks of :func:`jitter_turns`. fused: see
+    :func:`hue`.
+    """
+
+    def turned(images: Tensor, factor: Tensor) -> Tensor:
+        return hue(images, factor, fused=fused)
+
+    operations = (brightness, contrast, saturation, turned)
+    for place, index in enumerate(turns):
+        replace(images, index, operations[place % 4], factors[place % 4])
+
+
+def grayscale(images: Tensor) -> Tensor:
+    """Images with their luma in all three channels."""
+    return _luma(images).expand_as(images)
+
+
+def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
+    """Images (B, C, ..., H, W) blurred by their sigma (B,) in pixels, borders reflected.
+
+    kernel: K, odd.
+
+    Raises:
+        ValueError: an image that ends before the kernel does.
+    """
+    if kernel // 2 >= min(images.shape[-2:]):
+        height, width = images.shape[-2:]
+        raise ValueError(f"{height} x {width} pixels are too few for a blur of {kernel}")
+    offset = torch.arange(kernel, device=images.device) - kernel // 2
+    taps = torch.softmax(-(offset**2) / (2 * sigma[:, None] ** 2), dim=1)
+    rows, columns = (_reflected(taps, offset, side) for side in images.shape[-2:])
+    return _filter(images, rows, columns)
+
+
+def normalise(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
+    """Images less each channel's mean, divided by its deviation, in place."""
+    for channel, (center, scale) in enumerate(zip(mean, deviation, strict=True)):
+        images[:, channel].sub_(center).div_(scale)
+    return images
+
+
+def _resize_weights(
+    start: Tensor, length: Tensor, side: int, size: int, weight: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Weights (B, size, side) of each pixel's row or column in those of the resized box."""
+    start, length = start[:, None, None], length[:, None, None]
+    scale = length / size
+    center = scale * (torch.arange(size, device=start.device)[:, None] + 0.5)
+    position = torch.arange(side, device=start.device) + 0.5 - start
+    weights = weight((position - center).abs_().div_(scale.clamp(min=1)))
+    weights *= (position > 0) & (position < length)
+    return weights.div_(weights.sum(2, keepdim=True))
+
+
+def _reflected(taps: Tensor, offset: Tensor, side: int) -> Tensor:
+    """Taps (B, K) at their offsets (K,) as matrices (B, side, side), reflected at the borders."""
+    here = torch.arange(side, device=taps.device)
+    source = (here + offset[:, None]).abs()
+    source = side - 1 - (side - 1 - source).abs()
+    reads = (source.unsqueeze(2) == here).to(taps.dtype)
+    return torch.mm(taps, reads.flatten(1)).view(-1, side, side)
+
+
+def _filter(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Images (B, ..., H, W) under matrices (B, S, H) of their rows, (B, S', W) of their columns.
+
+    One product for each direction, as the filters of images are separable.
+    """
+    batch, *between, height, width = images.shape
+    images = torch.bmm(images.reshape(batch, -1, width), columns.mT)
+    images = torch.matmul(rows[:, None], images.view(batch, -1, height, images.size(-1)))
+    return images.view(batch, *between, *images.shape[-2:])
+
+
+def _blend(images: Tensor, base: Tensor, factor: Tensor) -> Tensor:
+    """``factor * images + (1 - factor) * base``, within [0, 1]."""
+    factor = _per_image(factor, images)
+    return (images * factor).add_((1 - factor) * base).clamp_(0, 1)
+
+
+def _luma(images: Tensor) -> Tensor:
+    """Brightness (B, 1, ..., H, W), with the weights of ITU-R BT.601."""
+    red, green, blue = images.chunk(3, dim=1)
+    return (red * 0.2989).add_(green, alpha=0.587).add_(blue, alpha=0.114)
+
+
+def _per_image(number: Tensor, images: Tensor) -> Tensor:
+    """Numbers (B,) as (B, 1, ..., 1), to go with as many dimensions as ``images`` has."""
+    return number.view(-1, *[1] * (images.dim() - 1))

@@ -1,0 +1,88 @@
+"""What every domain gives is one object, and it says what it lacks."""
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import toy
+from toy.train import Config
+
+from shared.command import domains
+from shared.errors import UserError
+from shared.experiment.domain import Experiment
+from shared.experiment.runs import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_every_package_with_tables_is_a_domain() -> None:
+    packages = {file.parent.name for file in ROOT.glob("*/tables.py")}
+    assert packages == set(domains.DOMAINS) == set(domains.present_domains())
+
+
+@pytest.mark.parametrize("name", domains.DOMAINS)
+def test_a_domain_is_one_object(name: str) -> None:
+    domain = domains.domain_of(name)
+    assert domain is domains.imported(name)
+    assert domain.name == name
+    assert domain.tables is domains.tables_of(name)
+    for each in domain.experiments:
+        assert domain.experiment(each.config()) is each
+
+
+def test_what_a_domain_lacks() -> None:
+    """As of today; who adds one of these removes it here."""
+    lacking = {
+        name: [what for what in ("figures", "film", "export") if getattr(domain, what) is None]
+        for name in domains.DOMAINS
+        if (domain := domains.domain_of(name))
+    }
+    assert lacking == {
+        "vision": ["film"],
+        "text": ["film"],
+        "rl": [],
+        "graph": ["figures", "film", "export"],
+        "video": ["film"],
+    }
+
+
+def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Other(Config):
+        factor: int = 3
+
+        def reduced(self) -> "Other":
+            return self
+
+    def run(config: Other, run: Run) -> dict[str, float]:
+        return {"accuracy": 2.0 * config.factor}
+
+    both = dataclasses.replace(
+        toy.DOMAIN, experiments=(*toy.DOMAIN.experiments, Experiment(Other, run))
+    )
+    with Run(tmp_path / "other", Other()) as here:
+        assert both.run(Other(), here) == {"accuracy": 6.0}
+    with Run(tmp_path / "own", Config()) as here:
+        assert set(both.run(Config(), here)) == {"accuracy", "norm"}
+        with pytest.raises(
+            ValueError, match=r"toy has no experiment with a Other; .* with: Config"
+        ):
+            toy.DOMAIN.run(Other(), here)
+
+
+def test_a_domain_has_its_own_tables_only() -> None:
+    (table,) = toy.TABLES["toy"]
+    theirs = dataclasses.replace(table, domain="graph")
+    with pytest.raises(ValueError, match="toy: graph/toy/table-1 is a table of another domain"):
+        dataclasses.replace(toy.DOMAIN, tables={"toy": (theirs,)})
+    with pytest.raises(ValueError, match="toy has no experiment with a Config; it has some with: "):
+        dataclasses.replace(toy.DOMAIN, experiments=())
+
+
+def test_a_package_without_a_domain_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError, match=r"json gives no DOMAIN; see shared\.experiment\.domain"):
+        domains.imported("json")
+    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "no_such_package"))
+    with pytest.raises(UserError, match="no_such_package is not implemented yet"):
+        domains.domain_of("no_such_package")

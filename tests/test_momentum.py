@@ -1,0 +1,131 @@
+"""Networks that follow others, and the bank of keys, against loops and bit for bit."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared import Teacher, enqueue, follow, random_bank
+from tests import reference
+
+
+def network(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+    return layers.to(dtype)
+
+
+def values(module: nn.Module) -> list[float]:
+    return [float(x) for item in module.parameters() for x in item.detach().flatten()]
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.001, 0.05, 0.5, 0.9, 1.0])
+def test_following_equals_the_loop(rate: float) -> None:
+    online, target = network(0), network(1).requires_grad_(False)
+    start, kept = values(target), values(online)
+    for _ in range(3):
+        follow(target, online, rate)
+        start = reference.following(start, kept, rate)
+    torch.testing.assert_close(
+        torch.tensor(values(target), dtype=torch.float64),
+        torch.tensor(start, dtype=torch.float64),
+        rtol=1e-12,
+        atol=1e-14,
+    )
+    assert values(online) == kept
+    assert not any(item.requires_grad for item in target.parameters())
+    if rate == 1:
+        assert values(target) == kept
+
+
+def test_following_takes_the_same_bits_as_one_interpolation_of_each_parameter() -> None:
+    """What earlier versions of vision, video and rl each wrote, in their single precision."""
+    online, head = network(0, torch.float32), nn.Linear(2, 2)
+    teacher = Teacher(online, head)
+    expected = [item.detach().clone() for item in teacher.parameters()]
+    for momentum in (0.999, 0.99, 0.4):
+        with torch.no_grad():
+            for item in (*online.parameters(), *head.parameters()):
+                item.add_(torch.randn_like(item))
+        theirs = [item.detach() for item in (*online.parameters(), *head.parameters())]
+        torch._foreach_lerp_(expected, theirs, 1 - momentum)
+        teacher.follow(online, head, momentum)
+        for found, wanted in zip(teacher.parameters(), expected, strict=True):
+            assert torch.equal(found, wanted)
+
+
+def test_statistics_of_a_batch_norm_do_not_follow() -> None:
+    online = network(0)
+    target = copy.deepcopy(online)
+    online(torch.randn(8, 3, dtype=torch.float64) + 5)
+    follow(target, online, 1.0)
+    assert torch.equal(target[1].running_mean, torch.zeros(5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "other", [nn.Linear(3, 5), nn.Sequential(nn.Linear(3, 5), nn.Linear(1, 2)), nn.Sequential()]
+)
+def test_a_network_of_another_build_is_refused(other: nn.Module) -> None:
+    target = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
+    before = values(target)
+    with pytest.raises(ValueError, match="follows one of its own build; the parameters' shapes"):
+        follow(target, other, 0.5)
+    assert values(target) == before
+
+
+def test_a_teacher_starts_as_the_student_and_takes_no_gradient() -> None:
+    encoder, head = network(), nn.Linear(2, 4).double()
+    teacher = Teacher(encoder, head).eval()
+    # The names in checkpoints.
+    assert set(teacher.state_dict()) == {
+        f"{part}.{name}"
+        for part, module in (("encoder", encoder), ("head", head))
+        for name in module.state_dict()
+    }
+    inputs = torch.randn(6, 3, dtype=torch.float64)
+    keys = teacher(inputs)
+    assert torch.equal(keys, head(encoder.eval()(inputs)))
+    assert not keys.requires_grad
+    assert not any(item.requires_grad for item in teacher.parameters())
+    assert all(item.requires_grad for item in (*encoder.parameters(), *head.parameters()))
+    with torch.no_grad():
+        encoder[0].weight.add_(1)
+        head.bias.add_(2)
+    weight, bias = teacher.encoder[0].weight.clone(), teacher.head.bias.clone()
+    teacher.follow(encoder, head, momentum=0.75)
+    torch.testing.assert_close(teacher.encoder[0].weight, weight + 0.25)
+    torch.testing.assert_close(teacher.head.bias, bias + 0.5)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 7, 9])
+def test_the_bank_equals_the_loop(batch: int) -> None:
+    torch.manual_seed(0)
+    bank = random_bank(7, 4).double()
+    rows: list[Tensor] = list(bank.clone())
+    for _ in range(4):
+        keys = torch.randn(batch, 4, requires_grad=True)
+        enqueue(bank, keys)
+        rows = reference.bank(rows, list(keys.detach()))
+        torch.testing.assert_close(bank, torch.stack(rows).double(), rtol=1e-6, atol=1e-7)
+    assert not bank.requires_grad
+
+
+def test_the_bank_takes_the_same_bits_as_a_concatenation() -> None:
+    """What earlier versions of vision and video each wrote."""
+    torch.manual_seed(0)
+    bank = random_bank(10, 4)
+    torch.manual_seed(0)
+    drawn = torch.randn(10, 4)
+    assert torch.equal(bank, drawn / torch.linalg.vector_norm(drawn, dim=1, keepdim=True))
+    keys = torch.randn(6, 4, dtype=torch.bfloat16)
+    lengths = torch.linalg.vector_norm(keys.float(), dim=1, keepdim=True)
+    expected = torch.cat([keys.float() / lengths, bank[:4]])
+    enqueue(bank, keys)
+    assert torch.equal(bank, expected)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_an_empty_bank_is_refused(count: int) -> None:
+    with pytest.raises(ValueError, match=f"queue {count}: its keys are the only negatives"):
+        random_bank(count, 4)

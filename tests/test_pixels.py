@@ -1,0 +1,165 @@
+"""What vision and video share: draws against chance and loops, clips as frames, kept numbers.
+
+The transforms themselves stand beside torchvision's in tests/vision and tests/video.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+from torch import Tensor
+
+from shared import pixels
+
+# As the code that vision and video each had gave them.
+DRAWS = [
+    [8846665954310825, 6056383026332709],
+    [4051164811239127, 5953884013779255],
+    [3850370809123878, 7132381250092531],
+]
+BOXES = [[11, 13, 85, 109], [1, 31, 75, 81], [18, 32, 66, 88]]
+BOXES_OF_SIDES = [[0, 136, 20, 27], [136, 0, 27, 20], [8, 17, 82, 107]]
+
+# What is drawn
+
+
+def test_uniforms_are_uniform_and_uncorrelated():
+    draws = pixels.uniforms(0, 0, np.arange(20_000), 0, 6)
+    assert draws.min() >= 0
+    assert draws.max() < 1
+    for column in draws.T:
+        assert kstest(column, "uniform").pvalue > 0.01
+    other = [pixels.uniforms(*key, 1)[:, 0] for key in ((1, 0, np.arange(20_000), 0),)]
+    other += [pixels.uniforms(0, 1, np.arange(20_000), 0, 1)[:, 0]]
+    other += [pixels.uniforms(0, 0, np.arange(20_000), 1, 1)[:, 0]]
+    other += [pixels.uniforms(0, 0, np.arange(1, 20_001), 0, 1)[:, 0]]
+    correlation = np.corrcoef([*draws.T, *other])
+    assert np.abs(correlation - np.eye(10)).max() < 4.5 / math.sqrt(20_000)
+
+
+def test_first_uniforms_follow_the_published_splitmix64():
+    """SplitMix64 started at 0 begins with these three words (Vigna's reference program)."""
+    words = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    steps = np.arange(1, 4, dtype=np.uint64) * pixels._STEP
+    assert pixels._mix(steps).tolist() == words
+
+
+def test_roles_of_seed_epoch_sample_and_view_cannot_be_exchanged():
+    keys = itertools.product((0, 1, 2), repeat=4)
+    firsts = {pixels.uniforms(s, e, np.array([i]), v, 1)[0, 0] for s, e, i, v in keys}
+    assert len(firsts) == 81
+
+
+def test_draws_are_those_of_earlier_versions() -> None:
+    """Bits of the draws and pixels of the boxes that records were made with."""
+    draws = pixels.uniforms(3, 2, np.array([0, 7, 50_000]), 1, pixels.CROP_DRAWS)
+    assert (draws[:, [0, 21]] * 2**53).astype(np.int64).tolist() == DRAWS
+    boxes = pixels.crop_boxes(draws, 96, 128, area=(0.08, 1.0), aspect=(3 / 4, 4 / 3))
+    assert boxes.T.tolist() == BOXES
+    sides = np.array([20, 300, 96]), np.array([300, 20, 128])
+    boxes = pixels.crop_boxes(draws, *sides, area=(0.5, 1.0), aspect=(3 / 4, 4 / 3))
+    assert boxes.T.tolist() == BOXES_OF_SIDES
+
+
+def test_factors_lie_within_their_strengths_and_are_never_negative() -> None:
+    ends = np.array([[0.0] * 4, [1.0] * 4, [0.5] * 4])
+    found = pixels.jitter_factors(ends, (0.4, 1.5, 0.0, 0.1))
+    expected = [[0.6, 0.0, 1.0, -0.1], [1.4, 2.5, 1.0, 0.1], [1.0, 1.25, 1.0, 0.0]]
+    np.testing.assert_allclose(found, expected, atol=1e-15)
+
+
+def test_turns_are_those_of_a_loop() -> None:
+    order = np.array(list(itertools.permutations(range(4))))
+    jitter = np.arange(24) % 3 > 0
+    turns = np.array(pixels.jitter_turns(jitter, order)).reshape(4, 4, 24)
+    for turn, operation, image in itertools.product(range(4), range(4), range(24)):
+        expected = bool(jitter[image]) and order[image, turn] == operation
+        assert turns[turn, operation, image] == expected
+
+
+# What is done
+
+
+def images(count: int = 12, frames: int = 3, side: int = 17) -> Tensor:
+    """Clips (B, 3, T, S, S): noise, gray, black, white, saturated, noise..."""
+    batch = torch.rand(count, 3, frames, side, side + 2, generator=torch.Generator().manual_seed(0))
+    batch[1] = batch[1, :1]
+    batch[2], batch[3] = 0, 1
+    batch[4] = (batch[4] > 0.5).float()
+    return batch
+
+
+NUMBER = torch.linspace(-0.4, 1.6, 12)
+POSITIVE = NUMBER.abs() + 0.1
+BOX = (torch.full((12,), 2.0), torch.arange(12.0) / 2, torch.full((12,), 9.0), POSITIVE * 5)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        pixels.flip,
+        lambda x: pixels.brightness(x, POSITIVE),
+        lambda x: pixels.contrast(x, POSITIVE),
+        lambda x: pixels.saturation(x, POSITIVE),
+        lambda x: pixels.hue(x, NUMBER),
+        lambda x: pixels.hue(x, NUMBER, fused=True),
+        pixels.grayscale,
+        lambda x: pixels.gaussian_blur(x, POSITIVE, 5),
+        lambda x: pixels.resized_crop(x, *BOX, 8),
+        lambda x: pixels.resized_crop(x, *BOX, 8, pixels.cubic),
+        lambda x: pixels.normalise(x.clone(), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)),
+    ],
+)
+def test_a_clip_is_transformed_as_its_frames(transform: Callable[[Tensor], Tensor]) -> None:
+    clips = images()
+    found = transform(clips)
+    for frame in range(clips.shape[2]):
+        expected = transform(clips[:, :, frame])
+        # Products of matrices sum in an order that depends on their shapes.
+        torch.testing.assert_close(found[:, :, frame], expected, atol=2e-7, rtol=0)
+
+
+def test_both_roundings_of_the_hue_are_kept() -> None:
+    clips = images()
+    twice = pixels.hue(clips, NUMBER)
+    fused = pixels.hue(clips, NUMBER, fused=True)
+    torch.testing.assert_close(fused, twice, atol=2e-7, rtol=0)
+    red, green, blue = clips.unbind(1)
+    high = red.maximum(green).maximum(blue)
+    chroma = high - red.minimum(green).minimum(blue)
+    lack = ((high[:, None] - twice) / chroma[:, None].clamp(min=1e-30)).clamp(0, 1)
+    assert float(lack[0].min()) == 0  # the highest channel stays as high as it was
+    assert float(lack[0].max()) == pytest.approx(1, abs=1e-5)
+
+
+def test_what_is_sent_arrives_as_numbers_and_indices() -> None:
+    rows = [np.array([0.1, 2.0, -3.0]), np.array([7, 2**23 + 1, 0])]
+    masks = [np.array([True, False, True]), np.zeros(3, bool), np.ones(3, bool)]
+    numbers, chosen = pixels.send(rows, masks, torch.device("cpu"))
+    assert [row.dtype for row in numbers] == [torch.float32] * 2
+    assert torch.equal(torch.stack(numbers), torch.tensor(np.stack(rows), dtype=torch.float32))
+    assert [index.tolist() for index in chosen] == [[0, 2], [], [0, 1, 2]]
+    batch = torch.zeros(3, 2)
+    pixels.replace(batch, chosen[0], lambda some, number: some + number[:, None], numbers[0])
+    pixels.replace(batch, chosen[1], lambda some: some / 0)
+    assert torch.equal(batch, torch.tensor([0.1, 0.0, -3.0])[:, None].expand(3, 2))
+
+
+def test_jitter_takes_each_image_through_its_own_order() -> None:
+    batch = images()[:, :, 0]
+    order = np.array(list(itertools.permutations(range(4)))[:12])
+    jitter = np.arange(12) != 5
+    factors = [POSITIVE, POSITIVE.flip(0), POSITIVE + 0.2, NUMBER / 4]
+    turns = [torch.from_numpy(np.flatnonzero(mask)) for mask in pixels.jitter_turns(jitter, order)]
+    found = batch.clone()
+    pixels.colour_jitter(found, factors, turns)
+    operations = (pixels.brightness, pixels.contrast, pixels.saturation, pixels.hue)
+    for image in range(12):
+        expected = batch[image : image + 1]
+        for operation in order[image] if jitter[image] else ():
+            expected = operations[operation](expected, factors[operation][image : image + 1])
+        torch.testing.assert_close(found[image : image + 1], expected, atol=1e-6, rtol=0)

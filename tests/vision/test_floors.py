@@ -1,0 +1,130 @@
+"""Features without any learning, and batch norms set to the statistics of images."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from shared.experiment.runs import Run
+from vision.config import Config
+from vision.data import ImageFiles, Images, choose, describe, load
+from vision.encoder import encoder
+from vision.evaluate import as_test_images, embed
+from vision.floors import Trivial, calibrate
+from vision.methods import check
+from vision.train import run as train
+
+CIFAR10 = describe("CIFAR10")
+FLOOR = Config(
+    dataset="digits",
+    images=100,
+    image_size=8,
+    stem="small",
+    batch_size=50,
+    epochs=0,
+    warmup_epochs=0.0,
+    precision="float32",
+    protocol="linear-l2-v1",
+)
+
+
+def pictures(count: int = 6, side: int = 32) -> Images:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (count, 3, side, side), generator=generator, dtype=torch.uint8)
+    return Images(pixels, torch.arange(count))
+
+
+def features(kind: str, images: Images) -> np.ndarray:
+    network = Trivial(kind, CIFAR10.mean, CIFAR10.std)
+    return embed(network, images, 32, CIFAR10.mean, CIFAR10.std, precision="bfloat16").numpy()
+
+
+def test_pixels_are_the_normalised_numbers() -> None:
+    images = pictures()
+    normalised = as_test_images(images.pixels, 32, CIFAR10.mean, CIFAR10.std)
+    assert np.array_equal(features("pixels", images), normalised.reshape(6, 3072).numpy())
+
+
+def test_the_thumbnail_is_means_of_squares_of_four_pixels() -> None:
+    images = pictures()
+    found = features("thumbnail", images).reshape(6, 3, 8, 8)
+    normalised = as_test_images(images.pixels, 32, CIFAR10.mean, CIFAR10.std)
+    for row in range(8):
+        for column in range(8):
+            square = normalised[:, :, 4 * row : 4 * row + 4, 4 * column : 4 * column + 4]
+            np.testing.assert_allclose(
+                found[:, :, row, column], square.mean((2, 3)), rtol=1e-5, atol=1e-6
+            )
+
+
+def test_the_histogram_counts_the_pixels_of_each_box() -> None:
+    images = pictures()
+    found = features("histogram", images)
+    assert found.shape == (6, 64)
+    for image, row in zip(images.pixels.numpy(), found, strict=True):
+        counts = np.zeros(64)
+        for red, green, blue in image.reshape(3, -1).T:
+            counts[red // 64 * 16 + green // 64 * 4 + blue // 64] += 1
+        np.testing.assert_allclose(row, counts / 1024)
+
+
+def test_other_features_are_refused() -> None:
+    with pytest.raises(ValueError, match="'pixels', 'thumbnail' or 'histogram'; got 'encoder'"):
+        Trivial("encoder", CIFAR10.mean, CIFAR10.std)
+
+
+def test_calibrated_batch_norms_pass_on_standardised_features() -> None:
+    torch.manual_seed(0)
+    images = pictures(512, side=8)
+    network = encoder("resnet8", "small")
+    before = {name: item.clone() for name, item in network.named_parameters()}
+    calibrate(network, images, 8, CIFAR10.mean, CIFAR10.std)
+    assert network.training
+    assert all(torch.equal(item, before[name]) for name, item in network.named_parameters())
+    assert network.bn1.momentum == 0.1
+    # Two batches of 256 in eval mode: what the first batch norm gives has mean 0, deviation 1.
+    network.eval()
+    seen: list[torch.Tensor] = []
+    network.bn1.register_forward_hook(lambda _, __, output: seen.append(output.clone()))
+    embed(network, images, 8, CIFAR10.mean, CIFAR10.std)
+    output = torch.cat(seen).transpose(0, 1).flatten(1)
+    torch.testing.assert_close(output.mean(1), torch.zeros(32), atol=1e-4, rtol=0)
+    torch.testing.assert_close(output.std(1), torch.ones(32), atol=1e-2, rtol=0)
+
+
+def test_images_on_disk_cannot_calibrate() -> None:
+    files = ImageFiles((Path("a.png"),), torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="calibrated needs images in memory"):
+        calibrate(encoder("resnet8"), files, 8, CIFAR10.mean, CIFAR10.std)
+
+
+@pytest.mark.parametrize("changes", [{"features": "pixels"}, {"calibrated": True}])
+def test_floors_are_not_trained(changes: dict[str, object]) -> None:
+    check(dataclasses.replace(FLOOR, **changes))  # type: ignore[arg-type]  # fields by name
+    with pytest.raises(ValueError, match="set epochs = 0"):
+        check(dataclasses.replace(FLOOR, epochs=1, **changes))  # type: ignore[arg-type]
+
+
+def test_a_floor_runs_without_a_network_and_the_seed_does_not_matter(tmp_path: Path) -> None:
+    scores = []
+    for seed in (0, 1):
+        config = dataclasses.replace(FLOOR, features="pixels", seed=seed)
+        with Run(tmp_path / str(seed), config) as run:
+            scores.append(train(config, run))
+        assert not (tmp_path / str(seed) / "encoder.safetensors").exists()
+    assert scores[0] == scores[1]
+    assert set(scores[0]) == {"knn_top1", "l2_top1"}
+    images = choose(load("digits", Path(), "train"), 100)
+    assert isinstance(images, Images)
+    assert float(scores[0]["l2_top1"]) > 80  # pixels of digits are good features
+
+
+def test_a_calibrated_network_is_not_the_plain_one(tmp_path: Path) -> None:
+    found = {}
+    for calibrated in (False, True):
+        config = dataclasses.replace(FLOOR, backbone="resnet8", calibrated=calibrated)
+        with Run(tmp_path / str(calibrated), config) as run:
+            found[calibrated] = train(config, run)
+    assert found[True] != found[False]

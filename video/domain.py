@@ -1,0 +1,56 @@
+"""The video domain as one object; what is heavy is imported by the functions that need it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.runs import Run
+from video.config import Config
+from video.tables import TABLES
+
+
+def _run(config: Config, run: Run) -> Metrics:
+    from video import train
+
+    return train.run(config, run)
+
+
+def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
+    from video import estimate
+
+    return estimate.estimate(config, data_root)
+
+
+def _datasets() -> Sequence[str]:
+    from video import data
+
+    return tuple(data.DATASETS)
+
+
+def _fetch(name: str, data_root: Path) -> None:
+    from video import data
+
+    data.fetch(name, data_root)
+
+
+def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+    from video import figures
+
+    return figures.write(paper, runs, results, data_root=data_root)
+
+
+def _export(folder: Path, target: Path) -> Path:
+    from video import export
+
+    return export.write(folder, target)
+
+
+DOMAIN = Domain(
+    name="video",
+    tables=TABLES,
+    experiments=(Experiment(Config, _run, _estimate),),
+    datasets=_datasets,
+    fetch=_fetch,
+    figures=_figures,
+    export=_export,
+)

@@ -1,0 +1,62 @@
+"""The vision domain as one object; what is heavy is imported by the functions that need it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.runs import Run
+from vision.config import Config, ToyConfig
+from vision.tables import TABLES
+
+
+def _run(config: Config, run: Run) -> Metrics:
+    from vision import train
+
+    return train.run(config, run)
+
+
+def _run_toy(config: ToyConfig, run: Run) -> Metrics:
+    from vision import toy
+
+    return toy.run(config, run)
+
+
+def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
+    from vision import estimate
+
+    return estimate.estimate(config, data_root)
+
+
+def _datasets() -> Sequence[str]:
+    from vision import data
+
+    return tuple(data.DATASETS)
+
+
+def _fetch(name: str, data_root: Path) -> None:
+    from vision import data
+
+    data.fetch(name, data_root)
+
+
+def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+    from vision import figures
+
+    return figures.write(paper, runs, results, data_root=data_root)
+
+
+def _export(folder: Path, target: Path) -> Path:
+    from vision import export
+
+    return export.write(folder, target)
+
+
+DOMAIN = Domain(
+    name="vision",
+    tables=TABLES,
+    experiments=(Experiment(Config, _run, _estimate), Experiment(ToyConfig, _run_toy)),
+    datasets=_datasets,
+    fetch=_fetch,
+    figures=_figures,
+    export=_export,
+)

@@ -1,0 +1,92 @@
+"""Floors: what features without any learning are worth, for a trained encoder to be held against.
+
+Shapes: B images, S side in pixels, n training images, H features.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool2d, one_hot
+
+from vision.data import ImageFiles, Images
+from vision.evaluate import BATCH, as_test_images
+
+THUMBNAIL = 8  # side in pixels
+LEVELS = 4  # of each colour in the histogram
+
+
+class Trivial(nn.Module):
+    """Trivial features of normalised images: (B, 3, S, S) -> (B, H).
+
+    Args:
+        features: ``"pixels"``: all of them, H = 3 S S; ``"thumbnail"``: means over an 8 x 8 grid,
+            H = 192; ``"histogram"``: the share of the pixels in each of 4 x 4 x 4 boxes of the RGB
+            cube, H = 64.
+        mean: per channel, that the images were normalised with.
+        std: per channel.
+
+    Raises:
+        ValueError: other features.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, features: str, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        if features not in ("pixels", "thumbnail", "histogram"):
+            raise ValueError(f"features is 'pixels', 'thumbnail' or 'histogram'; got {features!r}")
+        self.features = features
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None])
+        self.register_buffer("std", torch.tensor(std)[:, None, None])
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, S, S) -> (B, H)."""
+        if self.features == "pixels":
+            return images.flatten(1)
+        if self.features == "thumbnail":
+            return adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)
+        # From pixels of 8 bits; the half keeps rounding away from the borders between boxes.
+        levels = (
+            ((images * self.std + self.mean) * 255).round().clamp(0, 255).long() * LEVELS // 256
+        )
+        box = (levels[:, 0] * LEVELS + levels[:, 1]) * LEVELS + levels[:, 2]
+        return one_hot(box.flatten(1), LEVELS**3).float().mean(1)
+
+
+@torch.no_grad()
+def calibrate(
+    encoder: nn.Module,
+    images: Images | ImageFiles,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> None:
+    """Give every batch norm the statistics of training images in place of its running ones.
+
+    Args:
+        encoder: (B, 3, S, S) -> (B, H); its mode is restored.
+        images: n images in memory, seen as test images.
+        size: S.
+        mean: per channel, on the scale from 0 to 1.
+        std: per channel.
+
+    Raises:
+        ValueError: images on disk.
+    """
+    if not isinstance(images, Images):
+        raise ValueError("calibrated needs images in memory; take a dataset that fits")
+    norms = [each for each in encoder.modules() if isinstance(each, nn.BatchNorm2d)]
+    was_training, momenta = encoder.training, [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # every batch counts alike
+    encoder.train()
+    device = next(encoder.parameters()).device
+    for pixels in images.pixels.split(BATCH):
+        views = as_test_images(pixels.to(device), size, mean, std)
+        encoder(views.contiguous(memory_format=torch.channels_last))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    encoder.train(was_training)
