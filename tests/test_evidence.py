@@ -4,6 +4,9 @@ import dataclasses
 import io
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,15 @@ from rich.console import Console
 from toy.tables import TABLES
 
 from shared.command import verify
-from shared.experiment.arithmetic import path_of
-from shared.experiment.records import REPEATED, Record, content_hash, read_repeats, record_line
+from shared.experiment.arithmetic import OTHER_PATHS, path_of
+from shared.experiment.records import (
+    REPEATED,
+    Record,
+    content_hash,
+    read_record,
+    read_repeats,
+    record_line,
+)
 from shared.experiment.tables import Claim, Power, Row, Seeds, Table, Tier, canonical
 from shared.report.console import terminal
 from shared.report.evidence import (
@@ -32,6 +42,7 @@ from shared.report.page import html
 from shared.report.statistics import Verdict, judge
 from shared.report.wording import badge, evidence_of, headline, legend_of
 
+ROOT = Path(__file__).resolve().parents[1]
 CLAIM = Claim("better is better", "better", "plain", ("left",), 1.0, second="norm")
 POWER = Power(2.0, 1.0, ("left",), "Printed.")
 PLAIN, BETTER = {0: 1.0, 1: 2.0, 2: 3.0}, {0: 2.9, 1: 4.0, 2: 5.1}  # gain 2 ± 0.1
@@ -197,7 +208,7 @@ def test_a_claim_may_be_judged_by_another_metric_and_in_one_tier_alone() -> None
     assert short.claim is claims[0]
     assert short.verdict.gain == pytest.approx(2.0)
     assert short.verdict.kind == "undecided"
-    assert badge(short, "short") == "short tier: at this budget: undecided"
+    assert badge(short, "short") == "short tier, at this budget: undecided"
     (paper,) = measure(of, "paper", records(of, "plain", PLAIN), {}).verdicts
     assert paper.claim is claims[1]
 
@@ -317,7 +328,7 @@ def test_the_words_of_the_tiers() -> None:
     idle = Verdict("not run", "")
     assert weigh(idle, CLAIM, "short", floor=Floor("guess", 3.0)) == Weighed(idle, (), ())
     said = Judged(CLAIM, "left", weighed("short").verdict, (0, 1, 2))
-    assert badge(said, "short") == "short tier: at this budget: gain"
+    assert badge(said, "short") == "short tier, at this budget: gain"
     assert badge(dataclasses.replace(said, verdict=idle), "short") == "short tier: not run"
 
 
@@ -390,3 +401,50 @@ def test_repeats_are_kept_beside_the_records_and_checked(tmp_path: Path) -> None
     content["result"]["metrics"]["accuracy"] = 1.6
     file.write_text(json.dumps(content) + "\n")
     assert "was altered" in faults()
+
+
+@pytest.mark.slow
+def test_cells_are_repeated_under_other_paths_and_reported(tmp_path: Path) -> None:
+    def call(*arguments: str, code: int = 0) -> str:
+        paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
+        done = subprocess.run(
+            [sys.executable, "-m", "toy", *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "120"},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    chosen = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
+    call(*chosen)
+    said = call("arithmetic", *chosen)
+    assert [line.split(":")[0] for line in said.splitlines() if line.startswith("code path")] == [
+        f"code path {name}" for name in OTHER_PATHS
+    ]
+    address = "toy/toy/table-1/plain/left/seed-0"
+    for name, variables in OTHER_PATHS.items():
+        record = read_record(tmp_path / f"runs/arithmetic/{name}/{address}", address)
+        assert record is not None
+        steered = record.environment["arithmetic"]["variables"]
+        assert variables.items() <= steered.items()
+    assert "1 cells are done already" in call("arithmetic", *chosen)
+    # The repeats are nobody's cells, and not among the runs that are checked as such.
+    assert "of no cell as it is declared" not in call("verify", "toy")
+    call("report")
+    counted = read_repeats(tmp_path / "results")
+    assert {path_of(r.environment) for r in counted} == {
+        path
+        for name in OTHER_PATHS
+        if (r := read_record(tmp_path / f"runs/arithmetic/{name}/{address}", address))
+        if (path := path_of(r.environment))
+        != path_of(read_record(tmp_path / "runs" / address, address).environment)
+    }
+    assert counted
+    assert "Arithmetic spread, the same seed under other code paths. left" in (
+        tmp_path / "results/toy/toy/table-1.md"
+    ).read_text(encoding="utf-8")
+    assert "error: toy has no paper 'tory'" in call("arithmetic", "toy", "tory", code=2)

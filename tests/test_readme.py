@@ -52,6 +52,8 @@ def test_every_command_is_accepted(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = shlex.split(command)
+    if words[0] == "arithmetic":  # starts the rest anew under each path; tests/test_evidence.py
+        words = words[1:]
     if words[0] == "test":
         assert 'if [ "${1:-}" = test ]' in (ROOT / "reproduce.sh").read_text()
     elif words[0] == "data":

@@ -306,6 +306,7 @@ def _repeats(
             continue
         records: dict[str, Record] = {}
         faults: list[str] = []
+        right = 0
         seen: set[tuple[str, str | None]] = set()
         for number, record in enumerate(records_in(file), start=1):
             where = f"{file}, line {number}"
@@ -313,6 +314,7 @@ def _repeats(
                 faults.append(str(record))
                 continue
             records[where] = record
+            before = len(faults)
             path = path_of(record.environment)
             _, whys = _join(declared.get(name), [record])
             faults += [
@@ -326,7 +328,8 @@ def _repeats(
             elif path in (None, paths[record.address]) or (record.address, path) in seen:
                 faults.append(f"{where}: {record.address} is under no other code path")
             seen.add((record.address, path))
-        yield Group(f"{name}, repeated", True, records, len(records) - len(faults)), faults
+            right += len(faults) == before
+        yield Group(f"{name}, repeated", True, records, right), faults
 
 
 def _join(
