@@ -110,7 +110,8 @@ def outcome(run: Path) -> dict[str, Any]:
     result = json.loads((run / "result.json").read_text())
     for name in ("seconds", "finished", "peak_memory_bytes", "sha256"):
         del result[name]
-    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    log = run / "log.jsonl"  # what trains nothing logs nothing
+    lines = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
     for line in lines:
         del line["seconds"]
     environment = json.loads((run / "environment.json").read_text())
