@@ -91,6 +91,8 @@ def test_marks_and_numbers_are_the_measured_ones(measured: Measured) -> None:
 def test_a_scale_does_not_blow_up_noise(measured: Measured) -> None:
     low, high = picture.draw(measured).axes[0].get_xlim()  # one seed, no spread
     assert high - low >= picture.LEAST
+    low, _ = picture.draw(measured).axes[1].get_xlim()
+    assert 80 < low < 86  # the lower floor, 66.5, does not squeeze the others
 
 
 def test_a_picture_says_what_it_shows(measured: Measured, tmp_path: Path) -> None:

@@ -74,15 +74,21 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
         raise UserError("--with takes DOMAIN PAPER, and chooses with --table, --row, --column")
     console = Console()
     loss = load_loss(*options.loss)
-    rows, refused = [], []
+    baselines, refused, reasons = [], [], {}
     domain, paper = options.words
     for table in choose_tables(domain, paper, options.table, options.tier):
+        choice = {"column": options.column, "seeds": options.seeds}
         try:
-            rows.append((table, *baseline_of(table, options.tier, options.row)))
+            row, why = baseline_of(table, options.tier, options.row)
+            cells = table.cells(options.tier, row=row.label, **choice)
         except UserError as error:
             refused.append(error)
-    if not rows:
+            continue
+        baselines.append(Chosen(table, _set(cells, options.set)))
+        reasons[table.address] = f"held against {row.label}, {why}"
+    if not baselines:
         raise most_helpful(refused)
+    baselines = with_cells(baselines)
     function = loss.function
     content = (identity(function), canonical(loss.numbers), sorted(options.set), options.row)
     home = _home(places, function.__name__, content)
@@ -91,13 +97,7 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
     if not is_defined_alone(loss):
         text = f"Note: {function.__name__} is not finite for an anchor without a positive, where "
         console.print(f"{text}losses are 0; sentences at the edge of a batch have none.")
-    baselines, mine, reasons = [], [], {}
-    for table, row, why in rows:
-        choice = {"row": row.label, "column": options.column, "seeds": options.seeds}
-        cells = _set(table.cells(options.tier, **choice), options.set)
-        baselines.append(Chosen(table, cells))
-        reasons[table.address] = f"held against {row.label}, {why}"
-    baselines = with_cells(baselines)
+    mine = []
     for each in baselines:
         mine.append(Chosen(each.table, tuple(_with_loss(cell, loss) for cell in each.cells)))
         what = f"{each.table.address}: {reasons[each.table.address]}; what differs from it"

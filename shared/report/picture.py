@@ -44,6 +44,7 @@ STYLE: dict[Any, Any] = {
 FLOOR_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 2))}
 PARTIAL = "*"
 ROOM = 0.62  # of a panel's width is for marks, the rest for the numbers beside them
+LEAST_WIDTH = 8.0  # inches, for title and legend
 LEAST = 4.0  # the least width of a scale, so that noise does not fill a panel
 
 
@@ -111,7 +112,8 @@ def draw(measured: Measured) -> Figure:
                 lines.append((height, cells))
                 height += 1.25 if any(cell.published for cell in cells) else 1
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2.6 + 2.05 * len(shown), 1.75 + 0.235 * height))
+        width = max(LEAST_WIDTH, 2.9 + 2.05 * len(shown))
+        figure = Figure(figsize=(width, 1.75 + 0.235 * height))
         # The empty line is the legend's.
         figure.suptitle(f"{measured.table.title}\n", fontsize=13, fontweight="bold")
         figure.supxlabel(_caption(measured), fontsize=7.5, color=GREY, wrap=True)
@@ -216,12 +218,14 @@ def _panel(axis: Axes, cells: list[tuple[float, MeasuredCell]], floor: Floor | N
             [summary.mean], [at + up], xerr=[[sd], [sd]], fmt="o", color=BLUE, markersize=4.5,
             elinewidth=3, ecolor=SHADE, label=label,
         )  # fmt: skip
+        # A floor far below the others is a number, and no reason to squeeze them.
+        far = floor is not None and cell.row.floor and cell.row.label != floor.row
         if summary.low is not None and summary.high is not None:
             axis.plot([summary.low, summary.high], [at + up] * 2, color=BLUE, linewidth=0.9)
-            ends += [summary.low, summary.high]
+            ends += [] if far else [summary.low, summary.high]
         text = mean_sd(summary.mean, summary.sd) + (PARTIAL if cell.missing else "")
         _number(axis, at + up, text, BLUE)
-        ends += [summary.mean - sd, summary.mean + sd]
+        ends += [] if far else [summary.mean - sd, summary.mean + sd]
         if printed:
             std = printed.std or 0
             axis.errorbar(
