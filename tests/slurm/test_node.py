@@ -164,8 +164,9 @@ def test_a_smoke_table_as_an_array_equals_a_plain_run(call: Call, tmp_path: Path
 def test_tasks_killed_within_their_training_go_on_where_they_were(
     call: Call, tmp_path: Path
 ) -> None:
-    words = ("toy", "toy", "slow", "--row", "plain", "--column", "left")
-    job = call(*words, "--slurm").split("submitted job ")[1].split(":")[0]
+    words = ("toy", "toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0,1,2")
+    # One at a time, so that none ends while another is looked at.
+    job = call(*words, "--slurm", "--array-limit", "1").split("submitted job ")[1].split(":")[0]
     runs = tmp_path / "runs"
     tasks = submission(runs)
     assert len(tasks) == 3
