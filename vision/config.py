@@ -55,6 +55,7 @@ class Config:
     head_hidden: int = 2048  # [margins]
     head_output: int = 128  # [margins]
     head_output_norm: bool = False  # batch norm after the last layer ([MMCL] on ImageNet: True)
+    head_output_scale: bool = added(True, was=True)  # of that norm; MoCo v3's program: False
     predictor_hidden: int = 2048  # of MoCo v3 and BYOL; [margins]: the heads' width
 
     method: Method = "simclr"
@@ -67,6 +68,8 @@ class Config:
     # The kernel width of max_margin over time: from each epoch on, gamma times the factor.
     gamma_schedule: tuple[tuple[int, float], ...] = ()
     symmetric: bool = False  # MoCo v3, BYOL: both directions; [margins]: strong to weak alone
+    # Times the mean over the directions; MoCo v3's program: 4 tau, the sum of both times 2 tau.
+    loss_factor: float = added(1.0, was=1.0)
     teacher_momentum: float = 0.99  # [ReSSL]: 0.99 CIFAR, 0.996 STL-10 and TinyImageNet
     teacher_schedule: Literal["constant", "cosine"] = "constant"  # [ReSSL]
     queue: int = 4096  # negatives of MoCo v2; [ReSSL]

@@ -31,7 +31,11 @@ class Networks(nn.Module):
         self.dim = WIDTH[config.backbone]
         self.encoder = encoder(config.backbone, config.stem)
         self.head = head(
-            self.dim, config.head_hidden, config.head_output, output_norm=config.head_output_norm
+            self.dim,
+            config.head_hidden,
+            config.head_output,
+            output_norm=config.head_output_norm,
+            output_scale=config.head_output_scale,
         )
         self.predictor: nn.Module | None = None
         if config.method in ("moco_v3", "byol"):
