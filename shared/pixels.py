@@ -248,10 +248,15 @@ def grayscale(images: Tensor) -> Tensor:
     return _luma(images).expand_as(images)
 
 
-def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Images (B, C, ..., H, W) blurred by their sigma (B,) in pixels, borders reflected.
+def solarize(images: Tensor) -> Tensor:
+    """Images whose bright values, from 128 of 255 on, are turned round."""
+    return torch.where(images >= 128 / 255, 1 - images, images)
 
-    kernel: K, odd.
+
+def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int, *, reflected: bool = True) -> Tensor:
+    """Images (B, C, ..., H, W) blurred by their sigma (B,) in pixels.
+
+    kernel: K, odd. reflected: whether what lies beyond a border is its mirror image, else 0.
 
     Raises:
         ValueError: an image that ends before the kernel does.
@@ -261,7 +266,7 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int) -> Tensor:
         raise ValueError(f"{height} x {width} pixels are too few for a blur of {kernel}")
     offset = torch.arange(kernel, device=images.device) - kernel // 2
     taps = torch.softmax(-(offset**2) / (2 * sigma[:, None] ** 2), dim=1)
-    rows, columns = (_reflected(taps, offset, side) for side in images.shape[-2:])
+    rows, columns = (_reads(taps, offset, side, reflected) for side in images.shape[-2:])
     return _filter(images, rows, columns)
 
 
@@ -285,11 +290,12 @@ def _resize_weights(
     return weights.div_(weights.sum(2, keepdim=True))
 
 
-def _reflected(taps: Tensor, offset: Tensor, side: int) -> Tensor:
-    """Taps (B, K) at their offsets (K,) as matrices (B, side, side), reflected at the borders."""
+def _reads(taps: Tensor, offset: Tensor, side: int, reflected: bool) -> Tensor:
+    """Taps (B, K) at their offsets (K,) as matrices (B, side, side)."""
     here = torch.arange(side, device=taps.device)
-    source = (here + offset[:, None]).abs()
-    source = side - 1 - (side - 1 - source).abs()
+    source = here + offset[:, None]
+    if reflected:
+        source = side - 1 - (side - 1 - source.abs()).abs()
     reads = (source.unsqueeze(2) == here).to(taps.dtype)
     return torch.mm(taps, reads.flatten(1)).view(-1, side, side)
 

@@ -62,7 +62,7 @@ def test_a_page_leads_from_the_paper_to_the_verdict(at_once: Call) -> None:
         "claims are made against: objective.loss.function:",
         "Beside the row GraphCL, which ",
         'objective.loss.function: "info_nce" -> "max_margin"',
-        'pairs: "original_augmented" -> "both_views"',
+        'pairs: "second_view" -> "both_views"',
         "max_margin(gamma=0.5, cost=100.0, ridge=0.1)",
         "sum_j alpha_j K(c_j, a) - (sum_j alpha_j) K(c_p, a)",
         "Source: Shah et al. 2022, Proposition 1 and Algorithm 1.",

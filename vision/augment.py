@@ -32,13 +32,14 @@ from shared.pixels import (
     replace,
     resized_crop,
     send,
+    solarize,
     uniforms,
 )
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What may happen to an image: crop, flip, colour jitter, grayscale, blur, in this order.
+    """What may happen to an image: crop, flip, colour jitter, grayscale, blur, solarisation.
 
     Attributes:
         scale: area of the crop as a share of the image, from and to; None: the whole image.
@@ -53,6 +54,8 @@ class Policy:
         sigma: standard deviation of the blur in pixels, from and to.
         kernel: odd width of the blur in pixels; None: about a tenth of the output's side, as
             SimCLR's program rounds it.
+        reflected: whether the blur sees the mirror image beyond a border, else black.
+        solarize: probability that bright values are turned round.
         bicubic: whether crops of images that stream from files are resized bicubically; those of
             images in memory are resized bilinearly.
 
@@ -70,6 +73,8 @@ class Policy:
     blur: float = 0.0
     sigma: tuple[float, float] = (0.1, 2.0)
     kernel: int | None = None
+    reflected: bool = True
+    solarize: float = 0.0
     bicubic: bool = False
 
     def __post_init__(self) -> None:
@@ -78,7 +83,7 @@ class Policy:
         for name, interval in (("ratio", self.ratio), ("sigma", self.sigma)):
             if not 0 < interval[0] <= interval[1]:
                 raise ValueError(f"{name} must be two rising numbers above 0, got {interval}")
-        for name in ("flip", "jitter_probability", "grayscale", "blur"):
+        for name in ("flip", "jitter_probability", "grayscale", "blur", "solarize"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} must lie in [0, 1], got {getattr(self, name)}")
         if min(self.jitter) < 0 or self.jitter[3] > 0.5:
@@ -96,6 +101,15 @@ _SIMCLR = Policy(
     jitter_probability=0.8,
     grayscale=0.2,
     blur=0.5,
+)
+_MOCO_V3 = Policy(
+    scale=(0.2, 1.0),
+    flip=0.5,
+    jitter=(0.4, 0.4, 0.2, 0.1),
+    jitter_probability=0.8,
+    grayscale=0.2,
+    blur=1.0,
+    kernel=13,
 )
 
 POLICIES: dict[str, Policy] = {
@@ -122,8 +136,13 @@ POLICIES: dict[str, Policy] = {
     ),
     "ressl_weak": Policy(scale=(0.2, 1.0), flip=0.5),
     "simclr": _SIMCLR,
-    # MMCL's ImageNet program: SimCLR's, kernel included (22 at 224 px, an even number: 23)
-    "mmcl_imagenet": dataclasses.replace(_SIMCLR, bicubic=True),
+    # MMCL's ImageNet program: SimCLR's, kernel included (22 at 224 px, an even number: 23), with
+    # a blur of its own (utils/datautils.py)
+    "mmcl_imagenet": dataclasses.replace(_SIMCLR, bicubic=True, sigma=(0.2, 2.0), reflected=False),
+    # main_moco.py of MoCo v3's program with the crops of its ResNet-50 (CONFIG.md): BYOL's two
+    # policies. Its blur is PIL's; at the largest sigma it reaches as far as 13 pixels.
+    "moco_v3_first": _MOCO_V3,
+    "moco_v3_second": dataclasses.replace(_MOCO_V3, blur=0.1, solarize=0.2),
     # train_moco_ins.py of the CMC program, behind the ImageNet-100 tables of LMCL and CLLR
     "cmc": Policy(
         scale=(0.2, 1.0),
@@ -155,6 +174,7 @@ class Parameters:
         grayscale: (B,) bool.
         blur: (B,) bool.
         sigma: (B,) float64, in pixels.
+        solarize: (B,) bool.
     """
 
     top: np.ndarray
@@ -168,6 +188,7 @@ class Parameters:
     grayscale: np.ndarray
     blur: np.ndarray
     sigma: np.ndarray
+    solarize: np.ndarray
 
 
 def augment(
@@ -208,11 +229,17 @@ def augment(
 
     numbers, chosen = send(
         (drawn.top, drawn.left, drawn.height, drawn.width, *drawn.factors.T, drawn.sigma),
-        (drawn.flip, drawn.grayscale, drawn.blur, *jitter_turns(drawn.jitter, drawn.order)),
+        (
+            drawn.flip,
+            drawn.grayscale,
+            drawn.blur,
+            drawn.solarize,
+            *jitter_turns(drawn.jitter, drawn.order),
+        ),
         pixels.device,
     )
     top, left, box_height, box_width, *factors, sigma = numbers
-    flipped, grayed, blurred, *turns = chosen
+    flipped, grayed, blurred, solarized, *turns = chosen
     with torch.autocast(pixels.device.type, enabled=False):  # pixels need more than 8 bits
         images = pixels.float().mul_(1 / 255)
         if policy.scale is not None or (height, width) != (size, size):
@@ -223,8 +250,10 @@ def augment(
         colour_jitter(images, factors, turns)
         if not policy.grayscale_first:
             replace(images, grayed, grayscale)
-        blur = partial(gaussian_blur, kernel=policy.kernel or _tenth(size))
+        kernel = policy.kernel or _tenth(size)
+        blur = partial(gaussian_blur, kernel=kernel, reflected=policy.reflected)
         replace(images, blurred, blur, sigma)
+        replace(images, solarized, solarize)
     return normalise(images, mean, std)
 
 
@@ -248,7 +277,7 @@ def parameters(
         height: H, or that of each image (B,).
         width: W, or that of each image (B,).
     """
-    draws = uniforms(seed, epoch, samples, view, CROP_DRAWS + 13)
+    draws = uniforms(seed, epoch, samples, view, CROP_DRAWS + 14)
     crop, draws = np.split(draws, [CROP_DRAWS], axis=1)
     if policy.scale is None:
         sides = (
@@ -272,6 +301,7 @@ def parameters(
         grayscale=draws[:, 10] < policy.grayscale,
         blur=draws[:, 11] < policy.blur,
         sigma=policy.sigma[0] + draws[:, 12] * (policy.sigma[1] - policy.sigma[0]),
+        solarize=draws[:, 13] < policy.solarize,
     )
 
 

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
 from shared.losses import max_margin
+from shared.pairs import Pairing
 
 Backbone = Literal["resnet8", "resnet18", "resnet50"]
 Stem = Literal["cifar", "strided", "small", "imagenet"]
 Method = Literal["simclr", "moco_v2", "moco_v3", "byol"]
-PairsOf = Literal["both", "both_views", "first_view"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
@@ -55,18 +55,21 @@ class Config:
     head_hidden: int = 2048  # [margins]
     head_output: int = 128  # [margins]
     head_output_norm: bool = False  # batch norm after the last layer ([MMCL] on ImageNet: True)
+    head_output_scale: bool = added(True, was=True)  # of that norm; MoCo v3's program: False
     predictor_hidden: int = 2048  # of MoCo v3 and BYOL; [margins]: the heads' width
 
     method: Method = "simclr"
     # Who is compared with whom in SimCLR: "both" views are anchors (NT-Xent); "both_views" has the
     # second view as anchor against both (MMCL's Algorithm 1); "first_view" the second against the
     # first (the program of MMCL's authors).
-    pairs: PairsOf = "both"
+    pairs: Pairing = "both"
     objective: Objective = NT_XENT
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022
     # The kernel width of max_margin over time: from each epoch on, gamma times the factor.
     gamma_schedule: tuple[tuple[int, float], ...] = ()
     symmetric: bool = False  # MoCo v3, BYOL: both directions; [margins]: strong to weak alone
+    # Times the mean over the directions; MoCo v3's program: 4 tau, the sum of both times 2 tau.
+    loss_factor: float = added(1.0, was=1.0)
     teacher_momentum: float = 0.99  # [ReSSL]: 0.99 CIFAR, 0.996 STL-10 and TinyImageNet
     teacher_schedule: Literal["constant", "cosine"] = "constant"  # [ReSSL]
     queue: int = 4096  # negatives of MoCo v2; [ReSSL]

@@ -92,7 +92,14 @@ def encoder(backbone: Backbone = "resnet18", stem: Stem = "cifar") -> nn.Module:
     return made
 
 
-def head(inputs: int, hidden: int, outputs: int, *, output_norm: bool = False) -> nn.Sequential:
+def head(
+    inputs: int,
+    hidden: int,
+    outputs: int,
+    *,
+    output_norm: bool = False,
+    output_scale: bool = True,
+) -> nn.Sequential:
     """A projection head or predictor: linear, batch norm, ReLU, linear: (B, inputs) -> (B, D).
 
     Args:
@@ -100,6 +107,7 @@ def head(inputs: int, hidden: int, outputs: int, *, output_norm: bool = False) -
         hidden: width of the middle layer.
         outputs: D.
         output_norm: a batch norm without trainable shift after the last layer (MMCL on ImageNet).
+        output_scale: whether that batch norm has a trainable scale (MoCo v3's has none).
     """
     layers: list[nn.Module] = [
         nn.Linear(inputs, hidden, bias=False),  # the batch norm has a shift of its own
@@ -108,7 +116,8 @@ def head(inputs: int, hidden: int, outputs: int, *, output_norm: bool = False) -
         nn.Linear(hidden, outputs, bias=not output_norm),
     ]
     if output_norm:
-        norm = nn.BatchNorm1d(outputs)
-        norm.bias.requires_grad_(False)
+        norm = nn.BatchNorm1d(outputs, affine=output_scale)
+        if output_scale:
+            norm.bias.requires_grad_(False)
         layers.append(norm)
     return nn.Sequential(*layers)

@@ -148,7 +148,7 @@ def train_step(
         value, part = criterion(direction, features=features, step=step)
         losses.append(value)
         parts.append(part)
-    loss = torch.stack(losses).mean()
+    loss = config.loss_factor * torch.stack(losses).mean()
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()

@@ -36,6 +36,7 @@ import filelock
 import psutil
 from rich.console import Console
 from rich.table import Table as TextTable
+from rich.text import Text
 
 from shared.command.choosing import Chosen
 from shared.command.places import Places, run_folder, undamaged
@@ -256,8 +257,8 @@ def print_status(places: Places) -> int:
         shown[state].append((submitted[address].job or "", address, last))
     for state, rows in shown.items():
         for row in rows:
-            text.add_row(state, *row)
-    console.print(text, markup=False, highlight=False)
+            text.add_row(state, *map(Text, row))  # as it is: [1/1] is no markup
+    console.print(text)
     console.print(", ".join(f"{len(rows)} {state}" for state, rows in shown.items()))
     return 0
 

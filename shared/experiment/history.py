@@ -38,6 +38,7 @@ class History:
     Args:
         renamed: ``"Class.old.path"`` to ``"new.path"``, both below a dataclass of that name; a
             path leads through mappings and dataclasses.
+        values: ``"Class.path"`` to what its values were called, each with its name of today.
         removed: ``"Class.path"`` to the one value that a run could have and still be what a run
             without the field is; records with another value do not count.
         functions: old names of functions of the project to new ones.
@@ -47,10 +48,12 @@ class History:
             parts; ``*`` stands for any part and stays what it is. Without tier and seed.
 
     Raises:
-        ValueError: an address with more or fewer parts than it had.
+        ValueError: an address with more or fewer parts than it had, or a value that is both an
+            old and a new one.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     removed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     functions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     numbers: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -60,6 +63,9 @@ class History:
         for old, new in self.addresses.items():
             if old.count("/") != new.count("/"):
                 raise ValueError(f"addresses: {old!r} and {new!r} have not as many parts")
+        for path, names in self.values.items():
+            if both := sorted(names.keys() & set(names.values())):
+                raise ValueError(f"values: {both[0]!r} is an old and a new value of {path}")
 
 
 CORE = History()
@@ -144,6 +150,10 @@ def _object(value: dict[str, Any], kind: type, histories: tuple[History, ...]) -
             owner, *old = path.split(".")
             if owner in names:
                 _move(value, old, new.split("."))
+        for path, called in history.values.items():
+            owner, *at = path.split(".")
+            if owner in names and isinstance(_at(value, at), str) and _at(value, at) in called:
+                _at(value, at[:-1])[at[-1]] = called[_at(value, at)]
         for path, gone in history.removed.items():
             owner, *old = path.split(".")
             if owner in names and _at(value, old) == canonical(gone):

@@ -66,7 +66,6 @@ PACKAGES = (
     "gymnasium",
 )
 OWN = "own"  # the tier of runs outside tables
-TELL_EVERY = 0.2  # seconds between two words of progress of one loop
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
 

@@ -27,6 +27,7 @@ from shared.pixels import (
     hue,
     resized_crop,
     saturation,
+    solarize,
     uniforms,
 )
 from vision.augment import POLICIES, Parameters, Policy, augment, parameters
@@ -88,7 +89,12 @@ def twin(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) ->
         image = functional.rgb_to_grayscale(image, num_output_channels=3)
     if drawn.blur[i]:
         kernel = policy.kernel or 2 * (size // 10 // 2) + 1
+        border = 0 if policy.reflected else kernel  # of black, seen by the blur, then cut off
+        image = functional.pad(image, [border])
         image = functional.gaussian_blur(image, [kernel, kernel], [float(drawn.sigma[i])] * 2)
+        image = functional.center_crop(image, [size, size])
+    if drawn.solarize[i]:
+        image = functional.solarize(image, threshold=128 / 255)
     return functional.normalize(image, list(MEAN), list(STD))
 
 
@@ -159,6 +165,27 @@ def test_colour_operations_are_torchvisions(
         for image, factor, result in zip(batch, mine, found, strict=True):
             torch.testing.assert_close(result, theirs(image, factor), atol=2e-6, rtol=0)
     assert torch.equal(batch, before)
+
+
+def test_the_blur_of_mmcl_on_imagenet_sees_black_beyond_the_border():
+    policy = POLICIES["mmcl_imagenet"]
+    assert (policy.sigma, policy.reflected, policy.kernel) == ((0.2, 2.0), False, None)
+    white = torch.ones(1, 3, 32, 32)
+    sigma = torch.tensor([2.0])
+    assert gaussian_blur(white, sigma, 23).min() > 0.999
+    dark = gaussian_blur(white, sigma, 23, reflected=False)
+    assert dark[0, 0, 16, 16] > 0.999
+    # Of the kernel, the centre and one half lie inside.
+    taps = torch.exp(-(torch.arange(-11, 12) ** 2) / 8.0)
+    inside = float(taps[11:].sum() / taps.sum())
+    assert float(dark[0, 0, 0, 0]) == pytest.approx(inside**2, abs=1e-5)
+    assert float(dark[0, 0, 0, 16]) == pytest.approx(inside, abs=1e-5)
+
+
+def test_solarisation_turns_bright_values_round():
+    values = torch.tensor([0.0, 127.0, 128.0, 255.0])
+    expected = torch.tensor([0.0, 127.0, 127.0, 0.0])
+    torch.testing.assert_close(solarize(values / 255) * 255, expected, atol=1e-4, rtol=0)
 
 
 def test_gray_has_neither_hue_nor_saturation():
@@ -294,12 +321,13 @@ def test_crops_are_distributed_as_torchvisions(side: int, scale: tuple):
 
 def test_rates_factors_and_sigma_are_those_of_the_policy():
     count = 20_000
-    for policy in (POLICIES["hcl"], POLICIES["simclr"]):
+    for policy in (POLICIES["hcl"], POLICIES["simclr"], POLICIES["moco_v3_second"]):
         drawn = draw(policy, count)
         rates = (policy.flip, policy.jitter_probability, policy.grayscale, policy.blur)
-        flags = (drawn.flip, drawn.jitter, drawn.grayscale, drawn.blur)
+        rates = (*rates, policy.solarize)
+        flags = (drawn.flip, drawn.jitter, drawn.grayscale, drawn.blur, drawn.solarize)
         for rate, flag in zip(rates, flags, strict=True):
-            assert abs(flag.mean() - rate) < 4 * math.sqrt(rate * (1 - rate) / count)
+            assert abs(flag.mean() - rate) <= 4 * math.sqrt(rate * (1 - rate) / count)
         assert np.abs(np.corrcoef(flags) - np.eye(4)).max() < 4 / math.sqrt(count)
         for factor, strength in zip(drawn.factors.T[:3], policy.jitter, strict=False):
             assert kstest(factor, "uniform", (1 - strength, 2 * strength)).pvalue > 0.01

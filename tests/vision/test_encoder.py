@@ -64,6 +64,10 @@ def test_known_numbers_of_parameters() -> None:
     normed = head(2048, 2048, 128, output_norm=True)
     trained = sum(item.numel() for item in normed.parameters() if item.requires_grad)
     assert trained == 2048 * 2048 + 2 * 2048 + 2048 * 128 + 128
+    plain = head(512, 4096, 256, output_norm=True, output_scale=False)  # MoCo v3's
+    assert count(plain) == 512 * 4096 + 2 * 4096 + 4096 * 256
+    output = plain(torch.randn(64, 512))
+    torch.testing.assert_close(output.mean(0), torch.zeros(256), atol=1e-5, rtol=0)
 
 
 def test_unknown_names_are_refused() -> None:

@@ -6,6 +6,7 @@ import torch
 from shared import Criterion, query_key, two_views
 from shared.experiment.tables import Cell, Table, Value, canonical_json
 from shared.report.statistics import seeds_for
+from vision.augment import POLICIES
 from vision.config import Config
 from vision.methods import check
 from vision.tables import TABLES
@@ -152,6 +153,24 @@ def test_long_runs() -> None:
     assert config("table-9", "s=10", "STL10", "short").epochs == 50
 
 
+def test_moco_v3_on_imagenet_has_the_reading_of_the_text_and_that_of_the_program() -> None:
+    text = config("table-4", "MoCov3", "top1")
+    program = config("table-4", "MoCov3, authors' program", "top1")
+    assert (text.augmentations, text.loss_factor) == (("simclr", "simclr"), 1.0)
+    assert not text.head_output_norm
+    assert program.augmentations == ("moco_v3_first", "moco_v3_second")
+    temperature = program.objective.loss.numbers["temperature"]
+    assert program.loss_factor == 2 * (2 * temperature)  # the mean over two directions, 2 tau
+    assert (program.head_output_norm, program.head_output_scale) == (True, False)
+    first, second = (POLICIES[name] for name in program.augmentations)
+    assert (first.blur, first.solarize, second.blur, second.solarize) == (1.0, 0.0, 0.1, 0.2)
+    for policy in (first, second):
+        assert policy.scale == (0.2, 1.0)
+        assert policy.jitter == (0.4, 0.4, 0.2, 0.1)
+    emphasised = config("table-4", "MoCov3 + pos. & curv., authors' program", "top1")
+    assert emphasised.objective.loss.numbers["emphasis"] == 10.0
+
+
 def test_sweeps() -> None:
     assert {row.label for row in BY_NAME["figure-5"].rows} >= {
         f"{method}, c={c}"
@@ -190,7 +209,7 @@ def test_published_numbers_stand_beside_their_cells() -> None:
     ]
     for table in MARGINS:
         for row in table.rows:
-            assert row.published in (None, row.label)
+            assert row.published in (None, row.label.removesuffix(", authors' program"))
 
 
 def test_claims_are_true_of_the_printed_numbers() -> None:
@@ -200,8 +219,11 @@ def test_claims_are_true_of_the_printed_numbers() -> None:
             if not table.published.rows:
                 continue
             for column in claim.columns:
-                better = table.published.value(claim.better, column)
-                than = table.published.value(claim.than, column)
+                rows = {row.label: row for row in table.rows}
+                better, than = (
+                    table.published.value(str(rows[name].published), column)
+                    for name in (claim.better, claim.than)
+                )
                 if "under this table's protocol" in claim.text:  # of another paper's figure
                     assert better is None
                     continue
