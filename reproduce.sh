@@ -8,6 +8,7 @@
 set -euo pipefail
 called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+from=$PWD # paths that are given are as seen from there
 cd "$here"
 venv=$here/.venv lock=requirements.lock
 if [ "${1:-}" = --latest ]; then
@@ -44,7 +45,7 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,graph,rl,text,video,vision" && return ;;
+      test) echo "test,graph,rl,text,video,vision,slurm" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
       rl | rl/* | */rl/*) echo "rl" && return ;;
       text | text/* | */text/*) echo "text" && return ;;
@@ -173,10 +174,12 @@ case ${1:-} in
   -h | --help) [ -x "$venv/bin/python" ] || { usage && exit; } ;;
 esac
 extras=$(extras_for "$@")
+case " $* " in *" --slurm "* | *" --executor"*) extras=$extras,slurm ;; esac
 install "$extras"
 if [ "${1:-}" = test ]; then
   shift
   run_tests "$@"
 fi
 export SUITE_COMMAND=$called
+[ "$from" = "$here" ] || export SUITE_FROM=$from
 exec "$venv/bin/python" -m shared "$@"

@@ -43,12 +43,13 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from rl import train
 from rl.agent import Agent, Contrast
 from rl.config import TASKS, Config
 from rl.environment import ACTION_REPEATS, QUALITIES, DeepMindControl, renderer_in_use
 from rl.replay import Batch, Draw, Replay
 from rl.tables import CLLR_ROWS, LMCL_ROWS
-from rl.train import CapturedUpdate, train_agent
+from rl.train import CapturedUpdate
 from shared import query_key
 from shared.experiment.runs import Run
 
@@ -400,7 +401,7 @@ def loop_rate(config: Config, updates: int, threads: int, barrier: Any = None) -
         moments[decisions] = time.perf_counter()
 
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder), config, progress=note) as run:
-        train_agent(config, run)
+        train.run(config, run)
     return updates / (moments[begin + updates] - moments[begin])
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
+from shared.pairs import Pairing
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))
@@ -16,7 +17,15 @@ GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=Fals
 
 # What older runs call otherwise; an added field says itself what it was:
 # shared.experiment.history.added.
-HISTORY = History()
+HISTORY = History(
+    values={
+        "Config.pairs": {
+            "original_augmented": "second_view",
+            "augmented_original": "first_view",
+            "symmetric": "both",
+        }
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -31,10 +40,9 @@ class Config:
     calibrate: bool = added(False, was=False)
     # What is scored. Floors need no encoder: see graph.evaluate.sizes.
     features: Literal["encoder", "sizes", "constant"] = added("encoder", was="encoder")
-    # Who is compared with whom; x original graphs, z augmented ones. See graph.train.PAIRS.
-    pairs: Literal["original_augmented", "augmented_original", "both_views", "symmetric"] = (
-        "original_augmented"  # [program]: anchors x, candidates z
-    )
+    # Who is compared with whom, see shared.pairs.paired_views; the first views are the original
+    # graphs, the second the augmented ones. [program]: anchors are the originals.
+    pairs: Pairing = "second_view"
 
     # Which augmentation a graph gets is drawn anew at every access ([program]: random2).
     augmentations: tuple[str, ...] = ("node_drop", "subgraph")  # author, GraphCL issue 57

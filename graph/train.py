@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -13,16 +13,9 @@ from graph.config import Config
 from graph.data import Graphs, batches, fingerprint, load, permutation
 from graph.encoder import Encoder, ProjectionHead
 from graph.evaluate import calibrate, embed, read_out, sizes
-from shared import Criterion, Pairs, query_key, two_views
+from shared import Criterion, Pairs
 from shared.experiment.runs import Run
-
-# x are projections of the original graphs, z those of the augmented ones.
-PAIRS: dict[str, Callable[[Tensor, Tensor], Pairs]] = {
-    "original_augmented": lambda x, z: query_key(x, z),  # GraphCL's program
-    "augmented_original": lambda x, z: query_key(z, x),  # MMCL: negatives of the first view
-    "both_views": lambda x, z: two_views(x, z, anchors="second"),  # MMCL's Algorithm 1
-    "symmetric": lambda x, z: two_views(x, z),  # SimCLR
-}
+from shared.pairs import paired_views
 
 
 def run(config: Config, run: Run) -> dict[str, object]:
@@ -114,7 +107,7 @@ def compare(
         for view in (original.to(device), augmented.to(device))
     ]
     x, z = (head(feature) for feature in features)
-    return PAIRS[config.pairs](x, z), features
+    return paired_views(x, z, config.pairs), features
 
 
 def evaluated_features(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rl.agent import Agent, Contrast
-    from rl.config import TASKS, Config
+    from rl.config import TASKS, Config, ProbeConfig
     from rl.data import Frames, random_frames
     from rl.domain import DOMAIN
     from rl.encoder import Bilinear, Encoder
@@ -31,6 +31,7 @@ __all__ = [
     "DeepMindControl",
     "Encoder",
     "Frames",
+    "ProbeConfig",
     "Replay",
     "evaluate_policy",
     "make_vector",
@@ -52,6 +53,7 @@ _HOMES = {
     "DeepMindControl": "environment",
     "Encoder": "encoder",
     "Frames": "data",
+    "ProbeConfig": "config",
     "Replay": "replay",
     "evaluate_policy": "evaluate",
     "make_vector": "environment",

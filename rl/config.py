@@ -31,7 +31,7 @@ HISTORY = History()
 
 @dataclass(frozen=True)
 class Config:
-    """One agent, or one contrastive encoder and its probe. The defaults are [CURL]."""
+    """One agent. The defaults are [CURL]."""
 
     task: str = "cartpole_swingup"  # of TASKS; any DM Control task with a camera works
     action_repeat: int = 8  # [CURL], for each task; the reward is summed over them
@@ -109,3 +109,13 @@ class Config:
             probe_steps=10,
             probe_updates=20,
         )
+
+
+@dataclass(frozen=True)
+class ProbeConfig(Config):
+    """One contrastive encoder, trained without an agent, and what can be read from it.
+
+    It has the fields of an agent's configuration, since the records of both always had.
+    """
+
+    protocol: str = "state-probe-v1"

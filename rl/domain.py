@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl.config import Config
+from rl.config import Config, ProbeConfig
 from rl.tables import TABLES
 from shared.experiment.domain import Domain, Experiment, Metrics
 from shared.experiment.runs import Run
@@ -16,10 +16,22 @@ def _run(config: Config, run: Run) -> Metrics:
     return train.run(config, run)
 
 
+def _run_probe(config: ProbeConfig, run: Run) -> Metrics:
+    from rl import probe
+
+    return probe.run(config, run)
+
+
 def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
     from rl import estimate
 
     return estimate.estimate(config, data_root)
+
+
+def _estimate_probe(config: ProbeConfig, data_root: Path) -> tuple[float, float]:
+    from rl import estimate
+
+    return estimate.estimate_probe(config, data_root)
 
 
 def _datasets() -> Sequence[str]:
@@ -55,7 +67,10 @@ def _export(folder: Path, target: Path) -> Path:
 DOMAIN = Domain(
     name="rl",
     tables=TABLES,
-    experiments=(Experiment(Config, _run, _estimate),),
+    experiments=(
+        Experiment(Config, _run, _estimate),
+        Experiment(ProbeConfig, _run_probe, _estimate_probe),
+    ),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

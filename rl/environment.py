@@ -431,10 +431,20 @@ def _egl_works() -> bool:
     devices, found = (pointer * 16)(), number()
     if not query(len(devices), devices, ctypes.byref(found)):
         return False
+
     # Not terminated: that would close the display for everyone in the process, and DM Control goes
     # on with it.
-    displays = (display_of(_EGL_PLATFORM_DEVICE, devices[i], None) for i in range(found.value))
-    return any(display and egl.eglInitialize(display, None, None) for display in displays)
+    def works(device: int) -> bool:
+        display = display_of(_EGL_PLATFORM_DEVICE, devices[device], None)
+        return bool(display and egl.eglInitialize(display, None, None))
+
+    # EGL sees every GPU, whatever CUDA is shown: cells on several would all draw on the first. So
+    # the one that CUDA is left with is chosen, which drivers number alike, unless one is already.
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if shown.isdecimal() and int(shown) < found.value and works(int(shown)):
+        os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", shown)
+        return True
+    return any(map(works, range(found.value)))
 
 
 def _osmesa_works() -> bool:

@@ -1,9 +1,7 @@
-"""Time and memory of a run, estimated from a few frames and a few updates.
+"""Time and memory of a run, estimated from a few frames and a few steps of its loop.
 
-A frame is timed as the task renders it. An update is timed with few transitions and with more, and
-its line drawn on to the run's batch. Both are multiplied by how many the run needs. Left out: what
-losses other than InfoNCE add, and, on a GPU, what the run gains by capturing its updates and by
-rendering beside them.
+A frame is timed as the task renders it, an update in the loop of an agent or of a probe. Left out:
+what, on a GPU, a run gains by capturing its updates and by rendering beside them.
 """
 
 import contextlib
@@ -11,34 +9,35 @@ import dataclasses
 import functools
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rl.agent import Agent, Contrast
-from rl.config import Config
+from rl import probe
+from rl import train as agents
+from rl.config import Config, ProbeConfig
+from rl.data import Frames
 from rl.environment import DeepMindControl
-from rl.replay import Batch
+from shared import query_key
+from shared.experiment.runs import Run
+from shared.experiment.trial import Cost, cost_of, seconds_of_loss
 
 BASELINE = 0.45e9  # bytes of a process that has imported everything and done nothing
-COPIES = 5  # of each parameter: itself, its gradient, the states of one or two optimisers
-# Bytes at the peak of an update for each byte that the convolutions give: measured, 3.0 to 3.5.
-ACTIVATIONS = 3.5
 # Seconds of the probe's regression on one core: for n^3 of n training frames, and for n (n + m) d
 # of m test frames and d features. 2000 and 500 frames took 4 seconds, and 10 with their pixels.
 SOLVING = 5e-10
 KERNEL = 3.2e-11
-ACTIONS = 6  # dimensions, of the timed agent; the task's own hardly matter
 FRAMES = 5  # timed, after as many that are not
-BATCHES = (8, 24)  # transitions of the timed updates
+SMALLEST, LARGEST = 8, 32  # transitions of the timed updates
+RANDOM, DECISIONS = 2, 32  # decisions of a timed agent: those at random, and all of them
+# Passes of the encoder that a transition of a probe's update costs: anchor, its way back, and key.
+PASSES = 4
 
 # What a frame costs is decided by these.
 RENDERING = ("task", "action_repeat", "frame_size", "quality")
 # What an update costs is decided by these.
 DECIDING = (
-    "protocol",
     "crop",
     "stack",
     "filters",
@@ -52,76 +51,114 @@ DECIDING = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Calibration:
-    """What the networks of a configuration cost on this machine.
-
-    Args:
-        per_update: seconds of an update, however small its batch.
-        per_transition: seconds of an update for each transition of its batch.
-        forward: seconds for each observation that is acted on or embedded.
-        fixed: bytes of parameters, gradients and optimisers.
-    """
-
-    per_update: float
-    per_transition: float
-    forward: float
-    fixed: int
-
-
 def estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    """Minutes and peak gigabytes (of 1e9 bytes) of one run on this machine's device.
+    """Minutes and peak gigabytes (of 1e9 bytes) of an agent's run on this machine's device.
 
     Args:
         config: of the run.
-        data_root: where the frames of a probe may already lie.
+        data_root: not read.
 
     Raises:
         shared.errors.UserError: an unknown task, or no renderer.
     """
-    seconds, size = (_probe if config.protocol == "state-probe-v1" else _agent)(config, data_root)
-    return seconds / 60, (BASELINE + size) / 1e9
-
-
-def _agent(config: Config, data_root: Path) -> tuple[float, float]:
-    """Seconds and bytes of an agent's run, or of the random policy's one evaluation."""
-    frame = _of(config, RENDERING, seconds_of_frame)
+    frame = seconds_of_frame(*(getattr(config, name) for name in RENDERING))
     episodes = config.evaluation_episodes * (config.episode_steps // config.action_repeat)
     if not config.train:
-        return episodes * frame, 0.0
-    costs = _of(config, DECIDING, calibrate)
+        return episodes * frame / 60, BASELINE / 1e9
+    cost = cost_of_agent(config)
     decisions = config.environment_steps // config.action_repeat
     evaluations = config.environment_steps // config.evaluate_every
     updates = max(0, decisions - config.initial_steps)
-    seconds = (decisions + evaluations * episodes) * (frame + costs.forward)
-    seconds += updates * (costs.per_update + config.batch_size * costs.per_transition)
+    update = cost.seconds(config.batch_size) + _loss(config)
+    seconds = (decisions + evaluations * episodes) * frame + updates * update
     replay = decisions * 3 * config.frame_size**2
-    return seconds, replay + costs.fixed + config.batch_size * _bytes_of_transition(config)
+    size = BASELINE + replay + cost.fixed + config.batch_size * cost.kept
+    return seconds / 60, size / 1e9
 
 
-def _probe(config: Config, data_root: Path) -> tuple[float, float]:
-    """Seconds and bytes of a probe's run."""
+def estimate_probe(config: ProbeConfig, data_root: Path) -> tuple[float, float]:
+    """Minutes and peak gigabytes (of 1e9 bytes) of a probe's run on this machine's device.
+
+    Args:
+        config: of the run.
+        data_root: where its frames may already lie.
+
+    Raises:
+        shared.errors.UserError: an unknown task, or no renderer.
+    """
     fitted = config.probe_episodes * config.probe_steps
     count = fitted + config.probe_test_episodes * config.probe_steps
     pixels = 3 * config.stack * config.crop**2
-    seconds = 0.0
+    seconds, size = 0.0, count * 3 * config.frame_size**2 + 5 * 8.0 * fitted**2
     if not are_rendered(config, data_root):
-        seconds += count * _of(config, RENDERING, seconds_of_frame)
-    size = count * 3 * config.frame_size**2 + 5 * 8.0 * fitted**2
+        seconds += count * seconds_of_frame(*(getattr(config, name) for name in RENDERING))
     features = config.latent
     if config.probe_input == "pixels":
         features = pixels
         size += 4 * count * pixels
     else:
-        costs = _of(config, DECIDING, calibrate)
+        cost = cost_of(
+            train_probe,
+            ProbeConfig(),
+            {name: getattr(config, name) for name in DECIDING},
+            smallest=SMALLEST,
+            largest=LARGEST,
+            skip=config.update_every,
+            cycle=config.update_every,
+        )
         updates = config.probe_updates if config.train else 0
-        seconds += count * costs.forward
-        seconds += updates * (costs.per_update + config.batch_size * costs.per_transition)
-        size += costs.fixed + config.batch_size * _bytes_of_transition(config)
-    return seconds + SOLVING * fitted**3 + KERNEL * fitted * count * features, size
+        seconds += count * cost.per_item / PASSES
+        seconds += updates * (cost.seconds(config.batch_size) + _loss(config))
+        size += cost.fixed + config.batch_size * cost.kept
+    seconds += SOLVING * fitted**3 + KERNEL * fitted * count * features
+    return seconds / 60, (BASELINE + size) / 1e9
 
 
-def are_rendered(config: Config, data_root: Path) -> bool:
+def _loss(config: Config) -> float:
+    """Seconds of the contrastive loss of an update."""
+    if not config.contrastive:
+        return 0.0
+    return seconds_of_loss(config.objective, config.batch_size, config.latent, query_key)
+
+
+def cost_of_agent(config: Config) -> Cost:
+    """What an agent's step costs beside its frame."""
+    base = Config(
+        quality="fast",
+        frame_size=config.crop + 16,
+        initial_steps=RANDOM,
+        environment_steps=DECISIONS * Config.action_repeat,
+        evaluate_every=DECISIONS * Config.action_repeat,
+        evaluation_episodes=1,
+    )
+    cost = cost_of(
+        agents.run,
+        base,
+        {name: getattr(config, name) for name in DECIDING},
+        smallest=SMALLEST,
+        largest=LARGEST,
+        skip=RANDOM + config.update_every,
+        cycle=config.update_every,
+    )
+    frame = seconds_of_frame(*(getattr(base, name) for name in RENDERING))
+    return dataclasses.replace(cost, per_step=max(0.0, cost.per_step - frame))
+
+
+def train_probe(config: ProbeConfig, run: Run) -> None:
+    """The loop of a probe on frames of noise, four batches of them."""
+    count, side = 4 * config.batch_size, config.frame_size
+    generator = torch.Generator().manual_seed(0)
+    frames = Frames(
+        torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8, generator=generator),
+        torch.zeros(count, dtype=torch.int64),
+        torch.zeros(count, dtype=torch.int64),
+        torch.zeros(count, 1),
+        ("nothing",),
+    )
+    probe.pretrain(config, frames, run)
+
+
+def are_rendered(config: ProbeConfig, data_root: Path) -> bool:
     """Whether the frames of a probe lie below ``data_root``."""
     wanted = {
         "action_repeat": config.action_repeat,
@@ -139,17 +176,6 @@ def are_rendered(config: Config, data_root: Path) -> bool:
     return False
 
 
-def _of(config: Config, names: tuple[str, ...], measure: Callable[..., Any]) -> Any:
-    """What ``measure`` gives for these fields of the configuration."""
-    return measure(*(getattr(config, name) for name in names))
-
-
-def _bytes_of_transition(config: Config) -> float:
-    """What an update holds for each transition of its batch, at its peak."""
-    sides = [(config.crop - 3) // 2 + 1 - 2 * layer for layer in range(config.convolutions)]
-    return ACTIVATIONS * 4 * config.filters * sum(side**2 for side in sides)
-
-
 @functools.cache
 def seconds_of_frame(task: str, action_repeat: int, frame_size: int, quality: str) -> float:
     """Seconds from one frame of a task to the next, physics included."""
@@ -164,79 +190,9 @@ def seconds_of_frame(task: str, action_repeat: int, frame_size: int, quality: st
         action = 0 * environment.action_space.sample()
         for _ in range(FRAMES):
             environment.step(action)
-        start = _clock()
+        # Of the processor, with whatever threads render, unless a GPU does.
+        clock = time.perf_counter if torch.cuda.is_available() else time.process_time
+        start = clock()
         for _ in range(FRAMES):
             environment.step(action)
-        return (_clock() - start) / FRAMES
-
-
-@functools.cache
-def calibrate(*values: Any) -> Calibration:
-    """Time a few updates and passes of networks on the machine's device.
-
-    Args:
-        values: of the fields ``DECIDING``.
-    """
-    config = dataclasses.replace(Config(), **dict(zip(DECIDING, values, strict=True)))
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if config.protocol == "state-probe-v1":
-        contrast = Contrast(config, device)
-        parameters = list(contrast.parameters())
-
-        def update(batch: Batch, step: int) -> None:
-            contrast.update(batch.observation, batch.positive, step)
-
-        def forward(observation: torch.Tensor) -> None:
-            with torch.no_grad():
-                contrast.encoder(observation)
-    else:
-        agent = Agent(config, ACTIONS, device)
-        parameters = list(agent.parameters())
-
-        def update(batch: Batch, step: int) -> None:
-            agent.update(batch, step)
-
-        def forward(observation: torch.Tensor) -> None:
-            agent.act(observation, sample=True)
-
-    times = []
-    for size in BATCHES:
-        work = functools.partial(update, made_up(config, size, device))
-        times.append(_seconds(work, config.update_every))
-    per_transition = max(0.0, times[1] - times[0]) / (BATCHES[1] - BATCHES[0])
-    observation = made_up(config, BATCHES[0], device).observation
-    return Calibration(
-        per_update=max(0.0, times[0] - BATCHES[0] * per_transition),
-        per_transition=per_transition,
-        forward=_seconds(lambda step: forward(observation), 1) / BATCHES[0],
-        fixed=4 * COPIES * sum(parameter.numel() for parameter in parameters),
-    )
-
-
-def made_up(config: Config, size: int, device: str) -> Batch:
-    """A batch of noise: ``size`` transitions."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (3, size, 3 * config.stack, config.crop, config.crop)
-    crops = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator).to(device)
-    action = torch.zeros(size, ACTIONS, device=device)
-    return Batch(crops[0], crops[1], crops[2], action, torch.zeros(size, device=device))
-
-
-def _seconds(work: Callable[[int], None], steps: int) -> float:
-    """Time of ``work``, mean over so many steps, the shorter of two: the first sets things up."""
-    threads = 1 if torch.cuda.is_available() else torch.get_num_threads()
-    times = []
-    for _ in range(2):
-        start = _clock()
-        for step in range(1, steps + 1):
-            work(step)
-        times.append((_clock() - start) / steps / threads)
-    return min(times)
-
-
-def _clock() -> float:
-    """Seconds; on the CPU of the processor, all threads, which no other process stretches."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time()
+        return (clock() - start) / FRAMES

@@ -14,7 +14,6 @@ A finished run keeps the weights in its folder as ``model.safetensors``.
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,12 +28,21 @@ from rl.agent import Agent, make_encoder
 from rl.config import Config
 from rl.encoder import Encoder
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.data import SUMS, check_sums
+from shared.experiment.export import (
+    REMEDY,
+    RUN_REMEDY,
+    Card,
+    copy_checked,
+    damaged,
+    exportable,
+    lines_of,
+    loss_names,
+    python,
+    write_card,
+)
 from shared.experiment.history import upgraded_config
-from shared.experiment.records import Record, read_record
-from shared.experiment.runs import replacing, write_atomically
-from shared.experiment.tables import canonical_json
-from shared.functions import function_name
+from shared.experiment.records import Record
 
 # Deterministic actions (B, A) in [-1, 1] for observations (B, 3K, S, S), uint8.
 Policy = Callable[[Tensor], Tensor]
@@ -43,8 +51,6 @@ MODEL = "model.safetensors"  # in the folder of a run
 POLICY = "policy.safetensors"
 ENCODER = "encoder.safetensors"
 CONFIG = "config.json"
-REMEDY = "copy or export it again"
-RUN_REMEDY = "delete the folder and run its cell again"
 
 # Of the names of Agent.state_dict() and of Contrast.state_dict(), what an export holds.
 POLICY_NAMES = ("contrast.encoder.", "actor.")
@@ -81,12 +87,7 @@ def write(folder: Path, target: Path) -> Path:
     Raises:
         UserError: a run that is not finished or has no network, or a damaged file.
     """
-    record = read_record(folder, folder.name)
-    if record is None:
-        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
-    record = record.upgraded(Config)
-    if record.result["tier"] == "smoke":
-        raise UserError(f"{folder}: a smoke run proves the path only; export one of another tier")
+    record = exportable(folder, Config)
     probe = record.config["protocol"] == "state-probe-v1"
     if probe and record.config["probe_input"] == "pixels":
         raise UserError(f"{folder}: this run reads raw pixels, without an encoder; export another")
@@ -97,15 +98,9 @@ def write(folder: Path, target: Path) -> Path:
     read(folder)
 
     weights, other = (ENCODER, POLICY) if probe else (POLICY, ENCODER)
-    target.mkdir(parents=True, exist_ok=True)
     (target / other).unlink(missing_ok=True)  # one from an earlier export to the same place
-    for source, name in ((MODEL, weights), (CONFIG, CONFIG)):
-        with replacing(target / name) as part:
-            shutil.copyfile(folder / source, part)
-    sums = {name: sha256_of(target / name) for name in (weights, CONFIG)}
-    write_sums(target, sums)
-    write_atomically(target / "README.md", _card(record, sums))
-    return target
+    sums = copy_checked({weights: folder / MODEL, CONFIG: folder / CONFIG}, target)
+    return write_card(target, record, _card(record, probe), sums)
 
 
 def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
@@ -135,7 +130,7 @@ def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
             return _policy(config, state)
     except (SafetensorError, OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         remedy = RUN_REMEDY if weights == MODEL else REMEDY
-        raise _damaged(file, f"{type(error).__name__}: {error}", remedy) from error
+        raise damaged(file, f"{type(error).__name__}: {error}", remedy) from error
 
 
 def _encoder(config: Config, state: Mapping[str, Tensor]) -> Encoder:
@@ -162,129 +157,65 @@ def _check_names(state: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> None
         raise ValueError(f"unexpected: {', '.join(foreign)}")
 
 
-def _damaged(path: Path, reason: str, remedy: str) -> UserError:
-    reason = " ".join(reason.split())
-    return UserError(f"{path}: damaged or edited ({reason}); {remedy}")
-
-
 # The model card
 
 
-def _card(record: Record, sums: Mapping[str, str]) -> str:
-    """The model card, as the Hugging Face hub reads it."""
-    config, result, environment = record.config, record.result, record.environment
-    probe = ENCODER in sums
-    objective = config["objective"]
-    losses = [function_name(objective["loss"]["function"])]
-    losses += [function_name(penalty["function"]) for penalty in objective["penalties"]]
-    tags = ["deep-reinforcement-learning", "dm-control"]
-    if config["contrastive"] or probe:
-        tags += ["contrastive-learning", *losses]
+def _card(record: Record, probe: bool) -> Card:
+    config, metrics = record.config, record.result["metrics"]
+    losses = loss_names(config["objective"])
+    contrastive = ["contrastive-learning", *losses] if config["contrastive"] or probe else []
     kind = "encoder" if probe else "policy"
-    name = "-".join([kind, config["task"], *tags[3:]]).replace("_", "-")
-    scores = _scores(result["metrics"])
-    front = {
-        "license": "mit",
-        "library_name": "pytorch",
-        "pipeline_tag": "image-feature-extraction" if probe else "reinforcement-learning",
-        "tags": tags,
-        "model-index": [
-            {
-                "name": name,
-                "results": [
-                    {
-                        "task": {"type": "reinforcement-learning"},
-                        "dataset": {"type": config["task"], "name": f"DM Control {config['task']}"},
-                        "metrics": [
-                            {"type": "mean_reward" if label == "return" else "r2", "name": label}
-                            | {"value": value}
-                            for label, value in scores.items()
-                        ],
-                    }
+    name = "-".join([kind, config["task"], *contrastive[1:]]).replace("_", "-")
+    about, *points = (_describe_probe if probe else _describe_policy)(config, " + ".join(losses))
+    return Card(
+        name=name,
+        about=about,
+        points=points,
+        tags=("deep-reinforcement-learning", "dm-control", *contrastive),
+        pipeline="image-feature-extraction" if probe else "reinforcement-learning",
+        task="reinforcement-learning",
+        scores=[
+            (
+                {"type": config["task"], "name": f"DM Control {config['task']}"},
+                [
+                    {"type": "mean_reward" if label == "return" else "r2", "name": label}
+                    | {"value": value}
+                    for label, value in _scores(metrics).items()
                 ],
-            }
+            )
         ],
-    }
-    # JSON values are YAML, too.
-    header = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())
-    data = "\n".join(f"- {name}: SHA-256 `{h}`" for name, h in environment["data"].items())
-    files = "\n".join(f"- `{name}`: SHA-256 `{digest}`" for name, digest in sums.items())
-    dirty = ", with uncommitted changes" if environment["dirty"] else ""
-    budget = (
-        "Trained in the paper's setting (tier `paper`)."
-        if result["tier"] == "paper"
-        else f"Not trained in the paper's setting (tier `{result['tier']}`): its numbers cannot "
-        "stand beside published ones."
+        loading=python(*_lines(config, probe)),
+        data=f"Pictures rendered by DM Control's task `{config['task']}`.",
+        measured=f", tier `{record.result['tier']}`, after the last step.",
+        results=_results(metrics, probe),
+        use=f"{'Features' if probe else 'A policy'} for research on contrastive learning: "
+        "comparison of losses on\none simulated task. One seed of one configuration, on pictures "
+        "of one renderer; it is of no use on\nreal machines.",
+        licence="DM Control has terms of its own.",
     )
-    describe = _describe_probe if probe else _describe_policy
-    return f"""---
-{header}
----
-
-# {name}
-
-{describe(config, " + ".join(losses))}
-{budget}
-
-- Code: commit `{environment["commit"]}`{dirty}.
-- Command: `{environment["command"]}`
-
-## How to load
-
-```python
-{_lines(config, probe)}
-```
-
-## Data
-
-Pictures rendered by DM Control's task `{config["task"]}`.
-
-{data}
-
-## Results
-
-Protocol `{result["protocol"]}`, tier `{result["tier"]}`, after the last step.
-
-{_results(result["metrics"], probe)}
-
-## Intended use and limits
-
-{"Features" if probe else "A policy"} for research on contrastive learning: comparison of losses on
-one simulated task. One seed of one configuration, on pictures of one renderer; it is of no use on
-real machines.
-
-## Licence
-
-MIT, as the code. DM Control has terms of its own.
-
-## Files
-
-{files}
-
-## Configuration
-
-```json
-{canonical_json(config)}```
-"""
 
 
-def _describe_policy(config: Mapping[str, Any], losses: str) -> str:
+def _describe_policy(config: Mapping[str, Any], losses: str) -> tuple[str, str, str]:
+    """What it is, what goes in and what comes out."""
     contrast = (
         f"whose encoder is trained by the contrastive loss `{losses}`, too"
         if config["contrastive"]
         else "without a contrastive loss"
     )
-    return f"""A policy for DM Control's `{config["task"]}` from pixels: soft actor-critic
-{contrast}; {config["environment_steps"]} environment steps, batches of {config["batch_size"]},
-seed {config["seed"]}.
+    return (
+        f"A policy for DM Control's `{config['task']}` from pixels: soft actor-critic\n"
+        f"{contrast}; {config['environment_steps']} environment steps, batches of "
+        f"{config['batch_size']},\nseed {config['seed']}.",
+        f"Input: {config['stack']} frames of {config['frame_size']} x {config['frame_size']} "
+        "pixels, RGB,\n  0 to 255, the oldest first; it sees their centre crop of "
+        f"{config['crop']} pixels.",
+        "Output: an action in [-1, 1] for each dimension, repeated for "
+        f"{config['action_repeat']}\n  environment steps; the mean of the policy, without noise.",
+    )
 
-- Input: {config["stack"]} frames of {config["frame_size"]} x {config["frame_size"]} pixels, RGB,
-  0 to 255, the oldest first; it sees their centre crop of {config["crop"]} pixels.
-- Output: an action in [-1, 1] for each dimension, repeated for {config["action_repeat"]}
-  environment steps; the mean of the policy, without noise."""
 
-
-def _describe_probe(config: Mapping[str, Any], losses: str) -> str:
+def _describe_probe(config: Mapping[str, Any], losses: str) -> tuple[str, str, str]:
+    """What it is, what goes in and what comes out."""
     training = (
         f"trained without rewards by the contrastive loss `{losses}` on\n"
         f"{config['probe_episodes']} episodes of a random policy: {config['probe_updates']} "
@@ -292,48 +223,45 @@ def _describe_probe(config: Mapping[str, Any], losses: str) -> str:
         if config["train"]
         else f"not trained at all, as initialised with seed {config['seed']}: a baseline"
     )
-    return f"""An encoder of pictures of DM Control's `{config["task"]}`, {training}.
+    return (
+        f"An encoder of pictures of DM Control's `{config['task']}`, {training}.",
+        f"Input: crops of {config['crop']} x {config['crop']} pixels of {config['stack']} frames, "
+        "RGB, 0 to\n  255, the oldest first.",
+        f"Output: {config['latent']} features.",
+    )
 
-- Input: crops of {config["crop"]} x {config["crop"]} pixels of {config["stack"]} frames, RGB, 0 to
-  255, the oldest first.
-- Output: {config["latent"]} features."""
 
-
-def _lines(config: Mapping[str, Any], probe: bool) -> str:
+def _lines(config: Mapping[str, Any], probe: bool) -> list[str]:
     """How to load and use the folder."""
     lines = ["from pathlib import Path", "", "import torch", ""]
     loading = '= load(Path("."))  # this folder; checks every SHA-256'
     if probe:
         shape = (1, 3 * config["stack"], config["crop"], config["crop"])
-        return "\n".join(
-            [
-                *lines,
-                "from rl.export import load",
-                "",
-                f"encoder {loading}",
-                f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))",
-            ]
-        )
-    names = ("action_repeat", "frame_size", "stack", "quality", "episode_steps")
-    return "\n".join(
-        [
+        return [
             *lines,
-            "from rl.environment import DeepMindControl",
             "from rl.export import load",
             "",
-            f"act {loading}",
-            "environment = DeepMindControl(",
-            f'    "{config["task"]}",',
-            *(f"    {name}={json.dumps(config[name])}," for name in names),
-            ")",
-            "observation, _ = environment.reset(seed=0)",
-            "total, done = 0.0, False",
-            "while not done:",
-            "    action = act(torch.from_numpy(observation)[None])[0].numpy()",
-            "    observation, reward, terminated, truncated, _ = environment.step(action)",
-            "    total, done = total + reward, terminated or truncated",
+            f"encoder {loading}",
+            f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))",
         ]
-    )
+    names = ("action_repeat", "frame_size", "stack", "quality", "episode_steps")
+    return [
+        *lines,
+        "from rl.environment import DeepMindControl",
+        "from rl.export import load",
+        "",
+        f"act {loading}",
+        "environment = DeepMindControl(",
+        f'    "{config["task"]}",',
+        *(f"    {name}={json.dumps(config[name])}," for name in names),
+        ")",
+        "observation, _ = environment.reset(seed=0)",
+        "total, done = 0.0, False",
+        "while not done:",
+        "    action = act(torch.from_numpy(observation)[None])[0].numpy()",
+        "    observation, reward, terminated, truncated, _ = environment.step(action)",
+        "    total, done = total + reward, terminated or truncated",
+    ]
 
 
 def _scores(metrics: Mapping[str, Any]) -> dict[str, float]:
@@ -345,10 +273,12 @@ def _results(metrics: Mapping[str, Any], probe: bool) -> str:
     """The measured numbers as tables."""
     if probe:
         rows = {**_scores(metrics), **metrics["details"]["targets"]}
-        lines = [f"| {name} | {value:.2f} |" for name, value in rows.items()]
-        return "\n".join(["| R^2 in percent | value |", "|:--|--:|", *lines])
-    lines = [
-        f"| {entry['step']} | {entry['return']:.1f} | {len(entry['episodes'])} |"
-        for entry in metrics["details"]["curve"]
-    ]
-    return "\n".join(["| environment steps | return | episodes |", "|--:|--:|--:|", *lines])
+        return lines_of(*rows.items(), header=("R^2 in percent", "value"))
+    return lines_of(
+        *(
+            (entry["step"], f"{entry['return']:.1f}", len(entry["episodes"]))
+            for entry in metrics["details"]["curve"]
+        ),
+        header=("environment steps", "return", "episodes"),
+        numbers=3,
+    )

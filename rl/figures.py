@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.artist import Artist
@@ -28,11 +27,22 @@ from rl.config import Config
 from rl.export import read
 from rl.tables import PUBLISHED, TABLES
 from shared.errors import UserError
-from shared.experiment.history import home
 from shared.experiment.records import Record, read_records
-from shared.experiment.runs import replacing, write_atomically
-from shared.experiment.tables import Cell, Column, Row, Table, Tier, load_published
-from shared.report.measuring import folder_of, measure_finished
+from shared.experiment.runs import replacing
+from shared.experiment.tables import Column, Row, Table, Tier, load_published
+from shared.report.figures import (
+    GREY,
+    GRID,
+    SHADE,
+    STYLE,
+    Drawn,
+    Finished,
+    Lacking,
+    caption,
+    finished,
+    nothing_of,
+    write_figures,
+)
 
 # Rows of the figures of distances; those of one line have one colour.
 LMCL_ROWS = (
@@ -59,22 +69,7 @@ HIGHEST = 1000  # return of an episode of DeepMind Control
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 DASHES = ("-", "--", ":", "-.")  # of the rows that share a colour
 BASELINES = {"raw pixels": ":", "untrained encoder": "--"}  # the dash of each that the probe has
-SHADE, GREY = "#eceff3", "#5d6678"
-STYLE: dict[Any, Any] = {
-    "figure.dpi": 150,
-    "savefig.dpi": 150,
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.titleweight": "bold",
-    "axes.grid": True,
-    "grid.color": "#e4e7ec",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "legend.fontsize": 7.5,
-    "figure.constrained_layout.use": True,
-}
+LOOK: dict[Any, Any] = {**STYLE, **GRID, "legend.fontsize": 7.5}
 HEADLINE: dict[str, Any] = {"fontsize": 10, "fontweight": "bold"}
 
 FILM = "episode.gif"  # in the folder of a run
@@ -82,23 +77,7 @@ PICTURE = 240  # pixels P
 PACE = 50  # milliseconds between pictures; decisions of the six tasks take 40 to 80
 
 
-class Lacking(Exception):
-    """What a figure waits for, in one line."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A cell of a table, its record, and the run's folder; of a committed record it may lack."""
-
-    cell: Cell
-    record: Record
-    folder: Path
-
-    @property
-    def config(self) -> Config:
-        """The configuration of the run."""
-        assert isinstance(self.cell.config, Config)
-        return self.cell.config
+Run = Finished[Config]
 
 
 @dataclass(frozen=True)
@@ -114,8 +93,8 @@ class Drawing:
 
     table: str
     tier: Tier
-    draw: Callable[[Table, Sequence[Finished]], Figure]
-    numbers: Callable[[Sequence[Finished]], str] | None = None
+    draw: Callable[[Table, Sequence[Run]], Figure]
+    numbers: Callable[[Sequence[Run]], str] | None = None
 
 
 def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
@@ -134,58 +113,35 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Raises:
         UserError: a paper without figures.
     """
-    if paper not in FIGURES:
-        raise UserError(f"rl has no figures for {paper!r}; it has {', '.join(FIGURES)}")
-    written = []
     committed = read_records(results)
-    for name, drawing in FIGURES[paper].items():
+
+    def drawn(drawing: Drawing) -> Drawn:
         (table,) = (table for table in TABLES[paper] if table.name == drawing.table)
-        with mpl.rc_context(STYLE):
-            try:
-                found = finished(table, drawing.tier, runs, committed)
-                figure = drawing.draw(table, found)
-            except Lacking as reason:
-                print(f"{name}: not drawn: {reason}")
-                continue
-            folder = results / folder_of(table, drawing.tier) / "figures"
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / f"{name}.png") as part:
-                figure.savefig(part, format="png")
-        written.append(folder / f"{name}.png")
-        if drawing.numbers is not None:
-            write_atomically(folder / f"{name}.csv", drawing.numbers(found))
-            written.append(folder / f"{name}.csv")
-    return written
+        found = finished_runs(table, drawing.tier, runs, committed)
+        numbers = drawing.numbers(found) if drawing.numbers else None
+        return Drawn(table, drawing.tier, drawing.draw(table, found), numbers)
+
+    return write_figures("rl", paper, FIGURES, drawn, results, LOOK)
 
 
-def finished(
+def finished_runs(
     table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
-) -> list[Finished]:
-    """What counts for a table in a tier, of runs and committed records, in the table's order.
+) -> list[Run]:
+    """What counts for a table in a tier, see :func:`shared.report.figures.finished`.
 
     Raises:
         Lacking: there is nothing.
     """
-    grid = measure_finished(table, tier, runs, committed).cells
-    counted = {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
-    found = [
-        Finished(cell, counted[cell.address], home(runs, cell.address, type(cell.config)))
-        for cell in table.cells(tier)
-        if cell.address in counted
-    ]
+    found = finished(Config, table, tier, runs, committed)
     if not found:
-        option = "" if tier == "paper" else f" --tier {tier}"
-        raise Lacking(
-            f"no finished run of {table.address} ({tier} tier) under {runs}; run ./reproduce.sh "
-            f"{table.domain} {table.paper} --table {table.name}{option}"
-        )
+        raise nothing_of(table, f"no finished run of {{}} ({tier} tier)", runs, tier)
     return found
 
 
 # Learning curves
 
 
-def learning_curves(table: Table, found: Sequence[Finished]) -> Figure:
+def learning_curves(table: Table, found: Sequence[Run]) -> Figure:
     """Environment steps against return, a panel for each task, a line for each row.
 
     Args:
@@ -222,7 +178,7 @@ def learning_curves(table: Table, found: Sequence[Finished]) -> Figure:
             axis.set_xlabel("environment steps")
             axis.tick_params(labelbottom=True)
     _legend(figure)
-    _caption(
+    caption(
         figure,
         f"Computed here: return of {found[0].config.evaluation_episodes} episodes without noise, "
         "mean over seeds, band of one standard deviation over seeds; lines without a band are of "
@@ -231,7 +187,7 @@ def learning_curves(table: Table, found: Sequence[Finished]) -> Figure:
     return figure
 
 
-def curves_csv(found: Sequence[Finished]) -> str:
+def curves_csv(found: Sequence[Run]) -> str:
     """The curves, an evaluation each line: row, task, seed, step, return, seconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -246,7 +202,7 @@ def curves_csv(found: Sequence[Finished]) -> str:
 # The probe
 
 
-def probe_scores(table: Table, found: Sequence[Finished]) -> Figure:
+def probe_scores(table: Table, found: Sequence[Run]) -> Figure:
     """What each row's embedding says of the state, a panel for each task, a mark for each seed.
 
     Args:
@@ -286,7 +242,7 @@ def probe_scores(table: Table, found: Sequence[Finished]) -> Figure:
     axes[-1].set_xlabel("R² of the state, %")
     axes[-1].set_xlim(min(0, axes[-1].get_xlim()[0]), None)
     _legend(figure)
-    _caption(
+    caption(
         figure,
         "Computed here: R² in percent of ridge regression from the embedding of frames of a random "
         "policy to the physics state, mean over the entries of the state, on held-out episodes. "
@@ -295,7 +251,7 @@ def probe_scores(table: Table, found: Sequence[Finished]) -> Figure:
     return figure
 
 
-def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Finished]], Figure]:
+def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Run]], Figure]:
     """What draws how the distances of negative pairs move as the encoders of some rows train.
 
     Args:
@@ -303,7 +259,7 @@ def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Finish
     """
     looks = _looks(rows)
 
-    def draw(table: Table, found: Sequence[Finished]) -> Figure:
+    def draw(table: Table, found: Sequence[Run]) -> Figure:
         logs = {run.cell.address: _log(run.folder) for run in found if run.cell.row in looks}
         shown = [run for run in found if logs.get(run.cell.address)]
         if not shown:
@@ -336,7 +292,7 @@ def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Finish
             drawn[-1].set(xlabel="contrastive updates", xlim=(0, None))
             drawn[-1].tick_params(labelbottom=True)
         _legend(figure)
-        _caption(
+        caption(
             figure,
             "Computed here, in the batches of training: pairs of an anchor and another image's "
             f"key, with D = (1 - cos) / 2 in the band from {BAND[0]} to {BAND[1]} that LMCL's "
@@ -359,9 +315,9 @@ def _log(folder: Path) -> list[dict[str, float]]:
 # Drawing
 
 
-def _by_row(found: Sequence[Finished], column: str | None = None) -> dict[str, list[Finished]]:
+def _by_row(found: Sequence[Run], column: str | None = None) -> dict[str, list[Run]]:
     """The runs by the label of their row, those of one column or of all."""
-    rows: dict[str, list[Finished]] = {}
+    rows: dict[str, list[Run]] = {}
     for run in found:
         if column in (None, run.cell.column):
             rows.setdefault(run.cell.row, []).append(run)
@@ -374,7 +330,7 @@ def _trains(table: Table, row: Row) -> bool:
     return bool(row.changes.get("train", table.config.train))
 
 
-def _columns(table: Table, found: Sequence[Finished]) -> list[Column]:
+def _columns(table: Table, found: Sequence[Run]) -> list[Column]:
     """The columns of the table that have runs."""
     there = {run.cell.column for run in found}
     return [column for column in table.columns if column.label in there]
@@ -409,7 +365,7 @@ def _legend(figure: Figure) -> None:
     figure.legend(list(handles.values()), list(handles), loc="outside right center")
 
 
-def _head(axis: Axes, column: Column, by_row: dict[str, list[Finished]]) -> None:
+def _head(axis: Axes, column: Column, by_row: dict[str, list[Run]]) -> None:
     """Name the task of a panel, and the seeds behind what it shows."""
     axis.set_title(f"{column.label} ({column.changes['task']})", loc="left", pad=15)
     seeds = [tuple(sorted(run.config.seed for run in runs)) for runs in by_row.values()]
@@ -426,12 +382,8 @@ def _head(axis: Axes, column: Column, by_row: dict[str, list[Finished]]) -> None
     )
 
 
-def _title(what: str, table: Table, found: Sequence[Finished]) -> str:
+def _title(what: str, table: Table, found: Sequence[Run]) -> str:
     return f"{what}, rows of {table.paper.upper()}'s {table.name} ({found[0].cell.tier} tier)"
-
-
-def _caption(figure: Figure, text: str) -> None:
-    figure.supxlabel(text, fontsize=6.5, color=GREY, wrap=True)
 
 
 # Films
@@ -465,13 +417,13 @@ def film(paper: str, tier: Tier, runs: Path) -> list[Path]:
             f"{' or '.join(f'--tier {each}' for each in table.tiers)}"
         )
     try:
-        found = finished(table, tier, runs)
+        found = finished_runs(table, tier, runs)
     except Lacking as reason:
         raise UserError(f"there is no policy to film: {reason}") from None
     return [_film_of(run) for run in found]
 
 
-def _film_of(run: Finished) -> Path:
+def _film_of(run: Run) -> Path:
     """The film of a run, played if there is none of its result."""
     file = run.folder / FILM
     if file.exists() and file.stat().st_mtime > (run.folder / "result.json").stat().st_mtime:
@@ -483,7 +435,7 @@ def _film_of(run: Finished) -> Path:
     return file
 
 
-def play(run: Finished) -> tuple[np.ndarray, float]:
+def play(run: Run) -> tuple[np.ndarray, float]:
     """One episode of a run's policy without noise.
 
     Returns:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.config import CURL, Config
+from rl.config import CURL, Config, ProbeConfig
 from shared import (
     Objective,
     Projection,
@@ -477,7 +477,7 @@ def _probe(
         metric="r2",
         unit="% of variance",
         protocol="state-probe-v1",
-        config=Config(protocol="state-probe-v1"),
+        config=ProbeConfig(),
         rows=rows,
         columns=PROBE_COLUMNS,
         seeds=PROBE_SEEDS,

@@ -1,13 +1,9 @@
-"""Training from pixels and what it is measured by: two readable loops.
+"""Training an agent from pixels, and its returns: one readable loop.
 
-``dmc-return-v1`` trains an agent and evaluates its returns; ``state-probe-v1`` trains the
-contrastive encoder alone, on frames of a random policy, and reads the physics state from it.
-
-Shapes: n frames, A dimensions of an action, B of a batch, K frames of a stack, S pixels of a frame.
+Shapes: A dimensions of an action, B of a batch.
 """
 
 import csv
-import dataclasses
 import io
 from collections.abc import Callable
 from statistics import fmean
@@ -18,9 +14,8 @@ from gymnasium.vector import VectorEnv
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rl.agent import Agent, Contrast
+from rl.agent import Agent
 from rl.config import Config
-from rl.data import Frames, frames_fingerprint, random_frames
 from rl.environment import (
     DeepMindControl,
     make_environment,
@@ -29,42 +24,17 @@ from rl.environment import (
     settings_of,
     task_fingerprint,
 )
-from rl.evaluate import embed, evaluation_seeds, pixels, returns, state_probe
-from rl.replay import Draw, Replay, gather
+from rl.evaluate import PROTOCOLS, evaluation_seeds, returns
+from rl.replay import Draw, Replay
 from shared import max_margin
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints
 LOG_EVERY = 100  # updates that a line of the log is the mean of
-LOG_PROBE_EVERY = 20
 
 Update = Callable[[Draw, int], dict[str, Tensor]]
 Environments = VectorEnv[Any, Any, Any]
-
-
-def run(config: Config, run: Run) -> dict[str, Any]:
-    """Train and evaluate as the configuration's protocol says.
-
-    Args:
-        config: what to do.
-        run: where it is logged, saved and resumed from.
-
-    Returns:
-        The metrics of the protocol, see :data:`rl.evaluate.PROTOCOLS`.
-
-    Raises:
-        ValueError: an unknown protocol, or steps that do not divide.
-        FloatingPointError: the training diverged, or the physics did.
-    """
-    if config.protocol == "state-probe-v1":
-        return probe(config, run)
-    if config.protocol == "dmc-return-v1":
-        return train_agent(config, run)
-    raise ValueError(f"no protocol {config.protocol!r} in rl; see rl.evaluate.PROTOCOLS")
-
-
-# ---- the agent ----------------------------------------------------------------------------------
 
 
 class Progress:
@@ -84,12 +54,25 @@ class Progress:
         self.curve = state["curve"]
 
 
-def train_agent(config: Config, run: Run) -> dict[str, Any]:
+def run(config: Config, run: Run) -> dict[str, Any]:
     """Soft actor-critic with the contrastive step, evaluated as it goes on.
 
     Steps are environment steps everywhere but inside this loop, whose unit is one decision of the
     agent: ``action_repeat`` environment steps.
+
+    Args:
+        config: what to do.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The metrics of the protocol, see :data:`rl.evaluate.PROTOCOLS`.
+
+    Raises:
+        ValueError: an unknown protocol, or steps that do not divide.
+        FloatingPointError: the training diverged, or the physics did.
     """
+    if config.protocol not in PROTOCOLS:
+        raise ValueError(f"no protocol {config.protocol!r} in rl; see rl.evaluate.PROTOCOLS")
     if config.evaluate_every % config.action_repeat or (
         config.environment_steps % config.evaluate_every
     ):
@@ -275,104 +258,6 @@ class CapturedUpdate:
 
     def _update(self, step: int) -> dict[str, Tensor]:
         return self.agent.update(self.replay.batch(self.draw, self.config.crop), step)
-
-
-# ---- the probe ----------------------------------------------------------------------------------
-
-
-def probe(config: Config, run: Run) -> dict[str, Any]:
-    """Train a contrastive encoder on frames of a random policy, and read the state from it.
-
-    The held-out episodes are seen by the final regression's score alone.
-    """
-    run.record(renderer=renderer_in_use())
-    episodes = config.probe_episodes + config.probe_test_episodes
-    frames = random_frames(
-        config.task,
-        config.action_repeat,
-        episodes=episodes,
-        steps=config.probe_steps,
-        frame_size=config.frame_size,
-        quality=config.quality,
-        seed=config.seed,
-        data_root=run.data_root,
-        progress=run.progress,
-    )
-    run.record_data(
-        **{config.task: task_fingerprint(config.task), "frames": frames_fingerprint(frames)}
-    )
-    cut = config.probe_episodes * config.probe_steps
-    train, test = part_of(frames, 0, cut), part_of(frames, cut, len(frames.frames))
-    if config.probe_input == "pixels":
-        features = [pixels(each, crop=config.crop, stack=config.stack) for each in (train, test)]
-    else:
-        contrast = pretrain(config, train, run)
-        save_weights(run, contrast, ("encoder.",))
-        features = [
-            embed(
-                contrast.encoder,
-                each,
-                crop=config.crop,
-                stack=config.stack,
-                precision=config.precision,
-            )
-            for each in (train, test)
-        ]
-    return state_probe(
-        features[0], train.state, train.episode, features[1], test.state, frames.names
-    )
-
-
-def part_of(frames: Frames, start: int, stop: int) -> Frames:
-    """The frames from ``start`` to ``stop``, which begin and end with an episode."""
-    return dataclasses.replace(
-        frames,
-        frames=frames.frames[start:stop],
-        first=frames.first[start:stop] - start,
-        episode=frames.episode[start:stop],
-        state=frames.state[start:stop],
-    )
-
-
-def pretrain(config: Config, frames: Frames, run: Run) -> Contrast:
-    """Train the contrastive encoder of a configuration on frames, without an agent.
-
-    Args:
-        config: how; its fields about agents are not looked at.
-        frames: to draw batches from, each time cropped anew.
-        run: where it is logged, saved and resumed from.
-
-    Returns:
-        The encoder with its momentum encoder, on the GPU where there is one.
-
-    Raises:
-        FloatingPointError: the training diverged.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    contrast = Contrast(config, device=device)
-    if not config.train:
-        return contrast
-    run.keep_checkpoint = False
-    run.track(contrast=contrast, **contrast.optimisers)
-    images, first = frames.frames.to(device), frames.first.to(device)
-    places = config.frame_size - config.crop + 1
-    for step in run.steps(
-        config.probe_updates,
-        "contrastive updates",
-        log_every=LOG_PROBE_EVERY,
-        save_every=SAVE_EVERY,
-    ):
-        index = torch.randint(len(images), (config.batch_size,))
-        offsets = torch.randint(places, (2, config.batch_size, 2)).to(device, non_blocking=True)
-        index = index.to(device, non_blocking=True)
-        anchor, positive = (
-            gather(images, index, first[index], each, stack=config.stack, crop=config.crop)
-            for each in offsets
-        )
-        if step % config.update_every == 0:
-            contrast.follow()
-        run.means.add(contrast.update(anchor, positive, step))
-    return contrast
 
 
 def save_weights(run: Run, module: torch.nn.Module, prefixes: tuple[str, ...]) -> None:

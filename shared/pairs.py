@@ -13,7 +13,7 @@ built without ``gather`` never communicate.
 
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from torch import Tensor
 from shared.distributed import rank, world_size
 
 Gather = Callable[[Tensor], Tensor]
+Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see paired_views
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,35 @@ def two_views(
     own = torch.cat([own, own + total]) if anchors == "both" else own + total
     blocks = _blocks(gather, 2 if anchors == "both" else 1)
     return _one_positive(anchor, everyone, (own + total) % (2 * total), own, blocks)
+
+
+def paired_views(
+    first: Tensor, second: Tensor, pairs: str = "both", *, gather: Gather | None = None
+) -> Pairs:
+    """The pairs of two views of a batch under the name that all domains have for them.
+
+    Args:
+        first: (B, D).
+        second: (B, D); row i is the other view of row i of ``first``.
+        pairs: "both": anchors of both views, negatives of both (SimCLR); "both_views": anchors are
+            the second views, negatives of both (MMCL's Algorithm 1); "first_view": anchors are the
+            second views, negatives the other first views (MMCL's program); "second_view": anchors
+            are the first views, negatives the other second views (GraphCL's program).
+        gather: for several processes, see the module.
+
+    Raises:
+        ValueError: pairs of another name.
+    """
+    match pairs:
+        case "both":
+            return two_views(first, second, gather=gather)
+        case "both_views":
+            return two_views(first, second, anchors="second", gather=gather)
+        case "first_view":
+            return query_key(second, first, gather=gather)
+        case "second_view":
+            return query_key(first, second, gather=gather)
+    raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {pairs!r}")
 
 
 def query_key(

@@ -6,7 +6,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from ctypes.util import find_library
 from itertools import combinations
 from pathlib import Path
@@ -68,3 +68,26 @@ def suite_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"needs real data: SUITE_DATA={folder} is no folder")
     return path
+
+
+@pytest.fixture
+def at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[str, str]]]:
+    """The command line with the toy domain, in this process and ``tmp_path``.
+
+    For what starts no cell, or cells of the project's own domains.
+    """
+    from shared.command import domains, reproduce
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
+    threads = torch.get_num_threads()
+
+    def call(*arguments: str, code: int = 0) -> tuple[str, str]:
+        assert reproduce.main(arguments) == code
+        return tuple(capsys.readouterr())
+
+    yield call
+    torch.set_num_threads(threads)

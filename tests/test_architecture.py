@@ -58,8 +58,9 @@ def test_domains_are_found_in_one_place() -> None:
         for path in SHARED
         if finders & {name for _, name in imports(path)}
     }
-    # compat.py looks for torchvision before it is imported.
-    assert found == {"command/domains.py", "compat.py"}
+    # compat.py looks for torchvision before it is imported; the front of the core brings its own
+    # names when they are used, and own.py a file of the user's.
+    assert found == {"__init__.py", "command/domains.py", "command/own.py", "compat.py"}
 
 
 def test_there_is_something_to_read() -> None:
@@ -124,7 +125,8 @@ def test_importing_the_core_needs_torch_and_numpy_only() -> None:
 import sys
 import numpy, torch, torch.distributed
 before = {name.split(".")[0] for name in sys.modules}
-import shared
+from shared import *
+assert info_nce.__module__ == "shared.losses"
 after = {name.split(".")[0] for name in sys.modules}
 print(*sorted(after - before - set(sys.stdlib_module_names)))
 print(*sorted(after))
@@ -136,6 +138,22 @@ print(*sorted(after))
     assert added.split() == ["shared"]
     forbidden = "scipy sklearn rich filelock torch_geometric yaml tensorboard psutil torchvision"
     assert not set(everything.split()) & set(forbidden.split())
+
+
+def test_the_front_brings_nothing_until_it_is_used() -> None:
+    """So that the command line answers, and refuses, before torch is there."""
+    program = """
+import sys
+import shared, shared.command.reproduce
+print(*({name.split(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)))
+print(shared.svm.__name__, shared.distributed.__name__, shared.term.__module__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    first, second = done.stdout.splitlines()
+    assert not set(first.split()) & {"torch", "numpy", "scipy", "rich", "matplotlib"}
+    assert second == "shared.svm shared.distributed shared.objective"
 
 
 def undocumented(path: Path) -> list[str]:

@@ -13,7 +13,7 @@ from toy.train import Config as Toy
 from toy.train import run as train
 
 import shared
-from graph.config import Config
+from graph.config import HISTORY, Config
 from graph.tables import TABLES
 from shared import Objective, Projection, distance_polarization, info_nce, term
 from shared.command.domains import DOMAINS, tables_of
@@ -232,6 +232,7 @@ class New:
             "Term.factor": "weight",
             "Projection.options.penalty": "options.norm",
         },
+        values={"New.protocol": {"v0": "v1"}, "Projection.options.norm": {"2,1": "l21"}},
         removed={"New.fast": False, "Projection.scale": [1.0]},
         functions={"nce": "noise_contrast", "noise_contrast": "info_nce"},
         numbers={"info_nce.tau": "temperature", "distance_polarization.temperature": "never"},
@@ -280,6 +281,8 @@ def test_renamed_moved_and_removed_fields_and_functions() -> None:
     assert upgraded_config(canonical(TODAY), New) == canonical(TODAY)
     assert differences(OLD, TODAY) == []
     assert differences(changed("objective.loss.function", "nce"), TODAY) == []
+    assert differences(changed("protocol", "v0"), TODAY) == []
+    assert differences(changed("objective.projection.options.penalty", "2,1"), TODAY) == []
     assert differences({**OLD, "objective": None}, dataclasses.replace(TODAY, objective=None)) == []
 
 
@@ -288,6 +291,7 @@ def test_renamed_moved_and_removed_fields_and_functions() -> None:
     [
         (changed("lr", 0.2), "rate: 0.2 there, 0.1 here"),
         (changed("rate", 0.1), "learning_rate: 0.1 there, no such key here"),  # said twice
+        (changed("protocol", "v2"), 'protocol: "v2" there, "v1" here'),
         (changed("fast", True), "fast: true there, no such key here"),
         (changed("wombats", 3), "wombats: 3 there, no such key here"),
         (changed("probe_epochs", 6), "probe.epochs: 6 there, 5 here"),
@@ -352,11 +356,16 @@ def test_an_address_keeps_its_length() -> None:
         History(addresses={"a/b": "a/b/c"})
 
 
+def test_a_value_is_not_renamed_to_what_another_was() -> None:
+    with pytest.raises(ValueError, match="values: 'b' is an old and a new value"):
+        History(values={"Config.pairs": {"a": "b", "b": "c"}})
+
+
 def test_records_at_an_earlier_address_count_and_are_kept_as_they_were_made() -> None:
     @dataclass(frozen=True)
     class Moved(Config):
-        history: ClassVar[History] = History(
-            addresses={"graph/mmcl/table-4/graphcl": "graph/mmcl/table-4/the-baseline"}
+        history: ClassVar[History] = dataclasses.replace(
+            HISTORY, addresses={"graph/mmcl/table-4/graphcl": "graph/mmcl/table-4/the-baseline"}
         )
 
     table = widened(Moved)

@@ -1,9 +1,11 @@
+from typing import get_args
+
 import pytest
 import torch
 from torch import Tensor
 
 from shared import Pairs, context_window, cosine, inner_product, local_global, query_key, two_views
-from shared.pairs import unit_rows
+from shared.pairs import Pairing, paired_views, unit_rows
 from tests import layouts, reference
 
 
@@ -105,3 +107,23 @@ def test_gradients_of_similarities() -> None:
     assert torch.autograd.gradcheck(cosine, (rows, other))
     assert torch.autograd.gradcheck(lambda x: cosine(x, x), (rows,))
     assert torch.autograd.gradcheck(unit_rows, (rows,))
+
+
+def test_one_name_for_one_pairing() -> None:
+    first, second = torch.randn(4, 3), torch.randn(4, 3)
+    expected = {
+        "both": two_views(first, second),
+        "both_views": two_views(first, second, anchors="second"),
+        "first_view": query_key(second, first),
+        "second_view": query_key(first, second),
+    }
+    assert set(expected) == set(get_args(Pairing))
+    for name, pairs in expected.items():
+        found = paired_views(first, second, name)
+        for field in ("anchor", "candidate", "positive", "negative"):
+            assert torch.equal(getattr(found, field), getattr(pairs, field))
+    assert paired_views(first, second, "first_view").candidate is first
+    assert paired_views(first, second, "second_view").candidate is second
+    assert paired_views(first, second, "both_views").anchor is second
+    with pytest.raises(ValueError, match="pairs is one of both, both_views, first_view, second"):
+        paired_views(first, second, "symmetric")

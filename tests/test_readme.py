@@ -3,12 +3,16 @@
 import math
 import re
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shared.command import domains, reproduce
+from shared.command.domains import tables_of
+from shared.command.own import load_loss
+from shared.command.settings import with_settings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -20,7 +24,9 @@ COMMANDS = sorted(
         if line.startswith("./reproduce.sh ")
     }
 )
-CODE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+LOSSES = [block for block in BLOCKS if block.startswith("# my_losses.py\n")]
+CODE = [block for block in BLOCKS if block not in LOSSES]
 
 
 def test_there_is_something_to_check() -> None:
@@ -28,6 +34,7 @@ def test_there_is_something_to_check() -> None:
     assert "test" in COMMANDS
     assert len(COMMANDS) >= 7
     assert len(CODE) == 5
+    assert len(LOSSES) == 1
 
 
 # These plan by taking steps of the papers' networks.
@@ -45,14 +52,19 @@ def test_every_command_is_accepted(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = shlex.split(command)
+    if words[0] == "arithmetic":  # starts the rest anew under each path; tests/test_evidence.py
+        words = words[1:]
     if words[0] == "test":
         assert 'if [ "${1:-}" = test ]' in (ROOT / "reproduce.sh").read_text()
     elif words[0] == "data":
         assert words[1] in domains.DOMAINS
-    elif "--figures" in words:
-        assert domains.domain_of(words[0]).figures is not None
-        assert words[1] in domains.tables_of(words[0])
-    elif "--video" in words:
+    elif words[0] == "figures":
+        assert domains.domain_of(words[1]).figures is not None
+        assert words[2] in domains.tables_of(words[1])
+    elif words[0] == "explain":
+        assert reproduce.main([*words, "--runs", str(tmp_path)]) == 0
+        assert "The verdict" in capsys.readouterr().out
+    elif words[0] == "film":
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
         assert "no finished run" in capsys.readouterr().err
     elif words[0] == "export":
@@ -61,10 +73,28 @@ def test_every_command_is_accepted(
     elif words[0] == "verify":  # what --rerun does is tested with the toy domain
         words = words[: words.index("--rerun")] if "--rerun" in words else words
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 0
+    elif words[0] == "status":
+        assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
+        assert capsys.readouterr().err.startswith("error: nothing was submitted from ")
+    elif "--slurm" in words or "--executor" in words:  # what these do is tested in tests/slurm
+        assert reproduce.main([*words, "--time", "nonsense", "--runs", str(tmp_path)]) == 2
+        assert "is no time of Slurm" in capsys.readouterr().err
     elif words[0] == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), "--runs", str(tmp_path)]) == 0
     else:
-        assert reproduce.main([*words, "--plan", "--runs", str(tmp_path)]) == 0
+        words = words[1:] if words[0] == "plan" else words
+        while "--set" in words or "--with" in words:  # what is not planned
+            at = words.index("--set" if "--set" in words else "--with")
+            option, value = words[at : at + 2]
+            words = words[:at] + words[at + 2 :]
+            if option == "--set":
+                assert with_settings(tables_of(words[0])[words[1]][0].config, [value])
+            else:
+                (tmp_path / "my_losses.py").write_text(LOSSES[0])
+                file, name = value.split(",")[0].split(":")
+                assert load_loss(tmp_path / file, name, value.split(",")[1:])
+                sys.modules.pop("my_losses")
+        assert reproduce.main(["plan", *words, "--runs", str(tmp_path)]) == 0
         assert "to run" in capsys.readouterr().out
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from graph.tables import TABLE_4
 from shared.command.domains import tables_of
-from shared.command.reproduce import DOCUMENTS
+from shared.command.verbs import DOCUMENTS
 from shared.errors import UserError
 from shared.experiment.records import Record, read_records
 from shared.experiment.tables import Table, canonical
@@ -18,9 +18,11 @@ from shared.report.measuring import Measured, measure
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = {
-    ("GraphCL", "MUTAG"): {0: 86.0, 1: 87.0, 2: 88.0, 3: 86.5, 4: 87.5},
+    ("GraphCL", "MUTAG"): dict(enumerate([86.0, 87.0, 88.0, 86.5, 87.5] * 4)),
     ("MMCL INV, both views", "MUTAG"): {0: 87.9, 1: 89.0},
     ("SimCLR", "DD"): {0: 78.0},
+    ("largest class", "MUTAG"): {0: 66.5},
+    ("sizes and labels", "MUTAG"): {0: 86.5},
 }
 
 
@@ -45,7 +47,8 @@ def test_marks_and_numbers_are_the_measured_ones(measured: Measured) -> None:
     figure = picture.draw(measured)
     assert [axis.get_title(loc="left") for axis in figure.axes] == ["DD", "MUTAG"]
     rows = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert rows == ["GraphCL", "MMCL INV, both views", "SimCLR"]
+    floors = ["largest class", "sizes and labels"]
+    assert rows == ["GraphCL", "MMCL INV, both views", *floors, "SimCLR"]
     dd, mutag = (
         {
             str(bar.get_label()): (bar.lines[0].get_xdata()[0], bar.lines[0].get_ydata()[0])
@@ -62,14 +65,24 @@ def test_marks_and_numbers_are_the_measured_ones(measured: Measured) -> None:
             "graphcl published": 86.8,
             "mmcl-inv-both-views": 88.45,
             "mmcl-inv-both-views published": 88.42,
+            "largest-class": 66.5,
+            "sizes-and-labels": 86.5,
         }
     )
+    # The highest floor goes through the panel; DD has none.
+    lines = [line for line in figure.axes[1].lines if line.get_label() == "highest floor"]
+    assert [list(line.get_xdata()) for line in lines] == [[86.5, 86.5]]
+    assert not [line for line in figure.axes[0].lines if line.get_label() == "highest floor"]
+    assert picture.numbers_of(measured)["floors"] == {"MUTAG": ["sizes and labels", 86.5]}
     places = dict(zip(rows, figure.axes[0].get_yticks(), strict=True))
     for label, row in (("graphcl", "GraphCL"), ("mmcl-inv-both-views", "MMCL INV, both views")):
         assert abs(mutag[label][1] - places[row]) < 0.5  # beside its own name
         assert abs(mutag[f"{label} published"][1] - places[row]) < 0.5
     texts = [text.get_text() for text in figure.axes[1].texts]
-    assert texts == ["87.00 ± 0.79", "86.80 ± 1.34", "88.45 ± 0.78*", "88.42 ± 1.33", "no result"]
+    assert texts == [
+        *("87.00 ± 0.73", "86.80 ± 1.34", "88.45 ± 0.78*", "88.42 ± 1.33"),
+        *("66.50", "86.50", "no result"),
+    ]
     said = figure.get_supxlabel()
     assert "* fewer seeds than declared" in said
     assert "no result: REDDIT-BINARY, REDDIT-MULTI-5K, IMDB-BINARY;" in said
@@ -78,6 +91,8 @@ def test_marks_and_numbers_are_the_measured_ones(measured: Measured) -> None:
 def test_a_scale_does_not_blow_up_noise(measured: Measured) -> None:
     low, high = picture.draw(measured).axes[0].get_xlim()  # one seed, no spread
     assert high - low >= picture.LEAST
+    low, _ = picture.draw(measured).axes[1].get_xlim()
+    assert 80 < low < 86  # the lower floor, 66.5, does not squeeze the others
 
 
 def test_a_picture_says_what_it_shows(measured: Measured, tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from shared.command import domains, reproduce
+from shared.command import verbs
 from shared.report.picture import read as read_picture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,24 +36,6 @@ def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
     assert "Traceback" not in err
     return out, err
-
-
-@pytest.fixture
-def at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[str, str]]]:
-    """``call`` in this process, in ``tmp_path``: for what starts no cell."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
-    threads = torch.get_num_threads()
-
-    def call(*arguments: str, code: int = 0) -> tuple[str, str]:
-        assert reproduce.main(arguments) == code
-        return tuple(capsys.readouterr())
-
-    yield call
-    torch.set_num_threads(threads)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -184,6 +166,60 @@ def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
     assert lines[start + 2 :] == [f"- {address}"]
 
 
+def test_chosen_rows_and_columns_alone_are_printed(
+    done: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(done)
+    out, _ = at_once("toy", "toy", "--row", "plain", "--column", "left")
+    grid = [line.split()[:2] for line in out.splitlines() if " here " in line and "±" in line]
+    assert grid == [["plain", "here"]]
+    assert "right" not in out
+    assert out.count("Claim: ") == 1  # the other row of the claim is finished, too
+    assert "better is better" in out
+    out, _ = at_once("toy", "toy", "--column", "right")
+    assert [row in out for row in ("plain  ", "better  ")] == [True, True]
+    assert "left" not in out
+    whole, _ = at_once("toy", "toy")
+    assert len(whole.splitlines()) > len(out.splitlines())
+
+
+def test_of_several_tables_those_that_have_the_row(
+    at_once: Callable[..., tuple[str, str]],
+) -> None:
+    out, _ = at_once("plan", "toy", "partial", "--row", "better")
+    assert "toy/partial/table-3: " in out
+    assert "figure-3" not in out
+    _, err = at_once("plan", "toy", "partial", "--row", "beter", code=2)
+    assert err == "error: toy/partial/table-3 has no row 'beter': did you mean better?\n"
+
+
+def test_paths_are_as_seen_from_where_the_user_stands(
+    done: Path,
+    tmp_path: Path,
+    at_once: Callable[..., tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """reproduce.sh works in the checkout, and says in SUITE_FROM where it was called."""
+    there = tmp_path / "there"
+    there.mkdir()
+    shutil.copytree(done / "runs", there / "mine")
+    monkeypatch.setenv("SUITE_FROM", str(there))
+    monkeypatch.setenv("SUITE_DATA", "sets")
+    out, _ = at_once("plan", "toy", "toy", "--runs", "mine")
+    assert "0 of 12 cells to run" in out
+    at_once("plan", "toy", "partial")
+    assert not (tmp_path / "runs").exists()
+    at_once("report", "--runs", "mine", "--results", "found")
+    assert (there / "found/index.html").exists()
+    run = "mine/toy/toy/table-1/plain/left/seed-0"
+    at_once("export", run, "--domain", "toy", "--to", "model")
+    assert (there / "model/model.json").exists()
+    (there / "sets").mkdir()
+    at_once("plan", "toy", "toy")
+    assert (there / "sets/calls.txt").exists()
+    assert not (tmp_path / "data").exists()
+
+
 def test_the_plan_asks_the_domain_once_for_each_kind_of_cell(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -196,13 +232,13 @@ def test_the_plan_asks_the_domain_once_for_each_kind_of_cell(
     calls = (tmp_path / "data/calls.txt").read_text().splitlines()
     # Both tables have a cell without changes; seeds and what cannot run are not asked for.
     assert sorted(line.split()[0] for line in calls) == ["0.0", "1.0", "2.0", "5.0"]
-    assert "12 of 12 cells to run, 2 at a time: about 608 minutes, 6.0 GB of memory" in words
-    assert "4 of 4 cells to run, 2 at a time: about 205 minutes, 6.0 GB of memory" in words
+    assert "12 of 12 cells to run, 2 at a time: about 10 h, 6.0 GB of memory" in words
+    assert "4 of 4 cells to run, 2 at a time: about 3.4 h, 6.0 GB of memory" in words
 
     shutil.copytree(done / "runs", tmp_path / "runs")
     (tmp_path / "data/calls.txt").unlink()
     out, _ = at_once("toy", "toy", *arguments, "--column", "right")
-    assert "Minutes and memory: measured on this machine." in " ".join(out.split())
+    assert "Time and memory: measured on this machine." in " ".join(out.split())
     assert not (tmp_path / "data/calls.txt").exists()
     shutil.rmtree(tmp_path / "runs/toy/toy/table-1/better/right")
     at_once("toy", "toy", *arguments, "--column", "right")
@@ -214,7 +250,7 @@ def test_what_a_domain_does_not_estimate_is_declared(
 ) -> None:
     out, _ = at_once("graph", "mmcl", "--plan")
     words = " ".join(out.split())
-    assert "Minutes and memory: declared for one CPU core." in words
+    assert "Time and memory: ~ declared for one CPU core." in words
 
 
 @pytest.mark.slow
@@ -243,7 +279,7 @@ def test_the_report_draws_the_pictures_of_the_documents(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = Path("docs/toy.png")
-    monkeypatch.setattr(reproduce, "DOCUMENTS", {"toy/partial/table-3": picture})
+    monkeypatch.setattr(verbs, "DOCUMENTS", {"toy/partial/table-3": picture})
     call(tmp_path, "toy", "partial", "--column", "left", "--seeds", "0")
     at_once("report", "--results", "elsewhere")  # not what the documents show
     assert not (tmp_path / picture).exists()
@@ -273,11 +309,12 @@ def test_finished_runs_of_a_tier_are_filmed(
         (("toy", "toy", "--video"), "toy/toy: there is no finished run of the paper tier to film"),
         (("graph", "mmcl", "--video"), "graph films nothing"),  # it draws nothing either
         (("text", "lmcl", "--video"), "text films nothing"),
-        (("--cell", "toy/toy/table-1/plain/left/seed-0", "--video"), "say what to run"),
+        (("film", "toy"), "say what to run"),
+        (("film", "toy", "toy", "--row", "plain"), "no option --row; there are: --help"),
         (("toy", "lcml", "--figures"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
         (("toy", "toy", "--figures"), "toy/toy: there is no figure to draw"),
         (("graph", "mmcl", "--figures"), "graph draws no figures"),
-        (("--cell", "toy/toy/table-1/plain/left/seed-0", "--figures"), "say what to run"),
+        (("figures", "toy"), "say what to run"),
         (("export",), "say what to run"),
     ],
 )
@@ -402,8 +439,16 @@ def test_a_changed_configuration_stops_before_anything_runs(done: Path, tmp_path
         (("tractor", "toy"), "no domain 'tractor'; domains are: vision, text, rl, graph, video"),
         (("toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
         (("toy", "toy", "--table", "9"), "no table '9'; it has: table-1"),
-        (("toy", "toy", "--row", "Plian"), "row 'Plian' is not declared; declared are: 'plain'"),
-        (("toy", "toy", "--column", "up"), "column 'up' is not declared; declared are: 'left'"),
+        (("toy", "toy", "--table", "tabel-1"), "no table 'tabel-1': did you mean table-1?"),
+        (("toy", "toy", "--row", "Plian"), "has no row 'Plian': did you mean plain?"),
+        (("toy", "toy", "--column", "up"), "no column 'up'; declared are: left, right"),
+        (("graph", "mmcl", "--column", "MUTG"), "no column 'MUTG': did you mean MUTAG?"),
+        (("toi", "toy"), "no domain 'toi': did you mean toy?"),
+        (("reprot",), "no domain 'reprot': did you mean report?"),
+        (("grahp", "mmcl"), "no domain 'grahp': did you mean graph?"),
+        (("graph", "mcml"), "graph has no paper 'mcml': did you mean mmcl?"),
+        (("toy", "toy", "--tier", "smok"), "no tier 'smok': did you mean smoke?"),
+        (("--runs", "x", "report"), "say the verb first: ./reproduce.sh report"),
         (("--cell", "toy/toy/table-1/plain/left"), "a cell is addressed as"),
         (("--cell", "toy/toy/table-7/plain/left/seed-0"), "no table toy/toy/table-7"),
         (("data", "toy", "--dataset", "cars"), "toy has no dataset 'cars'; it has: toys"),
@@ -411,19 +456,30 @@ def test_a_changed_configuration_stops_before_anything_runs(done: Path, tmp_path
     ],
 )
 def test_unusable_input_is_one_clear_line(
-    tmp_path: Path, arguments: tuple[str, ...], text: str
+    tmp_path: Path,
+    at_once: Callable[..., tuple[str, str]],
+    arguments: tuple[str, ...],
+    text: str,
 ) -> None:
-    _, err = call(tmp_path, *arguments, code=2)
+    _, err = at_once(*arguments, code=2)
     assert text in err
     assert err.startswith("error: ")
     assert not (tmp_path / "runs").exists()
 
 
-def test_unknown_options_and_numbers(tmp_path: Path) -> None:
-    _, err = call(tmp_path, "toy", "toy", "--rwo", "plain", code=2)
-    assert "unrecognized arguments: --rwo" in err
-    _, err = call(tmp_path, "toy", "toy", "--seeds", "1;2", code=2)
-    assert "'1;2' is not a list of numbers like 0,1,2" in err
+def test_unknown_options_and_numbers(at_once: Callable[..., tuple[str, str]]) -> None:
+    _, err = at_once("toy", "toy", "--rwo", "plain", code=2)
+    assert err == "error: no option --rwo: did you mean --row?\n"
+    for seeds in ("1;2", "3-1", "", "0,", "-1", "1-"):
+        _, err = at_once("toy", "toy", f"--seeds={seeds}", code=2)
+        assert f"{seeds!r} is not a list of seeds like 0,2,5-7" in err
+        assert err.count("\n") == 1
+
+
+def test_seeds_are_numbers_and_ranges(at_once: Callable[..., tuple[str, str]]) -> None:
+    for seeds, count in (("0-4", 5), ("0,2,5-7", 5), ("3", 1), ("0-2,1", 3), ("4-4", 1)):
+        out, _ = at_once("plan", "toy", "toy", "--seeds", seeds, "--row", "plain")
+        assert f"{2 * count} of {2 * count} cells to run" in " ".join(out.split())
 
 
 def test_folder_that_cannot_be_written(done: Path) -> None:

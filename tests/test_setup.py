@@ -46,7 +46,7 @@ case "$1 ${{2:-}}" in
     echo "Collecting rich==1.0"
     echo "  Downloading rich-1.0-py3-none-any.whl (2 MB)"
     [ ! -e "$FAKE/pip-fails" ] || {{ echo "ERROR: No matching distribution" && exit 1; }} ;;
-  -m\\ shared) echo "command: $SUITE_COMMAND" ;;
+  -m\\ shared) echo "command: $SUITE_COMMAND" && echo "${{SUITE_FROM:-}}" >"$FAKE/from" ;;
 esac
 """
 UV = """#!{bash}
@@ -83,12 +83,17 @@ class Checkout:
         file.chmod(0o755)
 
     def call(
-        self, *arguments: str, code: int = 0, user: int | None = None, **variables: str
+        self,
+        *arguments: str,
+        code: int = 0,
+        user: int | None = None,
+        cwd: str | Path = "/",
+        **variables: str,
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             ["bash", str(self.home / "reproduce.sh"), *arguments],
             env={"PATH": str(self.fake), "FAKE": str(self.fake), **variables},
-            cwd="/",
+            cwd=cwd,
             capture_output=True,
             text=True,
             user=user,
@@ -152,6 +157,13 @@ def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout
         os.utime(checkout.home / name, (0, 0))
     checkout.call("rl", "lmcl")
     assert checkout.calls()[0].endswith("--constraint requirements.lock --editable .[rl]")
+
+
+def test_paths_are_told_from_where_the_user_stands(checkout: Checkout, tmp_path: Path) -> None:
+    checkout.call("graph", "mmcl", cwd=tmp_path)
+    assert (checkout.fake / "from").read_text() == f"{tmp_path}\n"
+    checkout.call("graph", "mmcl", cwd=checkout.home)
+    assert (checkout.fake / "from").read_text() == "\n"
 
 
 def test_latest_leaves_the_lock_out_in_a_place_of_its_own(checkout: Checkout) -> None:

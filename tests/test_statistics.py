@@ -238,8 +238,8 @@ def test_interquartile_mean_of_known_values() -> None:
     assert interquartile_mean([1, 2, 6]) == 3.0  # of three none
     assert interquartile_mean([7.5]) == 7.5
     values = np.random.default_rng(3).normal(size=(4, 37))
-    expected = [stats.trim_mean(line, 0.25) for line in values]
-    assert interquartile_mean(values).tolist() == pytest.approx(expected)
+    expected = [math.fsum(sorted(line)[9:28]) / 19 for line in values.tolist()]
+    assert interquartile_mean(values).tolist() == pytest.approx(expected, rel=1e-12, abs=1e-14)
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [math.inf, 1.0, 2.0, 3.0]])

@@ -252,9 +252,9 @@ def test_a_table_may_have_no_published_number() -> None:
 
 def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
     assert len(TABLE.cells("paper", row="PLAIN", column="Left", seeds=(9,))) == 1
-    with pytest.raises(UserError, match="row 'worse' is not declared; declared are: 'plain'"):
+    with pytest.raises(UserError, match="has no row 'worse'; declared are: plain"):
         TABLE.cells("paper", row="worse")
-    with pytest.raises(UserError, match="column 'middle' is not declared"):
+    with pytest.raises(UserError, match="has in the paper tier no column 'middle'"):
         TABLE.cells("paper", column="middle")
 
 

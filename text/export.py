@@ -11,8 +11,6 @@ Shapes: n sentences, H width of one encoder, R rows of CLLR's projection.
 A finished run keeps all but the card in its folder ``model/``.
 """
 
-import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,11 +20,19 @@ from torch import Tensor
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
-from shared.experiment.records import Record, read_record
-from shared.experiment.runs import replacing, write_atomically
-from shared.experiment.tables import canonical_json
-from shared.functions import function_name
+from shared.experiment.data import SUMS, check_sums
+from shared.experiment.export import (
+    REMEDY,
+    Card,
+    copy_checked,
+    damaged,
+    exportable,
+    lines_of,
+    loss_names,
+    python,
+    write_card,
+)
+from shared.experiment.records import Record
 
 make_torchvision_importable()
 
@@ -38,7 +44,6 @@ from text.encoder import Encode, QuickThought, sentence_encoder  # noqa: E402
 MODEL = "model"  # the folder below that of a run
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 PROJECTION = "projection.safetensors"
-REMEDY = "copy or export it again"
 
 CORPORA = {
     "books": "Public-domain books, as found in the folder `books`; the model holds none of their "
@@ -94,17 +99,15 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
         matrix = load_file(file)["matrix"] if file.is_file() else None
     # Whatever a damaged file makes these libraries raise; tokenizers raises Exception itself.
     except Exception as error:
-        raise _damaged(folder, f"{type(error).__name__}: {error}") from error
+        raise damaged(folder, f"{type(error).__name__}: {error}") from error
     model, report = loaded
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if keys := sorted(map(str, report[kind])):
-            raise _damaged(folder, f"{kind.replace('_', ' ')}: {', '.join(keys)}")
+            raise damaged(folder, f"{kind.replace('_', ' ')}: {', '.join(keys)}")
     if len(tokenizer) != model.config.vocab_size:
-        raise _damaged(
-            folder, f"{len(tokenizer)} words beside {model.config.vocab_size} embeddings"
-        )
+        raise damaged(folder, f"{len(tokenizer)} words beside {model.config.vocab_size} embeddings")
     if matrix is not None and (matrix.ndim != 2 or matrix.shape[1] != 2 * model.dim):
-        raise _damaged(
+        raise damaged(
             folder, f"a projection {tuple(matrix.shape)} for pairs of width {2 * model.dim}"
         )
     return model.eval(), tokenizer, matrix
@@ -120,12 +123,7 @@ def write(folder: Path, target: Path) -> Path:
     Raises:
         UserError: a run that is not finished or keeps no model, or a damaged file.
     """
-    record = read_record(folder, folder.name)
-    if record is None:
-        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
-    record = record.upgraded(Config)
-    if record.result["tier"] == "smoke":
-        raise UserError(f"{folder}: a smoke run keeps no model; export one of another tier")
+    record = exportable(folder, Config)
     if "corpus" not in record.config:
         raise UserError(f"{folder}: this run trains no sentence encoder; export one that does")
     if record.config["baseline"]:
@@ -138,22 +136,10 @@ def write(folder: Path, target: Path) -> Path:
         _check_sums(source)
     model, _, matrix = read(source)
     names = FILES if matrix is None else (*FILES, PROJECTION)
-    sums = {name: sha256_of(source / name) for name in names}
-    target.mkdir(parents=True, exist_ok=True)
     if matrix is None:  # one from an earlier export to the same place
         (target / PROJECTION).unlink(missing_ok=True)
-    for name in names:
-        with replacing(target / name) as part:
-            shutil.copyfile(source / name, part)
-    write_sums(target, sums)
-    _check_sums(target)
-    write_atomically(target / "README.md", _card(record, model, matrix, sums))
-    return target
-
-
-def _damaged(folder: Path, reason: str) -> UserError:
-    reason = " ".join(reason.split())
-    return UserError(f"{folder}: damaged or edited ({reason}); {REMEDY}")
+    sums = copy_checked({name: source / name for name in names}, target)
+    return write_card(target, record, _card(record, model, matrix), sums)
 
 
 def _check_sums(folder: Path) -> None:
@@ -164,134 +150,69 @@ def _check_sums(folder: Path) -> None:
 # The model card
 
 
-def _card(
-    record: Record, model: QuickThought, matrix: Tensor | None, sums: Mapping[str, str]
-) -> str:
-    """The model card, as the Hugging Face hub reads it."""
-    config, result, environment = record.config, record.result, record.environment
-    objective = config["objective"]
-    loss = function_name(objective["loss"]["function"])
-    penalties = [function_name(penalty["function"]) for penalty in objective["penalties"]]
-    scores = _scores(config["tasks"], result["metrics"])
-    parts = ["quick-thought", config["encoder"], loss, *penalties, config["corpus"]]
-    name = "-".join(parts).replace("_", "-").lower()
-    front = {
-        "license": "mit",
-        "library_name": "transformers",
-        "pipeline_tag": "feature-extraction",
-        "tags": ["sentence-embeddings", "contrastive-learning", "quick-thoughts", loss, *penalties],
-        "model-index": [
-            {
-                "name": name,
-                "results": [
-                    {
-                        "task": {"type": "text-classification"},
-                        "dataset": {"type": task, "name": task},
-                        "metrics": [
-                            {"type": "f1" if kind == "F1" else "accuracy", "value": value}
-                            for task_, kind, value in scores
-                            if task_ == task
-                        ],
-                    }
-                    for task in config["tasks"]
-                ],
-            }
-        ],
-    }
-    # JSON values are YAML, too.
-    header = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())
-    rows = "\n".join(f"| {task} | {kind} | {value:.2f} |" for task, kind, value in scores)
-    data = "\n".join(f"- {name}: SHA-256 `{h}`" for name, h in environment["data"].items())
-    files = "\n".join(f"- `{name}`: SHA-256 `{digest}`" for name, digest in sums.items())
-    dirty = ", with uncommitted changes" if environment["dirty"] else ""
-    budget = (
-        "Trained in the paper's setting (tier `paper`)."
-        if result["tier"] == "paper"
-        else f"Not trained in the paper's setting (tier `{result['tier']}`): its numbers cannot "
-        "stand beside published ones."
-    )
+def _card(record: Record, model: QuickThought, matrix: Tensor | None) -> Card:
+    config = record.config
+    losses = loss_names(config["objective"])
+    scores = _scores(config["tasks"], record.result["metrics"])
     steps = "" if config["steps"] is None else f", at most {config['steps']} steps"
     training = (
         f"trained without labels on consecutive sentences of `{config['corpus']}` with the loss "
-        f"`{' + '.join([loss, *penalties])}`: {config['epochs']} epochs{steps}, batches of "
+        f"`{' + '.join(losses)}`: {config['epochs']} epochs{steps}, batches of "
         f"{config['batch_size']} sentences, seed {config['seed']}"
         if config["train"]
         else f"not trained at all, as initialised with seed {config['seed']}: a baseline"
     )
     case = "lower case" if config["lower_case"] else "case matters"
-    corpus = CORPORA.get(config["corpus"], OWN_CORPUS.format(name=config["corpus"]))
     output = (
         f"{2 * model.dim} numbers, [f/|f| ; g/|g|]: each half has length 1"
         if matrix is None
         else f"{len(matrix)} numbers, L [f ; g] under the low-rank projection L that was trained "
         f"beside the encoders (`{PROJECTION}`)"
     )
-    return f"""---
-{header}
----
-
-# {name}
-
-Two sentence encoders f and g ({config["encoder"]}, {model.dim} numbers each, no shared weights),
-{training}.
-{budget}
-
-- Input: sentences. A vocabulary of {model.config.vocab_size}, {case}; at most
-  {config["length"]} tokens of a sentence.
-- Output: {output}.
-- Code: commit `{environment["commit"]}`{dirty}.
-- Command: `{environment["command"]}`
-
-## How to load
-
-```python
-from pathlib import Path
-
-from text.export import load
-
-encode = load(Path("."))  # this folder; checks every SHA-256
-vectors = encode(["It was a dark night.", "The rain fell in torrents."])
-```
-
-or with transformers, beside this project's classes:
-
-```python
-{_transformers_lines(matrix)}
-```
-
-## Data
-
-{corpus}
-
-{data}
-
-## Results
-
-Protocol `{result["protocol"]}`, tier `{result["tier"]}`, after the last step; in percent.
-
-| task | metric | value |
-|:--|:--|--:|
-{rows}
-
-## Intended use and limits
-
+    here = python(
+        "from pathlib import Path",
+        "",
+        "from text.export import load",
+        "",
+        'encode = load(Path("."))  # this folder; checks every SHA-256',
+        'vectors = encode(["It was a dark night.", "The rain fell in torrents."])',
+    )
+    parts = python(*_transformers_lines(matrix))
+    name = "-".join(["quick-thought", config["encoder"], *losses, config["corpus"]])
+    return Card(
+        name=name.replace("_", "-").lower(),
+        about=f"Two sentence encoders f and g ({config['encoder']}, {model.dim} numbers each, no "
+        f"shared weights),\n{training}.",
+        points=(
+            f"Input: sentences. A vocabulary of {model.config.vocab_size}, {case}; at most\n"
+            f"  {config['length']} tokens of a sentence.",
+            f"Output: {output}.",
+        ),
+        tags=("sentence-embeddings", "contrastive-learning", "quick-thoughts", *losses),
+        pipeline="feature-extraction",
+        library="transformers",
+        task="text-classification",
+        scores=[
+            (
+                {"type": task, "name": task},
+                [
+                    {"type": "f1" if kind == "F1" else "accuracy", "value": value}
+                    for which, kind, value in scores
+                    if which == task
+                ],
+            )
+            for task in config["tasks"]
+        ],
+        loading=f"{here}\n\nor with transformers, beside this project's classes:\n\n{parts}",
+        data=CORPORA.get(config["corpus"], OWN_CORPUS.format(name=config["corpus"])),
+        measured=f", tier `{record.result['tier']}`, after the last step; in percent.",
+        results=lines_of(*scores, header=("task", "metric", "value")),
+        use="""\
 Features for research on contrastive learning: linear classifiers on sentence vectors, comparison of
 losses. One seed of one configuration; it has been checked neither for bias nor for fitness in any
-decision about people, and it speaks the language of its corpus.
-
-## Licence
-
-MIT, as the code. Texts and tasks have terms of their own.
-
-## Files
-
-{files}
-
-## Configuration
-
-```json
-{canonical_json(config)}```
-"""
+decision about people, and it speaks the language of its corpus.""",
+        licence="Texts and tasks have terms of their own.",
+    )
 
 
 def _scores(tasks: Sequence[str], metrics: Mapping[str, Any]) -> list[tuple[str, str, float]]:
@@ -304,7 +225,7 @@ def _scores(tasks: Sequence[str], metrics: Mapping[str, Any]) -> list[tuple[str,
     return [*scores, ("mean of the tasks", "accuracy", metrics["mean"])]
 
 
-def _transformers_lines(matrix: Tensor | None) -> str:
+def _transformers_lines(matrix: Tensor | None) -> list[str]:
     """How to load the folder by its parts."""
     lines = [
         "from transformers import AutoTokenizer",
@@ -315,13 +236,11 @@ def _transformers_lines(matrix: Tensor | None) -> str:
         'tokenizer = AutoTokenizer.from_pretrained(".", local_files_only=True)',
     ]
     if matrix is None:
-        return "\n".join([*lines, "encode = sentence_encoder(model, tokenizer)"])
-    return "\n".join(
-        [
-            "from safetensors.torch import load_file",
-            *lines,
-            f'matrix = load_file("{PROJECTION}")["matrix"]',
-            "project = lambda pair: pair @ matrix.to(pair).T",
-            "encode = sentence_encoder(model, tokenizer, project=project)",
-        ]
-    )
+        return [*lines, "encode = sentence_encoder(model, tokenizer)"]
+    return [
+        "from safetensors.torch import load_file",
+        *lines,
+        f'matrix = load_file("{PROJECTION}")["matrix"]',
+        "project = lambda pair: pair @ matrix.to(pair).T",
+        "encode = sentence_encoder(model, tokenizer, project=project)",
+    ]

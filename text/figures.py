@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -20,14 +19,20 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from shared import context_window, cosine
-from shared.errors import UserError
-from shared.experiment.data import MissingData
 from shared.experiment.history import home
 from shared.experiment.records import Record
-from shared.experiment.runs import counting_run, replacing
+from shared.experiment.runs import counting_run
 from shared.experiment.tables import Table, Tier
 from shared.pairs import unit_rows
-from shared.report.measuring import folder_of
+from shared.report.figures import (
+    GREY,
+    SHADE,
+    TIERS,
+    Drawn,
+    caption,
+    nothing_of,
+    write_figures,
+)
 from text.config import Config
 from text.export import MODEL, read
 from text.tables import TABLES
@@ -50,23 +55,7 @@ BAND = (0.1, 0.5)  # delta+ and delta- of LMCL
 BATCHES = 8
 BINS = 50
 TITLE = 30  # characters that a panel has room for in one line
-TIERS: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn
-NEAR, FAR, SHADE, GREY = "#0b7a75", "#c8553d", "#eceff3", "#5d6678"
-STYLE: dict[Any, Any] = {
-    "figure.dpi": 150,
-    "savefig.dpi": 150,
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.titleweight": "bold",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
-}
-
-
-class Lacking(Exception):
-    """What a figure waits for, in one line."""
+NEAR, FAR = "#0b7a75", "#c8553d"
 
 
 @dataclass(frozen=True)
@@ -93,22 +82,11 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Raises:
         UserError: a paper without figures.
     """
-    if paper not in FIGURES:
-        raise UserError(f"text has no figures for {paper!r}; it has {', '.join(FIGURES)}")
-    written = []
-    for name, draw in FIGURES[paper].items():
-        with mpl.rc_context(STYLE):
-            try:
-                tier, figure = draw(runs, data_root)
-            except (Lacking, MissingData) as reason:
-                print(f"{name}: not drawn: {reason}")
-                continue
-            folder = results / folder_of(TABLES[paper][0], tier) / "figures"
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / f"{name}.png") as part:
-                figure.savefig(part, format="png")
-        written.append(folder / f"{name}.png")
-    return written
+
+    def drawn(draw: Callable[[Path, Path], tuple[Tier, Figure]]) -> Drawn:
+        return Drawn(TABLES[paper][0], *draw(runs, data_root))
+
+    return write_figures("text", paper, FIGURES, drawn, results)
 
 
 # Distances
@@ -236,7 +214,7 @@ class Histograms:
         )
         figure = draw(self.rows, distances, title)
         seeds = sorted({record.config["seed"] for record in records.values()})
-        _caption(
+        caption(
             figure,
             f"After {self.source}. Computed here: D = (1 - cos) / 2 {self.between}, at most "
             f"{config['reach']} apart in a chapter (neighbours) or not (others), in {BATCHES} "
@@ -263,10 +241,7 @@ def kept(table: Table, labels: Sequence[str], runs: Path) -> dict[str, Record]:
                     records.setdefault(label, run[1])
         if records:
             return records
-    raise Lacking(
-        f"no finished run of {table.address} with a model under {runs}; run ./reproduce.sh "
-        f"{table.domain} {table.paper} --table {table.name} --tier short"
-    )
+    raise nothing_of(table, "no finished run of {} with a model", runs)
 
 
 # Drawing
@@ -323,10 +298,6 @@ def _panel(axis: Axes, distances: Distances) -> None:
             color=color,
             fontsize=7,
         )
-
-
-def _caption(figure: Figure, text: str) -> None:
-    figure.supxlabel(text, fontsize=6.5, color=GREY, wrap=True)
 
 
 FIGURES: dict[str, dict[str, Callable[[Path, Path], tuple[Tier, Figure]]]] = {

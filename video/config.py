@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History
+from shared.pairs import Pairing
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
@@ -43,7 +44,7 @@ class Config:
     # Who is compared with whom in SimCLR: "both" clips are anchors (NT-Xent); "both_views" has the
     # second clip as anchor against both (MMCL's Algorithm 1); "first_view" the second against the
     # first (the program of MMCL's authors).
-    pairs: Literal["both", "both_views", "first_view"] = "both"
+    pairs: Pairing = "both"
     objective: Objective = INFO_NCE
     queue: int = (
         2048  # negatives of MoCo; [CoCLR]; of fewer training videos see video.train.queue_of

@@ -10,13 +10,15 @@ the student's features, which CLLR's projection works on. [CoCLR] is Han et al. 
 
 from collections.abc import Callable
 from functools import partial
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from shared import Pairs, alignment, query_key, two_views
+from shared import Pairs, alignment, query_key
 from shared.compat import make_torchvision_importable
 from shared.momentum import Teacher, enqueue, random_bank
+from shared.pairs import Pairing, paired_views
 from video.config import Config
 
 make_torchvision_importable()
@@ -199,14 +201,7 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
     """
     features = networks.encoder(torch.cat([first, second]))
     x, z = networks.head(features).chunk(2)
-    match config.pairs:
-        case "both":
-            pairs = two_views(x, z)
-        case "both_views":
-            pairs = two_views(x, z, anchors="second")
-        case "first_view":
-            pairs = query_key(z, x)
-    return pairs, list(features.chunk(2))
+    return paired_views(x, z, config.pairs), list(features.chunk(2))
 
 
 def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -250,8 +245,8 @@ def check(config: Config) -> None:
             f"alignment has no negatives and {config.method} nothing else against a collapse; "
             f"take another loss"
         )
-    if config.pairs not in ("both", "both_views", "first_view"):
-        raise ValueError(f"pairs is 'both', 'both_views' or 'first_view'; got {config.pairs!r}")
+    if config.pairs not in get_args(Pairing):
+        raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method == "moco" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
     if config.clip_frames < LEAST_FRAMES:

@@ -11,7 +11,6 @@ A finished run keeps the first of these in its folder, :func:`write` makes all o
 """
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,29 @@ from safetensors.torch import save_file
 
 from shared.errors import UserError
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
-from shared.experiment.records import Record, read_record
-from shared.experiment.runs import replacing, write_atomically
-from shared.experiment.tables import canonical_json
-from shared.functions import function_name
+from shared.experiment.export import (
+    FEATURES,
+    NOT_PROJECTED,
+    REMEDY,
+    RUN_REMEDY,
+    Card,
+    accuracies,
+    copy_checked,
+    damaged,
+    exportable,
+    lines_of,
+    loss_names,
+    python,
+    write_card,
+)
+from shared.experiment.records import Record
+from shared.experiment.runs import replacing
 from video.augment import MEAN, STD
 from video.config import Config
 from video.encoder import S3D
 
 FILE = "encoder.safetensors"
 CONFIG = "config.json"
-REMEDY = "copy or export it again"
 
 # The fields of a configuration that decide how S3D is built and fed.
 KEPT = (
@@ -91,7 +102,7 @@ def load_encoder(path: Path) -> S3D:
             network = _empty(stream.metadata() or {})
         network.load_state_dict(state, strict=True)
     except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
     return network.eval()
 
 
@@ -105,25 +116,14 @@ def write(folder: Path, target: Path) -> Path:
     Raises:
         UserError: a run that is not finished or keeps no encoder, or a damaged file.
     """
-    record = read_record(folder, folder.name)
-    if record is None:
-        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
-    record = record.upgraded(Config)
-    if record.result["tier"] == "smoke":
-        raise UserError(f"{folder}: a smoke run keeps no encoder; export one of another tier")
+    record = exportable(folder, Config)
     if "clip_frames" not in record.config:
         raise UserError(f"{folder}: this run trains no video encoder; export one that does")
     dim = load_encoder(folder / FILE).dim
     if (folder / SUMS).is_file():  # not of an earlier version
-        check_sums(folder, "delete the folder and run its cell again", [FILE])
-    target.mkdir(parents=True, exist_ok=True)
-    for name in (FILE, CONFIG):
-        with replacing(target / name) as part:
-            shutil.copyfile(folder / name, part)
-    sums = {name: sha256_of(target / name) for name in (FILE, CONFIG)}
-    write_sums(target, sums)
-    write_atomically(target / "README.md", _card(record, dim, sums))
-    return target
+        check_sums(folder, RUN_REMEDY, [FILE])
+    sums = copy_checked({name: folder / name for name in (FILE, CONFIG)}, target)
+    return write_card(target, record, _card(record, dim), sums)
 
 
 def _empty(metadata: Mapping[str, str]) -> S3D:
@@ -135,54 +135,19 @@ def _empty(metadata: Mapping[str, str]) -> S3D:
     return network.to_empty(device="cpu")
 
 
-def _damaged(path: Path, reason: str) -> UserError:
-    reason = " ".join(reason.split())
-    return UserError(f"{path}: damaged or edited ({reason}); {REMEDY}")
-
-
 # The model card
 
 
-def _card(record: Record, dim: int, sums: Mapping[str, str]) -> str:
-    """The model card, as the Hugging Face hub reads it."""
-    config, result, environment = record.config, record.result, record.environment
-    objective = config["objective"]
-    losses = [function_name(objective["loss"]["function"])]
-    losses += [function_name(penalty["function"]) for penalty in objective["penalties"]]
+def _card(record: Record, dim: int) -> Card:
+    config = record.config
+    losses = loss_names(config["objective"])
     parts = ["s3d", config["dataset"], config["modality"]]
     parts += [config["method"], *losses] if config["train"] else ["untrained"]
-    name = "-".join(parts).replace("_", "-")
     metrics = {
-        label: value for label, value in result["metrics"].items() if isinstance(value, int | float)
+        label: value
+        for label, value in record.result["metrics"].items()
+        if isinstance(value, int | float)
     }
-    front = {
-        "license": "mit",
-        "library_name": "pytorch",
-        "pipeline_tag": "feature-extraction",
-        "tags": ["video", "contrastive-learning", "self-supervised-learning", *parts],
-        "datasets": [config["dataset"]],
-        "model-index": [
-            {
-                "name": name,
-                "results": [
-                    {
-                        "task": {"type": "video-classification"},
-                        "dataset": {"type": config["dataset"], "name": config["dataset"]},
-                        "metrics": [
-                            {"type": "accuracy", "name": label, "value": value}
-                            for label, value in metrics.items()
-                        ],
-                    }
-                ],
-            }
-        ],
-    }
-    # JSON values are YAML, too.
-    header = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())
-    data = "\n".join(f"- {label}: SHA-256 `{h}`" for label, h in environment["data"].items())
-    files = "\n".join(f"- `{label}`: SHA-256 `{digest}`" for label, digest in sums.items())
-    rows = "\n".join(f"| {label} | {value:.2f} |" for label, value in metrics.items())
-    dirty = ", with uncommitted changes" if environment["dirty"] else ""
     training = (
         f"trained without labels on clips of {config['dataset']}: {config['method']}\n"
         f"with the loss `{' + '.join(losses)}`, {config['epochs']} epochs, batches of "
@@ -190,86 +155,45 @@ def _card(record: Record, dim: int, sums: Mapping[str, str]) -> str:
         if config["train"]
         else f"not trained at all, as initialised with seed {config['seed']}: a baseline"
     )
-    budget = (
-        "Trained in the paper's setting (tier `paper`)."
-        if result["tier"] == "paper"
-        else f"Not trained in the paper's setting (tier `{result['tier']}`): its numbers cannot "
-        "stand beside published ones."
-    )
     channels = (
         "RGB"
         if config["modality"] == "rgb"
         else "TV-L1 flow (x and y, -20 to 20 pixels as 0 to 1, and 128 / 255 as third channel)"
     )
-    details = result["metrics"].get("details", {})
-    counts = "".join(f"- {label.replace('_', ' ')}: {count}\n" for label, count in details.items())
-    projection = (
-        "\nThe metrics are those of features under the low-rank projection that was trained beside "
-        "the encoder; the projection is not part of this file.\n"
-        if objective["projection"]
-        else ""
+    results = [lines_of(*metrics.items(), header=("metric", "value"))]
+    if details := record.result["metrics"].get("details"):
+        counts = (f"- {label.replace('_', ' ')}: {count}" for label, count in details.items())
+        results.append("\n".join(counts))
+    if config["objective"]["projection"]:
+        results.append(NOT_PROJECTED)
+    return Card(
+        name="-".join(parts).replace("_", "-"),
+        about=f"An S3D of width {config['width']:g}, {training}.",
+        points=(
+            f"Input: clips (B, 3, {config['clip_frames']}, {config['size']}, {config['size']}) of "
+            f"consecutive\n  frames, {channels}\n"
+            f"  in [0, 1], normalised with mean {list(MEAN)} and deviation {list(STD)}.",
+            f"Output: {dim} features, the mean over time and place of the last block.",
+        ),
+        tags=("video", "contrastive-learning", "self-supervised-learning", *parts),
+        pipeline="feature-extraction",
+        task="video-classification",
+        datasets=(config["dataset"],),
+        scores=[({"type": config["dataset"], "name": config["dataset"]}, accuracies(metrics))],
+        loading=_loading(config),
+        measured=f" on split {config['split']}, tier `{record.result['tier']}`, last epoch;\n"
+        "accuracies in percent, `_low` and `_high` are the ends of Wilson's 95% interval over test "
+        "videos.",
+        results="\n\n".join(results),
+        use=FEATURES.format(evaluated=config["dataset"], inputs="videos"),
+        licence="The videos it was trained on have terms of their own.",
     )
-    return f"""---
-{header}
----
-
-# {name}
-
-An S3D of width {config["width"]:g}, {training}.
-{budget}
-
-- Input: clips (B, 3, {config["clip_frames"]}, {config["size"]}, {config["size"]}) of consecutive
-  frames, {channels}
-  in [0, 1], normalised with mean {list(MEAN)} and deviation {list(STD)}.
-- Output: {dim} features, the mean over time and place of the last block.
-- Code: commit `{environment["commit"]}`{dirty}.
-- Command: `{environment["command"]}`
-
-## Data
-
-{data}
-
-## Results
-
-Protocol `{result["protocol"]}` on split {config["split"]}, tier `{result["tier"]}`, last epoch;
-accuracies in percent, `_low` and `_high` are the ends of Wilson's 95% interval over test videos.
-
-| metric | value |
-|:--|--:|
-{rows}
-
-{counts}{projection}
-## How to load
-
-{_loading(config)}
-
-## Intended use and limits
-
-Features for research on contrastive learning: linear probes, nearest neighbours, comparison of
-losses. One seed of one configuration, evaluated on {config["dataset"]} alone; nothing is known of
-its features on other videos, and it has been checked neither for bias nor for fitness in any
-decision about people.
-
-## Licence
-
-MIT, as the code. The videos it was trained on have terms of their own.
-
-## Files
-
-{files}
-
-## Configuration
-
-```json
-{canonical_json(config)}```
-"""
 
 
 def _loading(config: Mapping[str, Any]) -> str:
     """How to load the file, at full width also without this project."""
     shape = (1, 3, config["clip_frames"], config["size"], config["size"])
-    lines = [
-        "```python",
+    here = python(
         "from pathlib import Path",
         "",
         "import torch",
@@ -277,27 +201,22 @@ def _loading(config: Mapping[str, Any]) -> str:
         "",
         'encoder = load_encoder(Path("."))  # this folder; checks every SHA-256',
         f"features = encoder(torch.zeros({shape}))",
-        "```",
-    ]
-    if config["width"] == 1:
-        constants = f"eps={config['batch_norm_epsilon']}, momentum={config['batch_norm_momentum']}"
-        lines += [
-            "",
-            "or with torchvision alone:",
-            "",
-            "```python",
-            "from functools import partial",
-            "",
-            "import torch",
-            "from safetensors.torch import load_file",
-            "from torchvision.models.video import S3D",
-            "",
-            f"encoder = S3D(norm_layer=partial(torch.nn.BatchNorm3d, {constants}))",
-            "encoder.classifier = torch.nn.Identity()",
-            f'encoder.load_state_dict(load_file("{FILE}"))',
-            "encoder.avgpool = torch.nn.Identity()  # what follows takes the mean of everything",
-            "encoder.eval()",
-            f"features = encoder(torch.zeros({shape}))",
-            "```",
-        ]
-    return "\n".join(lines)
+    )
+    if config["width"] != 1:
+        return here
+    constants = f"eps={config['batch_norm_epsilon']}, momentum={config['batch_norm_momentum']}"
+    elsewhere = python(
+        "from functools import partial",
+        "",
+        "import torch",
+        "from safetensors.torch import load_file",
+        "from torchvision.models.video import S3D",
+        "",
+        f"encoder = S3D(norm_layer=partial(torch.nn.BatchNorm3d, {constants}))",
+        "encoder.classifier = torch.nn.Identity()",
+        f'encoder.load_state_dict(load_file("{FILE}"))',
+        "encoder.avgpool = torch.nn.Identity()  # what follows takes the mean of everything",
+        "encoder.eval()",
+        f"features = encoder(torch.zeros({shape}))",
+    )
+    return f"{here}\n\nor with torchvision alone:\n\n{elsewhere}"

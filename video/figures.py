@@ -10,24 +10,26 @@ whose terms are its owners': it is drawn for whoever has the videos, and is not 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from shared.errors import UserError
-from shared.experiment.data import MissingData
-from shared.experiment.history import home
 from shared.experiment.records import Record, read_records
-from shared.experiment.runs import replacing
-from shared.experiment.tables import Cell, Table, Tier
-from shared.report.measuring import folder_of, measure_finished
+from shared.experiment.tables import Table, Tier
+from shared.report.figures import (
+    GREY,
+    TIERS,
+    Drawn,
+    Finished,
+    caption,
+    finished,
+    nothing_of,
+    write_figures,
+)
 from video.config import Config
 from video.data import Videos, load
 from video.evaluate import embed_clips, nearest, video_features
@@ -39,39 +41,8 @@ QUERIES, NEIGHBOURS = 6, 4
 STRIP = 4  # frames of a video that are shown, evenly spread over it
 GAP = 2  # pixels between them
 TITLE = 34  # characters that a strip has room for
-TIERS: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn
-RIGHT, WRONG, GREY = "#0b7a75", "#c8553d", "#5d6678"
+RIGHT, WRONG = "#0b7a75", "#c8553d"
 SIGNS = {True: ("✓", RIGHT), False: ("✗", WRONG)}
-STYLE: dict[Any, Any] = {
-    "figure.dpi": 150,
-    "savefig.dpi": 150,
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.titleweight": "bold",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
-}
-
-
-class Lacking(Exception):
-    """What a figure waits for, in one line."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished run of a table: the first of the cells that are read from it, and its record."""
-
-    cell: Cell
-    record: Record
-    folder: Path
-
-    @property
-    def config(self) -> Config:
-        """The configuration of the run."""
-        assert isinstance(self.cell.config, Config)
-        return self.cell.config
 
 
 def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
@@ -91,38 +62,13 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Raises:
         UserError: a paper without figures, or a damaged encoder.
     """
-    if paper not in FIGURES:
-        raise UserError(f"video has no figures for {paper!r}; it has {', '.join(FIGURES)}")
-    (table,) = TABLES[paper]
-    written = []
     committed = read_records(results)
-    for name, draw in FIGURES[paper].items():
-        with mpl.rc_context(STYLE):
-            try:
-                tier, figure = draw(table, runs, data_root, committed)
-            except (Lacking, MissingData) as reason:
-                print(f"{name}: not drawn: {reason}")
-                continue
-            folder = results / folder_of(table, tier) / "figures"
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / f"{name}.png") as part:
-                figure.savefig(part, format="png")
-        written.append(folder / f"{name}.png")
-    return written
 
+    def drawn(draw: Draw) -> Drawn:
+        (table,) = TABLES[paper]
+        return Drawn(table, *draw(table, runs, data_root, committed))
 
-def finished(
-    table: Table, runs: Path, tier: Tier, committed: Sequence[Record] = ()
-) -> list[Finished]:
-    """What counts for a table in a tier, of runs and committed records, in the table's order."""
-    grid = measure_finished(table, tier, runs, committed).cells
-    counted = {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
-    found: dict[str, Finished] = {}
-    for cell in table.cells(tier):
-        if cell.address in counted:
-            folder = home(runs, cell.address, type(cell.config))
-            found.setdefault(cell.address, Finished(cell, counted[cell.address], folder))
-    return list(found.values())
+    return write_figures("video", paper, FIGURES, drawn, results)
 
 
 # Neighbours
@@ -164,7 +110,7 @@ def neighbours(
         found,
         f"Nearest training videos of test videos ({run.record.result['tier']} tier)",
     )
-    _caption(
+    caption(
         figure,
         f"Computed here, by the encoder of {run.record.address}: central crops, mean over all "
         "windows, centred by the mean of the training videos, cosine; as for R@1. One test video "
@@ -177,21 +123,20 @@ def neighbours(
     return run.cell.tier, figure
 
 
-def with_encoder(table: Table, runs: Path) -> Finished:
+def with_encoder(table: Table, runs: Path) -> Finished[Config]:
     """The run whose neighbours are drawn: of MMCL, else of the first row that was trained.
 
     Raises:
         Lacking: no such run keeps an encoder.
     """
     for tier in TIERS:
-        found = [run for run in finished(table, runs, tier) if (run.folder / FILE).is_file()]
+        found = [
+            run for run in finished(Config, table, tier, runs) if (run.folder / FILE).is_file()
+        ]
         trained = [run for run in found if run.config.train]
         if trained:
             return min(trained, key=lambda run: run.cell.row != SHOWN)
-    raise Lacking(
-        f"no finished run of {table.address} with an encoder under {runs}; run ./reproduce.sh "
-        f"{table.domain} {table.paper} --table {table.name} --tier short"
-    )
+    raise nothing_of(table, "no finished run of {} with an encoder", runs)
 
 
 def chosen(test: Videos) -> list[int]:
@@ -214,7 +159,7 @@ def part_of(videos: Videos, places: Sequence[int]) -> Videos:
     )
 
 
-def features_of(run: Finished, videos: Videos) -> Tensor:
+def features_of(run: Finished[Config], videos: Videos) -> Tensor:
     """The features (n, H) of videos that retrieval compares, by the encoder of a run."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     encoder = load_encoder(run.folder / FILE).to(device)
@@ -300,15 +245,12 @@ def accuracies(
         Lacking: no finished run.
     """
     for tier in TIERS:
-        if found := finished(table, runs, tier, committed):
+        if found := finished(Config, table, tier, runs, committed):
             return tier, draw_accuracies(table, found)
-    raise Lacking(
-        f"no finished run of {table.address} under {runs}; run ./reproduce.sh {table.domain} "
-        f"{table.paper} --table {table.name} --tier short"
-    )
+    raise nothing_of(table, "no finished run of {}", runs)
 
 
-def draw_accuracies(table: Table, found: Sequence[Finished]) -> Figure:
+def draw_accuracies(table: Table, found: Sequence[Finished[Config]]) -> Figure:
     """A panel for each modality and metric, a line for each row, a point for each seed.
 
     Args:
@@ -338,7 +280,7 @@ def draw_accuracies(table: Table, found: Sequence[Finished]) -> Figure:
     axes[0, 0].set_ylim(len(rows) - 0.4, -0.6)  # the table's order, downwards
     details = found[0].record.result["metrics"]["details"]
     seeds = sorted({run.config.seed for run in found})
-    _caption(
+    caption(
         figure,
         f"Points: one run each, seed {seeds[0]}"
         + (f", {', '.join(map(str, seeds[1:]))} from top to bottom" if len(seeds) > 1 else "")
@@ -349,7 +291,7 @@ def draw_accuracies(table: Table, found: Sequence[Finished]) -> Figure:
     return figure
 
 
-def _interval(axis: Axes, run: Finished, metric: str, height: float) -> None:
+def _interval(axis: Axes, run: Finished[Config], metric: str, height: float) -> None:
     metrics = run.record.result["metrics"]
     value = metrics[metric]
     ends = [[value - metrics[f"{metric}_low"]], [metrics[f"{metric}_high"] - value]]
@@ -362,10 +304,6 @@ def _interval(axis: Axes, run: Finished, metric: str, height: float) -> None:
         markersize=3,
         linewidth=1,
     )
-
-
-def _caption(figure: Figure, text: str) -> None:
-    figure.supxlabel(text, fontsize=6.5, color=GREY, wrap=True)
 
 
 Draw = Callable[[Table, Path, Path, Sequence[Record]], tuple[Tier, Figure]]

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Literal
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
 from shared.losses import max_margin
+from shared.pairs import Pairing
 
 Backbone = Literal["resnet8", "resnet18", "resnet50"]
 Stem = Literal["cifar", "strided", "small", "imagenet"]
 Method = Literal["simclr", "moco_v2", "moco_v3", "byol"]
-PairsOf = Literal["both", "both_views", "first_view"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
@@ -62,7 +62,7 @@ class Config:
     # Who is compared with whom in SimCLR: "both" views are anchors (NT-Xent); "both_views" has the
     # second view as anchor against both (MMCL's Algorithm 1); "first_view" the second against the
     # first (the program of MMCL's authors).
-    pairs: PairsOf = "both"
+    pairs: Pairing = "both"
     objective: Objective = NT_XENT
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022
     # The kernel width of max_margin over time: from each epoch on, gamma times the factor.

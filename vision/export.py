@@ -20,9 +20,19 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from shared.errors import UserError
-from shared.experiment.records import Record, read_record
-from shared.experiment.runs import replacing, write_atomically
-from shared.experiment.tables import canonical_json
+from shared.experiment.export import (
+    FEATURES,
+    NOT_PROJECTED,
+    Card,
+    accuracies,
+    damaged,
+    exportable,
+    lines_of,
+    python,
+    write_card,
+)
+from shared.experiment.records import Record
+from shared.experiment.runs import replacing
 from shared.functions import function_name
 from vision.config import Config
 from vision.data import describe
@@ -89,7 +99,7 @@ def load_encoder(path: Path) -> nn.Module:
         network = _rebuild(metadata["backbone"], metadata["stem"], state)
         stored = torch.tensor(json.loads(metadata["features"]), dtype=torch.float64)
     except (KeyError, RuntimeError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
+        raise damaged(path, str(error)) from error
     difference = torch.linalg.vector_norm(_probe(network) - stored)
     if not difference <= TOLERANCE * torch.linalg.vector_norm(stored):
         raise UserError(
@@ -113,11 +123,11 @@ def read(path: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
             metadata: dict[str, str] = stream.metadata() or {}
             state = {name: stream.get_tensor(name) for name in stream.keys()}
     except SafetensorError as error:
-        raise _damaged(file, str(error)) from error
+        raise damaged(file, str(error)) from error
     if "sha256" not in metadata:
         raise UserError(f"{file}: not written by this project (no fingerprint); export a run of it")
     if metadata["sha256"] != _digest(state, metadata):
-        raise _damaged(file, "its SHA-256 is not the one written into it")
+        raise damaged(file, "its SHA-256 is not the one written into it")
     return metadata, state
 
 
@@ -131,12 +141,7 @@ def write(folder: Path, target: Path) -> Path:
     Raises:
         UserError: a run that is not finished or has no encoder, or a damaged file.
     """
-    record = read_record(folder, folder.name)
-    if record is None:
-        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
-    record = record.upgraded(Config)
-    if record.result["tier"] == "smoke":
-        raise UserError(f"{folder}: a smoke run keeps no encoder; export one of another tier")
+    record = exportable(folder, Config)
     if "backbone" not in record.config:
         raise UserError(f"{folder}: this run trains no image encoder; export one that does")
     source = folder / FILE
@@ -145,13 +150,7 @@ def write(folder: Path, target: Path) -> Path:
     with replacing(target / FILE) as part:
         shutil.copyfile(source, part)
     metadata, _ = read(target)
-    write_atomically(target / "README.md", _card(record, metadata))
-    return target
-
-
-def _damaged(file: Path, reason: str) -> UserError:
-    reason = " ".join(reason.split())
-    return UserError(f"{file}: damaged or edited ({reason}); copy or export it again")
+    return write_card(target, record, _card(record, metadata))
 
 
 def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
@@ -189,119 +188,60 @@ def _probe(network: nn.Module) -> Tensor:
     return features.double().view(PROBE_GROUPS, -1).sum(1)
 
 
-def _card(record: Record, metadata: Mapping[str, str]) -> str:
-    """The model card, as the Hugging Face hub reads it."""
-    config, result, environment = record.config, record.result, record.environment
+def _card(record: Record, metadata: Mapping[str, str]) -> Card:
+    config = record.config
     loss = function_name(config["objective"]["loss"]["function"])
     evaluated = config["evaluate_on"] or config["dataset"]
     metrics = {
         name: value
-        for name, value in result["metrics"].items()
+        for name, value in record.result["metrics"].items()
         # The best epoch was chosen on the test images.
         if isinstance(value, int | float) and name != "linear_best_top1"
     }
+    results = lines_of(*metrics.items(), header=("metric", "value"))
+    if config["objective"]["projection"]:
+        results += f"\n\n{NOT_PROJECTED}"
     name = f"{config['method']}-{loss}-{config['backbone']}-{config['dataset']}".lower()
-    front = {
-        "license": "mit",
-        "library_name": "pytorch",
-        "pipeline_tag": "image-feature-extraction",
-        "tags": ["contrastive-learning", "self-supervised-learning", config["method"], loss],
-        "datasets": [HUB.get(config["dataset"], config["dataset"])],
-        "model-index": [
-            {
-                "name": name,
-                "results": [
-                    {
-                        "task": {"type": "image-classification"},
-                        "dataset": {"type": HUB.get(evaluated, evaluated), "name": evaluated},
-                        "metrics": [
-                            {"type": "accuracy", "name": name, "value": value}
-                            for name, value in metrics.items()
-                        ],
-                    }
-                ],
-            }
+    return Card(
+        name=name,
+        about=f"A {config['backbone']} trained without labels on {config['dataset']}: "
+        f"{config['method']} with the\nloss `{loss}`, {config['epochs']} epochs, batches of "
+        f"{config['batch_size']}, seed {config['seed']}.",
+        points=(
+            f"Input: RGB in [0, 1], normalised with mean {metadata['mean']} and deviation "
+            f"{metadata['std']};\n  trained on crops of {metadata['image_size']} pixels.",
+            f"Output: {metadata['dim']} features, the average pool of the last block.",
+        ),
+        tags=("contrastive-learning", "self-supervised-learning", config["method"], loss),
+        pipeline="image-feature-extraction",
+        task="image-classification",
+        datasets=(HUB.get(config["dataset"], config["dataset"]),),
+        scores=[
+            (
+                {"type": HUB.get(evaluated, evaluated), "name": evaluated},
+                accuracies(metrics),
+            )
         ],
-    }
-    # JSON values are YAML, too.
-    header = "\n".join(f"{key}: {json.dumps(value)}" for key, value in front.items())
-    hashes = "\n".join(f"- {name}: SHA-256 `{h}`" for name, h in environment["data"].items())
-    rows = "\n".join(f"| {name} | {value:.2f} |" for name, value in metrics.items())
-    dirty = ", with uncommitted changes" if environment["dirty"] else ""
-    budget = (
-        "Trained in the paper's setting (tier `paper`)."
-        if result["tier"] == "paper"
-        else f"Not trained in the paper's setting (tier `{result['tier']}`): its numbers cannot "
-        "stand beside published ones."
+        loading=_loading(config["backbone"], config["stem"]),
+        measured=f" on {evaluated}, tier `{record.result['tier']}`, last epoch; accuracies in\n"
+        "percent.",
+        results=results,
+        use=FEATURES.format(evaluated=evaluated, inputs="images"),
+        licence="The images it was trained on have terms of their own.",
     )
-    projection = (
-        "\nThe metrics are those of features under the low-rank projection that was trained beside "
-        "the encoder; the projection is not part of this file.\n"
-        if config["objective"]["projection"]
-        else ""
+
+
+def _loading(backbone: str, stem: str) -> str:
+    """How to load the file, with this project and without."""
+    here = python(
+        "from pathlib import Path",
+        "from vision.export import load_encoder",
+        "",
+        f'encoder = load_encoder(Path("{FILE}"))',
     )
-    return f"""---
-{header}
----
-
-# {name}
-
-A {config["backbone"]} trained without labels on {config["dataset"]}: {config["method"]} with the
-loss `{loss}`, {config["epochs"]} epochs, batches of {config["batch_size"]}, seed {config["seed"]}.
-{budget}
-
-- Input: RGB in [0, 1], normalised with mean {metadata["mean"]} and deviation {metadata["std"]};
-  trained on crops of {metadata["image_size"]} pixels.
-- Output: {metadata["dim"]} features, the average pool of the last block.
-- Code: commit `{environment["commit"]}`{dirty}.
-- Command: `{environment["command"]}`
-
-## Data
-
-{hashes}
-
-## Results
-
-Protocol `{result["protocol"]}` on {evaluated}, tier `{result["tier"]}`, last epoch; accuracies in
-percent.
-
-| metric | value |
-|:--|--:|
-{rows}
-{projection}
-## How to load
-
-```python
-from pathlib import Path
-from vision.export import load_encoder
-
-encoder = load_encoder(Path("{FILE}"))
-```
-
-{_torchvision_lines(config["backbone"], config["stem"])}
-
-## Intended use and limits
-
-Features for research on contrastive learning: linear probes, nearest neighbours, comparison of
-losses. One seed of one configuration, evaluated on {evaluated} alone; nothing is known of its
-features on other images, and it has been checked neither for bias nor for fitness in any decision
-about people.
-
-## Licence
-
-MIT, as the code. The images it was trained on have terms of their own.
-
-## Configuration
-
-```json
-{canonical_json(config)}```
-"""
-
-
-def _torchvision_lines(backbone: str, stem: str) -> str:
-    """How to load the file without this project, where its network is torchvision's."""
     if backbone == "resnet8":
-        return "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
+        alone = "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
+        return f"{here}\n\n{alone}"
     lines = ["import torch, torchvision", "from safetensors.torch import load_file", ""]
     lines += [f"encoder = torchvision.models.{backbone}()", "encoder.fc = torch.nn.Identity()"]
     if stem != "imagenet":
@@ -311,4 +251,4 @@ def _torchvision_lines(backbone: str, stem: str) -> str:
     if stem in ("cifar", "strided"):
         lines.append("encoder.maxpool = torch.nn.Identity()")
     lines += [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
-    return "\n".join(["or with torchvision alone:", "", "```python", *lines, "```"])
+    return f"{here}\n\nor with torchvision alone:\n\n{python(*lines)}"

@@ -28,13 +28,12 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
-from shared.errors import UserError
-from shared.experiment.data import MissingData
 from shared.experiment.history import upgraded_config
 from shared.experiment.records import Record, read_record, read_records
-from shared.experiment.runs import is_aside, replacing
+from shared.experiment.runs import is_aside
 from shared.experiment.tables import Row, Table, Tier
-from shared.report.measuring import Measured, folder_of, measure_finished
+from shared.report.figures import GRID, STYLE, TIERS, Drawn, Lacking, caption, write_figures
+from shared.report.measuring import Measured, measure_finished
 from shared.svm import dual_weights
 from vision import toy
 from vision.augment import POLICIES, augment
@@ -59,27 +58,15 @@ TOY_ROWS = (
     "LMCT, anchor_sum, inner product",
     "LMCT, mean, inner product",
 )
-TIERS: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn
 DEGREES = 180 / math.pi
 DERIVATIVE = "derivative by the angle"
-STYLE: dict[Any, Any] = {
-    "figure.dpi": 150,
-    "savefig.dpi": 150,
-    "font.size": 8,
+LOOK: dict[Any, Any] = {
+    **STYLE,
+    **GRID,
     "axes.titlesize": 8,
-    "axes.grid": True,
-    "grid.color": "#e4e7ec",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
+    "axes.titleweight": "normal",
     "legend.fontsize": 7,
-    "figure.constrained_layout.use": True,
 }
-
-
-class Lacking(Exception):
-    """What a figure waits for, in one line."""
 
 
 @dataclass(frozen=True)
@@ -107,23 +94,12 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     Raises:
         UserError: a paper without figures.
     """
-    if paper not in FIGURES:
-        raise UserError(f"vision has no figures for {paper!r}; it has {', '.join(FIGURES)}")
     places = Places(runs, results, data_root)
-    written = []
-    for name, draw in FIGURES[paper].items():
-        with mpl.rc_context(STYLE):
-            try:
-                tier, figure = draw(places)
-            except (Lacking, MissingData) as reason:
-                print(f"{name}: not drawn: {reason}")
-                continue
-            folder = results / folder_of(TABLES[paper][0], tier) / "figures"
-            folder.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / f"{name}.png") as part:
-                figure.savefig(part, format="png")
-        written.append(folder / f"{name}.png")
-    return written
+
+    def drawn(draw: Callable[[Places], tuple[Tier, Figure]]) -> Drawn:
+        return Drawn(TABLES[paper][0], *draw(places))
+
+    return write_figures("vision", paper, FIGURES, drawn, results, LOOK)
 
 
 # Gradients of the losses
@@ -186,7 +162,7 @@ def margin_maps(places: Places) -> tuple[Tier, Figure]:
             axis.set_xlabel("angle of the positive, degrees")
             axis.set_ylabel("angle of the negatives, degrees")
     figure.colorbar(image, ax=axes, label=DERIVATIVE, shrink=0.7)
-    _caption(
+    caption(
         figure,
         "After Figure 1 of Rho et al. 2023. Computed here: derivatives of the loss by the angle of "
         f"the positive and (with the other sign, summed) of {NEGATIVES} negatives at one angle, "
@@ -214,7 +190,7 @@ def effect_lines(places: Places) -> tuple[Tier, Figure]:
         axes[1, column].set_title("push on the negatives")
     for axis in axes[:, 0]:
         axis.set_ylabel(DERIVATIVE)
-    _caption(
+    caption(
         figure,
         "After Figure 2 of Rho et al. 2023. Computed here: derivatives of the loss by the angle of "
         f"the positive and (with the other sign, summed) of {NEGATIVES} negatives at "
@@ -241,7 +217,7 @@ def curvature_lines(places: Places) -> tuple[Tier, Figure]:
     _gradient_lines(axes[0, 1:], variants)
     axes[0, 1].set(title="pull on the positive", ylabel=DERIVATIVE)
     axes[0, 2].set(title="push on the negatives", ylabel=DERIVATIVE)
-    _caption(
+    caption(
         figure,
         "After Figure 8 of Rho et al. 2023, curvature by its Eq. 10. Computed here: derivatives of "
         f"the loss as in figure 2, {NEGATIVES} negatives at {NEGATIVE_ANGLE} degrees, temperature "
@@ -330,7 +306,7 @@ class Sweep:
         which = "; ".join(f"{each} in {name}" for name, each in said.items())
         if len(set(said.values())) == 1:
             (which,) = set(said.values())
-        _caption(
+        caption(
             figure,
             f"After {self.source}. Measured here, protocol {table.protocol}, seeds "
             f"{which}; bars are standard deviations where there are several.",
@@ -485,7 +461,7 @@ def penalty_histograms(places: Places) -> tuple[Tier, Figure]:
             )
         axis.set(title=label, xlabel="D = (1 - cos) / 2", ylabel="density")
         axis.legend()
-    _caption(
+    caption(
         figure,
         "After Figure 5 of Chen et al. 2021 (LMCL), which is of sentences. Computed here on the "
         f"features that the runs keep (the backbone's; heads are not kept), {len(images)} test "
@@ -545,7 +521,7 @@ def dimension_histograms(places: Places) -> tuple[Tier, Figure]:
         axes[0, 0].hist(distances, bins=60, density=True, histtype="step", color=color, label=label)
     axes[0, 0].set(xlabel="distance / number of features", ylabel="density")
     figure.legend(loc="outside right center")
-    _caption(
+    caption(
         figure,
         "After Figure 2 of Chen et al. 2022 (CLLR). Computed here: Euclidean distances by its "
         f"Eq. 1 of {COUNT} test images at the side of the training crops, on the features that the "
@@ -610,7 +586,7 @@ def support_vectors(places: Places) -> tuple[Tier, Figure]:
             axis.set_title(f"{own[candidate]:.3g}", color="#c8553d" if same else "black")
         for axis in row:
             axis.set_axis_off()
-    _caption(
+    caption(
         figure,
         "After Figure 4 of Shah et al. 2022 (MMCL). Computed here: dual variables of the closed "
         f"form in a batch of {BATCH} test images, negatives of both views, on the features that "
@@ -661,7 +637,7 @@ def toy_maps(places: Places) -> tuple[Tier, Figure]:
             axis.set(title=f"{row}\n{column}, {accuracy:.1f} %")
             axis.set(xlabel="first coordinate", ylabel="second coordinate")
             axis.set_aspect("equal", adjustable="datalim")  # panels of one size
-    _caption(
+    caption(
         figure,
         "After Figure 3 of Chen et al. 2021 (LMCL). Computed here with seed 0: points and P x, "
         "coloured by the cluster that K-means puts them in, and the accuracy of the clusters.",
@@ -677,10 +653,6 @@ def _panels(rows: int, columns: int, title: str, inches: tuple[float, float]) ->
     figure = Figure(figsize=inches)
     figure.suptitle(title, fontsize=10, fontweight="bold")
     return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _caption(figure: Figure, text: str) -> None:
-    figure.supxlabel(text, fontsize=6.5, color="#5d6678", wrap=True)
 
 
 def _shades(count: int) -> Any:

@@ -8,11 +8,13 @@ CLLR's projection works on.
 """
 
 from collections.abc import Callable
+from typing import get_args
 
 from torch import Tensor, nn
 
-from shared import Pairs, alignment, max_margin, query_key, two_views
+from shared import Pairs, alignment, max_margin, query_key
 from shared.momentum import Teacher, enqueue, random_bank
+from shared.pairs import Pairing, paired_views
 from vision.config import Config
 from vision.encoder import WIDTH, encoder, head
 
@@ -64,14 +66,7 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
     """Both views through one network, each in a pass of its own (batch norm sees one view)."""
     features = [networks.encoder(view) for view in (first, second)]
     x, z = (networks.head(feature) for feature in features)
-    match config.pairs:
-        case "both":
-            pairs = two_views(x, z)
-        case "both_views":
-            pairs = two_views(x, z, anchors="second")
-        case "first_view":
-            pairs = query_key(z, x)
-    return [pairs], features
+    return [paired_views(x, z, config.pairs)], features
 
 
 def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -136,8 +131,8 @@ def check(config: Config) -> None:
             f"alignment has no negatives and {config.method} nothing else against a collapse; "
             f"take method 'byol'"
         )
-    if config.pairs not in ("both", "both_views", "first_view"):
-        raise ValueError(f"pairs is 'both', 'both_views' or 'first_view'; got {config.pairs!r}")
+    if config.pairs not in get_args(Pairing):
+        raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method != "simclr" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
     if config.symmetric and config.method in ("simclr", "moco_v2"):

@@ -5,9 +5,10 @@ runs of its own in ``RUNS/arithmetic/PATH``; ``report`` puts them beside the rec
 """
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from shared.command.places import repeats_folder
@@ -27,8 +28,21 @@ def repeat(arguments: Sequence[str], runs: Path) -> int:
         words = " ".join(f"{name}={value}" for name, value in variables.items())
         print(f"code path {path}: {words}", flush=True)
         where = ("--runs", str(repeats_folder(runs, path)))
-        done = subprocess.run([*start, *arguments, *where], env=os.environ | variables, check=False)
-        if done.returncode == INTERRUPTED:
+        code = _run([*start, *arguments, *where], os.environ | variables)
+        if code == INTERRUPTED:
             return INTERRUPTED
-        worst = max(worst, done.returncode)
+        worst = max(worst, code)
     return worst
+
+
+def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit code of a command, which is told when this process is to end, and waited for."""
+    with subprocess.Popen(command, env=environment) as child:
+        before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        # A terminal interrupts both; the child saves what it has.
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return child.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGINT, interrupt)

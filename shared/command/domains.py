@@ -3,34 +3,39 @@
 import importlib
 from collections.abc import Mapping
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from shared.errors import UserError
-from shared.experiment.domain import Domain
+from shared.errors import UserError, suggestion
 from shared.experiment.tables import Table
+
+if TYPE_CHECKING:
+    from shared.experiment.domain import Domain
 
 DOMAINS = ("vision", "text", "rl", "graph", "video")
 
 
-def domain_of(name: str) -> Domain:
+def domain_of(name: str) -> "Domain":
     """The domain of that name.
 
     Raises:
         UserError: no such domain, or it is not there.
     """
     if name not in DOMAINS:
-        raise UserError(f"no domain {name!r}; domains are: {', '.join(DOMAINS)}")
+        raise UserError(f"no domain {name!r}{suggestion(name, DOMAINS, 'domains are')}")
     if not find_spec(name):
         there = ", ".join(present_domains())
         raise UserError(f"{name} is not implemented yet; implemented: {there}")
     return imported(name)
 
 
-def imported(name: str) -> Domain:
+def imported(name: str) -> "Domain":
     """The domain that the front of a package gives, of ``DOMAINS`` or not.
 
     Raises:
         TypeError: the package gives none.
     """
+    from shared.experiment.domain import Domain  # needs torch, which words and options do not
+
     domain = getattr(importlib.import_module(name), "DOMAIN", None)
     if not isinstance(domain, Domain):
         raise TypeError(f"{name} gives no DOMAIN; see shared.experiment.domain")
@@ -54,7 +59,7 @@ def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
     """
     tables = tables_of(domain)
     if paper not in tables:
-        raise UserError(f"{domain} has no paper {paper!r}; it has: {', '.join(tables)}")
+        raise UserError(f"{domain} has no paper {paper!r}{suggestion(paper, tables, 'it has')}")
     return tables[paper]
 
 

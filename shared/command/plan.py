@@ -1,22 +1,70 @@
 """What would run, and the time, memory and disk that it would take."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from rich.console import Console
-from rich.table import Table as TextTable
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as Grid
+from rich.text import Text
 
 from shared.command.domains import imported
 from shared.command.places import Places, finished
+from shared.command.progress import duration
+from shared.experiment.records import RECORDS, Damaged, Record, records_in
 from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
-from shared.report.measuring import UNAVAILABLE, unavailable
+from shared.report.measuring import UNAVAILABLE, folder_of, unavailable
 
-# Where the plan has its figures from.
+# Where the plan has its figures from; a ~ marks those that are not of such a cell on this machine.
 SOURCES = {
     "measured": "measured on this machine",
     "estimated": "estimated by a calibration on this machine",
-    "declared": "declared for one CPU core",
+    "recorded": "~ as the committed records took, elsewhere",
+    "column": "~ as other rows of the column took on this machine",
+    "declared": "~ declared for one CPU core",
 }
+WIDTH = 80  # characters of a terminal
+LABEL = 24  # of a row's label in one line
+HEADING = 12  # of a column's
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one row takes in one column.
+
+    Args:
+        done: how many of the chosen seeds are done.
+        seeds: how many are chosen.
+        seconds: of one cell.
+        gigabytes: peak memory of one cell.
+        source: where the two are from, of ``SOURCES``.
+        unavailable: why the cells cannot run; empty if they can.
+    """
+
+    done: int
+    seeds: int
+    seconds: float
+    gigabytes: float
+    source: str
+    unavailable: str = ""
+
+    @property
+    def left(self) -> int:
+        """How many cells are to run."""
+        return 0 if self.unavailable else self.seeds - self.done
+
+    def shown(self, marks: Mapping[str, int]) -> str:
+        """``2/5 48 s``: seeds done of those chosen, and the time of one that is not."""
+        if self.unavailable:
+            return f"({marks[self.unavailable]})"
+        counts = f"{self.done}/{self.seeds}"
+        about = "~" if SOURCES[self.source].startswith("~") else ""
+        return f"{counts} {about}{duration(self.seconds)}" if self.left else counts
+
+
+Costs = dict[tuple[str, str], Cost]  # by row, and by the column or the run that columns share
 
 
 def planned(
@@ -25,54 +73,141 @@ def planned(
     places: Places,
     jobs: int,
     estimates: Mapping[str, tuple[float, float]],
-) -> TextTable:
-    """What is done, and what the rest will take: measured where cells of the column are done."""
-    text = TextTable(title=f"{table.address}: {table.title}", title_justify="left")
-    for name in ("row", "column", "seeds done", "seeds to run", "minutes each", "memory", "source"):
-        left_aligned = name in ("row", "column", "source")
-        text.add_column(name, justify="left" if left_aligned else "right")
+) -> RenderableType:
+    """What is done, and what the rest will take: rows and columns in 80 characters.
+
+    Args:
+        table: the table.
+        cells: those of it that were chosen.
+        places: where finished runs and committed records lie.
+        jobs: how many cells run at a time.
+        estimates: minutes and gigabytes by configuration without seed, of :func:`estimated`.
+    """
+    costs = costs_of(table, cells, places, estimates)
+    rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
+    reasons = dict.fromkeys(cost.unavailable for cost in costs.values() if cost.unavailable)
+    marks = {why: number for number, why in enumerate(reasons, start=1)}
+    lines: dict[str, list[str]] = {column: [] for column in columns}
+    for column in columns:
+        some = [costs.get((row, column)) for row in rows]
+        lines[column] = [cost.shown(marks) if cost else "" for cost in some]
+        own = [cost for cost in some if cost]
+        lines[column].append(_time(own))
+        biggest = max((cost.gigabytes for cost in own if not cost.unavailable), default=0.0)
+        lines[column].append(f"{biggest:.1f} GB" if biggest else "")
+    whole = [_time([cost for (of, _), cost in costs.items() if of == row]) for row in rows]
+    lines["time left"] = [*whole, _time(list(costs.values())), ""]
+    parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
+    labels = [*rows, "time left", "memory of one"]
+    parts += _grids(labels, lines)
+    parts += [Text(f"({mark}) {why}") for why, mark in marks.items()]
+    parts.append(Text(" ".join(_summary(cells, costs, jobs))))
+    return Group(*parts)
+
+
+def costs_of(
+    table: Table,
+    cells: Sequence[Cell],
+    places: Places,
+    estimates: Mapping[str, tuple[float, float]],
+) -> Costs:
+    """What each row takes in each column: as its own cells took here, else as is next best known.
+
+    After a row's own finished cells come the estimate of its configuration, the committed records
+    of the row, what other rows of the column took here, and what the column declares.
+    """
     cells = tuple({cell.address: cell for cell in cells}.values())
-    available = [cell for cell in cells if not cell.unavailable]
-    records = {cell.address: finished(cell, places) for cell in available}
+    records = {cell.address: finished(cell, places) for cell in cells if not cell.unavailable}
+    committed = _committed(table, cells[0], places)
     columns = {column.label: column for column in table.columns_of(cells[0].tier)}
-    minutes_left, memory, sources = 0.0, 0.0, set()
-    for row, label in dict.fromkeys((cell.row, cell.column) for cell in cells):
-        some = [cell for cell in cells if (cell.row, cell.column) == (row, label)]
+    costs: Costs = {}
+    for row, source in dict.fromkeys((cell.row, cell.source) for cell in cells):
+        some = [cell for cell in cells if (cell.row, cell.source) == (row, source)]
         if some[0].unavailable:
-            text.add_row(row, some[0].source, "", "", "", "", unavailable(some[0]))
+            costs[row, source] = Cost(0, len(some), 0.0, 0.0, "declared", unavailable(some[0]))
             continue
         own = [record for cell in some if (record := records[cell.address])]
-        left = len(some) - len(own)
-        same_column = (records[cell.address] for cell in available if cell.column == label)
-        own = own or [record for record in same_column if record]
-        source = "declared"
-        minutes, gigabytes = columns[label].minutes, columns[label].gigabytes
+        others = [
+            record
+            for cell in cells
+            if cell.source == source and (record := records.get(cell.address))
+        ]
+        column = columns[some[0].column]
+        found = ("declared", 60 * column.minutes, column.gigabytes)
         if own:
-            source = "measured"
-            minutes = statistics.median(r.result["seconds"] for r in own) / 60
-            gigabytes = max(r.result["peak_memory_bytes"] for r in own) / 1e9
+            found = ("measured", *_taken(own))
         elif estimate := estimates.get(_without_seed(some[0].config)):
-            source = "estimated"
-            minutes, gigabytes = estimate
-        sources.add(source)
-        minutes_left += minutes * left
-        memory = max(memory, gigabytes if left else 0.0)
-        numbers = (str(len(some) - left), str(left), f"{minutes:.1f}", f"{gigabytes:.1f} GB")
-        text.add_row(row, some[0].source, *numbers, source)
-    left = sum(record is None for record in records.values())
-    known = "; ".join(words for source, words in SOURCES.items() if source in sources)
-    caption = [
-        f"{left} of {len(available)} cells to run, {jobs} at a time: about "
-        f"{minutes_left / jobs:.0f} minutes, {memory * min(jobs, max(left, 1)):.1f} GB of memory, "
-        f"{max(1, left // 2)} MB of disk."
-    ]
-    if len(available) < len(cells):
-        caption.append(f"{len(cells) - len(available)} cells are {UNAVAILABLE}.")
-    if known:
-        caption.append(f"Minutes and memory: {known}.")
-    text.caption = " ".join(caption)
-    text.caption_justify = "left"
-    return text
+            found = ("estimated", 60 * estimate[0], estimate[1])
+        elif recorded := committed.get(some[0].address.rpartition("/")[0]):
+            found = ("recorded", *_taken(recorded))
+        elif others:
+            found = ("column", *_taken(others))
+        costs[row, source] = Cost(len(own), len(some), found[1], found[2], found[0])
+    return costs
+
+
+def _committed(table: Table, cell: Cell, places: Places) -> dict[str, list[Record]]:
+    """The committed records of a table, by address without seed."""
+    found: dict[str, list[Record]] = {}
+    file = places.results / folder_of(table, cell.tier) / f"{table.name}{RECORDS}"
+    for record in records_in(file) if file.exists() else ():
+        if not isinstance(record, Damaged):
+            address = record.upgraded(type(cell.config)).address.rpartition("/")[0]
+            found.setdefault(address, []).append(record)
+    return found
+
+
+def _taken(records: Sequence[Record]) -> tuple[float, float]:
+    """Seconds and gigabytes of a finished cell."""
+    seconds = statistics.median(record.result["seconds"] for record in records)
+    return seconds, max(record.result["peak_memory_bytes"] for record in records) / 1e9
+
+
+def _time(costs: Sequence[Cost]) -> str:
+    """The time of all that is left, one cell after the other."""
+    if not any(cost.left for cost in costs):
+        return "" if all(cost.unavailable for cost in costs) else "done"
+    return duration(sum(cost.left * cost.seconds for cost in costs))
+
+
+def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
+    """The matrix in as many grids, one below the other, as its width asks for."""
+    first = min(LABEL, max(map(len, labels)))
+    waiting = list(lines)
+    while waiting:
+        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        grid.add_column("method", width=first, overflow="fold")
+        room, shown = WIDTH - first - 3, list[str]()  # of a column two more, of both edges one
+        while waiting:
+            heading = textwrap.wrap(waiting[0], HEADING)
+            needs = max(map(len, (*heading, *lines[waiting[0]]))) + 2
+            if needs > room and shown:
+                break
+            room -= needs
+            grid.add_column("\n".join(heading), justify="right", no_wrap=True)
+            shown.append(waiting.pop(0))
+        for number, label in enumerate(labels):
+            if number == len(labels) - 2:
+                grid.add_section()
+            grid.add_row(Text(label), *(lines[column][number] for column in shown))
+        yield grid
+
+
+def _summary(cells: Sequence[Cell], costs: Costs, jobs: int) -> Iterator[str]:
+    every = list(costs.values())
+    left = sum(cost.left for cost in every)
+    can = sum(cost.seeds for cost in every if not cost.unavailable)
+    memory = max((cost.gigabytes for cost in every if cost.left), default=0.0)
+    seconds = sum(cost.left * cost.seconds for cost in every) / jobs
+    yield (
+        f"{left} of {can} cells to run, {jobs} at a time: about {duration(seconds)}, "
+        f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
+    )
+    if idle := len({cell.address for cell in cells}) - can:
+        yield f"{idle} cells are {UNAVAILABLE}."
+    used = {cost.source for cost in every if not cost.unavailable}
+    if known := "; ".join(words for name, words in SOURCES.items() if name in used):
+        yield f"Time and memory: {known}."
 
 
 def estimated(

@@ -6,22 +6,23 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from shared.command.domains import imported, tables_of
 from shared.command.places import Places, run_folder, undamaged
-from shared.errors import UserError
+from shared.command.progress import Watch, watching
+from shared.errors import UserError, describe_os_error
 from shared.experiment.data import MissingData
 from shared.experiment.history import differences, home
 from shared.experiment.records import Damaged, read_record
-from shared.experiment.runs import Conflict, Interrupted, Locked, Run, adopt, record_failure
+from shared.experiment.runs import OWN, Conflict, Interrupted, Locked, Run, adopt, record_failure
 from shared.experiment.tables import Cell, Config, canonical_json
 from shared.report.measuring import NOT_RUN
 
@@ -54,6 +55,15 @@ class Pool:
 
     Processes are forked from a server that has imported the domain and computed nothing: that is
     fast, and safe for threads, CUDA and renderers.
+
+    Args:
+        places: where runs and data lie.
+        jobs: how many cells run at a time.
+        threads: of each cell.
+        allow_missing: see :class:`shared.experiment.runs.Run`.
+        download: whether missing data are fetched.
+        console: where progress is shown.
+        own: whether the runs are someone's own, of the tier "own", which no table takes.
     """
 
     def __init__(
@@ -65,6 +75,7 @@ class Pool:
         allow_missing: bool,
         download: bool,
         console: Console,
+        own: bool = False,
     ) -> None:
         self.places = places
         self.jobs = jobs
@@ -72,13 +83,14 @@ class Pool:
         self.allow_missing = allow_missing
         self.download = download
         self.console = console
+        self.own = own
         self.interrupted = False
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
         self._twins: Mapping[str, tuple[str, ...]] = {}
-        self._running: dict[
-            Any, tuple[Cell, Any]
-        ] = {}  # by the pipe that the process talks through
+        # By the pipe that the process talks through; the last is its device.
+        self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
+        self._devices = visible_devices()
         self._tried: set[str] = set()  # datasets that could not be fetched
 
     def run(self, cells: list[Cell], twins: Mapping[str, tuple[str, ...]]) -> None:
@@ -89,40 +101,58 @@ class Pool:
             twins: by address, where an equal run may lie; see :func:`twins_of`.
         """
         context = multiprocessing.get_context("forkserver")
-        modules = ("shared.command.reproduce", "torch.utils.tensorboard", "scipy.linalg")
+        modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
         context.set_forkserver_preload([f"{cells[0].domain}.train", *modules])
-        workers = max(1, (os.cpu_count() or 1) // min(self.jobs, len(cells)))
+        workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, self._twins, told = list(cells), twins, False
-        with _asked_to_stop() as asked, self._progress(len(cells)) as show:
+        with asked_to_stop() as asked, watching(self.console, len(cells)) as watch:
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
+                    device = self._free_device()
                     options = (self.threads, workers, self.allow_missing)
-                    given = (cell, self._twins[cell.address], self.places, *options, there)
+                    given = (
+                        cell,
+                        self._twins[cell.address],
+                        self.places,
+                        *options,
+                        self.own,
+                        device,
+                        there,
+                    )
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
                     there.close()
-                    self._running[here] = (cell, process)
+                    self._running[here] = (cell, process, device)
+                    watch.started(cell)
                 if asked and not told:
                     told = True
-                    for _, process in self._running.values():
+                    for _, process, _ in self._running.values():
                         process.terminate()
                 for pipe in wait(list(self._running), timeout=0.2):
-                    self._listen(pipe, show, stopping=bool(asked))
+                    self._listen(pipe, watch, stopping=bool(asked))
+                watch.tick()
         self.interrupted |= bool(asked and self._waiting)
 
     def _next(self) -> Cell | None:
         """Take the first cell that waits, but for those whose twin is running."""
-        running = {cell.address for cell, _ in self._running.values()}
+        running = {cell.address for cell, _, _ in self._running.values()}
         for cell in self._waiting:
             if running.isdisjoint(self._twins[cell.address]):
                 self._waiting.remove(cell)
                 return cell
         return None
 
-    def _listen(self, pipe: Any, show: Callable[..., None], *, stopping: bool) -> None:
+    def _free_device(self) -> str | None:
+        """The GPU with the fewest cells, the first of them; None where there is no choice."""
+        if len(self._devices) < 2:
+            return None
+        taken = Counter(device for _, _, device in self._running.values())
+        return min(self._devices, key=lambda device: taken[device])
+
+    def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
         """Take one message of a process; any but progress is its last."""
-        cell, process = self._running[pipe]
+        cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
         except EOFError:
@@ -131,13 +161,14 @@ class Pool:
             # Told to stop before it could listen, a process just ends.
             message = ("interrupted",) if stopping else ("failed", "", why)
         if message[0] == "progress":
-            show(cell, message)
+            watch.heard(cell, *message[1:])
             return
         process.join()
         del self._running[pipe]
         pipe.close()
         if message[0] == "missing" and self._fetch(cell, message[1]):
             self._waiting.insert(0, cell)
+            watch.stopped(cell)
             return
         if message[0] == "interrupted":
             self.interrupted = True
@@ -145,7 +176,7 @@ class Pool:
             self.outcomes[cell.address] = message[-1]
             if message[0] != "refused":  # a refused folder belongs to another run
                 self._note(cell, message)
-        show(cell, message)
+        watch.ended(cell, message)
 
     def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
         _, trace, why = message
@@ -165,50 +196,6 @@ class Pool:
             return False
         return True
 
-    @contextlib.contextmanager
-    def _progress(self, total: int) -> Iterator[Any]:
-        """A function to show (cell, message) with: bars on a terminal, else a line per cell."""
-        done = 0
-
-        def line(cell: Cell, message: tuple[Any, ...]) -> None:
-            nonlocal done
-            if message[0] != "progress":
-                done += 1
-                self.console.print(
-                    f"[{done}/{total}] {cell.address}: {_sentence(message)}",
-                    soft_wrap=True,
-                    highlight=False,
-                    markup=False,
-                )
-
-        if not self.console.is_terminal:
-            yield line
-            return
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(elapsed_when_finished=True),
-        )
-        with Progress(*columns, console=self.console) as bars:
-            every = bars.add_task("cells", total=total)
-            single: dict[str, Any] = {}
-
-            def show(cell: Cell, message: tuple[Any, ...]) -> None:
-                if message[0] == "progress":
-                    _, count, of, what = message
-                    if cell.address not in single:
-                        single[cell.address] = bars.add_task("", total=of)
-                    label = f"{cell.row} / {cell.column} / seed {cell.seed}: {what}"
-                    bars.update(single[cell.address], completed=count, total=of, description=label)
-                    return
-                line(cell, message)
-                bars.advance(every)
-                if cell.address in single:
-                    bars.remove_task(single.pop(cell.address))
-
-            yield show
-
 
 def _work(
     cell: Cell,
@@ -217,9 +204,13 @@ def _work(
     threads: int,
     workers: int,
     allow_missing: bool,
+    own: bool,
+    device: str | None,
     pipe: Connection,
 ) -> None:
     """The process of one cell: run it, and say through the pipe how it went."""
+    if device is not None:  # before anything asks for the GPUs; renderers go by it, too
+        os.environ["CUDA_VISIBLE_DEVICES"] = device
     import torch
 
     # One cell gives the same numbers to the bit however many run beside it; with another number
@@ -237,7 +228,7 @@ def _work(
     run = Run(
         folder,
         cell.config,
-        tier=cell.tier,
+        tier=OWN if own else cell.tier,
         workers=workers,
         data_root=places.data,
         allow_missing=allow_missing,
@@ -305,7 +296,7 @@ def _stop_with_parent(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def _asked_to_stop() -> Iterator[list[int]]:
+def asked_to_stop() -> Iterator[list[int]]:
     """A list that fills when SIGTERM or SIGINT arrives."""
     asked: list[int] = []
 
@@ -319,30 +310,6 @@ def _asked_to_stop() -> Iterator[list[int]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _sentence(message: tuple[Any, ...]) -> str:
-    if message[0] == "done":
-        numbers = {
-            name: value
-            for name, value in message[1]["metrics"].items()
-            if isinstance(value, (int, float))
-        }
-        shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        whose = f"taken over from {message[2]}: " if message[2] else ""
-        return f"{whose}{shown} ({message[1]['seconds']:.0f} s)"
-    if message[0] == "interrupted":
-        return "interrupted, state saved"
-    return str(message[-1])
-
-
-def describe_os_error(error: OSError) -> str:
-    """What could not be read or written, and what to do about it."""
-    where = f" {error.filename}" if error.filename else ""
-    return (
-        f"cannot read or write{where}: {error.strerror or error}; what was finished before is "
-        f"intact; free space or permissions there, or choose another folder (--runs, --results)"
-    )
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -361,7 +328,21 @@ def _describe_out_of_memory(config: Config) -> str:
 
 
 def default_jobs(threads: int) -> int:
-    """How many cells of so many threads run at a time where nobody says."""
+    """How many cells of so many threads run at a time where nobody says: on GPUs, one each."""
+    return len(visible_devices()) or max(1, cores() // threads)
+
+
+def cores() -> int:
+    """The cores that this process may use: those of the machine, or of its task of Slurm."""
+    here = os.cpu_count() or 1
+    return min(here, int(os.environ.get("SLURM_CPUS_PER_TASK", here)))
+
+
+def visible_devices() -> tuple[str, ...]:
+    """The GPUs that cells can be placed on, as CUDA_VISIBLE_DEVICES names them."""
     import torch
 
-    return 1 if torch.cuda.is_available() else max(1, (os.cpu_count() or 1) // threads)
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = map(str, range(count)) if named is None else named.split(",")
+    return tuple(name.strip() for name in names)[:count]

@@ -29,6 +29,7 @@ from shared.experiment.records import (
     read_record,
     records_in,
 )
+from shared.experiment.runs import OWN
 from shared.experiment.tables import TIERS, Cell, Table, Tier
 from shared.report.measuring import NOT_RUN, REFUSED, measure
 
@@ -275,7 +276,8 @@ def _committed(results: Path) -> Iterator[Found]:
 def _finished(runs: Path) -> Iterator[Found]:
     for file in sorted(runs.rglob("result.json")):
         address = file.parent.relative_to(runs).as_posix()
-        if address.startswith(f"{REPEATS}/"):  # the report holds them against their records
+        # What the report holds against its records, and runs of no table: shared.command.own.
+        if address.startswith((f"{REPEATS}/", f"{OWN}/")):
             continue
         name = address.rsplit("/", 3)[0]
         try:
@@ -304,6 +306,7 @@ def _repeats(
             continue
         records: dict[str, Record] = {}
         faults: list[str] = []
+        right = 0
         seen: set[tuple[str, str | None]] = set()
         for number, record in enumerate(records_in(file), start=1):
             where = f"{file}, line {number}"
@@ -311,6 +314,7 @@ def _repeats(
                 faults.append(str(record))
                 continue
             records[where] = record
+            before = len(faults)
             path = path_of(record.environment)
             _, whys = _join(declared.get(name), [record])
             faults += [
@@ -324,7 +328,8 @@ def _repeats(
             elif path in (None, paths[record.address]) or (record.address, path) in seen:
                 faults.append(f"{where}: {record.address} is under no other code path")
             seen.add((record.address, path))
-        yield Group(f"{name}, repeated", True, records, len(records) - len(faults)), faults
+            right += len(faults) == before
+        yield Group(f"{name}, repeated", True, records, right), faults
 
 
 def _join(

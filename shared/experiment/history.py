@@ -38,6 +38,7 @@ class History:
     Args:
         renamed: ``"Class.old.path"`` to ``"new.path"``, both below a dataclass of that name; a
             path leads through mappings and dataclasses.
+        values: ``"Class.path"`` to what its values were called, each with its name of today.
         removed: ``"Class.path"`` to the one value that a run could have and still be what a run
             without the field is; records with another value do not count.
         functions: old names of functions of the project to new ones.
@@ -47,10 +48,12 @@ class History:
             parts; ``*`` stands for any part and stays what it is. Without tier and seed.
 
     Raises:
-        ValueError: an address with more or fewer parts than it had.
+        ValueError: an address with more or fewer parts than it had, or a value that is both an
+            old and a new one.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)
     removed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     functions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     numbers: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -60,6 +63,9 @@ class History:
         for old, new in self.addresses.items():
             if old.count("/") != new.count("/"):
                 raise ValueError(f"addresses: {old!r} and {new!r} have not as many parts")
+        for path, names in self.values.items():
+            if both := sorted(names.keys() & set(names.values())):
+                raise ValueError(f"values: {both[0]!r} is an old and a new value of {path}")
 
 
 CORE = History()
@@ -118,7 +124,7 @@ def differences(config: Mapping[str, Any], today: Any) -> list[str]:
         today: a configuration.
     """
     there, here = upgraded_config(config, type(today)), canonical(today)
-    return [f"{path}: {_compared(*pair)}" for path, *pair in _differing(there, here, "")]
+    return [f"{path}: {_compared(*pair)}" for path, *pair in differing(there, here)]
 
 
 def unknown_keys(config: Mapping[str, Any], today: Any) -> list[str]:
@@ -144,6 +150,10 @@ def _object(value: dict[str, Any], kind: type, histories: tuple[History, ...]) -
             owner, *old = path.split(".")
             if owner in names:
                 _move(value, old, new.split("."))
+        for path, called in history.values.items():
+            owner, *at = path.split(".")
+            if owner in names and isinstance(_at(value, at), str) and _at(value, at) in called:
+                _at(value, at[:-1])[at[-1]] = called[_at(value, at)]
         for path, gone in history.removed.items():
             owner, *old = path.split(".")
             if owner in names and _at(value, old) == canonical(gone):
@@ -218,29 +228,30 @@ def _readdressed(address: str, old: str, new: str) -> str | None:
     return "/".join(filter(None, [tier, *start, *end]))
 
 
-def _differing(there: Any, here: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Path and both values of every place where two canonical values differ."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in sorted(there.keys() | here.keys()):
             pair = there.get(name, NOTHING), here.get(name, NOTHING)
-            yield from _differing(*pair, f"{path}.{name}" if path else name)
+            yield from differing(*pair, f"{path}.{name}" if path else name)
     elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
         for number, pair in enumerate(zip(there, here, strict=True)):
-            yield from _differing(*pair, f"{path}.{number}")
+            yield from differing(*pair, f"{path}.{number}")
     elif there != here:
         yield path, there, here
 
 
 def _compared(there: Any, here: Any) -> str:
     """``3 there, 4 here``; of functions of one name, the name once."""
-    first, second = _shown(there), "no such key" if here is NOTHING else _shown(here)
+    first, second = shown(there), "no such key" if here is NOTHING else shown(here)
     start = first.rpartition(" ")[0]
     if start.endswith(" with source") and second.startswith(start):
         second = second.removeprefix(start).strip()
     return f"{first} there, {second} here"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A canonical value in one short line."""
     if value is NOTHING:
         return "nothing"
     if isinstance(value, str) and (found := FUNCTION.fullmatch(value)):

@@ -65,7 +65,7 @@ PACKAGES = (
     "dm-control",
     "gymnasium",
 )
-TELL_EVERY = 0.2  # seconds between two words of progress of one loop
+OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 
 
@@ -127,7 +127,7 @@ class Run:
         folder: Path,
         config: Config,
         *,
-        tier: str = "own",
+        tier: str = OWN,
         workers: int = 1,
         data_root: Path = Path("data"),
         allow_missing: bool = False,
@@ -271,7 +271,6 @@ class Run:
         Raises:
             Interrupted: after a step and its save, when the run was told to stop.
         """
-        told = -TELL_EVERY
         first = self._reached // unit
         for step in range(first, total):
             yield step
@@ -280,9 +279,7 @@ class Run:
                 numbers = {**(also(step) if also else {}), **self.means.take()}
                 if numbers:
                     self.log(done * unit, **numbers)
-            if done == total or time.monotonic() - told >= TELL_EVERY:
-                told = time.monotonic()
-                self.progress(done * unit, total * unit, what)
+            self.progress(done * unit, total * unit, what)
             self.checkpoint(done * unit, every=save_every)
         if self.stopping or (first < total and self.saved_step != total * unit):
             self.checkpoint(total * unit, every=save_every / 10)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
-from shared.errors import UserError
+from shared.errors import UserError, suggestion
 from shared.functions import identity
 
 Tier = Literal["paper", "short", "smoke"]
@@ -119,7 +119,7 @@ class Column:
     Args:
         label: unique within the table; the printed label where the paper prints one.
         changes: fields of the configuration and their values.
-        minutes: wall time of one cell, as measured on one CPU core; used by ``--plan`` only as
+        minutes: wall time of one cell, as measured on one CPU core; used by ``plan`` only as
             long as no cell of the column has finished on this machine.
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
@@ -444,8 +444,10 @@ class Table:
         """
         if tier not in self.tiers:
             return ()
-        rows = _select(self.rows, row, f"{self.address}: row")
-        columns = _select(self.columns_of(tier), column, f"{self.address} ({tier} tier): column")
+        rows = _select(self.rows, row, f"{self.address} has no row")
+        columns = _select(
+            self.columns_of(tier), column, f"{self.address} has in the {tier} tier no column"
+        )
         cells = []
         for each_row in rows:
             for each_column in columns:
@@ -585,6 +587,6 @@ def _select(items: tuple[_Labelled, ...], wanted: str | None, where: str) -> tup
         return items
     found = tuple(item for item in items if slug(wanted) in _addresses(item))
     if not found:
-        known = ", ".join(repr(item.label) for item in items)
-        raise UserError(f"{where} {wanted!r} is not declared; declared are: {known}")
+        known = suggestion(wanted, [item.label for item in items], "declared are")
+        raise UserError(f"{where} {wanted!r}{known}")
     return found

@@ -62,7 +62,7 @@ def markdown(measured: Measured) -> str:
             lines += _md_row([label, f"**{HERE}**", *here], plain=True)
             if numbers := printed_row(cells, measured):
                 lines += _md_row(
-                    ["", f"*{PRINTED}*", *(f"*{text}*" for text in numbers)], plain=True
+                    ["", f"*{PRINTED}*", *(text and f"*{text}*" for text in numbers)], plain=True
                 )
     lines.append("")
     lines += [line for text in legend_of(measured) for line in (_md(text), "")]

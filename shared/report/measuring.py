@@ -11,8 +11,8 @@ nobody can add seeds until a claim comes out right.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ class Measured:
     Args:
         table: the declared table.
         tier: the tier of every number in it.
-        cells: for each row of the table, one cell per column of the tier.
+        cells: for each row of the table, one cell per column of the tier; or for some of them.
         verdicts: claim by claim, column by column; none in the smoke tier.
         ignored: what finished but does not count, one line each.
         records: every record of the table and tier, one per address, sorted by address: the one
@@ -179,8 +179,8 @@ class Measured:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """The columns of the tier."""
-        return self.table.columns_of(self.tier)
+        """The columns of the cells."""
+        return tuple(cell.column for cell in self.cells[0])
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -267,6 +267,29 @@ def measure(
     under = tuple(counted[key] for key in sorted(counted, key=str))
     verdicts = _judge_all(table, tier, grid) if tier != "smoke" else ()
     return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures), aggregates, under)
+
+
+def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]) -> Measured:
+    """The part of a measured table that is about some rows and columns: it, and their verdicts.
+
+    Args:
+        measured: the table.
+        rows: their labels; a claim is about a row that it says something of, better or worse.
+        columns: their labels; aggregates are over all columns, and left out where one is not there.
+    """
+    cells = tuple(
+        tuple(cell for cell in some if cell.column.label in columns)
+        for some in measured.cells
+        if some[0].row.label in rows
+    )
+    verdicts = tuple(
+        judged
+        for judged in measured.verdicts
+        if judged.column in columns and {judged.claim.better, judged.claim.than} & set(rows)
+    )
+    whole = len(cells[0]) == len(measured.columns)
+    aggregates = tuple(each for each in measured.aggregates if whole and each.row in rows)
+    return replace(measured, cells=cells, verdicts=verdicts, aggregates=aggregates)
 
 
 def measure_finished(

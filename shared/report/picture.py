@@ -17,11 +17,12 @@ from PIL import Image
 from shared.errors import UserError
 from shared.experiment.runs import replacing
 from shared.experiment.tables import slug
-from shared.report.measuring import Measured, MeasuredCell, refuse_smoke
+from shared.report.evidence import Floor
+from shared.report.measuring import Measured, MeasuredCell, floor_of, refuse_smoke
 from shared.report.wording import HERE, groups_of, mean_sd, name_of, origin
 
 TEXT = "Numbers"  # the keyword of the PNG's text
-FORM = "measured-beside-published-v1"
+FORM = "measured-beside-published-v2"
 INK, BLUE, RED, GREY, BAND = "#1d2433", "#0b4f8a", "#c8553d", "#5d6678", "#f3f5f8"
 SHADE = "#8fb4d6"  # of a deviation
 STYLE: dict[Any, Any] = {
@@ -40,8 +41,10 @@ STYLE: dict[Any, Any] = {
     "ytick.major.size": 0,
     "figure.constrained_layout.use": True,
 }
+FLOOR_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 2))}
 PARTIAL = "*"
 ROOM = 0.62  # of a panel's width is for marks, the rest for the numbers beside them
+LEAST_WIDTH = 8.0  # inches, for title and legend
 LEAST = 4.0  # the least width of a scale, so that noise does not fill a panel
 
 
@@ -52,6 +55,7 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
         "table": measured.table.address,
         "tier": measured.tier,
         "unit": measured.table.unit,
+        "floors": {label: [floor.row, floor.mean] for label, floor in _floors(measured).items()},
         "cells": [
             {
                 "row": cell.row.label,
@@ -70,8 +74,20 @@ def numbers_of(measured: Measured) -> dict[str, Any]:
     }
 
 
+def _floors(measured: Measured) -> dict[str, Floor]:
+    """By label of the column its highest floor, where one is measured."""
+    found = {}
+    for column in measured.columns:
+        cells = measured.column(column.label)
+        if floor := floor_of(cells, measured.table.metric_of(column)):
+            found[column.label] = floor
+    return found
+
+
 def draw(measured: Measured) -> Figure:
     """A panel for each column that has a number, a line for each row that has one.
+
+    The highest floor of a column goes through its whole panel.
 
     Raises:
         ValueError: a table of the smoke tier, or one without a number.
@@ -96,13 +112,16 @@ def draw(measured: Measured) -> Figure:
                 lines.append((height, cells))
                 height += 1.25 if any(cell.published for cell in cells) else 1
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2.6 + 2.05 * len(shown), 1.75 + 0.235 * height))
+        width = max(LEAST_WIDTH, 2.9 + 2.05 * len(shown))
+        figure = Figure(figsize=(width, 1.75 + 0.235 * height))
         # The empty line is the legend's.
         figure.suptitle(f"{measured.table.title}\n", fontsize=13, fontweight="bold")
         figure.supxlabel(_caption(measured), fontsize=7.5, color=GREY, wrap=True)
+        floors = _floors(measured)
         axes = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
         for axis, place in zip(axes, shown, strict=True):
-            _panel(axis, [(at, cells[place]) for at, cells in lines])
+            floor = floors.get(measured.columns[place].label)
+            _panel(axis, [(at, cells[place]) for at, cells in lines], floor)
             axis.set_title(measured.columns[place].label, loc="left", fontweight="bold", pad=6)
             axis.set_xlabel(
                 measured.table.metric_of(measured.columns[place])
@@ -124,9 +143,15 @@ def draw(measured: Measured) -> Figure:
             Line2D([], [], color=SHADE, linewidth=4, label="± deviation over seeds"),
             Line2D([], [], color=RED, mfc="white", **diamond, label="published ± deviation"),
         ]
+        if floors:
+            handles.append(Line2D([], [], **FLOOR_LINE, label="highest floor: nothing is learned"))
         below = (0.5, 1 - 0.26 / figure.get_figheight())
         figure.legend(
-            handles=handles, loc="upper center", bbox_to_anchor=below, ncols=3, frameon=False
+            handles=handles,
+            loc="upper center",
+            bbox_to_anchor=below,
+            ncols=len(handles),
+            frameon=False,
         )
     return figure
 
@@ -175,13 +200,15 @@ def _caption(measured: Measured) -> str:
     return f"{'; '.join(parts)}. {varies} Published: {origin(table.published)}."
 
 
-def _panel(axis: Axes, cells: list[tuple[float, MeasuredCell]]) -> None:
+def _panel(axis: Axes, cells: list[tuple[float, MeasuredCell]], floor: Floor | None) -> None:
     ends: list[float] = []
+    if floor is not None:
+        axis.axvline(floor.mean, label="highest floor", zorder=1, **FLOOR_LINE)
     for count, (at, cell) in enumerate(cells):
         if count % 2 == 0:
             axis.axhspan(at - 0.5, at + 0.6, color=BAND, linewidth=0, zorder=0)
         if cell.summary is None:
-            _number(axis, at, "no result", "#9aa3b2")
+            _number(axis, at, "no result" if cell.declared else "", "#9aa3b2")
             continue
         summary, printed = cell.summary, cell.published
         up, down = (-0.2, 0.25) if printed else (0.0, 0.0)
@@ -191,12 +218,14 @@ def _panel(axis: Axes, cells: list[tuple[float, MeasuredCell]]) -> None:
             [summary.mean], [at + up], xerr=[[sd], [sd]], fmt="o", color=BLUE, markersize=4.5,
             elinewidth=3, ecolor=SHADE, label=label,
         )  # fmt: skip
+        # A floor far below the others is a number, and no reason to squeeze them.
+        far = floor is not None and cell.row.floor and cell.row.label != floor.row
         if summary.low is not None and summary.high is not None:
             axis.plot([summary.low, summary.high], [at + up] * 2, color=BLUE, linewidth=0.9)
-            ends += [summary.low, summary.high]
+            ends += [] if far else [summary.low, summary.high]
         text = mean_sd(summary.mean, summary.sd) + (PARTIAL if cell.missing else "")
         _number(axis, at + up, text, BLUE)
-        ends += [summary.mean - sd, summary.mean + sd]
+        ends += [] if far else [summary.mean - sd, summary.mean + sd]
         if printed:
             std = printed.std or 0
             axis.errorbar(

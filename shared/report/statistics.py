@@ -216,6 +216,37 @@ def seeds_sentence(
     return f"{seeds_for(gain, sd)} seeds would see the published gain with 80% power{origin}."
 
 
+def compared(mine: Mapping[int, float], other: Mapping[int, float]) -> tuple[str, str]:
+    """Whether one's own row is better than another, in one word, and what that rests on.
+
+    The rule is that of verdicts, without a published gain: the 95% t interval of the paired
+    differences over common seeds.
+
+    Args:
+        mine: value by seed of one's own row.
+        other: value by seed of the row that it is held against.
+
+    Returns:
+        "better", "worse", "inconclusive" or "not run"; and the sentence.
+    """
+    seeds = _common(mine, other)
+    if not seeds:
+        return "not run", "the two rows have no finished seed in common"
+    gain = paired_gain(mine, other)
+    if gain.sd is None or gain.low is None or gain.high is None:
+        return "inconclusive", f"gain {gain.mean:+.2f}, but one common seed has no interval"
+    interval = f"gain {gain.mean:+.2f}, 95% interval [{gain.low:+.2f}, {gain.high:+.2f}]"
+    sentence = f"{interval} over {gain.n} seeds"
+    if gain.low > 0 or gain.high < 0:
+        return "better" if gain.low > 0 else "worse", sentence
+    if not gain.mean and not gain.sd:
+        return "inconclusive", f"{sentence}; both are equal in every seed"
+    sentence += "; the interval contains 0"
+    if needed := seeds_for(gain.mean, gain.sd):
+        sentence += f"; {needed} seeds would show a true gain of that size with 80% power"
+    return "inconclusive", sentence
+
+
 def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
     """Mean of the middle half of the values: a quarter of them, rounded down, is cut at each end.
 
@@ -230,12 +261,10 @@ def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
     Raises:
         ValueError: no value, or a value that is not finite.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
-    n = ordered.shape[-1]
-    if n == 0 or not np.isfinite(ordered).all():
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.shape[-1] == 0 or not np.isfinite(numbers).all():
         raise ValueError("an interquartile mean needs at least one value, and finite ones only")
-    cut = int(TRIMMED * n)
-    return np.asarray(ordered[..., cut : n - cut].mean(axis=-1))
+    return np.asarray(stats.trim_mean(numbers, TRIMMED, axis=-1))
 
 
 def stratified_bootstrap(

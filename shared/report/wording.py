@@ -134,6 +134,8 @@ def headline(measured: Measured) -> str:
     spread = f"mean ± sample standard deviation over seeds {seeds}"
     if len(measured.seeds) == 1:
         spread = f"seed {seeds} only"
+    if any(cell.fewer for cells in measured.cells for cell in cells):
+        spread += " (fewer where a cell says so)"
     return (
         f"{metrics}{unit}, {spread}; protocol {table.protocol}; "
         f"varies between repeats: {table.varies}."
@@ -278,10 +280,9 @@ def by_claim(measured: Measured) -> Iterator[tuple[Claim, list[Judged]]]:
 def badge(judged: Judged, tier: Tier) -> str:
     """A verdict in few words, which always name its tier."""
     said: str = judged.verdict.kind
-    if tier != "paper" and said not in ("not run", "no evidence"):
-        said = f"at this budget: {said}"
+    budget = tier != "paper" and said not in ("not run", "no evidence")
     without = ", does not count" if judged.against else ""
-    return f"{tier} tier: {said}{without}"
+    return f"{tier} tier{', at this budget' if budget else ''}: {said}{without}"
 
 
 def evidence_of(measured: Measured) -> list[str]:

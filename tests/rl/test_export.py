@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rl.agent import Agent, Contrast
-from rl.config import Config
+from rl.config import Config, ProbeConfig
 from rl.encoder import Encoder
 from rl.export import (
     CONFIG,
@@ -43,7 +43,7 @@ AGENT = dataclasses.replace(
     hidden=8,
     batch_size=16,
 )
-PROBE = dataclasses.replace(AGENT, protocol="state-probe-v1")
+PROBE = ProbeConfig(**{**vars(AGENT), "protocol": "state-probe-v1"})
 RETURNS = {
     "return": 412.25,
     "details": {

@@ -19,9 +19,8 @@ from rl.export import POLICY_NAMES
 from rl.figures import (
     BAND,
     FIGURES,
-    Lacking,
     film,
-    finished,
+    finished_runs,
     play,
     write,
     write_gif,
@@ -32,6 +31,7 @@ from shared.experiment.records import read_records
 from shared.experiment.runs import Run
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report import files
+from shared.report.figures import Lacking
 from shared.report.measuring import measure_finished
 
 
@@ -93,7 +93,7 @@ def finish_probes(runs: Path, paper: str, scores: dict[tuple[str, str, int], flo
 def draw(paper: str, name: str, runs: Path) -> Figure:
     drawing = FIGURES[paper][name]
     table = table_of(paper, drawing.table)
-    return drawing.draw(table, finished(table, drawing.tier, runs))
+    return drawing.draw(table, finished_runs(table, drawing.tier, runs))
 
 
 def lines(axis: Axes) -> dict[str, tuple[list[float], list[float], float]]:
@@ -305,10 +305,10 @@ def test_the_probe_is_drawn_from_committed_records(tmp_path: Path) -> None:
     written = write("lmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
     assert [file.name for file in written] == ["table-5-state-probe.png"]
     committed = read_records(tmp_path / "results")
-    found = finished(table, "short", tmp_path / "runs", committed)
+    found = finished_runs(table, "short", tmp_path / "runs", committed)
     assert [run.record.result["metrics"]["r2"] for run in found] == [50, 51]
     with pytest.raises(Lacking):  # a film needs the run's own folder
-        finished(table, "short", tmp_path / "runs")
+        finished_runs(table, "short", tmp_path / "runs")
 
 
 def test_distances_of_lmcl(tmp_path: Path) -> None:
@@ -420,15 +420,15 @@ def test_runs_that_do_not_count(tmp_path: Path) -> None:
     table = table_of("lmcl", "table-5")
     cell = cell_of("lmcl", "table-5", "paper", "CURL", "Spin", 0)
     folder = finish(tmp_path, cell, curve(1.0, 2.0))
-    assert [run.cell for run in finished(table, "paper", tmp_path)] == [cell]
+    assert [run.cell for run in finished_runs(table, "paper", tmp_path)] == [cell]
     said = (folder / "config.json").read_text()
     set_config(folder, said.replace('"batch_size": 512', '"batch_size": 511'))
     with pytest.raises(Lacking):  # of an earlier declaration
-        finished(table, "paper", tmp_path)
+        finished_runs(table, "paper", tmp_path)
     set_config(folder, said)
     (folder / "result.json").unlink()
     with pytest.raises(Lacking):
-        finished(table, "paper", tmp_path)
+        finished_runs(table, "paper", tmp_path)
 
 
 def test_the_probe_waits_for_more_than_baselines(tmp_path: Path) -> None:
@@ -480,7 +480,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_films_show_an_episode(trained: Path) -> None:
     films = film("lmcl", "smoke", trained)
-    random, curl = finished(table_of("lmcl", "table-5"), "smoke", trained)
+    random, curl = finished_runs(table_of("lmcl", "table-5"), "smoke", trained)
     assert films == [run.folder / "episode.gif" for run in (random, curl)]
     decisions = curl.config.episode_steps // curl.config.action_repeat
     for file, run in zip(films, (random, curl), strict=True):
@@ -507,7 +507,7 @@ def test_films_show_an_episode(trained: Path) -> None:
 def test_the_episode_is_the_first_of_the_last_evaluation(trained: Path) -> None:
     (curl,) = (
         run
-        for run in finished(table_of("lmcl", "table-5"), "smoke", trained)
+        for run in finished_runs(table_of("lmcl", "table-5"), "smoke", trained)
         if run.cell.row == "CURL"
     )
     pictures, total = play(curl)
@@ -541,7 +541,7 @@ def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
 def test_a_policy_that_is_lost_is_named(trained: Path, tmp_path: Path) -> None:
     (curl,) = (
         run
-        for run in finished(table_of("lmcl", "table-5"), "smoke", trained)
+        for run in finished_runs(table_of("lmcl", "table-5"), "smoke", trained)
         if run.cell.row == "CURL"
     )
     lost = tmp_path / "lost"

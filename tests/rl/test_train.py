@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import rl
-from rl import train
+from rl import probe, train
 from rl.agent import Agent
-from rl.config import CURL, Config
+from rl.config import CURL, Config, ProbeConfig
 from rl.data import random_frames
 from rl.environment import make_environment, renderer_in_use, task_fingerprint
 from rl.evaluate import evaluate_policy, evaluation_seeds
@@ -46,7 +46,7 @@ AGENT = dataclasses.replace(
     probe_steps=6,
     probe_updates=8,
 )
-PROBE = dataclasses.replace(AGENT, protocol="state-probe-v1")
+PROBE = ProbeConfig(**{**vars(AGENT), "protocol": "state-probe-v1"})
 LOW_RANK = Objective(CURL.loss, projection=Projection(10.0, {"norm": "l21", "alpha": 0.1}))
 CONFIGS = {
     "CURL": AGENT,
@@ -71,7 +71,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Logs and checkpoints come after steps, as there are too few for minutes."""
     monkeypatch.setattr(train, "SAVE_EVERY", 0.0)
     monkeypatch.setattr(train, "LOG_EVERY", 4)
-    monkeypatch.setattr(train, "LOG_PROBE_EVERY", 1)
+    monkeypatch.setattr(probe, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(probe, "LOG_EVERY", 1)
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +92,9 @@ def finish(
     with Run(folder, config, data_root=data_root, progress=watch) as run:
         if stop_after is not None:
             with pytest.raises(Interrupted):
-                rl.run(config, run)
+                rl.DOMAIN.run(config, run)
             return {}
-        metrics: dict[str, Any] = run.finish(rl.run(config, run))["metrics"]
+        metrics: dict[str, Any] = run.finish(rl.DOMAIN.run(config, run))["metrics"]
     return metrics
 
 
@@ -106,10 +107,10 @@ def die(folder: Path, data_root: Path) -> None:
         if done == 8 * DIED_AT:
             os.kill(os.getpid(), signal.SIGKILL)
         if done == 8 * (SAVED_AT + 1):
-            train.SAVE_EVERY = 1e9
+            run.checkpoint = lambda step, every: None  # none is due any more
 
     with Run(folder, AGENT, data_root=data_root, progress=watch) as run:
-        rl.run(AGENT, run)
+        rl.DOMAIN.run(AGENT, run)
 
 
 def timeless(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def whole(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(train, "LOG_EVERY", 4)
-        patch.setattr(train, "LOG_PROBE_EVERY", 1)
+        patch.setattr(probe, "LOG_EVERY", 1)
         yield {
             name: (folder / name, finish(folder / name, config, data_root))
             for name, config in CONFIGS.items()
@@ -422,7 +423,7 @@ def test_meaningless_configurations_are_refused(
 ) -> None:
     config = dataclasses.replace(AGENT, **changes)
     with Run(tmp_path, config) as run, pytest.raises(ValueError, match=message):
-        rl.run(config, run)
+        rl.DOMAIN.run(config, run)
 
 
 def test_an_environment_that_returns_nan_is_named_with_its_step(
@@ -462,7 +463,7 @@ def test_held_out_episodes_are_never_in_a_batch(
 ) -> None:
     gathered = spied(
         monkeypatch,
-        train,
+        probe,
         "gather",
         lambda frames, index, first, offsets: (frames, index, first, offsets),
     )
@@ -513,8 +514,8 @@ def test_rows_of_a_seed_share_their_frames(
 def test_pixels_are_read_without_an_encoder(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train, "Contrast", None)
-    regressions = spied(monkeypatch, train, "state_probe", lambda *args: args)
+    monkeypatch.setattr(probe, "Contrast", None)
+    regressions = spied(monkeypatch, probe, "state_probe", lambda *args: args)
     config = dataclasses.replace(PROBE, probe_input="pixels", train=False)
     finish(tmp_path, config, data_root)
     assert {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")} == {

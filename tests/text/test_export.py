@@ -335,7 +335,7 @@ def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a finished run"):
         write(tmp_path / "nothing", target)
     finished(tmp_path / "smoke", tier="smoke")
-    with pytest.raises(UserError, match="a smoke run keeps no model"):
+    with pytest.raises(UserError, match="a smoke run proves the path only"):
         write(tmp_path / "smoke", target)
     finished(tmp_path / "tfidf", dataclasses.replace(CONFIG, baseline="tfidf"))
     with pytest.raises(UserError, match="this run is the baseline 'tfidf'"):

@@ -18,13 +18,13 @@ from torch import Tensor
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from shared.experiment.tables import Cell, Tier
+from shared.report.figures import Lacking
 from text import data, figures
 from text.encoder import QuickThought, QuickThoughtConfig
 from text.export import MODEL, PROJECTION
 from text.figures import (
     FIGURES,
     Histograms,
-    Lacking,
     distances_of,
     evaluated_pair,
     fixed_batches,

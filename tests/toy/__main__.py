@@ -2,8 +2,9 @@
 
 import sys
 
-from shared.command import domains, reproduce
+from shared.command import domains, reproduce, slurm
 
 if __name__ == "__main__":
     domains.DOMAINS = (*domains.DOMAINS, "toy")
+    slurm.MODULE = "toy"
     sys.exit(reproduce.main())

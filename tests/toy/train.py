@@ -4,6 +4,7 @@ python -m toy.train FOLDER STEPS [PADDING_IN_MB] [PAUSE_IN_SECONDS]
 """
 
 import dataclasses
+import os
 import random
 import sys
 import time
@@ -66,12 +67,13 @@ def run(config: Config, run: Run) -> dict[str, float]:
     if config.kind == "missing":
         raise MissingData("toys", run.data_root / "toys", "./reproduce.sh data toy --dataset toys")
     if config.kind == "killed":
-        import os
         import signal
 
         os.kill(os.getpid(), signal.SIGKILL)
     if config.kind in FULL:
         FULL[config.kind]()
+    if shown := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        run.record(**{"shown to CUDA": shown})
     model = Padded(config.megabytes)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)

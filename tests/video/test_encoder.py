@@ -346,7 +346,7 @@ def test_s3d_itself_takes_a_step(method: str) -> None:
     [
         ({"method": "swav"}, "method is one of simclr, moco; got 'swav'"),
         ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
-        ({"pairs": "one"}, "pairs is 'both', 'both_views' or 'first_view'; got 'one'"),
+        ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
         ({"method": "moco", "pairs": "first_view"}, "'first_view' are SimCLR's; moco has its own"),
         ({"clip_frames": 7}, "clip_frames 7 are too few for S3D; take 8 or more"),
         ({"size": 16}, "size 16: S3D pools further; take 17 or more"),

@@ -206,7 +206,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a finished run"):
         write(tmp_path / "nothing", tmp_path / "export")
     finished(tmp_path / "smoke", tier="smoke")
-    with pytest.raises(UserError, match="smoke run keeps no encoder"):
+    with pytest.raises(UserError, match="smoke run proves the path only"):
         write(tmp_path / "smoke", tmp_path / "export")
     finished(tmp_path / "run")
     (tmp_path / "run" / FILE).unlink()

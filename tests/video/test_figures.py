@@ -13,6 +13,7 @@ from shared.experiment.records import read_records
 from shared.experiment.runs import Run
 from shared.experiment.tables import Row, Table
 from shared.report import files
+from shared.report.figures import Lacking, finished
 from shared.report.measuring import measure_finished
 from video import figures as module
 from video.config import EMBEDDED, Config
@@ -21,11 +22,9 @@ from video.encoder import S3D
 from video.export import FILE, save_encoder
 from video.figures import (
     SHOWN,
-    Lacking,
     chosen,
     draw_accuracies,
     draw_neighbours,
-    finished,
     frame_strip,
     with_encoder,
     write,
@@ -94,17 +93,17 @@ def test_the_encoder_of_mmcl_is_preferred_and_an_untrained_one_is_not_shown(
     assert with_encoder(table, tmp_path).cell.row == "SimCLR"
     finish(tmp_path, SHOWN)
     assert with_encoder(table, tmp_path).cell.row == SHOWN
-    assert len(finished(table, tmp_path, "short")) == 5  # linear and R@1 are of one run
+    assert len(finished(Config, table, "short", tmp_path)) == 5  # linear and R@1 are of one run
 
 
 def test_a_run_of_an_earlier_declaration_does_not_count(table: Table, tmp_path: Path) -> None:
     finish(tmp_path, "SimCLR")
-    assert len(finished(table, tmp_path, "short")) == 1
+    assert len(finished(Config, table, "short", tmp_path)) == 1
     rows = tuple(
         Row("SimCLR", {**row.changes, "epochs": 7}) if row.label == "SimCLR" else row
         for row in table.rows
     )
-    assert finished(dataclasses.replace(table, rows=rows), tmp_path, "short") == []
+    assert finished(Config, dataclasses.replace(table, rows=rows), "short", tmp_path) == []
 
 
 def made_up(labels: list[int]) -> Videos:
@@ -183,7 +182,7 @@ def test_accuracies_are_drawn_from_committed_records(table: Table, tmp_path: Pat
     (file,) = write("mmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
     assert file.name == "table-5-accuracies.png"
     committed = read_records(tmp_path / "results")
-    (run,) = finished(table, tmp_path / "runs", "short", committed)
+    (run,) = finished(Config, table, "short", tmp_path / "runs", committed)
     assert (run.record.result["metrics"]["top1"], run.folder) == (55, folder)
     said = draw_accuracies(table, [run]).get_supxlabel()
     assert said.startswith("Points: one run each, seed 0; lines: ")  # there is nothing below it

@@ -1,34 +1,40 @@
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
 
+from shared import Objective, max_margin, term
+from shared.experiment.trial import Cost
 from vision import estimate as module
 from vision.config import HCL, Config
-from vision.estimate import Calibration, estimate, made_up_views, saved_sizes
-from vision.methods import Networks
+from vision.estimate import DECIDING, estimate
 
 HERE = Path()
-COSTS = Calibration(per_step=0.5, per_image=0.25, forward=0.125, fixed=3e9, saved=2e7, largest=1e6)
+DEAR = Objective(term(max_margin, gamma=0.1))
+# A pass of the encoder is a sixth of a step of SimCLR: 0.125 seconds.
+COSTS = Cost(per_step=0.5, per_item=0.75, fixed=3e9, kept=2e7)
 
 
-@pytest.fixture
-def known_costs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "calibrate", lambda config: COSTS)
-    monkeypatch.setattr(module, "_calibrations", {})
+@pytest.fixture(autouse=True)
+def asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What was asked for; costs are known, but for tests that are marked slow."""
+    questions: list[dict[str, Any]] = []
+
+    def known(train: object, config: Config, deciding: dict[str, Any]) -> Cost:
+        questions.append({"dataset": config.dataset, **deciding})
+        return COSTS
+
+    if "slow" not in request.keywords:
+        monkeypatch.setattr(module, "cost_of", known)
+        monkeypatch.setattr(module, "seconds_of_loss", lambda objective, batch, dim: 0.0)
+    return questions
 
 
-@pytest.fixture
-def empty_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_calibrations", {})
-
-
-@pytest.mark.usefixtures("known_costs")
 def test_minutes_count_steps_and_passes() -> None:
     config = Config(images=1000, batch_size=100, epochs=7, probe_augmentation=False)
-    training, test = 70 * (0.5 + 25), 10_000 * 0.125
+    training, test = 70 * (0.5 + 75), 10_000 * 0.125
     seen = 1000 * 0.125
     assert estimate(config, HERE)[0] == pytest.approx((training + seen + test) / 60)
     # A last batch that is not full is dropped.
@@ -44,13 +50,12 @@ def test_minutes_count_steps_and_passes() -> None:
     assert estimate(neighbours, HERE)[0] == pytest.approx((training + seen + test) / 60)
     # STL-10: 105,000 to pretrain on, 5,000 to probe on, tested at three times the side.
     stl10 = Config(dataset="STL10", test_size=96, epochs=1, probe_augmentation=False)
-    training, seen = 410 * (0.5 + 64), 9 * 13_000 * 0.125
+    training, seen = 410 * (0.5 + 192), 9 * 13_000 * 0.125
     assert estimate(stl10, HERE)[0] == pytest.approx((training + seen) / 60)
     transfer = dataclasses.replace(stl10, evaluate_on="CIFAR100", test_size=None)
     assert estimate(transfer, HERE)[0] == pytest.approx((training + 60_000 * 0.125) / 60)
 
 
-@pytest.mark.usefixtures("known_costs")
 def test_gigabytes_count_what_is_held() -> None:
     config = Config(batch_size=256)
     cifar10 = 3 * 32**2 * 110_000
@@ -63,45 +68,53 @@ def test_gigabytes_count_what_is_held() -> None:
     # The frozen encoder's pass decides where training batches are small and test images large.
     tested = Config(dataset="STL10", batch_size=32, test_size=96)
     wide = dataclasses.replace(tested, test_size=192)
-    assert estimate(wide, HERE)[1] - estimate(tested, HERE)[1] == pytest.approx(
-        3 * 256 * (36 - 9) * 1e-3
-    )
+    batches = 0.05 * 256 * (36 - 9)
+    assert estimate(wide, HERE)[1] - estimate(tested, HERE)[1] == pytest.approx(batches * 0.02)
     streamed = Config(dataset="ImageNet100", batch_size=256)
     assert estimate(streamed, HERE)[1] == pytest.approx(
         (0.5e9 + 3e9 + 256 * 2e7 + 4 * 512 * (126_689 + 5_000)) / 1e9
     )
 
 
-@pytest.mark.usefixtures("empty_cache")
-def test_a_configuration_is_calibrated_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Config] = []
-    monkeypatch.setattr(module, "calibrate", lambda config: calls.append(config) or COSTS)
+def test_a_teacher_has_no_way_back() -> None:
+    """The same step then holds more passes, of which fewer are an evaluation's."""
+    passed = {"images": 1000, "epochs": 0, "probe_augmentation": False}
+    seconds = [
+        60 * estimate(Config(**passed, **changes), HERE)[0]
+        for changes in ({}, {"method": "moco_v2"}, {"method": "byol", "symmetric": True})
+    ]
+    assert seconds == pytest.approx([11_000 * 0.75 / share for share in (6, 4, 8)])
+
+
+def test_what_decides_a_cost_is_asked_for(asked: list[dict[str, Any]]) -> None:
     config = Config()
     for changes in ({}, {"seed": 3}, {"epochs": 9}, {"batch_size": 64}, {"dataset": "CIFAR100"}):
         estimate(dataclasses.replace(config, **changes), HERE)
-    assert calls == [config]
+    assert all(each == asked[0] for each in asked)
+    assert asked[0] == {"dataset": "CIFAR10", **{name: vars(config)[name] for name in DECIDING}}
     for changes in ({"stem": "small"}, {"precision": "float32"}, {"method": "byol"}, HCL):
         estimate(dataclasses.replace(config, **changes), HERE)
-    assert len(calls) == 5
+        assert asked[-1] != asked[0]
+    estimate(dataclasses.replace(config, dataset="STL10"), HERE)
+    assert asked[-1] == {**asked[0], "dataset": "STL10"}
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_a_step_keeps_is_counted_as_it_is_kept(precision: str) -> None:
-    config = Config(precision=precision)
-    networks = Networks(config)
-    two, four, six = (
-        saved_sizes(config, networks, made_up_views(config, size, "cpu")) for size in (2, 4, 6)
+def test_a_row_with_a_dearer_loss_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        module, "seconds_of_loss", lambda objective, *_: 2.0 if objective == DEAR else 0.5
     )
-    grown = [more - few for few, more in zip(two, four, strict=True)]
-    assert [more - few for few, more in zip(four, six, strict=True)] == grown
+    config = Config(images=1000, batch_size=100, epochs=7)
+    dear = dataclasses.replace(config, objective=DEAR)
+    assert estimate(dear, HERE)[0] - estimate(config, HERE)[0] == pytest.approx(70 * 1.5 / 60)
 
-    # Convolutions and batch norms keep their inputs; what ReLU keeps is the next one's input.
-    alive: list[Tensor] = []
-    for layer in networks.encoder.modules():
-        if isinstance(layer, nn.Conv2d):
-            layer.register_forward_hook(lambda layer, inputs, out: alive.extend((*inputs, out)))
-    first, _ = made_up_views(config, 2, "cpu")
-    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bfloat16"):
-        networks.encoder(first)
-    storages = {tensor.untyped_storage().data_ptr(): tensor.nbytes for tensor in alive}
-    assert sum(grown) / 2 == pytest.approx(sum(storages.values()), rel=0.02)
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["simclr", "moco_v2", "moco_v3", "byol"])
+def test_real_steps_are_timed(method: str) -> None:
+    torch.set_num_threads(1)
+    small = dataclasses.replace(Config(method=method), precision="float32").reduced()
+    minutes, gigabytes = estimate(small, HERE)
+    assert 0 < minutes < 1
+    assert 0.5 < gigabytes < 1
+    longer = dataclasses.replace(small, epochs=200)
+    assert estimate(longer, HERE)[0] > 10 * minutes

@@ -247,7 +247,7 @@ def test_runs_without_an_encoder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a finished run"):
         write(tmp_path / "nothing", tmp_path / "export")
     finished(tmp_path / "smoke", tier="smoke")
-    with pytest.raises(UserError, match="a smoke run keeps no encoder"):
+    with pytest.raises(UserError, match="a smoke run proves the path only"):
         write(tmp_path / "smoke", tmp_path / "export")
     finished(tmp_path / "lost")
     (tmp_path / "lost" / FILE).unlink()

@@ -13,6 +13,7 @@ import vision
 from shared import Objective, distance_polarization, max_margin, term
 from shared.errors import UserError
 from shared.experiment.runs import Run
+from shared.report.figures import Lacking
 from shared.report.measuring import folder_of
 from vision import figures
 from vision.config import Config
@@ -21,7 +22,6 @@ from vision.encoder import encoder
 from vision.export import FILE, save_encoder
 from vision.figures import (
     FIGURES,
-    Lacking,
     Places,
     finished,
     gradient_map,

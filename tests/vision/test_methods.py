@@ -162,7 +162,7 @@ def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
         ({"method": "swav"}, "method is one of simclr, moco_v2, moco_v3, byol; got 'swav'"),
         ({"method": "byol"}, "byol compares positives alone, info_nce needs negatives"),
         ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
-        ({"pairs": "one"}, "pairs is 'both', 'both_views' or 'first_view'; got 'one'"),
+        ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
         ({"method": "moco_v3", "pairs": "first_view"}, "'first_view' are SimCLR's"),
         ({"symmetric": True}, "simclr has no other direction"),
         ({"gamma_schedule": ((1, 10.0),)}, "info_nce has no kernel"),

@@ -1,0 +1,115 @@
+"""Contrastive training on frames of a random policy, and the physics state read from it: one loop.
+
+Shapes: n frames, B of a batch, K frames of a stack, S pixels of a frame.
+"""
+
+import dataclasses
+
+import torch
+
+from rl.agent import Contrast
+from rl.config import ProbeConfig
+from rl.data import Frames, frames_fingerprint, random_frames
+from rl.environment import renderer_in_use, task_fingerprint
+from rl.evaluate import embed, pixels, state_probe
+from rl.replay import gather
+from rl.train import SAVE_EVERY, save_weights
+from shared.experiment.domain import Metrics
+from shared.experiment.runs import Run
+
+LOG_EVERY = 20  # updates that a line of the log is the mean of
+
+
+def run(config: ProbeConfig, run: Run) -> Metrics:
+    """Train a contrastive encoder on frames of a random policy, and read the state from it.
+
+    The held-out episodes are seen by the final regression's score alone.
+    """
+    run.record(renderer=renderer_in_use())
+    episodes = config.probe_episodes + config.probe_test_episodes
+    frames = random_frames(
+        config.task,
+        config.action_repeat,
+        episodes=episodes,
+        steps=config.probe_steps,
+        frame_size=config.frame_size,
+        quality=config.quality,
+        seed=config.seed,
+        data_root=run.data_root,
+        progress=run.progress,
+    )
+    run.record_data(
+        **{config.task: task_fingerprint(config.task), "frames": frames_fingerprint(frames)}
+    )
+    cut = config.probe_episodes * config.probe_steps
+    train, test = part_of(frames, 0, cut), part_of(frames, cut, len(frames.frames))
+    if config.probe_input == "pixels":
+        features = [pixels(each, crop=config.crop, stack=config.stack) for each in (train, test)]
+    else:
+        contrast = pretrain(config, train, run)
+        save_weights(run, contrast, ("encoder.",))
+        features = [
+            embed(
+                contrast.encoder,
+                each,
+                crop=config.crop,
+                stack=config.stack,
+                precision=config.precision,
+            )
+            for each in (train, test)
+        ]
+    return state_probe(
+        features[0], train.state, train.episode, features[1], test.state, frames.names
+    )
+
+
+def part_of(frames: Frames, start: int, stop: int) -> Frames:
+    """The frames from ``start`` to ``stop``, which begin and end with an episode."""
+    return dataclasses.replace(
+        frames,
+        frames=frames.frames[start:stop],
+        first=frames.first[start:stop] - start,
+        episode=frames.episode[start:stop],
+        state=frames.state[start:stop],
+    )
+
+
+def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
+    """Train the contrastive encoder of a configuration on frames, without an agent.
+
+    Args:
+        config: how; its fields about agents are not looked at.
+        frames: to draw batches from, each time cropped anew.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The encoder with its momentum encoder, on the GPU where there is one.
+
+    Raises:
+        FloatingPointError: the training diverged.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    contrast = Contrast(config, device=device)
+    if not config.train:
+        return contrast
+    run.keep_checkpoint = False
+    run.track(contrast=contrast, **contrast.optimisers)
+    images, first = frames.frames.to(device), frames.first.to(device)
+    places = config.frame_size - config.crop + 1
+    for step in run.steps(
+        config.probe_updates,
+        "contrastive updates",
+        log_every=LOG_EVERY,
+        save_every=SAVE_EVERY,
+    ):
+        index = torch.randint(len(images), (config.batch_size,))
+        offsets = torch.randint(places, (2, config.batch_size, 2)).to(device, non_blocking=True)
+        index = index.to(device, non_blocking=True)
+        anchor, positive = (
+            gather(images, index, first[index], each, stack=config.stack, crop=config.crop)
+            for each in offsets
+        )
+        if step % config.update_every == 0:
+            contrast.follow()
+        run.means.add(contrast.update(anchor, positive, step))
+    return contrast

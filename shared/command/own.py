@@ -1,0 +1,344 @@
+"""Runs of one's own beside the tables: changed configurations, and a loss as one more row.
+
+They lie in ``runs/own/`` and their results say tier "own", which no table and no report takes.
+"""
+
+import argparse
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from shared.command.choosing import Chosen, choose, choose_tables, most_helpful, with_cells
+from shared.command.places import Places, finished
+from shared.command.running import run_waiting, say_how_it_went
+from shared.command.settings import checked_term, numbers_of, typed, with_settings
+from shared.errors import UserError, suggestion
+from shared.experiment.history import differing, shown
+from shared.experiment.runs import OWN
+from shared.experiment.tables import Cell, Row, Table, Tier, canonical, changed, slug
+from shared.functions import identity
+from shared.objective import Objective, Term
+from shared.pairs import cosine, same_label, two_views
+from shared.report.statistics import compared, summarise
+from shared.report.wording import DASH, TIER_NOTES, mean_sd
+
+MINE = "mine"
+LONGEST = 40  # characters of a folder's name that say what is in it
+COLOURS = {"better": "green", "worse": "red", "inconclusive": "yellow", "not run": "bright_black"}
+Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by seed
+
+
+def run_with_settings(options: argparse.Namespace, places: Places) -> int:
+    """Run the chosen cells with the changes of ``--set``, and print what came out.
+
+    Raises:
+        UserError: a setting that a chosen row cannot take.
+    """
+    console = Console()
+    declared = choose(options)
+    chosen = [dataclasses.replace(each, cells=_set(each.cells, options.set)) for each in declared]
+    home = _home(places, "-".join(sorted(options.set)), sorted(options.set))
+    text = f"Runs of your own, in {home.runs}: they enter no table and no report."
+    console.print(text, soft_wrap=True, highlight=False)
+    for before, after in zip(declared, chosen, strict=True):
+        _print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
+    pool = run_waiting(chosen, home, options, console, own=True)
+    for each in chosen:
+        _print_values(console, each, f"with {', '.join(options.set)}", _values(each, home))
+    return say_how_it_went(console, pool, again=options.again)
+
+
+def run_with_loss(options: argparse.Namespace, places: Places) -> int:
+    """Run a loss of the user's as the row "mine" of tables, and hold it against their baselines.
+
+    Both rows are run over the same seeds; the baseline's are the table's own runs, unless
+    ``--set`` changes them, too.
+
+    Raises:
+        UserError: a loss that cannot be one, or no table with a row to hold it against.
+    """
+    if options.cell:
+        raise UserError("--with takes DOMAIN PAPER, and chooses with --table, --row, --column")
+    console = Console()
+    loss = load_loss(*options.loss)
+    baselines, refused, reasons = [], [], {}
+    domain, paper = options.words
+    for table in choose_tables(domain, paper, options.table, options.tier):
+        choice = {"column": options.column, "seeds": options.seeds}
+        try:
+            row, why = baseline_of(table, options.tier, options.row)
+            cells = table.cells(options.tier, row=row.label, **choice)
+        except UserError as error:
+            refused.append(error)
+            continue
+        baselines.append(Chosen(table, _set(cells, options.set)))
+        reasons[table.address] = f"held against {row.label}, {why}"
+    if not baselines:
+        raise most_helpful(refused)
+    baselines = with_cells(baselines)
+    function = loss.function
+    content = (identity(function), canonical(loss.numbers), sorted(options.set), options.row)
+    home = _home(places, function.__name__, content)
+    text = f"Your loss as the row {MINE!r}, in {home.runs}: it enters no table and no report."
+    console.print(text, soft_wrap=True, highlight=False)
+    if not is_defined_alone(loss):
+        text = f"Note: {function.__name__} is not finite for an anchor without a positive, where "
+        console.print(f"{text}losses are 0; sentences at the edge of a batch have none.")
+    mine = []
+    for each in baselines:
+        mine.append(Chosen(each.table, tuple(_with_loss(cell, loss) for cell in each.cells)))
+        what = f"{each.table.address}: {reasons[each.table.address]}; what differs from it"
+        _print_changes(console, what, each.cells, mine[-1].cells)
+    pools = [run_waiting(mine, home, options, console, own=True)]
+    theirs = home if options.set else places
+    if not pools[0].interrupted:  # an own loss that fails is seen before the baseline has run
+        plain = argparse.Namespace(**{**vars(options), "again": False})
+        pools.append(run_waiting(baselines, theirs, plain, console, own=bool(options.set)))
+    for ours, other in zip(mine, baselines, strict=True):
+        _print_pairs(console, ours, other, _values(ours, home), _values(other, theirs))
+    return say_how_it_went(console, *pools, again=options.again)
+
+
+def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
+    """The loss in a file of the user's, called once on a few pairs to see that it is one.
+
+    Args:
+        file: a module; what lies beside it can be imported from it.
+        name: of a function ``(pairs, similarity, *, numbers) -> (N,)``.
+        settings: its numbers, ``NAME=VALUE``.
+
+    Raises:
+        UserError: no such file, function or number, or a function that is no loss.
+    """
+    if not file.is_file():
+        raise UserError(f"--with {file}: there is no such file")
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:  # last, so that nothing beside the file hides a library
+        sys.path.append(folder)
+    try:
+        module = importlib.import_module(file.stem)
+    except Exception as error:  # whatever the user's file raises
+        raise UserError(_of_theirs(error, file)) from error
+    if Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
+        raise UserError(f"{file}: another module is called {file.stem!r}; rename the file")
+    functions = {
+        key: value
+        for key, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__
+    }
+    if name not in functions:
+        raise UserError(f"{file} has no function {name!r}{suggestion(name, functions, 'it has')}")
+    known = numbers_of(functions[name])
+    numbers = {}
+    for setting in settings:
+        key, _, text = (part.strip() for part in setting.partition("="))
+        if key not in known:
+            takes = suggestion(key, known, "it takes by name") if known else "; it takes none"
+            raise UserError(f"{name} takes no number {key!r}{takes}")
+        numbers[key] = typed(f"{name}'s {key}", text, known[key])
+    loss = checked_term(functions[name], 1.0, numbers)
+    _try(loss, file)
+    return loss
+
+
+def is_defined_alone(loss: Term) -> bool:
+    """Whether a loss is finite for an anchor without a positive, such as a class of one."""
+    embedding = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+    pairs = same_label(embedding, torch.tensor([0, 0, 1]))
+    try:
+        return bool(torch.isfinite(loss(pairs, cosine(embedding, embedding))).all())
+    except Exception:  # whatever the user's function raises
+        return False
+
+
+def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Row, str]:
+    """The row of a table that a further one is held against, and why that one.
+
+    The row ``wanted``, else the one that most of the paper's claims are made against, else the
+    first one with a published line, else the first; of those that can run, train, and have a loss.
+
+    Raises:
+        UserError: there is none.
+    """
+    if wanted is not None:
+        label = table.cells(tier, row=wanted)[0].row
+        able = [row for row in _able(table, tier) if row.label == label]
+        if not able:
+            raise UserError(f"{table.address}: {label} trains with no loss, or cannot run yet")
+        return able[0], "as you said"
+    able = _able(table, tier)
+    counts = Counter(claim.than for claim in table.claims)
+    claimed = [row for row in able if counts[row.label]]
+    if claimed:
+        row = max(claimed, key=lambda row: counts[row.label])
+        return row, f"which {counts[row.label]} of {counts.total()} claims are made against"
+    if published := [row for row in able if row.published is not None]:
+        return published[0], "the first row that the paper prints"
+    if not able:
+        raise UserError(f"{table.address} has no row that can run and trains with a loss")
+    return able[0], "the first row"
+
+
+def _able(table: Table, tier: Tier) -> list[Row]:
+    """The rows that can run and train with a loss that another can take the place of."""
+    objectives: dict[str, Any] = {}
+    for cell in table.cells(tier):
+        if not cell.unavailable and getattr(cell.config, "train", True):
+            objectives.setdefault(cell.row, getattr(cell.config, "objective", None))
+    return [
+        row
+        for row in table.rows
+        if not row.floor and isinstance(objectives.get(row.label), Objective)
+    ]
+
+
+def _with_loss(cell: Cell, loss: Term) -> Cell:
+    objective = getattr(cell.config, "objective", None)
+    if cell.unavailable or not isinstance(objective, Objective):
+        return dataclasses.replace(cell, row=MINE)
+    changes = {"objective": dataclasses.replace(objective, loss=loss)}
+    return dataclasses.replace(cell, row=MINE, config=changed(cell.config, changes, cell.address))
+
+
+def _try(loss: Term, file: Path) -> None:
+    """Refuse what gives no number for each anchor, or none that depends on the embeddings."""
+    generator = torch.Generator().manual_seed(0)
+    views = [torch.randn(3, 4, generator=generator, requires_grad=True) for _ in range(2)]
+    pairs = two_views(*views)
+    name = loss.function.__name__
+    try:
+        value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
+    except Exception as error:  # whatever the user's function raises
+        raise UserError(f"{name}: {_of_theirs(error, file)}") from error
+    wanted = "it has to return a tensor (N,), one number for each anchor"
+    if not isinstance(value, torch.Tensor):
+        raise UserError(f"{name} returned a {type(value).__name__}; {wanted}")
+    if value.shape != (len(pairs.anchor),):
+        shape = tuple(value.shape)
+        raise UserError(
+            f"{name} returned a tensor {shape} for {len(pairs.anchor)} anchors; {wanted}"
+        )
+    if not value.requires_grad:
+        raise UserError(f"{name} has no gradient: its value does not depend on the embeddings")
+
+
+def _of_theirs(error: Exception, file: Path) -> str:
+    """An error of the user's code in one line, with its place in the file."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).resolve() == file.resolve()
+    ]
+    line = getattr(error, "lineno", None) or (lines[-1] if lines else None)
+    where = f"{file}, line {line}" if line else str(file)
+    return f"{where}: {type(error).__name__}: {error}".splitlines()[0]
+
+
+def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
+    """The cells with the settings applied; those that cannot run stay as they are."""
+    found = []
+    for cell in cells:
+        if not cell.unavailable:
+            try:
+                config = with_settings(cell.config, settings)
+            except UserError as error:
+                raise UserError(f"{cell.row}: {error}") from None
+            cell = dataclasses.replace(cell, config=config)
+        found.append(cell)
+    return tuple(found)
+
+
+def _home(places: Places, what: str, content: Any) -> Places:
+    """Places whose runs are a folder of their own, named after what it holds and its hash."""
+    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:8]
+    name = f"{slug(what)[:LONGEST].strip('-')}-{digest}"
+    return dataclasses.replace(places, runs=places.runs / OWN / name)
+
+
+def _print_changes(
+    console: Console, what: str, before: Sequence[Cell], after: Sequence[Cell]
+) -> None:
+    """What the configurations of cells change, and in which rows if not in all."""
+    changes: dict[str, dict[str, None]] = {}
+    for there, here in zip(before, after, strict=True):
+        for path, *pair in differing(canonical(there.config), canonical(here.config)):
+            text = f"{path}: {' -> '.join(map(shown, pair))}"
+            changes.setdefault(text, {})[there.row] = None
+    rows = {cell.row for cell in before}
+    console.print(f"{what}:" if changes else f"{what}: nothing", soft_wrap=True, highlight=False)
+    for text, which in changes.items():
+        where = "" if len(which) == len(rows) else f"  ({', '.join(which)})"
+        console.print(f"  {text}{where}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _values(chosen: Chosen, places: Places) -> Values:
+    """What the finished cells have measured."""
+    tier = chosen.cells[0].tier
+    metrics = {
+        column.label: chosen.table.metric_of(column) for column in chosen.table.columns_of(tier)
+    }
+    values: Values = {}
+    for cell in chosen.cells:
+        some = values.setdefault((cell.row, cell.column), {})
+        if (record := finished(cell, places)) is not None:
+            some[cell.seed] = float(record.result["metrics"][metrics[cell.column]])
+    return values
+
+
+def _shown(values: Mapping[int, float]) -> str:
+    if not values:
+        return DASH
+    summary = summarise(values.values())
+    return mean_sd(summary.mean, summary.sd)
+
+
+def _print_values(console: Console, chosen: Chosen, what: str, values: Values) -> None:
+    """Rows and columns of numbers that stand beside no published ones."""
+    rows, columns = (dict.fromkeys(pair[i] for pair in values) for i in (0, 1))
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    grid.add_column("method")
+    for column in columns:
+        grid.add_column(column, justify="right")
+    for row in rows:
+        grid.add_row(Text(row), *(_shown(values.get((row, column), {})) for column in columns))
+    _print_head(console, chosen, what)
+    console.print(grid)
+
+
+def _print_pairs(
+    console: Console, ours: Chosen, other: Chosen, mine: Values, theirs: Values
+) -> None:
+    """A line for each column: both rows, and whether one's own is better."""
+    baseline = other.cells[0].row
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("column", baseline, MINE, f"{MINE} is, against {baseline}"):
+        grid.add_column(name, justify="right" if name in (baseline, MINE) else "left")
+    for (_, column), values in mine.items():
+        against = theirs[baseline, column]
+        word, sentence = compared(values, against)
+        verdict = Text(word, style=COLOURS[word]).append(f": {sentence}", style="default")
+        grid.add_row(Text(column), _shown(against), _shown(values), verdict)
+    _print_head(console, ours, f"{MINE} beside {baseline}")
+    console.print(grid)
+
+
+def _print_head(console: Console, chosen: Chosen, what: str) -> None:
+    table, tier = chosen.table, chosen.cells[0].tier
+    console.print(Text(f"{table.address} ({tier} tier), {what}", style="bold"))
+    metrics = dict.fromkeys(table.metric_of(column) for column in table.columns_of(tier))
+    console.print(Text(f"{', '.join(metrics)} ({table.unit}), mean ± deviation over seeds"))
+    if note := TIER_NOTES[tier]:
+        console.print(Text(note, style="bold yellow"))

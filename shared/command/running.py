@@ -1,0 +1,155 @@
+"""Running chosen cells, each in its own process, and printing the tables that they fill."""
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+from rich.console import Console
+
+from shared.command.choosing import Chosen
+from shared.command.places import Places, finished, measure, run_folder
+from shared.command.plan import estimated, planned
+from shared.command.pool import Pool, default_jobs, twins_of
+from shared.experiment.runs import INTERRUPTED, check_config, set_aside
+from shared.experiment.tables import Cell
+from shared.report.console import terminal
+from shared.report.measuring import narrowed, unavailable
+
+
+def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
+    """Print what of the cells is done and what the rest takes; returns the exit code."""
+    console = Console()
+    cells = _checked(chosen, places)
+    jobs = options.jobs or default_jobs(options.threads)
+    estimates = estimated(cells, places, options.threads, console)
+    for each in chosen:
+        console.print(planned(each.table, each.cells, places, jobs, estimates))
+    return 0
+
+
+def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
+    """Run what is not done of the cells, and print their tables; returns the exit code."""
+    console = Console()
+    if options.executor:
+        from shared.command import slurm
+
+        waiting, twins = _waiting(chosen, places, options, console)
+        return slurm.submit(chosen, waiting, twins, places, options, console) if waiting else 0
+    pool = run_waiting(chosen, places, options, console)
+    for each in chosen:
+        measured = measure(each.table, each.cells[0].tier, places, pool.outcomes)
+        rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
+        console.print(terminal(narrowed(measured, rows, columns)))
+    return say_how_it_went(console, pool, again=options.again)
+
+
+def run_waiting(
+    chosen: Sequence[Chosen],
+    places: Places,
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    own: bool = False,
+) -> Pool:
+    """Run what is not done of the cells; the pool then says what kept some from being done.
+
+    Args:
+        chosen: the cells.
+        places: where their runs lie.
+        options: how to run them.
+        console: where progress is shown.
+        own: whether they are someone's own, see :class:`shared.command.pool.Pool`.
+    """
+    waiting, twins = _waiting(chosen, places, options, console, own=own)
+    pool = Pool(
+        places,
+        options.jobs or default_jobs(options.threads),
+        threads=options.threads,
+        allow_missing=options.allow_missing,
+        download=not options.no_download,
+        console=console,
+        own=own,
+    )
+    if waiting:
+        pool.run(waiting, twins)
+    return pool
+
+
+def _waiting(
+    chosen: Sequence[Chosen],
+    places: Places,
+    options: argparse.Namespace,
+    console: Console,
+    *,
+    own: bool = False,
+) -> tuple[list[Cell], dict[str, tuple[str, ...]]]:
+    """What is not done of the cells, the cheapest first, and where equal runs of each may lie."""
+    every = _every(chosen)
+    cells = _checked(chosen, places, again=options.again)
+    places.runs.mkdir(parents=True, exist_ok=True)
+    if options.again:
+        _set_aside(cells, places, console)
+    for why, count in Counter(map(unavailable, every)).items():
+        if why:
+            console.print(f"{count} cells are {why}", soft_wrap=True, highlight=False, markup=False)
+    waiting = [cell for cell in cells if finished(cell, places) is None]
+    if len(waiting) < len(cells):
+        console.print(f"{len(cells) - len(waiting)} cells are done already")
+    twins: dict[str, tuple[str, ...]] = dict.fromkeys((cell.address for cell in waiting), ())
+    if not own:
+        twins = twins_of(waiting)
+    if options.again:  # what is to run anew is not taken over from an old run
+        chosen_now = {cell.address for cell in waiting}
+        twins = {
+            address: tuple(twin for twin in some if twin in chosen_now)
+            for address, some in twins.items()
+        }
+    return _cheapest_first(waiting, chosen), twins
+
+
+def _cheapest_first(cells: Sequence[Cell], chosen: Sequence[Chosen]) -> list[Cell]:
+    """The cells in such an order that most of a table is there long before its largest column."""
+    minutes = {
+        (each.table.address, column.label): column.minutes
+        for each in chosen
+        for tier in each.table.tiers
+        for column in each.table.columns_of(tier)
+    }
+    return sorted(cells, key=lambda cell: minutes[cell.table_address, cell.column])
+
+
+def say_how_it_went(console: Console, *pools: Pool, again: bool) -> int:
+    """Say what kept cells from being done; returns the exit code."""
+    if any(pool.interrupted for pool in pools):
+        without = " without --again" if again else ""
+        console.print(f"interrupted; the same command{without} goes on from here")
+        return INTERRUPTED
+    outcomes = [each for pool in pools for each in pool.outcomes.items()]
+    for address, why in outcomes:
+        print(f"{address}: {why}", file=sys.stderr)
+    return 1 if outcomes else 0
+
+
+def _every(chosen: Sequence[Chosen]) -> list[Cell]:
+    """The cells, once each: columns that are read from one run give cells of one address."""
+    return list({cell.address: cell for each in chosen for cell in each.cells}.values())
+
+
+def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
+    """The cells that can run; before anything runs, as a conflict must not come up after hours."""
+    cells = [cell for cell in _every(chosen) if not cell.unavailable]
+    for cell in cells if not again else ():
+        check_config(run_folder(places, cell), cell.config)
+    return cells
+
+
+def _set_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
+    """Move every run of the cells aside, and say so."""
+    moved = []
+    for cell in cells:
+        while (folder := run_folder(places, cell)).exists():  # at an earlier address, too
+            moved.append(set_aside(folder))
+    if moved:
+        where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
+        console.print(f"{len(moved)} runs were moved aside: {where}", soft_wrap=True, markup=False)

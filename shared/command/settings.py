@@ -1,0 +1,179 @@
+"""Settings given as text, ``NAME=VALUE``, typed by the fields and functions that they set."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from shared.errors import UserError, suggestion
+from shared.experiment.tables import AnyConfig
+from shared.objective import Objective, Term, term
+from shared.projection import LowRankProjection
+
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+SWITCH = {"true": True, "false": False}
+
+
+def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
+    """``config`` with settings such as ``epochs=3`` and ``objective.temperature=0.1`` applied.
+
+    ``objective.NUMBER`` is a number of the loss; ``objective.PENALTY.NUMBER`` one of a penalty or,
+    as ``objective.projection.NUMBER``, of the projection, and ``weight`` is one of theirs.
+
+    Raises:
+        UserError: an unknown name, or a value of another type or out of range.
+    """
+    hints = get_type_hints(type(config))
+    fields = {item.name: hints[item.name] for item in dataclasses.fields(config)}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        field, dot, number = name.partition(".")
+        if not equals:
+            raise UserError(f"--set {setting!r}: write it as NAME=VALUE")
+        if name == "seed":
+            raise UserError("--set seed: seeds are chosen with --seeds")
+        if field not in fields:
+            known = suggestion(field, [each for each in fields if each != "seed"], "there are")
+            raise UserError(f"--set {name}: no field {field!r}{known}")
+        value = getattr(config, field)
+        if isinstance(value, Objective) and dot:
+            value = _with_number(value, number, text)
+        elif dot or Objective in (fields[field], *get_args(fields[field])):
+            what = "set its numbers, as in objective.temperature=0.1, or --with a loss"
+            what = f"it has no part {number!r}" if dot else what
+            raise UserError(f"--set {name}: {field} is {value!r}; {what}")
+        else:
+            value = typed(f"--set {name}", text, fields[field])
+        config = dataclasses.replace(config, **{field: value})
+    return config
+
+
+def typed(name: str, text: str, hint: Any) -> Any:
+    """The value that ``text`` is for something declared as ``hint``.
+
+    Raises:
+        UserError: it is none; named by ``name``.
+    """
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    if text == "None" and NoneType in options:  # "none" may be a text with a meaning of its own
+        return None
+    for option in options:
+        try:
+            return _value(text, option)
+        except ValueError:
+            continue
+    for option in options:
+        if get_origin(option) is Literal:
+            known = suggestion(text, map(str, get_args(option)), "it can be")
+            raise UserError(f"{name}: {text!r} is not known{known}")
+    wanted = " or ".join(filter(None, map(_words, options))) or "no text"
+    raise UserError(f"{name} is {wanted}; got {text!r}")
+
+
+def numbers_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The numbers that a loss or penalty takes by name, and how they are declared."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):  # of a user's function, which need not be typed
+        hints = {}
+    return {
+        name: hints.get(name, Any)
+        for name, item in inspect.signature(function).parameters.items()
+        if item.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+
+
+def checked_term(function: Callable[..., Any], weight: float, numbers: Mapping[str, Any]) -> Term:
+    """The term, with what is wrong with it as an error for the user."""
+    try:
+        return term(function, weight=weight, **numbers)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+
+
+def _with_number(objective: Objective, path: str, text: str) -> Objective:
+    """The objective with one number changed."""
+    settable: dict[str, tuple[Any, Callable[[Any], Objective]]] = {}
+
+    def offer(prefix: str, part: Term, take: Callable[[Term], Objective]) -> None:
+        for name, hint in numbers_of(part.function).items():
+
+            def change(value: Any, name: str = name) -> Objective:
+                numbers = {**part.numbers, name: value}
+                return take(checked_term(part.function, part.weight, numbers))
+
+            settable[prefix + name] = hint, change
+
+    offer("", objective.loss, lambda loss: dataclasses.replace(objective, loss=loss))
+    for index, penalty in enumerate(objective.penalties):
+
+        def put(new: Term, index: int = index) -> Objective:
+            penalties = (*objective.penalties[:index], new, *objective.penalties[index + 1 :])
+            return dataclasses.replace(objective, penalties=penalties)
+
+        def weigh(value: Any, put: Any = put, penalty: Term = penalty) -> Objective:
+            changed: Objective = put(checked_term(penalty.function, value, penalty.numbers))
+            return changed
+
+        prefix = f"{penalty.function.__name__}."
+        offer(prefix, penalty, put)
+        settable[f"{prefix}weight"] = float, weigh
+    if projection := objective.projection:
+
+        def project(**changes: Any) -> Objective:
+            return dataclasses.replace(
+                objective, projection=dataclasses.replace(projection, **changes)
+            )
+
+        settable["projection.weight"] = float, lambda value: project(weight=value)
+        for name, hint in numbers_of(LowRankProjection.__init__).items():
+
+            def choose(value: Any, name: str = name) -> Objective:
+                return project(options={**projection.options, name: value})
+
+            settable[f"projection.{name}"] = hint, choose
+    if path not in settable:
+        known = suggestion(path, settable, "there are")
+        raise UserError(f"--set objective.{path}: {objective!r} has no {path!r}{known}")
+    hint, change = settable[path]
+    return change(typed(f"--set objective.{path}", text, hint))
+
+
+def _value(text: str, hint: Any) -> Any:
+    """The value; ValueError if there is none."""
+    if hint is NoneType and text.lower() == "none":
+        return None
+    if hint in (bool, Any) and text.lower() in SWITCH:
+        return SWITCH[text.lower()]
+    if hint is Any:
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+        return text
+    if hint in (int, float, str):
+        value = hint(text)
+        if value != value:
+            raise ValueError
+        return value
+    if get_origin(hint) is Literal:
+        found = [each for each in get_args(hint) if str(each) == text]
+        if not found:
+            raise ValueError
+        return found[0]
+    if get_origin(hint) is tuple:
+        parts = [part.strip() for part in text.split(",")] if text else []
+        kinds = get_args(hint)
+        if kinds[-1] is ...:
+            kinds = (kinds[0],) * len(parts)
+        return tuple(_value(part, kind) for part, kind in zip(parts, kinds, strict=True))
+    raise ValueError
+
+
+def _words(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        inner = get_args(hint)[0]
+        return f"{WORDS[inner].removeprefix('a ')}s joined by commas" if inner in WORDS else ""
+    return "none" if hint is NoneType else WORDS.get(hint, "")

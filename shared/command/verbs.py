@@ -1,0 +1,181 @@
+"""What the verbs do that run no cells of their own: report, verify, figures, film, export, data."""
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from shared.command import domains, verify
+from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
+from shared.command.places import Places, measure
+from shared.command.pool import Pool, default_jobs
+from shared.errors import UserError, suggestion
+from shared.experiment.records import read_record
+from shared.experiment.runs import Interrupted
+from shared.experiment.tables import TIERS, Cell, Tier, slug
+from shared.report import files
+from shared.report.console import terminal
+from shared.report.page import write_index
+
+RESULTS = Path("results")
+# Tables that the documents show as a picture; they show what the project's own results hold.
+DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
+
+
+def report(places: Places) -> int:
+    """Write results/ from every finished run of the paper and short tiers."""
+    from shared.report import picture  # brings matplotlib, which no cell needs
+
+    shown = []
+    for domain in present_domains():
+        for tables in tables_of(domain).values():
+            for table in tables:
+                for tier in table.tiers:
+                    if tier == "smoke":
+                        continue
+                    measured = measure(table, tier, places, {}, results=True)
+                    if measured.records:
+                        shown.append(measured)
+                        files.write(places.results, measured)
+                        drawn = DOCUMENTS.get(table.address) if tier == "paper" else None
+                        if drawn and places.results.resolve() == RESULTS.resolve():
+                            picture.write(drawn, measured)
+                        Console().print(terminal(measured))
+    write_index(places.results, shown)
+    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
+    return 0
+
+
+def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
+    """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
+    console = Console()
+    papers = [tables_of(each) for each in ([domain] if domain else present_domains())]
+    tables = [table for some in papers for tables in some.values() for table in tables]
+    checked = verify.check(tables, places.results, places.runs, domain)
+    console.print(verify.summary(checked))
+    faults = list(checked.faults)
+    for note in checked.notes:
+        print(f"note: {note}")
+    if options.rerun:
+        for outcome in _run_anew(checked.counted, places, options, console):
+            text = ": ".join(filter(None, (outcome.address, outcome.text)))
+            if outcome.fault:
+                faults.append(text)
+            else:
+                print(text)
+    for fault in faults:
+        print(f"fault: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _run_anew(
+    counted: Sequence[verify.Counted],
+    places: Places,
+    options: argparse.Namespace,
+    console: Console,
+) -> Iterator[verify.Outcome]:
+    def wanted(cell: Cell) -> bool:
+        asked = ((options.row, {cell.row}), (options.column, {cell.column, cell.run}))
+        return (
+            options.table in (None, cell.table, cell.table.removeprefix("table-"))
+            and all(name is None or slug(name) in map(slug, labels) for name, labels in asked)
+            and (options.seeds is None or cell.seed in options.seeds)
+        )
+
+    waiting = verify.drawn((each for each in counted if wanted(each.cell)), options.draw)
+    if not waiting:
+        raise UserError("nothing to run anew: no record that counts is of what was asked for")
+    jobs = options.jobs or default_jobs(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        new = dataclasses.replace(places, runs=Path(folder))
+        pool = Pool(
+            new,
+            jobs,
+            threads=options.threads,
+            allow_missing=options.allow_missing,
+            download=False,
+            console=console,
+        )
+
+        def start(cells: list[Cell]) -> Mapping[str, str]:
+            pool.run(cells, {cell.address: () for cell in cells})
+            if pool.interrupted:
+                raise Interrupted
+            return pool.outcomes
+
+        yield from verify.rerun(waiting, options.rerun, counted, new.runs, start)
+
+
+def draw(domain: str, paper: str, places: Places) -> int:
+    """Draw the figures of a paper; prints where they are."""
+    tables_of_paper(domain, paper)
+    figures = domain_of(domain).figures
+    if figures is None:
+        raise UserError(f"{domain} draws no figures")
+    files = figures(paper, places.runs, places.results, data_root=places.data)
+    if not files:
+        raise UserError(f"{domain}/{paper}: there is no figure to draw")
+    for file in files:
+        print(file)
+    return 0
+
+
+def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
+    """Film the finished runs of a paper in a tier; prints where the films are."""
+    tables_of_paper(domain, paper)
+    shoot = domain_of(domain).film
+    if shoot is None:
+        raise UserError(f"{domain} films nothing")
+    files = shoot(paper, tier, places.runs)
+    if not files:
+        raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
+    for file in files:
+        print(file)
+    return 0
+
+
+def export(run: str, folder: Path, domain: str | None, target: Path | None, places: Places) -> int:
+    """Write the model of a finished run, given by folder or address; prints where it is."""
+    folder = folder if (folder / "config.json").exists() else places.runs / run
+    if not (folder / "config.json").exists():
+        raise UserError(f"no run {run!r}: neither a run's folder nor an address in {places.runs}/")
+    try:
+        address = folder.resolve().relative_to(places.runs.resolve())
+        home = next((part for part in address.parts if part not in TIERS), "")
+    except ValueError:  # it lies elsewhere
+        address, home = Path(folder.resolve().name), ""
+    if domain is None and home not in domains.DOMAINS:
+        raise UserError(f"{folder} is not where the cells of a domain lie; name it with --domain")
+    domain = domain or home
+    write = domain_of(domain).export
+    if write is None:
+        raise UserError(f"{domain} exports no models")
+    if read_record(folder, str(address)) is None:
+        raise UserError(f"{folder}: the run is not finished; it needs a result.json to be exported")
+    print(write(folder, target or Path("exports") / address))
+    return 0
+
+
+def fetch(domain: str, dataset: str | None, places: Places) -> int:
+    """Fetch what is missing, verify what is there; one line for each dataset."""
+    found = domain_of(domain)
+    datasets = found.datasets()
+    names = [dataset] if dataset else list(datasets)
+    if unknown := set(names) - set(datasets):
+        name = unknown.pop()
+        raise UserError(f"{domain} has no dataset {name!r}{suggestion(name, datasets, 'it has')}")
+    failed = 0
+    for name in names:
+        started = time.monotonic()
+        try:
+            found.fetch(name, places.data)
+            print(f"{name}: ready in {places.data} ({time.monotonic() - started:.1f} s)")
+        except UserError as error:
+            failed += 1
+            print(error, file=sys.stderr)
+    return 1 if failed else 0

@@ -1,0 +1,252 @@
+"""Runs of one's own: changed configurations, and a loss of one's own as one more row."""
+
+import dataclasses
+import json
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from toy.tables import TABLES as TOY
+
+from graph.tables import TABLE_4
+from rl.tables import TABLES as RL
+from shared.command.own import baseline_of, is_defined_alone, load_loss
+from shared.errors import UserError
+from shared.experiment.tables import Table, Tier
+from shared.report.statistics import compared
+from text.tables import TABLES as TEXT
+from video.tables import TABLES as VIDEO
+from vision.tables import TABLES as VISION
+
+CLAIMED = "which {} of {} claims are made against"
+Call = Callable[..., tuple[str, str]]
+# InfoNCE without the positive in the denominator, which GraphCL's row trains with.
+LOSS = '''\
+def my_loss(pairs, similarity, *, temperature: float, turned: bool = False):
+    """GraphCL's loss, written by hand."""
+    scores = similarity / temperature
+    count = pairs.positive.sum(1)
+    positives = (scores * pairs.positive).sum(1) / count.clamp(min=1)
+    negatives = scores.masked_fill(~pairs.negative, float("-inf")).logsumexp(1)
+    loss = positives - negatives if turned else negatives - positives
+    return loss.where(count > 0, 0.0)
+'''
+
+
+@pytest.fixture
+def losses(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file with a loss, under a name that no other test has imported."""
+    file = tmp_path / f"losses_{abs(hash(request.node.nodeid))}.py"
+    file.write_text(LOSS)
+    before = list(sys.path)
+    yield file
+    sys.path[:] = before
+    sys.modules.pop(file.stem, None)
+
+
+def values(folder: Path, metric: str = "accuracy") -> list[float]:
+    return [
+        json.loads(file.read_text())["metrics"][metric]
+        for file in sorted(folder.rglob("result.json"))
+    ]
+
+
+def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
+    loss = load_loss(losses, "my_loss", ["temperature=0.5", "turned=true"])
+    assert loss.function.__name__ == "my_loss"
+    assert loss.numbers == {"temperature": 0.5, "turned": True}
+    assert loss.weight == 1.0
+    assert is_defined_alone(loss)
+    losses.write_text(
+        LOSS.replace(".clamp(min=1)", "").replace("loss.where(count > 0, 0.0)", "loss")
+    )
+    sys.modules.pop(losses.stem)
+    assert not is_defined_alone(load_loss(losses, "my_loss", ["temperature=1"]))
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "settings", "text"),
+    [
+        (LOSS, "my_los", [], "has no function 'my_los': did you mean my_loss?"),
+        (LOSS, "my_loss", [], "my_loss needs temperature"),
+        (LOSS, "my_loss", ["temprature=1"], "takes no number 'temprature': did you mean temp"),
+        (LOSS, "my_loss", ["temperature=warm"], "my_loss's temperature is a number; got 'warm'"),
+        ("def f(pairs, s):\n    return s.sum()\n", "f", [], "returned a tensor () for 6 anchors"),
+        ("def f(pairs, s):\n    return 1\n", "f", [], "returned a int; it has to return a tensor"),
+        ("def f(pairs, s):\n    return s.sum(1).detach()\n", "f", [], "f has no gradient"),
+        ("def f(pairs, s):\n    return s.sun(1)\n", "f", [], ".py, line 2: AttributeError: "),
+        ("def f(pairs, s):\n    return (s\n", "f", [], ".py, line 2: SyntaxError: "),
+        ("import nothing_of_that_name\n", "f", [], ".py, line 1: ModuleNotFoundError: "),
+        ("f = lambda pairs, s: s.sum(1)\n", "f", [], "a lambda has no name to be known by"),
+        ("f = 3\n", "f", [], "has no function 'f'"),
+    ],
+)
+def test_what_is_no_loss_is_refused_in_one_line(
+    losses: Path, body: str, name: str, settings: list[str], text: str
+) -> None:
+    losses.write_text(body)
+    with pytest.raises(UserError) as caught:
+        load_loss(losses, name, settings)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_hides_a_module_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    with pytest.raises(UserError, match=r"none\.py: there is no such file"):
+        load_loss(tmp_path / "none.py", "f", [])
+    (tmp_path / "json.py").write_text(LOSS)
+    with pytest.raises(UserError, match=r"another module is called 'json'; rename the file"):
+        load_loss(tmp_path / "json.py", "my_loss", [])
+
+
+@pytest.mark.parametrize(
+    ("table", "tier", "row", "why"),
+    [
+        (TABLE_4, "smoke", "GraphCL", CLAIMED),
+        (TEXT["lmcl"][0], "short", "QT", CLAIMED),
+        (RL["cllr"][0], "paper", "CURL", CLAIMED),
+        # The row that its one claim is made against does not train.
+        (RL["curl"][0], "short", "CURL, batch 128, bfloat16 convolutions", "the first row"),
+        (VIDEO["mmcl"][0], "short", "MoCo-v2", CLAIMED),
+        (VISION["lmcl"][2], "paper", "lambda=0.01", "the first row that the paper prints"),
+    ],
+)
+def test_the_baseline_is_the_row_that_claims_are_made_against(
+    table: Table, tier: Tier, row: str, why: str
+) -> None:
+    found, reason = baseline_of(table, tier)
+    counts = Counter(claim.than for claim in table.claims)
+    assert (found.label, reason) == (row, why.format(counts[row], counts.total()))
+    if why == CLAIMED:
+        assert counts[row] == max(counts.values())
+
+
+def test_the_baseline_can_be_chosen() -> None:
+    assert baseline_of(TABLE_4, "paper", "hcl")[0].label == "HCL"
+    assert baseline_of(TABLE_4, "paper", "hcl")[1] == "as you said"
+    with pytest.raises(UserError, match="has no row 'HCLL': did you mean HCL"):
+        baseline_of(TABLE_4, "paper", "HCLL")
+    with pytest.raises(UserError, match="untrained encoder trains with no loss"):
+        baseline_of(TABLE_4, "paper", "untrained encoder")
+    with pytest.raises(UserError, match="toy/toy/table-1 has no row that can run and trains"):
+        baseline_of(TOY["toy"][0], "paper")
+    idle = tuple(dataclasses.replace(row, unavailable="needs needles") for row in TABLE_4.rows)
+    with pytest.raises(UserError, match="no row that can run"):
+        baseline_of(dataclasses.replace(TABLE_4, rows=idle), "paper")
+
+
+def test_two_rows_are_compared_over_common_seeds() -> None:
+    base = {0: 70.0, 1: 71.0, 2: 72.0, 3: 50.0}
+    word, text = compared({0: 71.0, 1: 72.5, 2: 73.1}, base)  # differences 1.0, 1.5, 1.1
+    assert word == "better"
+    assert text == "gain +1.20, 95% interval [+0.54, +1.86] over 3 seeds"
+    assert compared(base, {0: 71.0, 1: 72.5, 2: 73.1})[0] == "worse"
+    word, text = compared({0: 71.0, 1: 70.0, 2: 73.0}, base)  # +1, -1, +1
+    assert word == "inconclusive"
+    assert text.startswith("gain +0.33, 95% interval [-2.54, +3.20] over 3 seeds; the interval")
+    assert "seeds would show a true gain of that size with 80% power" in text
+    assert compared(base, base)[1].endswith("over 4 seeds; both are equal in every seed")
+    assert compared({0: 71.0}, base) == (
+        "inconclusive",
+        "gain +1.00, but one common seed has no interval",
+    )
+    assert compared({9: 71.0}, base)[0] == "not run"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("toy", "toy", "--set", "stesp=3"), "no field 'stesp': did you mean steps?"),
+        (("toy", "toy", "--set", "steps=x"), "plain: --set steps is a whole number; got 'x'"),
+        (("graph", "mmcl", "--set", "objective.gamma=1"), ": --set objective.gamma: info_nce("),
+        (("toy", "toy", "--with", "losses.py"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
+        (("toy", "toy", "--with", "losses.py:f,x"), "is not like FILE.py:LOSS,NUMBER=VALUE"),
+        (("graph", "mmcl", "--with", "none.py:f"), "none.py: there is no such file"),
+    ],
+)
+def test_unusable_settings_start_nothing(
+    tmp_path: Path, at_once: Call, arguments: tuple[str, ...], text: str
+) -> None:
+    _, err = at_once(*arguments, code=2)
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert text in err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: Call) -> None:
+    choice = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0-1")
+    out, _ = at_once(*choice, "--set", "steps=2", "--set", "offset=5")
+    assert "toy/toy/table-1 as declared:\n  offset: 0.0 -> 5.0\n  steps: 3 -> 2\n" in out
+    assert "toy/toy/table-1 (paper tier), with steps=2, offset=5" in out
+    (home,) = (tmp_path / "runs").iterdir()
+    (folder,) = home.iterdir()
+    assert home.name == "own"
+    assert folder.name.startswith("offset-5-steps-2-")
+    cells = folder / "toy/toy/table-1/plain/left"
+    config = json.loads((cells / "seed-1/config.json").read_text())
+    assert (config["steps"], config["offset"], config["seed"]) == (2, 5.0, 1)
+    found = values(cells)
+    assert f"{sum(found) / 2:.2f} ± " in out
+    out, _ = at_once(*choice, "--set", "offset=5", "--set", "steps=2")  # the same, said otherwise
+    assert "2 cells are done already" in out
+
+    # Even with the declared configuration, and put where a table's runs lie, it does not count.
+    at_once(*choice[:-1], "0", "--set", "steps=3")
+    (same,) = (tmp_path / "runs/own").glob("steps-3-*")
+    assert (
+        json.loads((same / "toy/toy/table-1/plain/left/seed-0/result.json").read_text())["tier"]
+        == "own"
+    )
+    out, _ = at_once("report")
+    assert "0 tables written" in out
+    shutil.copytree(same / "toy", tmp_path / "runs/toy")
+    out, _ = at_once("report")
+    assert "0 tables written" in out
+    out, _ = at_once("verify")
+    assert "own" not in out.replace("of one's own", "").replace("known", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("declared", "baseline", "numbers"),
+    [(TABLE_4, "GraphCL", "temperature=0.2"), (TEXT["lmcl"][0], "QT", "temperature=1")],
+    ids=("graph", "text"),
+)
+def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
+    losses: Path,
+    tmp_path: Path,
+    at_once: Call,
+    declared: Table,
+    baseline: str,
+    numbers: str,
+) -> None:
+    domain, paper, metric = declared.domain, declared.paper, declared.metric
+    table = ("--table", "4", "--tier", "smoke", "--seeds", "0-1")
+    spelled = f"{losses.name}:my_loss,{numbers}"
+    out, _ = at_once(domain, paper, *table, "--with", spelled)
+    assert f"{domain}/{paper}/table-4: held against {baseline}, which" in out
+    assert f'objective.loss.function: "info_nce" -> {losses.stem}.my_loss with source ' in out
+    (home,) = (tmp_path / "runs/own").iterdir()
+    mine = values(home / f"smoke/{domain}/{paper}/table-4/mine", metric)
+    theirs = values(tmp_path / f"runs/smoke/{domain}/{paper}/table-4" / baseline.lower(), metric)
+    assert len(mine) == len(theirs) == 2
+    if domain == "graph":  # what is written by hand computes what the row trains with
+        assert mine == pytest.approx(theirs, abs=1.0)
+    assert "over 2 seeds" in " ".join(out.split())
+    assert "Smoke tier: embedded data, proves the path only" in out
+
+    # A changed loss is another run; the old one stays.
+    losses.write_text(LOSS.replace("loss = positives", "loss = 2 * positives"))
+    sys.modules.pop(losses.stem)
+    out, _ = at_once(domain, paper, *table, "--with", f"{spelled},turned=true", "--jobs", "2")
+    assert "2 cells are done already" in out  # the baseline's
+    assert len(list((tmp_path / "runs/own").iterdir())) == 2
+    assert values(home, metric) == mine

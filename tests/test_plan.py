@@ -1,0 +1,129 @@
+"""The plan: what is done and what the rest takes, row by row and column by column."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from toy.tables import TABLES as TOY
+
+from graph.tables import TABLE_4
+from shared.command.domains import DOMAINS, tables_of
+from shared.command.places import Places
+from shared.command.plan import Cost, costs_of, planned
+from shared.experiment.tables import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+EVERY = [table for name in DOMAINS for some in tables_of(name).values() for table in some]
+
+
+def places(folder: Path, results: Path | None = None) -> Places:
+    return Places(folder / "runs", results or folder / "results", folder / "data")
+
+
+def text_of(table: Table, here: Places, tier: str = "paper") -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80)
+    console.print(planned(table, table.cells(tier), here, 2, {}))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
+def test_every_table_fits_eighty_columns_with_every_row_and_column(
+    table: Table, tmp_path: Path
+) -> None:
+    tier = table.tiers[0]
+    text = text_of(table, places(tmp_path), tier)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text
+    cells = {(cell.row, cell.source) for cell in table.cells(tier)}
+    seeds = {len({c.seed for c in table.cells(tier) if (c.row, c.source) == at}) for at in cells}
+    counted = sum(text.count(f" 0/{count} ") for count in seeds)
+    idle = {(cell.row, cell.source) for cell in table.cells(tier) if cell.unavailable}
+    assert counted == len(cells) - len(idle)
+
+
+def finish(here: Places, address: str, config: object, seconds: float, gigabytes: float) -> None:
+    """A finished run, as far as a plan looks at it."""
+    from shared.experiment.tables import canonical_json
+
+    folder = here.runs / address
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(canonical_json(config))
+    environment = {
+        "commit": "c",
+        "dirty": False,
+        "command": "",
+        "started": "",
+        "versions": {},
+        "hardware": {},
+        "data": {},
+    }
+    (folder / "environment.json").write_text(json.dumps(environment))
+    result = {"metrics": {"accuracy": 1.0}, "protocol": "toy-v1", "tier": "paper"}
+    result |= {"seconds": seconds, "peak_memory_bytes": gigabytes * 1e9}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def test_costs_are_those_of_the_row_then_of_the_next_best_known(tmp_path: Path) -> None:
+    (table,) = TOY["toy"]
+    here, cells = places(tmp_path), table.cells("paper")
+    for cell in cells:
+        if (cell.row, cell.column, cell.seed) in {("plain", "left", 0), ("plain", "left", 1)}:
+            finish(here, cell.address, cell.config, 120.0 + cell.seed, 2.5)
+    costs = costs_of(table, cells, here, {})
+    assert costs["plain", "left"] == Cost(2, 3, 120.5, 2.5, "measured")
+    assert costs["better", "left"] == Cost(0, 3, 120.5, 2.5, "column")
+    assert costs["better", "right"] == Cost(0, 3, 60.0, 1.0, "declared")
+    text = text_of(table, here)
+    rows = [line.split() for line in text.splitlines() if line.startswith(" ") and "/3" in line]
+    assert rows == [
+        ["plain", "2/3", "2.0", "min", "0/3", "~60", "s", "5.0", "min"],
+        ["better", "0/3", "~2.0", "min", "0/3", "~60", "s", "9.0", "min"],
+    ]
+    (left,) = (line.split() for line in text.splitlines() if line.startswith(" time left"))
+    assert left == ["time", "left", "8.0", "min", "6.0", "min", "14", "min"]
+    (memory,) = (line.split() for line in text.splitlines() if line.startswith(" memory"))
+    assert memory == ["memory", "of", "one", "2.5", "GB", "1.0", "GB"]
+    words = " ".join(text.split())
+    assert "10 of 12 cells to run, 2 at a time: about 7.0 min, 5.0 GB of memory, 5 MB" in words
+    assert "measured on this machine; ~ as other rows of the column took on this machine" in words
+    # An estimate of the row's own configuration comes before what others took.
+    from shared.command.plan import _without_seed
+
+    (cell, *_) = table.cells("paper", row="better", column="left")
+    estimates = {_without_seed(cell.config): (7.0, 3.0)}
+    costs = costs_of(table, cells, here, estimates)
+    assert costs["better", "left"] == Cost(0, 3, 420.0, 3.0, "estimated")
+    assert costs["plain", "left"].source == "measured"
+
+
+def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
+    """MMCL's projected gradient is not GraphCL."""
+    here = places(tmp_path, ROOT / "results")
+    costs = costs_of(TABLE_4, TABLE_4.cells("paper"), here, {})
+    gradient = costs["MMCL PGD, both views", "MUTAG"]
+    assert gradient.source == "recorded"
+    assert gradient.seconds > 1.5 * costs["GraphCL", "MUTAG"].seconds
+    assert costs["GraphCL", "REDDIT-MULTI-5K"].source == "declared"
+    words = " ".join(text_of(TABLE_4, here).split())
+    assert "Time and memory: ~ as the committed records took, elsewhere; ~ declared" in words
+
+
+def test_what_cannot_run_is_marked_and_what_is_done_takes_no_time(tmp_path: Path) -> None:
+    _, figure = TOY["partial"]
+    text = text_of(figure, places(tmp_path))
+    assert "(1) not implemented yet: needs a telescope" in text
+    assert "(2) not implemented yet: needs needles" in text
+    assert [line.split() for line in text.splitlines() if line.startswith(" needy")] == [
+        ["needy", "(2)", "(2)", "(2)"]
+    ]
+    (table,) = TOY["toy"]
+    for cell in table.cells("paper"):
+        finish(places(tmp_path), cell.address, cell.config, 60.0, 1.0)
+    text = text_of(table, places(tmp_path))
+    rows = [line.split() for line in text.splitlines() if "/3" in line]
+    assert rows == [[row, "3/3", "3/3", "done"] for row in ("plain", "better")]
+    assert "0 of 12 cells to run" in text

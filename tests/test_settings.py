@@ -1,0 +1,112 @@
+"""Settings as text: typed by the fields and functions that they set, refused in one line."""
+
+import dataclasses
+import math
+
+import pytest
+
+import graph.config
+import text.config
+import video.config
+import vision.config
+from graph.tables import TABLE_4
+from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
+from shared.command.settings import with_settings
+from shared.errors import UserError
+
+GRAPH = graph.config.Config()
+RICH = dataclasses.replace(
+    GRAPH,
+    objective=Objective(
+        term(info_nce, temperature=0.2),
+        (term(distance_polarization, weight=0.1),),
+        Projection(0.1, {"norm": "l21"}),
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "setting", "name", "value"),
+    [
+        (GRAPH, "epochs=3", "epochs", 3),
+        (GRAPH, " epochs = 3 ", "epochs", 3),
+        (GRAPH, "learning_rate=3", "learning_rate", 3.0),
+        (GRAPH, "reshuffle=false", "reshuffle", False),
+        (GRAPH, "precision=float32", "precision", "float32"),
+        (
+            GRAPH,
+            "augmentations=node_drop,edge_perturb",
+            "augmentations",
+            ("node_drop", "edge_perturb"),
+        ),
+        (text.config.Config(), "steps=none", "steps", None),
+        (text.config.Config(), "steps=30", "steps", 30),
+        (text.config.Config(), "baseline=tfidf", "baseline", "tfidf"),
+        (video.config.Config(), "milestones=2,3", "milestones", (2, 3)),
+        (vision.config.Config(), "augmentations=hcl,hcl", "augmentations", ("hcl", "hcl")),
+        (vision.config.Config(), "statistics=None", "statistics", None),
+        (vision.config.Config(), "statistics=none", "statistics", "none"),
+    ],
+)
+def test_values_are_typed_by_their_fields(
+    config: object, setting: str, name: str, value: object
+) -> None:
+    changed = with_settings(config, [setting])
+    assert getattr(changed, name) == value
+    assert type(getattr(changed, name)) is type(value)
+    assert dataclasses.replace(changed, **{name: getattr(config, name)}) == config
+
+
+def test_numbers_of_the_objective() -> None:
+    settings = (
+        "objective.temperature=0.1",
+        "objective.positive_in_denominator=false",
+        "objective.distance_polarization.weight=2",
+        "objective.distance_polarization.lower=0.3",
+        "objective.projection.weight=0.5",
+        "objective.projection.norm=nuclear",
+        "objective.projection.rows=4",
+    )
+    found = with_settings(RICH, settings).objective
+    assert found.loss.numbers == {"temperature": 0.1, "positive_in_denominator": False}
+    assert found.penalties[0].weight == 2.0
+    assert found.penalties[0].numbers == {"lower": 0.3}
+    assert found.projection == Projection(0.5, {"norm": "nuclear", "rows": 4})
+    margin = dataclasses.replace(GRAPH, objective=Objective(term(max_margin)))
+    assert with_settings(margin, ["objective.cost=inf"]).objective.loss.numbers["cost"] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("epochs", "--set 'epochs': write it as NAME=VALUE"),
+        ("epocs=3", "--set epocs: no field 'epocs': did you mean epochs?"),
+        ("seed=3", "--set seed: seeds are chosen with --seeds"),
+        ("epochs=three", "--set epochs is a whole number; got 'three'"),
+        ("epochs=3.5", "--set epochs is a whole number; got '3.5'"),
+        ("learning_rate=fast", "--set learning_rate is a number; got 'fast'"),
+        ("learning_rate=nan", "--set learning_rate is a number; got 'nan'"),
+        ("reshuffle=1", "--set reshuffle is true or false; got '1'"),
+        ("precision=float46", "--set precision: 'float46' is not known: did you mean float64?"),
+        ("epochs.more=3", "--set epochs.more: epochs is 20; it has no part 'more'"),
+        (
+            "objective=info_nce",
+            "set its numbers, as in objective.temperature=0.1, or --with a loss",
+        ),
+        ("objective.temprature=1", "has no 'temprature': did you mean temperature?"),
+        ("objective.temperature=warm", "--set objective.temperature is a number; got 'warm'"),
+        ("objective.temperature=-1", "temperature"),
+        ("history=none", "no field 'history'"),
+    ],
+)
+def test_what_cannot_be_set_is_refused_in_one_line(setting: str, text: str) -> None:
+    with pytest.raises(UserError) as caught:
+        with_settings(GRAPH, [setting])
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_objective_of_a_row_is_named_where_it_lacks_the_number() -> None:
+    (cell,) = TABLE_4.cells(row="MMCL INV, both views", column="MUTAG", seeds=(0,))
+    with pytest.raises(UserError, match=r"max_margin\(gamma=0.5.* has no 'temperature'"):
+        with_settings(cell.config, ["objective.temperature=0.1"])
