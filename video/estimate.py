@@ -28,7 +28,7 @@ from shared.experiment.tables import Config as AnyConfig
 from shared.experiment.tables import canonical_json
 from video.augment import centre, views, windows
 from video.config import EMBEDDED, INFO_NCE, Config
-from video.data import FOLDER, LISTS, Video, Videos, stored_side
+from video.data import FOLDER, LISTS, Video, Videos, flow_folder, stored_side
 from video.encoder import Networks
 from video.evaluate import embed_clips
 from video.train import train_step
@@ -48,8 +48,14 @@ FRAMES = {EMBEDDED: 16}  # of a video, on average
 USUAL_FRAMES = 91
 FLOW = 0.34  # seconds of TV-L1 for a frame of 128 x 96, on one core
 
+FASTER = {"tvl1": 1, "dis": 125}  # methods of flow, compared with TV-L1
+
 # What a clip costs is decided by these; runs that agree in them are calibrated once.
 DECIDING = (
+    "network",
+    "strides",
+    "policy",
+    "head_batch_norm",
     "modality",
     "clip_frames",
     "size",
@@ -94,7 +100,8 @@ def estimate(config: AnyConfig, data_root: Path) -> tuple[float, float]:
     calibration = _calibrated(config)
     train, test = lengths_of(config, data_root)
     if config.modality == "flow":
-        _state_flow(config.dataset, data_root, len(train) + len(test), sum(train) + sum(test))
+        count, frames = len(train) + len(test), sum(train) + sum(test)
+        _state_flow(config.dataset, config.flow, data_root, count, frames)
     steps = config.epochs * (len(train) // config.batch_size) if config.train else 0
     seconds = steps * (calibration.per_step + config.batch_size * calibration.per_video)
     seconds += calibration.forward * passes(config, train, test)
@@ -112,12 +119,12 @@ def passes(config: Config, train: list[int], test: list[int]) -> int:
     """How many clips the evaluation of a run has the frozen encoder see.
 
     Args:
-        config: its ``clip_frames``, ``probe_views`` and ``probe_epochs`` count.
+        config: its ``clip_frames``, ``windows``, ``probe_views`` and ``probe_epochs`` count.
         train: frames of each training video.
         test: frames of each test video.
     """
     its_train, its_test = (
-        sum(len(windows(length, config.clip_frames)) for length in lengths)
+        sum(len(windows(length, config.clip_frames, config.windows)) for length in lengths)
         for lengths in (train, test)
     )
     probe = (config.probe_views or config.probe_epochs) * len(train)
@@ -148,12 +155,12 @@ def lengths_of(config: Config, data_root: Path) -> tuple[list[int], list[int]]:
 
 
 @functools.cache
-def _state_flow(dataset: str, data_root: Path, videos: int, frames: int) -> None:
+def _state_flow(dataset: str, method: str, data_root: Path, videos: int, frames: int) -> None:
     """Say once how long it takes to prepare the flow that lacks."""
-    folder = data_root / "prepared" / "video" / f"{dataset}-flow"
+    folder = flow_folder(data_root, dataset, method)
     lacking = videos - len(list(folder.glob("v_*.zip")))
     if lacking > 0 and dataset != EMBEDDED:
-        minutes = FLOW * frames * lacking / videos / 60
+        minutes = FLOW / FASTER[method] * frames * lacking / videos / 60
         print(
             f"optical flow: {lacking} of {videos} videos have none yet; it is computed once, "
             f"about {minutes:.0f} minutes of one core for frames of 128 x 96, in no estimate here"

@@ -1,8 +1,8 @@
 """Trained encoders as files that others can read: safetensors with torchvision's names.
 
-Shapes: B clips, T frames of a clip, S side in pixels, H features of S3D.
+Shapes: B clips, T frames of a clip, S side in pixels, H features of the encoder.
 
-    encoder.safetensors    S3D; its metadata say how it is built and what it was trained on
+    encoder.safetensors    its weights; the metadata say how it is built and what it was trained on
     config.json            of the run
     SHA256SUMS             of both, as sha256sum writes and checks it
     README.md              the model card
@@ -10,6 +10,7 @@ Shapes: B clips, T frames of a clip, S side in pixels, H features of S3D.
 A finished run keeps the first of these in its folder, :func:`write` makes all of them.
 """
 
+import dataclasses
 import json
 import shutil
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from shared.errors import UserError
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
@@ -28,13 +30,13 @@ from shared.experiment.tables import canonical_json
 from shared.functions import function_name
 from video.augment import MEAN, STD
 from video.config import Config
-from video.encoder import S3D
+from video.encoder import encoder_of
 
 FILE = "encoder.safetensors"
 CONFIG = "config.json"
 REMEDY = "copy or export it again"
 
-# The fields of a configuration that decide how S3D is built and fed.
+# The fields of a configuration that decide how the encoder is built and fed.
 KEPT = (
     "width",
     "batch_norm_momentum",
@@ -43,35 +45,39 @@ KEPT = (
     "size",
     "modality",
 )
+# Also of files since there are several networks; those before hold an S3D.
+ADDED = ("network", "strides")
+NAMES = {"s3d": "S3D", "r2plus1d": "R(2+1)D"}
 
 
-def save_encoder(encoder: S3D, folder: Path, *, config: Config) -> None:
+def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
     ``SHA256SUMS`` beside it lists it alone.
 
     Args:
-        encoder: of the configuration's width, on any device.
+        encoder: of the configuration's network and width, on any device.
         folder: made if it is not there; the file in it is replaced in one move.
         config: of the run that trained it.
 
     Raises:
-        ValueError: an encoder of another width.
+        ValueError: another network, or one of another width.
     """
     state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
     metadata = {"format": "pt", "dim": str(encoder.dim)}
-    metadata |= {name: json.dumps(getattr(config, name)) for name in KEPT}
+    metadata |= {name: json.dumps(getattr(config, name)) for name in (*KEPT, *ADDED)}
     try:
         _empty(metadata).load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"this encoder is no S3D of width {config.width}: {error}") from error
+        what = f"{NAMES[config.network]} of width {config.width}"
+        raise ValueError(f"this encoder is no {what}: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as part:
         save_file(state, part, metadata)
     write_sums(folder, {FILE: sha256_of(folder / FILE)})
 
 
-def load_encoder(path: Path) -> S3D:
+def load_encoder(path: Path) -> nn.Module:
     """The encoder of a file, on the CPU, in eval mode: (B, 3, T, S, S) -> (B, H).
 
     Args:
@@ -113,7 +119,7 @@ def write(folder: Path, target: Path) -> Path:
         raise UserError(f"{folder}: a smoke run keeps no encoder; export one of another tier")
     if "clip_frames" not in record.config:
         raise UserError(f"{folder}: this run trains no video encoder; export one that does")
-    dim = load_encoder(folder / FILE).dim
+    dim = int(load_encoder(folder / FILE).dim)  # type: ignore[arg-type]
     if (folder / SUMS).is_file():  # not of an earlier version
         check_sums(folder, "delete the folder and run its cell again", [FILE])
     target.mkdir(parents=True, exist_ok=True)
@@ -126,12 +132,13 @@ def write(folder: Path, target: Path) -> Path:
     return target
 
 
-def _empty(metadata: Mapping[str, str]) -> S3D:
+def _empty(metadata: Mapping[str, str]) -> nn.Module:
     """The network that the metadata describe, without any numbers in it."""
-    width, momentum, epsilon = (json.loads(metadata[name]) for name in KEPT[:3])
+    names = (*KEPT, *(name for name in ADDED if name in metadata))
+    described = {name: json.loads(metadata[name]) for name in names}
     # On "meta" nothing is drawn: building a network must not move the run's random numbers.
     with torch.device("meta"):
-        network = S3D(width=width, momentum=momentum, epsilon=epsilon)
+        network = encoder_of(dataclasses.replace(Config(), **described))
     return network.to_empty(device="cpu")
 
 
@@ -149,7 +156,7 @@ def _card(record: Record, dim: int, sums: Mapping[str, str]) -> str:
     objective = config["objective"]
     losses = [function_name(objective["loss"]["function"])]
     losses += [function_name(penalty["function"]) for penalty in objective["penalties"]]
-    parts = ["s3d", config["dataset"], config["modality"]]
+    parts = [config["network"], config["dataset"], config["modality"]]
     parts += [config["method"], *losses] if config["train"] else ["untrained"]
     name = "-".join(parts).replace("_", "-")
     metrics = {
@@ -199,10 +206,14 @@ def _card(record: Record, dim: int, sums: Mapping[str, str]) -> str:
     channels = (
         "RGB"
         if config["modality"] == "rgb"
-        else "TV-L1 flow (x and y, -20 to 20 pixels as 0 to 1, and 128 / 255 as third channel)"
+        else f"{'TV-L1' if config['flow'] == 'tvl1' else 'DIS'} flow (x and y, -20 to 20 pixels as 0 to 1, and 128 / 255 as third channel)"
     )
     details = result["metrics"].get("details", {})
-    counts = "".join(f"- {label.replace('_', ' ')}: {count}\n" for label, count in details.items())
+    counts = "".join(
+        f"- {label.replace('_', ' ')}: {count}\n"
+        for label, count in details.items()
+        if isinstance(count, int)
+    )
     projection = (
         "\nThe metrics are those of features under the low-rank projection that was trained beside "
         "the encoder; the projection is not part of this file.\n"
@@ -215,7 +226,7 @@ def _card(record: Record, dim: int, sums: Mapping[str, str]) -> str:
 
 # {name}
 
-An S3D of width {config["width"]:g}, {training}.
+{NAMES[config["network"]]} of width {config["width"]:g}, {training}.
 {budget}
 
 - Input: clips (B, 3, {config["clip_frames"]}, {config["size"]}, {config["size"]}) of consecutive
@@ -279,7 +290,7 @@ def _loading(config: Mapping[str, Any]) -> str:
         f"features = encoder(torch.zeros({shape}))",
         "```",
     ]
-    if config["width"] == 1:
+    if config["width"] == 1 and config["network"] == "s3d":
         constants = f"eps={config['batch_norm_epsilon']}, momentum={config['batch_norm_momentum']}"
         lines += [
             "",

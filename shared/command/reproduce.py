@@ -151,12 +151,13 @@ def _find_cell(address: str) -> tuple[Table, tuple[Cell, ...]]:
     if len(parts) != 6 or not parts[5].removeprefix("seed-").isdecimal():
         raise UserError(f"a cell is addressed as {form}; got {address!r}")
     domain, paper, name, row, column, seed = parts
-    for table in tables_of(domain).get(paper, ()):
-        if table.name == name:
-            if tier not in table.tiers:
-                raise UserError(_no_part(table, tier))
+    named = [table for table in tables_of(domain).get(paper, ()) if table.name == name]
+    for table in named:  # two may have one name, and no tier in common
+        if tier in table.tiers:
             seeds = (int(seed.removeprefix("seed-")),)
             return table, table.cells(tier, row=row, column=column, seeds=seeds)
+    if named:
+        raise UserError("; ".join(_no_part(table, tier) for table in named))
     raise UserError(f"no table {domain}/{paper}/{name}; cells are addressed as {form}")
 
 
