@@ -208,6 +208,8 @@ class Colours(nn.Module):
 
     STEPS = 6
     dim = STEPS**3
+    mean: Tensor
+    deviation: Tensor
 
     def __init__(self) -> None:
         super().__init__()

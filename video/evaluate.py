@@ -487,7 +487,8 @@ def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor
         wanted = vectors.T @ centred.T @ (targets[kept] - level)
         penalties = len(centred) * torch.tensor(PENALTIES, dtype=values.dtype, device=values.device)
         shrunk = wanted / (values.clamp(min=0) + penalties[:, None])[..., None]
-        return (asked - offset) @ vectors @ shrunk + level
+        found: Tensor = (asked - offset) @ vectors @ shrunk + level
+        return found
 
     hits = torch.zeros(len(PENALTIES), dtype=torch.int64, device=labels.device)
     folds = groups.unique()

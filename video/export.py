@@ -203,10 +203,11 @@ def _card(record: Record, dim: int, sums: Mapping[str, str]) -> str:
         else f"Not trained in the paper's setting (tier `{result['tier']}`): its numbers cannot "
         "stand beside published ones."
     )
+    method = {"tvl1": "TV-L1", "dis": "DIS"}[config["flow"]]
     channels = (
         "RGB"
         if config["modality"] == "rgb"
-        else f"{'TV-L1' if config['flow'] == 'tvl1' else 'DIS'} flow (x and y, -20 to 20 pixels as 0 to 1, and 128 / 255 as third channel)"
+        else f"{method} flow (x and y, -20 to 20 pixels as 0 to 1, and 128 / 255 as third channel)"
     )
     details = result["metrics"].get("details", {})
     counts = "".join(

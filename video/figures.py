@@ -1,7 +1,7 @@
 """MMCL's video table as pictures: accuracies with their intervals, and clips with their neighbours.
 
 Shapes: n training and m test videos, T frames of a clip, h x w pixels of a stored frame, H features
-of S3D.
+of the encoder.
 
 Accuracies are drawn from the records of finished runs and the committed ones alike, neighbours from
 the encoder that a run keeps and from the videos themselves. Where something lacks, the figure is
@@ -9,6 +9,7 @@ not drawn, and a line says what it waits for. The picture of neighbours holds fr
 whose terms are its owners': it is drawn for whoever has the videos, and is not for distribution.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,10 +94,10 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     """
     if paper not in FIGURES:
         raise UserError(f"video has no figures for {paper!r}; it has {', '.join(FIGURES)}")
-    (table,) = TABLES[paper]
     written = []
     committed = read_records(results)
-    for name, draw in FIGURES[paper].items():
+    for table, (kind, draw) in itertools.product(TABLES[paper], FIGURES[paper].items()):
+        name = f"{table.name}-{kind}"
         with mpl.rc_context(STYLE):
             try:
                 tier, figure = draw(table, runs, data_root, committed)
@@ -134,7 +135,7 @@ def neighbours(
     """Test videos and the nearest training videos, by the encoder of the first run that has one.
 
     Args:
-        table: of ``coclr-linear-retrieval-v1``.
+        table: of a ``coclr-linear-retrieval`` protocol.
         runs: folder of the finished runs.
         data_root: where the videos lie.
         committed: not looked at: a record has no encoder.
@@ -151,6 +152,7 @@ def neighbours(
         data_root,
         split=config.split,
         modality=config.modality,
+        flow=config.flow,
         size=config.size,
         allow_missing=True,
     )
@@ -183,14 +185,13 @@ def with_encoder(table: Table, runs: Path) -> Finished:
     Raises:
         Lacking: no such run keeps an encoder.
     """
-    for tier in TIERS:
+    for tier in _tiers(table):
         found = [run for run in finished(table, runs, tier) if (run.folder / FILE).is_file()]
         trained = [run for run in found if run.config.train]
         if trained:
             return min(trained, key=lambda run: run.cell.row != SHOWN)
     raise Lacking(
-        f"no finished run of {table.address} with an encoder under {runs}; run ./reproduce.sh "
-        f"{table.domain} {table.paper} --table {table.name} --tier short"
+        f"no finished run of {table.address} with an encoder under {runs}; {_remedy(table)}"
     )
 
 
@@ -291,7 +292,7 @@ def accuracies(
     """Linear accuracy and R@1 of each row, every seed with Wilson's interval over test videos.
 
     Args:
-        table: of ``coclr-linear-retrieval-v1``.
+        table: of a ``coclr-linear-retrieval`` protocol.
         runs: folder of the finished runs.
         data_root: not looked at: all that is drawn lies with the runs and records.
         committed: records below the folder of results.
@@ -299,13 +300,10 @@ def accuracies(
     Raises:
         Lacking: no finished run.
     """
-    for tier in TIERS:
+    for tier in _tiers(table):
         if found := finished(table, runs, tier, committed):
             return tier, draw_accuracies(table, found)
-    raise Lacking(
-        f"no finished run of {table.address} under {runs}; run ./reproduce.sh {table.domain} "
-        f"{table.paper} --table {table.name} --tier short"
-    )
+    raise Lacking(f"no finished run of {table.address} under {runs}; {_remedy(table)}")
 
 
 def draw_accuracies(table: Table, found: Sequence[Finished]) -> Figure:
@@ -328,6 +326,13 @@ def draw_accuracies(table: Table, found: Sequence[Finished]) -> Figure:
         for axis, (metric, name) in zip(line, kinds, strict=True):
             axis.set_title(f"{'RGB' if modality == 'rgb' else 'flow'}: {name}", loc="left")
             axis.grid(axis="x", color="#e4e7ec")
+            floors = [
+                run.record.result["metrics"][metric]
+                for run in found
+                if not run.config.train and run.config.modality == modality
+            ]
+            if floors:
+                axis.axvline(max(floors), color=GREY, linewidth=1, linestyle=":", zorder=0)
             for height, row in enumerate(rows):
                 runs = [
                     run for run in found if (run.cell.row, run.config.modality) == (row, modality)
@@ -344,9 +349,19 @@ def draw_accuracies(table: Table, found: Sequence[Finished]) -> Figure:
         + (f", {', '.join(map(str, seeds[1:]))} from top to bottom" if len(seeds) > 1 else "")
         + "; lines: Wilson's 95% interval over "
         f"{details['test_videos']} test videos of {details['classes']} classes, the same for all "
-        f"rows. Green: trained; gray: untrained. Protocol {found[0].config.protocol}.",
+        "rows. Green: trained; gray: without training, the best of them dotted. Protocol "
+        f"{found[0].config.protocol}.",
     )
     return figure
+
+
+def _tiers(table: Table) -> tuple[Tier, ...]:
+    return tuple(tier for tier in TIERS if tier in table.tiers)
+
+
+def _remedy(table: Table) -> str:
+    tier = _tiers(table)[-1]
+    return f"run ./reproduce.sh {table.domain} {table.paper} --table {table.name} --tier {tier}"
 
 
 def _interval(axis: Axes, run: Finished, metric: str, height: float) -> None:
@@ -371,7 +386,7 @@ def _caption(figure: Figure, text: str) -> None:
 Draw = Callable[[Table, Path, Path, Sequence[Record]], tuple[Tier, Figure]]
 FIGURES: dict[str, dict[str, Draw]] = {
     "mmcl": {
-        "table-5-neighbours": neighbours,
-        "table-5-accuracies": accuracies,
+        "neighbours": neighbours,
+        "accuracies": accuracies,
     }
 }

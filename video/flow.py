@@ -158,7 +158,8 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
     if method == "tvl1":
         algorithm = cv2.optflow.DualTVL1OpticalFlow_create(**TVL1)  # type: ignore[attr-defined]
     else:
-        algorithm = cv2.DISOpticalFlow_create(cv2.DISOPTICAL_FLOW_PRESET_MEDIUM)
+        medium = cv2.DISOPTICAL_FLOW_PRESET_MEDIUM
+        algorithm = cv2.DISOpticalFlow_create(medium)  # type: ignore[attr-defined]
     grays = [cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in frames]
     flow = np.full(frames.shape, FILLER, np.uint8)
     for place, (gray, following) in enumerate(itertools.pairwise(grays)):

@@ -277,8 +277,8 @@ SMALL_ROWS = (
                 "MoCo-v2",
                 published="MoCo-v2",
                 deviation=f"{MOCO} Here: a teacher that keeps 0.99 of itself in each step, not "
-                "0.999, which would leave three fifths of its start in it after 480 steps; the tier's "
-                f"temperature of {SMALL_TEMPERATURE:g}.",
+                "0.999, which would leave three fifths of its start in it after 480 steps; the "
+                f"tier's temperature of {SMALL_TEMPERATURE:g}.",
             ),
         ),
     ),

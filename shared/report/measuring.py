@@ -31,6 +31,7 @@ from shared.experiment.tables import (
     Value,
     canonical,
 )
+from shared.report.items import sentence
 from shared.report.statistics import (
     Summary,
     Verdict,
@@ -88,12 +89,15 @@ class Judged:
         verdict: the verdict.
         outlook: how many seeds would see the published gain; empty where the verdict says it, the
             table does not ask for it, or nothing tells.
+        items: McNemar's test of each seed on the test items of both rows; empty where the records
+            do not say which items were right.
     """
 
     claim: Claim
     column: str
     verdict: Verdict
     outlook: str = ""
+    items: str = ""
 
 
 @dataclass(frozen=True)
@@ -320,7 +324,8 @@ def _judge_all(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tupl
             verdict = judge(claim, *numbers)
             said = verdict.seeds_needed is not None
             outlook = seeds_sentence(*numbers) if table.aggregates and not said else ""
-            verdicts.append(Judged(claim, column, verdict, outlook))
+            items = sentence(better.records, than.records, table.metric_of(better.column))
+            verdicts.append(Judged(claim, column, verdict, outlook, items))
     return tuple(verdicts)
 
 

@@ -275,6 +275,8 @@ def explain(judged: Judged, measured: Measured) -> str:
         parts.append(f"Rests on {len(verdict.seeds_used)} of {len(measured.seeds)} declared seeds.")
     if judged.outlook:
         parts.append(judged.outlook)
+    if judged.items:
+        parts.append(judged.items)
     return " ".join(parts)
 
 
