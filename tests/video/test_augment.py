@@ -186,7 +186,7 @@ def test_clips_beyond_the_video_are_an_error(video: int, start: int):
 def test_unknown_sampling_and_policy_are_named():
     with pytest.raises(ValueError, match="sampling must be coclr or two_clips, got 'three'"):
         sample_clips(videos(), torch.arange(2), 8, seed=0, epoch=0, sampling="three")
-    with pytest.raises(ValueError, match="policy must be one of weak, strong, coclr, flow"):
+    with pytest.raises(ValueError, match="policy must be one of weak, strong, coclr, probe, flow"):
         view_of(clips(2), "medium")
 
 
