@@ -17,7 +17,7 @@ import torch
 
 with suppress(ImportError):
     # Setting up its log, submitit closes all handlers of logs; absl's, once DM Control has imported
-    # it, would then close what pytest captures the error stream with. Imported first, it finds none.
+    # it, would then close what pytest captures the error stream with. First, it finds none.
     import submitit  # noqa: F401
 
 torch.set_num_threads(1)
