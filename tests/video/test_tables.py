@@ -23,6 +23,7 @@ from shared import (
     term,
     two_views,
 )
+from shared.command.choosing import find_cell
 from shared.experiment.records import read_records
 from shared.experiment.tables import TIERS, Table, Tier, canonical_json
 from shared.pairs import Pairs
@@ -99,6 +100,13 @@ def test_the_table() -> None:
 def test_tables_of_one_name_have_no_tier_in_common() -> None:
     tiers = [(table.name, tier) for table in TABLES["mmcl"] for tier in table.tiers]
     assert len(set(tiers)) == len(tiers)
+
+
+def test_a_cell_is_found_in_the_table_that_has_its_tier() -> None:
+    for tier, table in (("", TABLE_5), ("short/", TABLE_5_CLOSED)):
+        chosen = find_cell(f"{tier}video/mmcl/table-5/simclr/rgb/seed-0")
+        assert chosen.table is table
+        assert {cell.config.protocol for cell in chosen.cells} == {table.protocol}
 
 
 def test_the_closed_tier_is_that_of_its_records_and_claims_nothing() -> None:
