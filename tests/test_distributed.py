@@ -397,7 +397,8 @@ def test_every_builder_that_gathers_takes_part() -> None:
         if inspect.isfunction(function) and "gather" in inspect.signature(function).parameters
     }
     builders = {"two_views", "query_key", "context_window", "local_global", "same_label"}
-    assert gathering - {"_blocks"} == builders
+    # The pairs of two views are those of two_views and query_key.
+    assert gathering - {"_blocks", "paired_views"} == builders
 
 
 def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

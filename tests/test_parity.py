@@ -99,8 +99,7 @@ def test_the_cases_are_there_and_can_fail() -> None:
     moved = [[x + 1e-8 for x in row] for row in case["grad_second"]]
     with pytest.raises(AssertionError):
         check({**case, "grad_second": moved})
-    doubled = SimpleNamespace(
-        **{**vars(shared), "info_nce": lambda *a, **k: 2 * shared.info_nce(*a, **k)}
-    )
+    names = {name: getattr(shared, name) for name in shared.__all__}
+    doubled = SimpleNamespace(**{**names, "info_nce": lambda *a, **k: 2 * shared.info_nce(*a, **k)})
     with pytest.raises(AssertionError):
         check(case, doubled)

@@ -94,6 +94,7 @@ def test_every_command_is_accepted(
                 file, name = value.split(",")[0].split(":")
                 assert load_loss(tmp_path / file, name, value.split(",")[1:])
                 sys.modules.pop("my_losses")
+                sys.path.remove(str(tmp_path))
         assert reproduce.main(["plan", *words, "--runs", str(tmp_path)]) == 0
         assert "to run" in capsys.readouterr().out
 

@@ -371,8 +371,10 @@ def test_a_table_is_left_out_of_a_tier_without_seeds(
         assert "toy/costly/table-1: " in out
         assert "table-2" not in out
         arguments = ("toy", "costly", "--table", "2", "--tier", "short", *seeds)
-        assert at_once(*arguments, code=2) == ("", why)
-    assert at_once("--cell", "short/toy/costly/table-2/plain/left/seed-0", code=2) == ("", why)
+        reading = "toy/costly, short tier: reading the tables\n"
+        assert at_once(*arguments, code=2) == (reading, why)
+    cell = "short/toy/costly/table-2/plain/left/seed-0"
+    assert at_once("--cell", cell, code=2) == (f"{cell}: reading the tables\n", why)
     call(tmp_path, "toy", "costly", "--tier", "short", "--row", "plain", "--column", "left")
     out, _ = at_once("report")
     assert "1 tables written to results" in out
