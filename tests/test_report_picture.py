@@ -9,7 +9,7 @@ from PIL import Image
 
 from graph.tables import TABLE_4
 from shared.command.domains import tables_of
-from shared.command.reproduce import DOCUMENTS
+from shared.command.verbs import DOCUMENTS
 from shared.errors import UserError
 from shared.experiment.records import Record, read_records
 from shared.experiment.tables import Table, canonical
