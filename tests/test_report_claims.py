@@ -228,7 +228,7 @@ def test_the_committed_claims_have_their_documented_form() -> None:
     check(json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8")))
 
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 PROBE = """<script>addEventListener("load", () => {
   for (const each of document.querySelectorAll("details")) each.open = true;
   document.body.dataset.width = document.documentElement.scrollWidth;
@@ -254,10 +254,10 @@ def test_the_committed_page_fits_a_browser_and_its_filter_works(tmp_path: Path, 
         '<script>addEventListener("load", () => { const inner = frames[0].document.body.dataset;'
         "document.body.dataset.found = JSON.stringify(inner); });</script></body>"
     )
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom")
+    files = ("--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}")
     done = subprocess.run(
-        [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-        + ["--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
-        + ["--window-size=1500,1000", "--dump-dom", (tmp_path / "frame.html").as_uri()],
+        [str(BROWSER), *options, *files, "--window-size=1500,1000", f"{tmp_path / 'frame.html'}"],
         capture_output=True,
         text=True,
         check=True,
