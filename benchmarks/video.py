@@ -40,7 +40,7 @@ from video.config import EMBEDDED, Config
 from video.data import FOLDER, LISTS, UCF101, Videos, decode, decoding_speed, load
 from video.encoder import Networks
 from video.flow import flow_frames
-from video.tables import SHORT, TABLE_5
+from video.tables import CLOSED, TABLE_5
 from video.train import queue_of, train_step
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -250,7 +250,7 @@ def main() -> None:
     where = torch.cuda.get_device_name() if on_gpu else f"{options.threads} CPU thread(s)"
     print(f"{'stand-in' if options.embedded else 'UCF-101'}, {where}\n")
 
-    short = dataclasses.replace(Config(), **SHORT)
+    short = dataclasses.replace(Config(), **CLOSED)
     sizes = [dataclasses.replace(Config(), **GPU)] if on_gpu else [short]
     if options.full and not on_gpu:
         sizes.append(dataclasses.replace(Config(), batch_size=8))

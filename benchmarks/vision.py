@@ -14,7 +14,9 @@ first:
 * what the losses add to a step in place of SimCLR's: MMCL in closed form and by projected gradient,
   for the batch sizes of ``--losses``, from the projected embeddings to their gradients (MMCL,
   Figure 3b);
-* on a GPU, the same step compiled, and the arithmetic floor of the network at ``--peak`` TFLOP/s.
+* the share that the step has of the device's arithmetic peak: on a CPU, what a product of two large
+  matrices reaches in the same precision and threads; on a GPU ``--peak`` TFLOP/s, and there the
+  same step compiled. ``--small`` takes the network of the tier on CIFAR-10, without lightly.
 """
 
 import argparse
@@ -190,6 +192,17 @@ def loss_seconds(name: str, size: int, device: str) -> float:
     return watch.median("loss")
 
 
+def product_rate(precision: str, device: str) -> float:
+    """TFLOP/s of the product of two square matrices of side 2048, the best of five."""
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    one, other = (torch.ones(2048, 2048, dtype=dtype, device=device) for _ in range(2))
+    watch = Stopwatch(device)
+    for _ in range(5):
+        with watch("product"):
+            one @ other
+    return 2 * 2048**3 / min(watch.seconds["product"]) / 1e12
+
+
 def report_step(ours: Ours, title: str) -> float:
     """Print the parts of our step; returns its seconds."""
     watch, total = ours.watch, ours.watch.median("step")
@@ -212,6 +225,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
+    parser.add_argument("--small", action="store_true", help="the tier's ResNet-8, not ResNet-18")
     parser.add_argument("--losses", type=int, nargs="*", default=[128, 256, 512])
     parser.add_argument("--peak", type=float, default=990.0, help="TFLOP/s of the GPU, dense bf16")
     options = parser.parse_args()
@@ -220,26 +234,32 @@ def main() -> None:
     images = load("CIFAR10", data_root(options.data_root), "train")
     assert isinstance(images, Images)
     config = Config(batch_size=options.batch, precision=options.precision)
+    if options.small:
+        config = dataclasses.replace(config, backbone="resnet8", stem="strided")
     where = torch.cuda.get_device_name() if device == "cuda" else f"{options.threads} CPU threads"
-    print(f"ResNet-18, CIFAR stem, batch {options.batch}, {options.precision}, {where}\n")
+    network = "ResNet-8, strided stem" if options.small else "ResNet-18, CIFAR stem"
+    print(f"{network}, batch {options.batch}, {options.precision}, {where}\n")
 
     ours = Ours(config, images, device, options.steps)
-    theirs = Lightly(config, images, device, options.workers)
+    theirs = None if options.small else Lightly(config, images, device, options.workers)
     for _ in range(options.steps):
         ours.step()
-        theirs.step()
+        if theirs is not None:
+            theirs.step()
     total = report_step(ours, "ours")
-    beside = theirs.watch.median("step")
-    print(f"lightly's transforms and loss, {options.workers} loader processes: {beside:.3f} s")
-    print(f"  ours / lightly's: {total / beside:.2f}\n")
+    if theirs is not None:
+        beside = theirs.watch.median("step")
+        print(f"lightly's transforms and loss, {options.workers} loader processes: {beside:.3f} s")
+        print(f"  ours / lightly's: {total / beside:.2f}\n")
 
     with FlopCounterMode(display=False) as counter, torch.autocast(device, torch.bfloat16):
         ours.networks.encoder(torch.zeros(1, 3, 32, 32, device=device)).sum().backward()
     flops = counter.get_total_flops() * 2 * options.batch
     print(f"arithmetic of a step: {flops / 1e12:.2f} TFLOP, {flops / 1e12 / total:.2f} TFLOP/s")
+    peak = options.peak if device == "cuda" else product_rate(options.precision, device)
+    floor = flops / 1e12 / peak
+    print(f"  at the peak, {peak:.2f} TFLOP/s: {floor:.4f} s, {floor / total:.1%} of the step")
     if device == "cuda":
-        floor = flops / 1e12 / options.peak
-        print(f"  floor at {options.peak:.0f} TFLOP/s: {floor:.4f} s, {floor / total:.1%} of it")
         compiled = Ours(dataclasses.replace(config, compile=True), images, device, options.steps)
         for _ in range(options.steps):
             compiled.step()

@@ -7,12 +7,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from ctypes.util import find_library
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
+
+with suppress(ImportError):
+    # Setting up its log, submitit closes all handlers of logs; absl's, once DM Control has imported
+    # it, would then close what pytest captures the error stream with. First, it finds none.
+    import submitit  # noqa: F401
 
 torch.set_num_threads(1)
 

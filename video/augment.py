@@ -54,6 +54,7 @@ JITTER = (0.4, 0.4, 0.4, 0.1)  # brightness, contrast, saturation, and hue in tu
 JITTERED = 0.8
 GRAY = 0.2
 BLUR = 0.5
+PROBE_JITTERED = 0.3  # share of a probe's training clips with jittered colours
 SIGMA = (0.1, 2.0)  # pixels
 # The program's blur is PIL's, which at the largest sigma reaches 6 pixels to each side.
 TAPS = 13
@@ -61,7 +62,7 @@ TAPS = 13
 ONE_CLIP = 0.5  # share of the videos whose two views are views of the same clip
 STRONG = 0.3  # share of strong views where the clips differ; of one clip's two views, one is strong
 
-POLICIES = ("weak", "strong", "coclr", "flow")
+POLICIES = ("weak", "strong", "coclr", "probe", "flow")
 
 
 @dataclass(frozen=True)
@@ -104,12 +105,13 @@ def views(
     Args:
         videos: n videos.
         index: (B,) int64, which of them.
-        config: its ``clip_frames``, ``size``, ``modality``, ``sampling`` and ``seed`` count.
+        config: its ``clip_frames``, ``size``, ``modality``, ``policy``, ``sampling`` and ``seed``
+            count.
         epoch: number of the epoch.
         device: where to augment; None: where the frames are.
     """
     device = videos.frames.device if device is None else device
-    policy = "flow" if config.modality == "flow" else "coclr"
+    policy = "flow" if config.modality == "flow" else config.policy
     starts = sample_clips(
         videos,
         index,
@@ -205,8 +207,8 @@ def augment(
         samples: (B,) int64, number of each clip's video.
         view: number of the view, 0 or 1 of a pair.
         policy: "weak": crop and flip; "strong": also colour jitter, gray and blur; "coclr": weak
-            or strong, drawn for each pair; "flow": weak, and a flip exchanges left and right in
-            the flow's first channel, too.
+            or strong, drawn for each pair; "probe": weak, and colour jitter now and then; "flow":
+            weak, and a flip exchanges left and right in the flow's first channel, too.
         sampling: of the two clips, see :func:`sample_clips`; decides which are strong in "coclr".
 
     Raises:
@@ -275,12 +277,13 @@ def parameters(
         strong = np.where(
             _one_clip(pair, sampling), (pair[:, 3] < 0.5) == (view == 0), draws[:, 0] < STRONG
         )
+    jittered = np.where(strong, JITTERED, PROBE_JITTERED if policy == "probe" else 0.0)
     return Parameters(
         box=crop_boxes(crop, height, width, area=AREA, aspect=ASPECT),
         flip=draws[:, 1] < FLIP,
         factors=jitter_factors(draws[:, 2:6], JITTER).T,
         order=draws[:, 6:10].argsort(axis=1),
-        jitter=strong & (draws[:, 10] < JITTERED),
+        jitter=draws[:, 10] < jittered,
         # One draw says both whether and which: its place below the threshold is uniform, too.
         channel=(draws[:, 11] / GRAY * 3).astype(np.int64).clip(max=2),
         gray=strong & (draws[:, 11] < GRAY),
@@ -292,12 +295,18 @@ def parameters(
 # Of clips at test
 
 
-def windows(length: int, clip_frames: int) -> Tensor:
+def windows(length: int, clip_frames: int, most: int | None = None) -> Tensor:
     """First frames (W,) int64 of the windows of a video, about half a clip apart; at least one.
 
-    The stride is [CoCLR]'s: one frame less than half of a clip.
+    The stride is [CoCLR]'s: one frame less than half of a clip. Where that gives more windows than
+    ``most``, there are so many, evenly spread over the video.
     """
-    return torch.arange(0, max(length - clip_frames, 0) + 1, max(clip_frames // 2 - 1, 1))
+    last = max(length - clip_frames, 0)
+    starts = torch.arange(0, last + 1, max(clip_frames // 2 - 1, 1))
+    if most is None or len(starts) <= most:
+        return starts
+    # Integers: half-way cases of a rounded linspace would depend on the processor.
+    return torch.arange(most) * last // max(most - 1, 1)
 
 
 def centre(clips: Tensor, size: int) -> Tensor:

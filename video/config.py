@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History
+from shared.experiment.history import History, added
 from shared.pairs import Pairing
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
+FLOORS = ("thumbnail", "colours")  # networks that have nothing to train
+STRIDES = (2, 1, 2, 2, 2)
 
 
 # What older runs call otherwise; an added field says itself what it was:
@@ -33,11 +35,19 @@ class Config:
     # Which two clips are a pair: [CoCLR] takes two clips of a video, or one clip twice, half and
     # half; "two_clips" always takes two.
     sampling: Literal["coclr", "two_clips"] = "coclr"
+    # Of clips in RGB: [CoCLR]'s mixture of weak and strong, or always "strong"; flow has its own.
+    policy: Literal["coclr", "strong"] = added("coclr", was="coclr")
+    # Of clips in flow: TV-L1 as [CoCLR], or the fast approximation DIS; see video.flow.
+    flow: Literal["tvl1", "dis"] = added("tvl1", was="tvl1")
 
-    width: float = 1.0  # of S3D, times its channels
+    network: Literal["s3d", "r2plus1d", "thumbnail", "colours"] = added("s3d", was="s3d")
+    width: float = 1.0  # of the network, times its channels
+    # Of R(2+1)D, its stem's in space alone and its stages' in space and time; S3D's are fixed.
+    strides: tuple[int, ...] = added(STRIDES, was=STRIDES)
     batch_norm_momentum: float = 0.1  # [CoCLR]; the original S3D: 0.001
     batch_norm_epsilon: float = 1e-5  # [CoCLR]; the original S3D: 0.001
     head_hidden: int = 1024  # [CoCLR]
+    head_batch_norm: bool = added(False, was=False)  # behind the head's first layer
     head_output: int = 128  # [CoCLR]
 
     method: Literal["simclr", "moco"] = "moco"  # [CoCLR]
@@ -54,13 +64,17 @@ class Config:
 
     batch_size: int = 128  # [MMCL], from its 254 negatives; [CoCLR]: 64
     epochs: int = 300  # [MMCL]; evaluated after the last
+    schedule: Literal["milestones", "cosine"] = added("milestones", was="milestones")
     milestones: tuple[int, ...] = (250, 280)  # the rate falls to a tenth after each; [CoCLR]
-    learning_rate: float = 1e-3  # Adam; [CoCLR]
+    optimiser: Literal["adam", "adamw"] = added("adam", was="adam")  # [CoCLR]
+    learning_rate: float = 1e-3  # [CoCLR]
     weight_decay: float = 1e-5  # [CoCLR]
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the network under autocast; ours
 
     train: bool = True  # False: the encoder stays as initialised
-    protocol: str = "coclr-linear-retrieval-v1"  # see video.evaluate.PROTOCOLS
+    # Of an encoder that is not trained: whether its batch norms get the statistics of an epoch.
+    calibrate: bool = added(False, was=False)
+    protocol: str = "coclr-linear-retrieval-v2"  # see video.evaluate.PROTOCOLS
     probe_epochs: int = 100  # [MMCL]; of the linear probe, the last one counts
     probe_batch_size: int = 64  # [CoCLR]
     probe_learning_rate: float = 0.1  # SGD, a tenth after 60% and 80% of the epochs; [CoCLR]
@@ -69,6 +83,8 @@ class Config:
     # What the probe sees of the training videos: random crops encoded anew in every epoch
     # ([CoCLR]), or the features of so many random crops of each, encoded once.
     probe_views: int | None = None
+    # At most so many windows of a video, evenly spread, or all of them ([CoCLR]).
+    windows: int | None = added(None, was=None)
     seed: int = 0  # initialisation, batches, clips
     history: ClassVar[History] = HISTORY
 

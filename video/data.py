@@ -64,6 +64,7 @@ UCF101 = "ucf101"
 DATASETS = (UCF101,)
 SPLITS = (1, 2, 3)
 MODALITIES = ("rgb", "flow")
+FLOWS = ("tvl1", "dis")
 SHORTEST = 2  # frames of a video that can be used; flow needs two
 FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"
 _NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
@@ -123,6 +124,7 @@ def load(
     *,
     split: int = 1,
     modality: str = "rgb",
+    flow: str = "tvl1",
     size: int,
     workers: int = 1,
     allow_missing: bool = False,
@@ -143,6 +145,7 @@ def load(
         data_root: the folder that holds the data sets; ``prepared`` is made in it.
         split: of the three official ones.
         modality: "rgb" or "flow".
+        flow: "tvl1" or "dis", the method; see :mod:`video.flow`.
         size: pixels of a clip's side.
         workers: processes that decode.
         allow_missing: leave out videos that are listed and missing, cannot be decoded, have fewer
@@ -153,10 +156,12 @@ def load(
         MissingData: the data set is not there.
         UserError: a list is missing or damaged; a video of a present class cannot be used; the
             data root cannot be written, or kept frames are damaged.
-        ValueError: there is no such split, modality or size.
+        ValueError: there is no such split, modality, method or size.
     """
     if split not in SPLITS or modality not in MODALITIES or size < 1:
         raise ValueError(f"no split {split}, modality {modality!r} and size {size}")
+    if flow not in FLOWS:
+        raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
     root = _root(dataset, data_root)
     classes = _present(dataset, root, data_root)
     listed = _listed(root, split, classes)
@@ -164,13 +169,15 @@ def load(
     unusable = {name: "missing" for name in listed if name not in files}
     _tolerate(root, unusable, len(listed), allow_missing)
     side, prepared = stored_side(size), data_root / "prepared" / "video"
-    key = [_sha256_of_videos(dataset, data_root, root, files), str(FORMAT), *_settings(modality)]
+    key = [_sha256_of_videos(dataset, data_root, root, files), str(FORMAT)]
+    key += _settings(modality, flow)
     folder = prepared / f"{dataset}-{modality}-{side}-{sha256_of_lines(key)[:10]}"
-    images = prepared / f"{dataset}-flow"
+    images = flow_folder(data_root, dataset, flow)
 
     def build(part: Path) -> None:
+        reader = functools.partial(_rgb_or_flow, modality, flow, images)
         with writing(folder):
-            _store(part, list(files.values()), modality, side, images, workers, progress)
+            _store(part, list(files.values()), reader, modality, side, workers, progress)
 
     build_once(folder, build, (SUMS,))
     frames, places, damaged = _opened(folder)
@@ -258,6 +265,12 @@ def decode(file: Path) -> Iterator[np.ndarray]:
     except (FFmpegError, OSError) as error:
         reason = error.strerror or type(error).__name__
         raise UserError(f"{file}: cannot be decoded ({reason})") from error
+
+
+def flow_folder(data_root: Path, dataset: str, method: str) -> Path:
+    """Where the images of a data set's flow are kept."""
+    name = f"{dataset}-flow" if method == "tvl1" else f"{dataset}-flow-{method}"
+    return data_root / "prepared" / "video" / name
 
 
 def stored_side(size: int) -> int:
@@ -451,17 +464,22 @@ def _in_order(
 # What is kept
 
 
-def _settings(modality: str) -> list[str]:
+def _settings(modality: str, method: str) -> list[str]:
     """What else decides the frames of a modality."""
     if modality == "rgb":
         return []
     from video import flow
 
-    return [json.dumps([flow.TVL1, flow.BOUND, flow.FILLER, flow.QUALITY])]
+    return [json.dumps([flow.PARAMETERS[method], flow.BOUND, flow.FILLER, flow.QUALITY])]
 
 
 def _rgb_or_flow(
-    files: Sequence[Path], modality: str, images: Path, workers: int, progress: Progress | None
+    modality: str,
+    method: str,
+    images: Path,
+    files: Sequence[Path],
+    workers: int,
+    progress: Progress | None,
 ) -> tuple[Read, dict[str, str]]:
     """What gives the frames of a video, and why some have none: for flow, it is prepared first."""
     if modality == "rgb":
@@ -473,7 +491,7 @@ def _rgb_or_flow(
     usable = [file for file in files if file.stem not in unusable]
     # Frames of another size are kept in another folder, under another lock, but have this flow.
     with FileLock(images.with_name(f".{images.name}.lock")):
-        prepare_flow(usable, images, workers, progress)
+        prepare_flow(usable, images, workers, progress, method)
     return functools.partial(_flow_of, images), unusable
 
 
@@ -495,14 +513,14 @@ def _flow_of(images: Path, file: Path) -> np.ndarray:
 def _store(
     part: Path,
     files: Sequence[Path],
+    reader: Callable[..., tuple[Read, dict[str, str]]],
     modality: str,
     side: int,
-    images: Path,
     workers: int,
     progress: Progress | None,
 ) -> None:
     """Write the frames of all videos that can be used, and the index."""
-    read, left_out = _rgb_or_flow(files, modality, images, workers, progress)
+    read, left_out = reader(files, workers, progress)
     files = [file for file in files if file.stem not in left_out]
     stored = _in_order(functools.partial(_stored_frames, read, side), files, workers)
     names: list[str] = []

@@ -1,28 +1,35 @@
-"""S3D with its head, and SimCLR and MoCo: from two clips of a video to who is compared with whom.
+"""Encoders of clips, and SimCLR and MoCo: from two clips of a video to who is compared with whom.
 
-Shapes: B videos, T frames of a clip, S side in pixels, H features of S3D, D dimensions of the head,
-Q keys in the queue.
+Shapes: B videos, T frames of a clip, S side in pixels, H features of the encoder, D dimensions of
+the head, Q keys in the queue.
+
+Networks are S3D and, for small clips, R(2+1)D with strides of one's choice. Two features that need
+no training, a thumbnail and a histogram of colours, are encoders, too: what a network learns has to
+be more than they see.
 
 A method is a function ``(config, networks, first, second) -> (pairs, features)``: the pairs, and
 the student's features, which CLLR's projection works on. [CoCLR] is Han et al. 2020
 ("Self-supervised Co-training for Video Representation Learning") with its program.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import adaptive_avg_pool3d
 
 from shared import Pairs, alignment, query_key
 from shared.compat import make_torchvision_importable
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
-from video.config import Config
+from video.augment import MEAN, STD
+from video.config import FLOORS, STRIDES, Config
 
 make_torchvision_importable()
 
+from torchvision.models.video.resnet import BasicBlock, Conv2Plus1D  # noqa: E402
 from torchvision.models.video.s3d import (  # noqa: E402 (needs the line above)
     SepInceptionBlock3D,
     TemporalSeparableConv,
@@ -63,9 +70,7 @@ class S3D(nn.Module):
         if width <= 0:
             raise ValueError(f"width is positive; got {width}")
         norm = partial(nn.BatchNorm3d, eps=epsilon, momentum=momentum)
-
-        def scaled(channels: int) -> int:
-            return max(8, 8 * int(channels * width / 8 + 0.5))
+        scaled = partial(_scaled, width=width)
 
         layers: list[nn.Module] = [
             TemporalSeparableConv(3, scaled(64), 7, 2, 3, norm),
@@ -114,6 +119,143 @@ class S3D(nn.Module):
         return maps.mean(dim=(2, 3, 4), dtype=torch.float32)
 
 
+class R2Plus1D(nn.Module):
+    """R(2+1)D with one block in each of four stages, and the mean over time and place.
+
+    Each convolution over 3 x 3 x 3 is one over 3 x 3 pixels, a batch norm, ReLU and one over 3
+    frames, with as many channels between them as leave the number of parameters as it is. The stem
+    has 3 x 3 pixels in place of 7 x 7, which small clips do not have to spare.
+
+    Args:
+        width: factor on the channels of the stages, 64, 128, 256 and 512, rounded to multiples of
+            8, at least 8; ``dim``, H, is the last of them.
+        strides: of the stem, in space alone, and of the four stages, in space and time.
+        momentum: of the batch norms, the share of the batch in the running statistics.
+        epsilon: of the batch norms.
+
+    Raises:
+        ValueError: a width that is not positive, or not five positive strides.
+
+    Source: Tran et al. 2018, "A Closer Look at Spatiotemporal Convolutions for Action Recognition".
+    """
+
+    def __init__(
+        self,
+        *,
+        width: float = 1.0,
+        strides: Sequence[int] = STRIDES,
+        momentum: float = 0.1,
+        epsilon: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        if width <= 0:
+            raise ValueError(f"width is positive; got {width}")
+        if len(strides) != len(STRIDES) or min(strides) < 1:
+            raise ValueError(f"strides are those of the stem and of four stages; got {strides}")
+        inputs, *planes = (_scaled(channels, width) for channels in (64, 64, 128, 256, 512))
+        between = (3 * inputs * 27) // (3 * 9 + inputs * 3)
+        self.stem = nn.Sequential(
+            nn.Conv3d(3, between, (1, 3, 3), (1, strides[0], strides[0]), (0, 1, 1), bias=False),
+            nn.BatchNorm3d(between),
+            nn.ReLU(inplace=True),
+            nn.Conv3d(between, inputs, (3, 1, 1), 1, (1, 0, 0), bias=False),
+            nn.BatchNorm3d(inputs),
+            nn.ReLU(inplace=True),
+        )
+        stages = []
+        for outputs, stride in zip(planes, strides[1:], strict=True):
+            shortcut = None
+            if stride > 1 or outputs != inputs:
+                convolution = nn.Conv3d(inputs, outputs, 1, stride, bias=False)
+                shortcut = nn.Sequential(convolution, nn.BatchNorm3d(outputs))
+            stages.append(BasicBlock(inputs, outputs, Conv2Plus1D, stride, shortcut))
+            inputs = outputs
+        self.stages = nn.Sequential(*stages)
+        self.dim = inputs
+        for module in self.modules():
+            if isinstance(module, nn.Conv3d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                # more than twice as fast on a CPU
+                module.weight.data = module.weight.contiguous(memory_format=CHANNELS_LAST)
+            elif isinstance(module, nn.BatchNorm3d):
+                module.momentum, module.eps = momentum, epsilon
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Features (B, H) float32 of clips (B, 3, T, S, S)."""
+        maps: Tensor = self.stages(self.stem(clips.contiguous(memory_format=CHANNELS_LAST)))
+        return maps.mean(dim=(2, 3, 4), dtype=torch.float32)
+
+
+class Thumbnail(nn.Module):
+    """The mean of all frames in 8 x 8 pixels, a feature without training; H is 192."""
+
+    SIDE = 8
+    dim = 3 * SIDE**2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("nothing", torch.zeros(0), persistent=False)  # says the device
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Features (B, H) float32 of clips (B, 3, T, S, S)."""
+        return adaptive_avg_pool3d(clips.float(), (1, self.SIDE, self.SIDE)).flatten(1)
+
+
+class Colours(nn.Module):
+    """The histogram of the colours of all pixels, 6 steps a channel; H is 216.
+
+    Of flow its two channels count, of which 6 x 6 bins are used.
+    """
+
+    STEPS = 6
+    dim = STEPS**3
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        shape = (3, 1, 1, 1)
+        self.register_buffer("mean", torch.tensor(MEAN).view(shape), persistent=False)
+        self.register_buffer("deviation", torch.tensor(STD).view(shape), persistent=False)
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Shares (B, H) float32 of the pixels of clips (B, 3, T, S, S), as normalised."""
+        colours = clips.float() * self.deviation + self.mean
+        steps = (colours * self.STEPS).long().clamp(0, self.STEPS - 1)
+        place = (steps[:, 0] * self.STEPS + steps[:, 1]) * self.STEPS + steps[:, 2]
+        place = place.flatten(1)
+        counts = torch.zeros(len(place), self.dim, device=clips.device)
+        counts.scatter_add_(1, place, torch.ones_like(place, dtype=torch.float32))
+        return counts / place.size(1)
+
+
+def encoder_of(config: Config) -> nn.Module:
+    """The encoder that a configuration names, (B, 3, T, S, S) -> (B, H); its ``dim`` is H.
+
+    Raises:
+        ValueError: there is no such network.
+    """
+    constants = {
+        "width": config.width,
+        "momentum": config.batch_norm_momentum,
+        "epsilon": config.batch_norm_epsilon,
+    }
+    match config.network:
+        case "s3d":
+            return S3D(**constants)
+        case "r2plus1d":
+            return R2Plus1D(strides=config.strides, **constants)
+        case "thumbnail":
+            return Thumbnail()
+        case "colours":
+            return Colours()
+    raise ValueError(f"network is s3d, r2plus1d, thumbnail or colours; got {config.network!r}")
+
+
+def _scaled(channels: int, width: float) -> int:
+    return max(8, 8 * int(channels * width / 8 + 0.5))
+
+
 def autocast(precision: str, clips: Tensor) -> torch.autocast:
     """The precision on the device of the clips: "bfloat16" on a GPU alone.
 
@@ -124,10 +266,14 @@ def autocast(precision: str, clips: Tensor) -> torch.autocast:
     return torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16" and kind == "cuda")
 
 
-def head(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """[CoCLR]'s projection head, linear, ReLU, linear: (B, inputs) -> (B, outputs)."""
+def head(inputs: int, hidden: int, outputs: int, *, batch_norm: bool = False) -> nn.Sequential:
+    """[CoCLR]'s projection head, linear, ReLU, linear: (B, inputs) -> (B, outputs).
+
+    With ``batch_norm`` there is one behind the first layer.
+    """
+    norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
     return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
+        nn.Linear(inputs, hidden), *norm, nn.ReLU(inplace=True), nn.Linear(hidden, outputs)
     )
 
 
@@ -146,20 +292,31 @@ class ShuffledTeacher(Teacher):
     def forward(self, clips: Tensor) -> Tensor:
         """(B, 3, T, S, S) -> (B, D), row i of clip i."""
         order = torch.randperm(len(clips), device=clips.device)
-        keys: Tensor = self.head(in_groups(self.encoder, clips[order]))
+        keys = embedded(self.head, in_groups(self.encoder, clips[order]))
         return keys[order.argsort()]
 
 
 def in_groups(encoder: nn.Module, clips: Tensor) -> Tensor:
-    """Features (B, H) of clips (B, 3, T, S, S), each group normalised by itself in training."""
+    """Features (B, H) of clips (B, 3, T, S, S), each group normalised by itself in training.
+
+    Of a head in the encoder's place: (B, D) of features (B, H).
+    """
     return torch.cat([encoder(group) for group in clips.chunk(GROUPS)])
+
+
+def embedded(head: nn.Module, features: Tensor) -> Tensor:
+    """MoCo's (B, D) of features (B, H): a head with a batch norm sees the encoder's groups."""
+    if any(isinstance(module, nn.BatchNorm1d) for module in head.modules()):
+        return in_groups(head, features)
+    outputs: Tensor = head(features)
+    return outputs
 
 
 class Networks(nn.Module):
     """The encoder, its head, and with MoCo the teacher and the queue of its keys.
 
     Args:
-        config: names widths, batch-norm constants and method.
+        config: names network, widths, batch-norm constants and method.
         queue: Q, for MoCo.
 
     Raises:
@@ -168,13 +325,11 @@ class Networks(nn.Module):
 
     def __init__(self, config: Config, queue: int) -> None:
         super().__init__()
-        self.encoder = S3D(
-            width=config.width,
-            momentum=config.batch_norm_momentum,
-            epsilon=config.batch_norm_epsilon,
+        self.encoder = encoder_of(config)
+        self.dim = int(self.encoder.dim)  # type: ignore[arg-type]
+        self.head = head(
+            self.dim, config.head_hidden, config.head_output, batch_norm=config.head_batch_norm
         )
-        self.dim = self.encoder.dim
-        self.head = head(self.dim, config.head_hidden, config.head_output)
         self.teacher: ShuffledTeacher | None = None
         self.queue: Tensor | None
         keys = None
@@ -210,7 +365,8 @@ def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> C
         raise ValueError("these networks were made for a method without a teacher")
     feature = in_groups(networks.encoder, first)
     key = networks.teacher(second)
-    pairs = query_key(networks.head(feature), key, networks.queue, in_batch=False)
+    query = embedded(networks.head, feature)
+    pairs = query_key(query, key, networks.queue, in_batch=False)
     return pairs, [feature]
 
 
@@ -249,11 +405,17 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method == "moco" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
-    if config.clip_frames < LEAST_FRAMES:
+    if config.network in FLOORS and config.train:
+        raise ValueError(f"network {config.network!r} has nothing to train; take train=False")
+    if config.network != "r2plus1d" and config.strides != STRIDES:
+        raise ValueError(f"strides are those of r2plus1d; {config.network} has its own")
+    if config.calibrate and config.train:
+        raise ValueError("calibrate is for an encoder that is not trained; take train=False")
+    if config.network == "s3d" and config.clip_frames < LEAST_FRAMES:
         raise ValueError(
             f"clip_frames {config.clip_frames} are too few for S3D; take {LEAST_FRAMES} or more"
         )
-    if config.size < LEAST_SIDE:
+    if config.network == "s3d" and config.size < LEAST_SIDE:
         raise ValueError(f"size {config.size}: S3D pools further; take {LEAST_SIDE} or more")
     least = 2 * GROUPS if config.method == "moco" else 2
     if config.batch_size < least:

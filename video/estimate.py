@@ -4,11 +4,13 @@ Shapes: n training and m test videos, B clips, T frames of a clip, S side in pix
 
 On a CPU the timed clips are shorter and smaller than the run's where those are large, and the cost
 of a clip grows with its pixels. The evaluation is counted in passes (windows, crops, and the
-probe's views), a pass as its share of a training step. How many videos there are, and how long they
-are, comes from the data set where it is, and is known otherwise. Left out: decoding. Optical flow
-is prepared once for all runs; where it is not there yet, a line says how long that takes.
+probe's views), a pass as its share of a training step; features without training are timed by
+themselves. How many videos there are, and how long they are, comes from the data set where it is,
+and is known otherwise. Left out: decoding. Optical flow is prepared once for all runs; where it is
+not there yet, a line says how long that takes.
 """
 
+import dataclasses
 import functools
 import json
 from pathlib import Path
@@ -17,10 +19,12 @@ import torch
 
 from shared import Objective
 from shared.experiment.runs import Run
-from shared.experiment.trial import cost_of, seconds_of_loss
-from video.augment import windows
-from video.config import EMBEDDED, INFO_NCE, Config
-from video.data import FOLDER, LISTS, Video, Videos, stored_side
+from shared.experiment.trial import Cost, clock, cost_of, seconds_of_loss
+from video.augment import centre, windows
+from video.config import EMBEDDED, FLOORS, INFO_NCE, Config
+from video.data import FOLDER, LISTS, Video, Videos, flow_folder, stored_side
+from video.encoder import encoder_of
+from video.evaluate import embed_clips
 from video.train import pretrain
 
 BASELINE = 0.6e9  # bytes of a process that has imported everything and done nothing
@@ -38,8 +42,14 @@ FRAMES = {EMBEDDED: 16}  # of a video, on average
 USUAL_FRAMES = 91
 FLOW = 0.34  # seconds of TV-L1 for a frame of 128 x 96, on one core
 
+FASTER = {"tvl1": 1, "dis": 125}  # methods of flow, compared with TV-L1
+
 # What a clip costs is decided by these; runs that agree in them are measured once.
 DECIDING = (
+    "network",
+    "strides",
+    "policy",
+    "head_batch_norm",
     "modality",
     "clip_frames",
     "size",
@@ -67,18 +77,23 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
         deciding["size"] = min(config.size, TIMED_SIDE)
     larger = config.clip_frames * config.size**2
     larger /= deciding["clip_frames"] * deciding["size"] ** 2
-    cost = cost_of(train, Config(), deciding, smallest=SMALLEST, largest=LARGEST)
+    if config.network in FLOORS:
+        frozen = dataclasses.replace(Config(), **deciding)
+        cost = Cost(0.0, PASSES[config.method] * seconds_of_pass(frozen), 0.0, 0.0)
+    else:
+        cost = cost_of(train, Config(), deciding, smallest=SMALLEST, largest=LARGEST)
     per_video, kept = larger * cost.per_item, larger * cost.kept
 
     train_lengths, test_lengths = lengths_of(config, data_root)
     if config.modality == "flow":
         lengths = train_lengths + test_lengths
-        _state_flow(config.dataset, data_root, len(lengths), sum(lengths))
+        _state_flow(config.dataset, config.flow, data_root, len(lengths), sum(lengths))
     steps = config.epochs * (len(train_lengths) // config.batch_size) if config.train else 0
     step = cost.per_step + config.batch_size * per_video
     if steps:
         step += seconds_of_loss(config.objective, config.batch_size, config.head_output)
     passed = passes(config, train_lengths, test_lengths)
+    passed += len(train_lengths) if config.calibrate else 0
     seconds = steps * step + passed * per_video / PASSES[config.method]
     clips = max(FROZEN * EVALUATED, config.batch_size if config.train else 0)
     return seconds / 60, (BASELINE + cost.fixed + clips * kept) / 1e9
@@ -89,16 +104,30 @@ def train(config: Config, run: Run) -> None:
     pretrain(config, made_up(config, 4 * config.batch_size), run)
 
 
+def seconds_of_pass(config: Config) -> float:
+    """Seconds of a clip's central crop and its feature, of a network that has no training loop."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    encoder = encoder_of(config).to(device)
+    frames = made_up(config, LARGEST).frames
+    clips = frames.view(LARGEST, config.clip_frames, *frames.shape[1:]).transpose(1, 2)
+    times = []
+    for _ in range(2):  # the first also chooses kernels
+        start = clock()
+        embed_clips(encoder, centre(clips.to(device), config.size), config.precision)
+        times.append(clock() - start)
+    return min(times) / LARGEST
+
+
 def passes(config: Config, train: list[int], test: list[int]) -> int:
     """How many clips the evaluation of a run has the frozen encoder see.
 
     Args:
-        config: its ``clip_frames``, ``probe_views`` and ``probe_epochs`` count.
+        config: its ``clip_frames``, ``windows``, ``probe_views`` and ``probe_epochs`` count.
         train: frames of each training video.
         test: frames of each test video.
     """
     its_train, its_test = (
-        sum(len(windows(length, config.clip_frames)) for length in lengths)
+        sum(len(windows(length, config.clip_frames, config.windows)) for length in lengths)
         for lengths in (train, test)
     )
     probe = (config.probe_views or config.probe_epochs) * len(train)
@@ -129,12 +158,12 @@ def lengths_of(config: Config, data_root: Path) -> tuple[list[int], list[int]]:
 
 
 @functools.cache
-def _state_flow(dataset: str, data_root: Path, videos: int, frames: int) -> None:
+def _state_flow(dataset: str, method: str, data_root: Path, videos: int, frames: int) -> None:
     """Say once how long it takes to prepare the flow that lacks."""
-    folder = data_root / "prepared" / "video" / f"{dataset}-flow"
+    folder = flow_folder(data_root, dataset, method)
     lacking = videos - len(list(folder.glob("v_*.zip")))
     if lacking > 0 and dataset != EMBEDDED:
-        minutes = FLOW * frames * lacking / videos / 60
+        minutes = FLOW / FASTER[method] * frames * lacking / videos / 60
         print(
             f"optical flow: {lacking} of {videos} videos have none yet; it is computed once, "
             f"about {minutes:.0f} minutes of one core for frames of 128 x 96, in no estimate here"

@@ -8,16 +8,22 @@ in a fixed way. Everything random (the probe's start and order, its training cro
 seed alone, so that an evaluation does not depend on what ran before it. Accuracies are in percent,
 with Wilson's 95% intervals over the test videos.
 
-[CoCLR] is the program of Han et al. 2020. What it does otherwise, and is done by no protocol here
-because it selects on the test videos or makes the score random: the probe's best epoch on a part of
-the test videos counts; test clips are jittered in colour, too.
+The second version of a protocol does two things as the program of [CoCLR] does them, Han et al.
+2020, which the first had otherwise under the same description: each window's feature is divided by
+its length before a video's windows are averaged, and the probe's training clips are jittered in
+colour. It also has a second linear read-out, and keeps which test videos were right. What the
+program does otherwise, and no protocol here, because it selects on the test videos or makes the
+score random: the probe's best epoch on a part of the test videos counts; test clips are jittered in
+colour, too.
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from scipy.stats import binomtest
 from torch import Tensor, nn
@@ -43,6 +49,9 @@ BATCH = 64  # clips that pass the frozen encoder at a time
 RANKS = (1, 5, 10, 20)  # of the nearest videos in retrieval
 DEVIATION = 0.01  # of the probe's weights at the start; [CoCLR]
 MOMENTUM = 0.9  # of the probe's SGD; [CoCLR]
+# Of the ridge regression, times the number of training videos: standardised features have a
+# covariance whose eigenvalues sum to H.
+PENALTIES = tuple(10.0**power for power in range(-3, 3))
 
 Embed = Callable[[Tensor], Tensor]  # clips (B, 3, T, S, S) float32 -> (B, H)
 After = Callable[[int, int], None]  # told how much is done, of how much
@@ -56,10 +65,12 @@ class Protocol:
         description: in words.
         own_means: whether retrieval centres training and test features by a mean each, and not
             both by that of the training features.
+        version: 1, or 2: see the module.
     """
 
     description: str
     own_means: bool = False
+    version: int = 1
 
 
 _PROBE = (
@@ -68,14 +79,24 @@ _PROBE = (
     "last epoch. Test: ten crops of all windows of a video, mean of the probabilities. Retrieval: "
     "central crop, mean over all windows, cosine; test videos ask, training videos answer; "
 )
+_PROBE_2 = (
+    "Linear probe: pooled features, divided by their length, through a trained batch norm and a "
+    "linear layer; SGD with momentum, a random crop with flip of each training video per epoch, "
+    "of RGB three in ten jittered in colour, last epoch. Test: ten crops of the windows of a "
+    "video, mean of the probabilities. Retrieval: central crop, features divided by their length, "
+    "mean over windows, cosine; test videos ask, training videos answer; ridge regression to the "
+    "classes on the same features, standardised, its penalty chosen on training videos of groups "
+    "left out; "
+)
+_TRAINING_MEAN = "both are centred by the mean of the training features."
+_OWN_MEANS = "each of the two sets is centred by its own mean, as in CoCLR's program."
 PROTOCOLS: dict[str, Protocol] = {
-    "coclr-linear-retrieval-v1": Protocol(
-        _PROBE + "both are centred by the mean of the training features."
-    ),
+    "coclr-linear-retrieval-v1": Protocol(_PROBE + _TRAINING_MEAN),
+    "coclr-linear-retrieval-v2": Protocol(_PROBE_2 + _TRAINING_MEAN, version=2),
     # How the program of [CoCLR] centres, which lets a query's neighbours depend on other queries.
-    "coclr-linear-retrieval-own-means-v1": Protocol(
-        _PROBE + "each of the two sets is centred by its own mean, as in CoCLR's program.",
-        own_means=True,
+    "coclr-linear-retrieval-own-means-v1": Protocol(_PROBE + _OWN_MEANS, own_means=True),
+    "coclr-linear-retrieval-own-means-v2": Protocol(
+        _PROBE_2 + _OWN_MEANS, own_means=True, version=2
     ),
 }
 
@@ -113,8 +134,11 @@ def evaluate(
 
     Keys of the result: ``top1``, with more than 5 classes ``top5``, both of the probe's last epoch,
     and ``R@1``, ``R@5``, ``R@10`` and ``R@20``, the share of test videos with a video of their
-    class among so many nearest training videos; each with ``_low`` and ``_high``, the ends of its
-    interval, all in percent. ``details`` holds counts. The encoder is left as it was.
+    class among so many nearest training videos; of the second version also ``ridge``, the top-1 of
+    the ridge regression; each with ``_low`` and ``_high``, the ends of its interval, in percent.
+    ``details`` holds counts, and of the second version under ``right``, for each metric but those
+    of several guesses, which test videos were right, see :func:`packed`. The encoder is left as it
+    was.
 
     Args:
         config: names protocol, clips and the probe's numbers.
@@ -136,7 +160,8 @@ def evaluate(
             f"{len(train.videos)} training and {len(test.videos)} test videos cannot be evaluated; "
             f"take 2 and 1, at least"
         )
-    device = next(encoder.parameters()).device
+    protocol = PROTOCOLS[config.protocol]
+    device = next(itertools.chain(encoder.parameters(), encoder.buffers())).device
     labels, test_labels = (
         torch.tensor([video.label for video in part.videos], device=device)
         for part in (train, test)
@@ -159,12 +184,17 @@ def evaluate(
         video_features(config, embed, part, device, after=tell(f"features of {name} videos"))
         for name, part in (("training", train), ("test", test))
     )
-    own_means = PROTOCOLS[config.protocol].own_means
-    found = nearest(features, test_features, max(RANKS), own_means=own_means)
+    found = nearest(features, test_features, max(RANKS), own_means=protocol.own_means)
     hit = labels[found] == test_labels[:, None]
     metrics: dict[str, Any] = {}
     for rank in RANKS:
         metrics |= accuracy(f"R@{rank}", hit[:, :rank].any(1))
+    right_of = {"R@1": hit[:, 0]}
+    if protocol.version > 1:
+        groups = torch.tensor([video.group for video in train.videos], device=device)
+        guessed = ridge(features, labels, groups, test_features)
+        right_of["ridge"] = guessed == test_labels
+        metrics |= accuracy("ridge", right_of["ridge"])
 
     @functools.lru_cache(config.probe_views or 1)
     def crops(view: int) -> Tensor:
@@ -181,6 +211,7 @@ def evaluate(
         config, embed, probe, test, device, after=tell("ten crops of test videos")
     )
     right = probabilities.topk(min(5, classes)).indices == test_labels[:, None]
+    right_of["top1"] = right[:, 0]
     metrics |= accuracy("top1", right[:, 0])
     if classes > 5:
         metrics |= accuracy("top5", right.any(1))
@@ -189,6 +220,8 @@ def evaluate(
         "training_videos": len(train.videos),
         "test_videos": len(test.videos),
     }
+    if protocol.version > 1:
+        metrics["details"]["right"] = {name: packed(each) for name, each in right_of.items()}
     return metrics
 
 
@@ -219,7 +252,7 @@ def video_features(
     """Features (n, H) of videos: central crop, mean over all windows.
 
     Args:
-        config: its ``clip_frames`` and ``size`` count.
+        config: its ``clip_frames``, ``size``, ``windows`` and ``protocol`` count.
         embed: gives the features of clips.
         videos: n of them.
         device: where to embed.
@@ -228,12 +261,14 @@ def video_features(
     Raises:
         ValueError: a feature is NaN or infinite.
     """
+    unit = PROTOCOLS[config.protocol].version > 1
+
+    def of_windows(clips: Tensor) -> Tensor:
+        features = embed(centre(clips, config.size))
+        return of_length_one(features) if unit else features
+
     features = over_windows(
-        lambda clips: embed(centre(clips, config.size)),
-        videos,
-        config.clip_frames,
-        device,
-        after=after,
+        of_windows, videos, config.clip_frames, device, most=config.windows, after=after
     )
     if not torch.isfinite(features).all():
         raise ValueError("features are NaN or infinite and cannot be scored; did training diverge?")
@@ -248,6 +283,7 @@ def crop_features(
     They are a function of (seed, view); the numbers go on where those of the training end.
     """
     epoch = config.epochs + view
+    policy = "probe" if PROTOCOLS[config.protocol].version > 1 else "weak"
     features = []
     for index in torch.arange(len(videos.videos)).split(BATCH):
         start, _ = sample_clips(
@@ -265,7 +301,7 @@ def crop_features(
             epoch=epoch,
             samples=index,
             view=0,
-            policy="flow" if config.modality == "flow" else "weak",
+            policy="flow" if config.modality == "flow" else policy,
         )
         features.append(embed(clips))
     return torch.cat(features)
@@ -342,7 +378,7 @@ def ten_crop_probabilities(
     """Probabilities of the classes (n, C), the mean over ten crops of all windows of each video.
 
     Args:
-        config: its ``clip_frames`` and ``size`` count.
+        config: its ``clip_frames``, ``size`` and ``windows`` count.
         embed: gives the features of clips.
         probe: (B, H) -> (B, C), in evaluation mode.
         videos: n of them.
@@ -358,7 +394,13 @@ def ten_crop_probabilities(
         return scores.softmax(1).view(*crops.shape[:2], -1).mean(0)
 
     return over_windows(
-        probabilities, videos, config.clip_frames, device, batch=BATCH // 10, after=after
+        probabilities,
+        videos,
+        config.clip_frames,
+        device,
+        batch=BATCH // 10,
+        most=config.windows,
+        after=after,
     )
 
 
@@ -370,6 +412,7 @@ def over_windows(
     device: torch.device,
     *,
     batch: int = BATCH,
+    most: int | None = None,
     after: After | None = None,
 ) -> Tensor:
     """Mean (n, K) of a function over all windows of each video.
@@ -380,9 +423,10 @@ def over_windows(
         clip_frames: T.
         device: where to work.
         batch: clips at a time.
+        most: windows of a video, see :func:`video.augment.windows`.
         after: called after each batch with the number of windows done, and of all.
     """
-    starts = [windows(length, clip_frames) for length in videos.length.tolist()]
+    starts = [windows(length, clip_frames, most) for length in videos.length.tolist()]
     counts = [len(each) for each in starts]
     index = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     start = torch.cat(starts)
@@ -412,6 +456,53 @@ def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False)
     gallery, query = of_length_one(train - mean), of_length_one(test - test_mean)
     cosines = query @ gallery.T
     return cosines.topk(min(count, len(train))).indices
+
+
+def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor:
+    """Classes (m,) int64 that a ridge regression to one-hot labels gives test videos.
+
+    Features are standardised by the training videos'. Of ``PENALTIES`` that counts which classifies
+    most training videos of groups that its regression did not see, the largest of equals: clips of
+    one group are cut from one recording, and would speak for the smallest penalty. Of a single
+    group the largest is taken. Nothing in it is random.
+
+    Args:
+        train: (n, H).
+        labels: (n,) int64, from 0.
+        groups: (n,) int64, from which recording each video is.
+        test: (m, H).
+    """
+    inputs, queries = train.double(), test.double()
+    mean = inputs.mean(0)
+    # What does not vary over the training videos says nothing; it must not be divided by 0.
+    scale = torch.where((deviation := inputs.std(0)) > 0, deviation, torch.inf)
+    inputs, queries = (inputs - mean) / scale, (queries - mean) / scale
+    targets = torch.nn.functional.one_hot(labels).double()
+
+    def scores(kept: Tensor, asked: Tensor) -> Tensor:
+        """(penalties, asked, C), by the regression on what is kept."""
+        offset, level = inputs[kept].mean(0), targets[kept].mean(0)
+        centred = inputs[kept] - offset
+        values, vectors = torch.linalg.eigh(centred.T @ centred)
+        wanted = vectors.T @ centred.T @ (targets[kept] - level)
+        penalties = len(centred) * torch.tensor(PENALTIES, dtype=values.dtype, device=values.device)
+        shrunk = wanted / (values.clamp(min=0) + penalties[:, None])[..., None]
+        found: Tensor = (asked - offset) @ vectors @ shrunk + level
+        return found
+
+    hits = torch.zeros(len(PENALTIES), dtype=torch.int64, device=labels.device)
+    folds = groups.unique()
+    for group in folds if len(folds) > 1 else ():
+        out = groups == group
+        hits += (scores(~out, inputs[out]).argmax(2) == labels[out]).sum(1)
+    best = len(PENALTIES) - 1 - int(hits.flip(0).argmax())
+    every = torch.ones_like(labels, dtype=torch.bool)
+    return scores(every, queries)[best].argmax(1)
+
+
+def packed(right: Tensor) -> str:
+    """Booleans (m,) as hexadecimal digits, the first in the highest bit, 0 up to whole bytes."""
+    return np.packbits(right.cpu().numpy()).tobytes().hex()
 
 
 def accuracy(name: str, right: Tensor) -> dict[str, float]:

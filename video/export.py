@@ -1,8 +1,8 @@
 """Trained encoders as files that others can read: safetensors with torchvision's names.
 
-Shapes: B clips, T frames of a clip, S side in pixels, H features of S3D.
+Shapes: B clips, T frames of a clip, S side in pixels, H features of the encoder.
 
-    encoder.safetensors    S3D; its metadata say how it is built and what it was trained on
+    encoder.safetensors    its weights; the metadata say how it is built and what it was trained on
     config.json            of the run
     SHA256SUMS             of both, as sha256sum writes and checks it
     README.md              the model card
@@ -10,6 +10,7 @@ Shapes: B clips, T frames of a clip, S side in pixels, H features of S3D.
 A finished run keeps the first of these in its folder, :func:`write` makes all of them.
 """
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import nn
 
 from shared.errors import UserError
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
@@ -40,12 +42,12 @@ from shared.experiment.records import Record
 from shared.experiment.runs import replacing
 from video.augment import MEAN, STD
 from video.config import Config
-from video.encoder import S3D
+from video.encoder import encoder_of
 
 FILE = "encoder.safetensors"
 CONFIG = "config.json"
 
-# The fields of a configuration that decide how S3D is built and fed.
+# The fields of a configuration that decide how the encoder is built and fed.
 KEPT = (
     "width",
     "batch_norm_momentum",
@@ -54,35 +56,39 @@ KEPT = (
     "size",
     "modality",
 )
+# Also of files since there are several networks; those before hold an S3D.
+ADDED = ("network", "strides")
+NAMES = {"s3d": "S3D", "r2plus1d": "R(2+1)D"}
 
 
-def save_encoder(encoder: S3D, folder: Path, *, config: Config) -> None:
+def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
     ``SHA256SUMS`` beside it lists it alone.
 
     Args:
-        encoder: of the configuration's width, on any device.
+        encoder: of the configuration's network and width, on any device.
         folder: made if it is not there; the file in it is replaced in one move.
         config: of the run that trained it.
 
     Raises:
-        ValueError: an encoder of another width.
+        ValueError: another network, or one of another width.
     """
     state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
     metadata = {"format": "pt", "dim": str(encoder.dim)}
-    metadata |= {name: json.dumps(getattr(config, name)) for name in KEPT}
+    metadata |= {name: json.dumps(getattr(config, name)) for name in (*KEPT, *ADDED)}
     try:
         _empty(metadata).load_state_dict(state)
     except RuntimeError as error:
-        raise ValueError(f"this encoder is no S3D of width {config.width}: {error}") from error
+        what = f"{NAMES[config.network]} of width {config.width}"
+        raise ValueError(f"this encoder is no {what}: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as part:
         save_file(state, part, metadata)
     write_sums(folder, {FILE: sha256_of(folder / FILE)})
 
 
-def load_encoder(path: Path) -> S3D:
+def load_encoder(path: Path) -> nn.Module:
     """The encoder of a file, on the CPU, in eval mode: (B, 3, T, S, S) -> (B, H).
 
     Args:
@@ -119,19 +125,20 @@ def write(folder: Path, target: Path) -> Path:
     record = exportable(folder, Config)
     if "clip_frames" not in record.config:
         raise UserError(f"{folder}: this run trains no video encoder; export one that does")
-    dim = load_encoder(folder / FILE).dim
+    dim = int(load_encoder(folder / FILE).dim)  # type: ignore[arg-type]
     if (folder / SUMS).is_file():  # not of an earlier version
         check_sums(folder, RUN_REMEDY, [FILE])
     sums = copy_checked({name: folder / name for name in (FILE, CONFIG)}, target)
     return write_card(target, record, _card(record, dim), sums)
 
 
-def _empty(metadata: Mapping[str, str]) -> S3D:
+def _empty(metadata: Mapping[str, str]) -> nn.Module:
     """The network that the metadata describe, without any numbers in it."""
-    width, momentum, epsilon = (json.loads(metadata[name]) for name in KEPT[:3])
+    names = (*KEPT, *(name for name in ADDED if name in metadata))
+    described = {name: json.loads(metadata[name]) for name in names}
     # On "meta" nothing is drawn: building a network must not move the run's random numbers.
     with torch.device("meta"):
-        network = S3D(width=width, momentum=momentum, epsilon=epsilon)
+        network = encoder_of(dataclasses.replace(Config(), **described))
     return network.to_empty(device="cpu")
 
 
@@ -141,7 +148,7 @@ def _empty(metadata: Mapping[str, str]) -> S3D:
 def _card(record: Record, dim: int) -> Card:
     config = record.config
     losses = loss_names(config["objective"])
-    parts = ["s3d", config["dataset"], config["modality"]]
+    parts = [config["network"], config["dataset"], config["modality"]]
     parts += [config["method"], *losses] if config["train"] else ["untrained"]
     metrics = {
         label: value
@@ -155,10 +162,11 @@ def _card(record: Record, dim: int) -> Card:
         if config["train"]
         else f"not trained at all, as initialised with seed {config['seed']}: a baseline"
     )
+    method = {"tvl1": "TV-L1", "dis": "DIS"}[config["flow"]]
     channels = (
         "RGB"
         if config["modality"] == "rgb"
-        else "TV-L1 flow (x and y, -20 to 20 pixels as 0 to 1, and 128 / 255 as third channel)"
+        else f"{method} flow (x and y, -20 to 20 pixels as 0 to 1, and 128 / 255 as third channel)"
     )
     results = [lines_of(*metrics.items(), header=("metric", "value"))]
     if details := record.result["metrics"].get("details"):

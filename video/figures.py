@@ -1,7 +1,7 @@
 """MMCL's video table as pictures: accuracies with their intervals, and clips with their neighbours.
 
 Shapes: n training and m test videos, T frames of a clip, h x w pixels of a stored frame, H features
-of S3D.
+of the encoder.
 
 Accuracies are drawn from the records of finished runs and the committed ones alike, neighbours from
 the encoder that a run keeps and from the videos themselves. Where something lacks, the figure is
@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from shared.experiment.data import MissingData
 from shared.experiment.records import Record, read_records
 from shared.experiment.tables import Table, Tier
 from shared.report.figures import (
@@ -25,6 +26,7 @@ from shared.report.figures import (
     TIERS,
     Drawn,
     Finished,
+    Lacking,
     caption,
     finished,
     nothing_of,
@@ -63,12 +65,27 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
         UserError: a paper without figures, or a damaged encoder.
     """
     committed = read_records(results)
+    figures = {
+        each: {
+            f"{table.name}-{kind}": (table.name, draw)
+            for table in tables
+            for kind, draw in FIGURES.items()
+        }
+        for each, tables in TABLES.items()
+    }
 
-    def drawn(draw: Draw) -> Drawn:
-        (table,) = TABLES[paper]
-        return Drawn(table, *draw(table, runs, data_root, committed))
+    def drawn(figure: tuple[str, Draw]) -> Drawn:
+        name, draw = figure
+        reasons = []
+        for table in TABLES[paper]:  # two may have one name, and no tier in common
+            if table.name == name:
+                try:
+                    return Drawn(table, *draw(table, runs, data_root, committed))
+                except (Lacking, MissingData) as reason:
+                    reasons.append(reason)
+        raise reasons[0]
 
-    return write_figures("video", paper, FIGURES, drawn, results)
+    return write_figures("video", paper, figures, drawn, results)
 
 
 # Neighbours
@@ -80,7 +97,7 @@ def neighbours(
     """Test videos and the nearest training videos, by the encoder of the first run that has one.
 
     Args:
-        table: of ``coclr-linear-retrieval-v1``.
+        table: of a ``coclr-linear-retrieval`` protocol.
         runs: folder of the finished runs.
         data_root: where the videos lie.
         committed: not looked at: a record has no encoder.
@@ -97,6 +114,7 @@ def neighbours(
         data_root,
         split=config.split,
         modality=config.modality,
+        flow=config.flow,
         size=config.size,
         allow_missing=True,
     )
@@ -129,14 +147,14 @@ def with_encoder(table: Table, runs: Path) -> Finished[Config]:
     Raises:
         Lacking: no such run keeps an encoder.
     """
-    for tier in TIERS:
+    for tier in _tiers(table):
         found = [
             run for run in finished(Config, table, tier, runs) if (run.folder / FILE).is_file()
         ]
         trained = [run for run in found if run.config.train]
         if trained:
             return min(trained, key=lambda run: run.cell.row != SHOWN)
-    raise nothing_of(table, "no finished run of {} with an encoder", runs)
+    raise nothing_of(table, "no finished run of {} with an encoder", runs, _tiers(table)[-1])
 
 
 def chosen(test: Videos) -> list[int]:
@@ -236,7 +254,7 @@ def accuracies(
     """Linear accuracy and R@1 of each row, every seed with Wilson's interval over test videos.
 
     Args:
-        table: of ``coclr-linear-retrieval-v1``.
+        table: of a ``coclr-linear-retrieval`` protocol.
         runs: folder of the finished runs.
         data_root: not looked at: all that is drawn lies with the runs and records.
         committed: records below the folder of results.
@@ -244,10 +262,10 @@ def accuracies(
     Raises:
         Lacking: no finished run.
     """
-    for tier in TIERS:
+    for tier in _tiers(table):
         if found := finished(Config, table, tier, runs, committed):
             return tier, draw_accuracies(table, found)
-    raise nothing_of(table, "no finished run of {}", runs)
+    raise nothing_of(table, "no finished run of {}", runs, _tiers(table)[-1])
 
 
 def draw_accuracies(table: Table, found: Sequence[Finished[Config]]) -> Figure:
@@ -270,6 +288,13 @@ def draw_accuracies(table: Table, found: Sequence[Finished[Config]]) -> Figure:
         for axis, (metric, name) in zip(line, kinds, strict=True):
             axis.set_title(f"{'RGB' if modality == 'rgb' else 'flow'}: {name}", loc="left")
             axis.grid(axis="x", color="#e4e7ec")
+            floors = [
+                run.record.result["metrics"][metric]
+                for run in found
+                if not run.config.train and run.config.modality == modality
+            ]
+            if floors:
+                axis.axvline(max(floors), color=GREY, linewidth=1, linestyle=":", zorder=0)
             for height, row in enumerate(rows):
                 runs = [
                     run for run in found if (run.cell.row, run.config.modality) == (row, modality)
@@ -286,9 +311,14 @@ def draw_accuracies(table: Table, found: Sequence[Finished[Config]]) -> Figure:
         + (f", {', '.join(map(str, seeds[1:]))} from top to bottom" if len(seeds) > 1 else "")
         + "; lines: Wilson's 95% interval over "
         f"{details['test_videos']} test videos of {details['classes']} classes, the same for all "
-        f"rows. Green: trained; gray: untrained. Protocol {found[0].config.protocol}.",
+        "rows. Green: trained; gray: without training, the best of them dotted. Protocol "
+        f"{found[0].config.protocol}.",
     )
     return figure
+
+
+def _tiers(table: Table) -> tuple[Tier, ...]:
+    return tuple(tier for tier in TIERS if tier in table.tiers)
 
 
 def _interval(axis: Axes, run: Finished[Config], metric: str, height: float) -> None:
@@ -307,9 +337,4 @@ def _interval(axis: Axes, run: Finished[Config], metric: str, height: float) -> 
 
 
 Draw = Callable[[Table, Path, Path, Sequence[Record]], tuple[Tier, Figure]]
-FIGURES: dict[str, dict[str, Draw]] = {
-    "mmcl": {
-        "table-5-neighbours": neighbours,
-        "table-5-accuracies": accuracies,
-    }
-}
+FIGURES: dict[str, Draw] = {"neighbours": neighbours, "accuracies": accuracies}

@@ -1,8 +1,9 @@
 """Contrastive pretraining on clips and its evaluation: one readable loop.
 
-Shapes: n training videos, B of a batch, T frames of a clip, S side in pixels, H features of S3D.
+Shapes: n training videos, B of a batch, T frames of a clip, S side in pixels, H features.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from shared import Criterion
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from video.augment import views
-from video.config import Config
+from video.config import FLOORS, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import Networks, autocast, check, compare
 from video.evaluate import evaluate
@@ -23,7 +24,7 @@ SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 
 
 def run(config: Config, run: Run) -> dict[str, Any]:
-    """Pretrain S3D on clips without labels, and evaluate it by the configuration's protocol.
+    """Pretrain an encoder on clips without labels, and evaluate it by the configuration's protocol.
 
     Args:
         config: what to do.
@@ -37,6 +38,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
         run.data_root,
         split=config.split,
         modality=config.modality,
+        flow=config.flow,
         size=config.size,
         workers=run.workers,
         allow_missing=run.allow_missing,
@@ -45,7 +47,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
     run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
     networks, criterion = pretrain(config, videos.of(train=True), run)
-    if run.tier != "smoke":
+    if run.tier != "smoke" and config.network not in FLOORS:
         save_encoder(networks.encoder, run.folder, config=config)
     project = None
     if criterion.projection is not None:
@@ -80,8 +82,11 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
     networks = Networks(config, queue=queue_of(config, len(videos.videos))).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     if not config.train:
+        if config.calibrate:
+            calibrate(config, networks.encoder, videos, device)
         return networks, criterion
-    optimiser = torch.optim.Adam(
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimiser]
+    optimiser = kind(
         nn.ModuleList([networks, criterion]).parameters(),
         lr=config.learning_rate,
         weight_decay=config.weight_decay,
@@ -135,6 +140,19 @@ def train_step(
     return {"loss": loss.detach(), **parts}
 
 
+@torch.no_grad()
+def calibrate(config: Config, encoder: nn.Module, videos: Videos, device: torch.device) -> None:
+    """Give the batch norms of an untrained encoder the statistics of one epoch of first views."""
+    norms = [module for module in encoder.modules() if isinstance(module, nn.BatchNorm3d)]
+    for norm in norms:
+        norm.momentum = None  # the mean over all batches
+    encoder.train()
+    for index in order_of(len(videos.videos), config.seed, 0).split(config.batch_size):
+        encoder(views(videos, index, config, 0, device=device)[0])
+    for norm in norms:
+        norm.momentum = config.batch_norm_momentum
+
+
 def queue_of(config: Config, videos: int) -> int:
     """How many keys the queue keeps for so many training videos.
 
@@ -150,6 +168,8 @@ def order_of(videos: int, seed: int, epoch: int) -> Tensor:
 
 
 def learning_rate(config: Config, epoch: int) -> float:
-    """The rate of an epoch: a tenth after each milestone."""
+    """The rate of an epoch: a tenth after each milestone, or half a turn of the cosine."""
+    if config.schedule == "cosine":
+        return config.learning_rate * (1 + math.cos(math.pi * epoch / config.epochs)) / 2
     passed = sum(epoch >= milestone for milestone in config.milestones)
     return config.learning_rate * 0.1**passed

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from shared import Objective, alignment, term
 from shared.experiment.runs import Run
 from shared.experiment.trial import cost_of, seconds_of_loss
 from vision.config import Config
@@ -52,6 +53,8 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
         data_root: not read; the images are made up.
     """
     deciding = {name: getattr(config, name) for name in DECIDING}
+    if config.method == "byol":  # the one method that takes no loss with negatives
+        deciding["objective"] = Objective(term(alignment))
     cost = cost_of(train, Config(dataset=of_size(config)), deciding)
     source, target = describe(config.dataset), describe(config.evaluate_on or config.dataset)
     pretrained = _at_most(config.images, source.train + source.unlabelled)

@@ -31,7 +31,7 @@ from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.experiment.history import upgraded_config
 from shared.experiment.records import Record, read_record, read_records
 from shared.experiment.runs import is_aside
-from shared.experiment.tables import Table, Tier
+from shared.experiment.tables import Row, Table, Tier
 from shared.report.figures import GRID, STYLE, TIERS, Drawn, Lacking, caption, write_figures
 from shared.report.measuring import Measured, measure_finished
 from shared.svm import dual_weights
@@ -43,6 +43,7 @@ from vision.encoder import encoder
 from vision.evaluate import kmeans_accuracy
 from vision.export import FILE, load_encoder, read
 from vision.tables import TABLES
+from vision.tables_common import KNN_METRIC, L2_METRIC, ON
 
 TEMPERATURE = 0.25  # of the margins paper
 NEGATIVES = 510  # of an anchor in a batch of 256 pairs
@@ -252,7 +253,8 @@ class Sweep:
     """A table drawn as curves: what is on the axis, and what tells the lines apart.
 
     Both are read from the configuration that a record holds; a line whose value on the axis is
-    None is drawn across.
+    None is drawn across, and so are floors. A table that has read-outs gets a panel for each, any
+    other one for each dataset.
     """
 
     paper: str
@@ -261,9 +263,10 @@ class Sweep:
     axis: str
     value: Callable[[dict[str, Any]], float | None]
     line: Callable[[dict[str, Any], str], str]
+    read_outs: tuple[str, ...] = ()
 
     def __call__(self, places: Places) -> tuple[Tier, Figure]:
-        """The tier of what is drawn, and the figure: one panel for each dataset.
+        """The tier of what is drawn, and the figure.
 
         Raises:
             Lacking: no finished cell.
@@ -271,10 +274,16 @@ class Sweep:
         table = _table(self.paper, self.table)
         measured = best_tier(table, places)
         panels: dict[str, dict[str, dict[float | None, list[float]]]] = {}
-        for config, label, score in scores(measured):
-            lines = panels.setdefault(config["dataset"], {})
-            points = lines.setdefault(self.line(config, label), {})
-            points.setdefault(self.value(config), []).append(score)
+        for record, row, score in scores(measured):
+            config = record.config
+            found = {config["dataset"]: score}
+            if self.read_outs:
+                found = {name: float(record.result["metrics"][name]) for name in self.read_outs}
+            line = row.label if row.floor else self.line(config, row.label)
+            value = None if row.floor else self.value(config)
+            for panel, number in found.items():
+                points = panels.setdefault(panel, {}).setdefault(line, {})
+                points.setdefault(value, []).append(number)
         named = dict.fromkeys(name for lines in panels.values() for name in lines)
         colors = dict(zip(named, _shades(len(named)), strict=True))
         # Equal steps between the values, whatever they are: one of them may be infinite.
@@ -282,16 +291,17 @@ class Sweep:
         ticks = sorted(x for x in placed if x is not None)
         title = f"{table.title} ({measured.tier} tier)"
         figure, axes = _panels(1, len(panels), title, (2.6 + 2.4 * len(panels), 3.3))
-        for axis, (dataset, lines) in zip(axes[0], panels.items(), strict=True):
+        for axis, (panel, lines) in zip(axes[0], panels.items(), strict=True):
             for name, points in lines.items():
                 _curve(axis, points, ticks, colors[name])
-            axis.set(title=dataset, xlabel=self.axis, ylabel=f"{table.metric}, {table.unit}")
+            metric = panel if self.read_outs else table.metric
+            axis.set(title=panel, xlabel=self.axis, ylabel=f"{metric}, {table.unit}")
             axis.set_xticks(range(len(ticks)), [f"{tick:.4g}" for tick in ticks], rotation=45)
         handles = [Line2D([], [], color=color, marker="o", label=n) for n, color in colors.items()]
         figure.legend(handles=handles, loc="outside right center")
         seeds: dict[str, set[int]] = {}
-        for config, _, _ in scores(measured):
-            seeds.setdefault(config["dataset"], set()).add(config["seed"])
+        for record, _, _ in scores(measured):
+            seeds.setdefault(record.config["dataset"], set()).add(record.config["seed"])
         said = {name: ", ".join(map(str, sorted(some))) for name, some in seeds.items()}
         which = "; ".join(f"{each} in {name}" for name, each in said.items())
         if len(set(said.values())) == 1:
@@ -325,12 +335,12 @@ def best_tier(table: Table, places: Places) -> Measured:
     )
 
 
-def scores(measured: Measured) -> Iterator[tuple[dict[str, Any], str, float]]:
-    """Configuration, label of the row, and metric of every record that counts."""
+def scores(measured: Measured) -> Iterator[tuple[Record, Row, float]]:
+    """Record, row, and metric of every record that counts."""
     for cells in measured.cells:
         for cell in cells:
             for seed, record in cell.records.items():
-                yield record.config, cell.row.label, cell.values[seed]
+                yield record, cell.row, cell.values[seed]
 
 
 def _curve(
@@ -660,7 +670,22 @@ def _row(config: dict[str, Any], label: str) -> str:
 RHO, SHAH = "of Rho et al. 2023 (margins)", "of Shah et al. 2022 (MMCL)"
 LMCL, CLLR = "of Chen et al. 2021 (LMCL)", "of Chen et al. 2022 (CLLR)"
 
-FIGURES: dict[str, dict[str, Callable[[Places], tuple[Tier, Figure]]]] = {
+Draw = Callable[[Places], tuple[Tier, Figure]]
+
+
+def _also_on_cifar10(drawers: Mapping[str, Draw]) -> dict[str, Draw]:
+    """Figures, and those of the sweeps' tables in the tier on CIFAR-10, with both read-outs."""
+    sweeps = {name: draw for name, draw in drawers.items() if isinstance(draw, Sweep)}
+    small = {
+        f"{name}{ON}": dataclasses.replace(
+            sweep, table=f"{sweep.table}{ON}", read_outs=(L2_METRIC, KNN_METRIC)
+        )
+        for name, sweep in sweeps.items()
+    }
+    return {**drawers, **small}
+
+
+DRAWN: dict[str, dict[str, Draw]] = {
     "margins": {
         "figure-1-margins": margin_maps,
         "figure-2-effects": effect_lines,
@@ -719,3 +744,5 @@ FIGURES: dict[str, dict[str, Callable[[Places], tuple[Tier, Figure]]]] = {
         "figure-4-support-vectors": support_vectors,
     },
 }
+
+FIGURES = {paper: _also_on_cifar10(drawers) for paper, drawers in DRAWN.items()}

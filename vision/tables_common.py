@@ -152,6 +152,7 @@ HCL_QUARTER: dict[str, Any] = {
     name: QUARTER[name] for name in QUARTER if name not in ("learning_rate", "warmup_epochs")
 }
 THREE_SEEDS: dict[Tier, tuple[int, ...]] = {"short": (0, 1, 2), "smoke": (0,)}
+ON = "-cifar10"  # ends the names of the tier's tables
 L2 = "linear-l2-v1"
 L2_METRIC, KNN_METRIC, PROBE_METRIC = "l2_top1", "knn_top1", "linear_top1"
 READ_OUTS_NOTE = (
@@ -232,7 +233,7 @@ def swept(
     probe = None if figure.metric == KNN_METRIC else figure.protocol
     return dataclasses.replace(
         figure,
-        name=f"{figure.name}-cifar10",
+        name=f"{figure.name}{ON}",
         title=f"{figure.title}: CIFAR-10 on one core",
         metric=L2_METRIC,
         also=(KNN_METRIC, PROBE_METRIC) if probe else (KNN_METRIC,),

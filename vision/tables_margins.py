@@ -33,6 +33,7 @@ from vision.tables_common import (
     KNN_METRIC,
     L2,
     L2_METRIC,
+    ON,
     ON_CIFAR10,
     PROBE_METRIC,
     PUBLISHED,
@@ -49,7 +50,6 @@ MARGINS_FILE = PUBLISHED / "margins.toml"
 REFERENCES = PUBLISHED / "references.toml"
 TEMPERATURE = NT_XENT.loss.numbers["temperature"]
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0, 1, 2), "short": (0, 1, 2), "smoke": (0,)}
-ON = "-cifar10"  # ends the names of the tables of the tier on CIFAR-10
 METHODS = (("MoCo", "moco_v3"), ("SimCLR", "simclr"))
 
 # What one CPU core does in minutes rather than months, on real data.

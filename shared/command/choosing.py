@@ -95,10 +95,11 @@ def find_cell(address: str, *, seedless: bool = False) -> Chosen:
         raise UserError(f"a cell is addressed as {form}; got {address!r}")
     domain, paper, name, row, column = parts
     tables = tables_of_paper(domain, paper)
-    for table in tables:
-        if table.name == name:
-            if tier not in table.tiers:
-                raise UserError(_no_part(table, tier))
+    named = [table for table in tables if table.name == name]
+    for table in named:  # two may have one name, and no tier in common
+        if tier in table.tiers:
             return Chosen(table, table.cells(tier, row=row, column=column, seeds=seeds))
+    if named:
+        raise UserError("; ".join(_no_part(table, tier) for table in named))
     known = suggestion(name, [table.name for table in tables], "there are")
     raise UserError(f"no table {domain}/{paper}/{name}{known}; cells are addressed as {form}")

@@ -34,6 +34,7 @@ from shared.experiment.tables import (
     canonical,
 )
 from shared.report.evidence import ArithmeticSpread, Floor, pooled, weigh
+from shared.report.items import sentence
 from shared.report.statistics import (
     DECIDED,
     Summary,
@@ -111,6 +112,8 @@ class Judged:
         against: why it does not count although it says yes or no.
         outlook: how many seeds would see the published gain; empty where the verdict says it, the
             table does not ask for it, or nothing tells.
+        items: McNemar's test of each seed on the test items of both rows; empty where the records
+            do not say which items were right.
     """
 
     claim: Claim
@@ -120,6 +123,7 @@ class Judged:
     remarks: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
     outlook: str = ""
+    items: str = ""
 
     @property
     def counts(self) -> bool:
@@ -477,9 +481,17 @@ def _judge_all(
                 power=power,
                 seeds=len(common),
             )
+            items = sentence(better.records, than.records, metric)
             verdicts.append(
                 Judged(
-                    claim, label, weighed.verdict, common, weighed.remarks, weighed.against, outlook
+                    claim,
+                    label,
+                    weighed.verdict,
+                    common,
+                    weighed.remarks,
+                    weighed.against,
+                    outlook,
+                    items,
                 )
             )
     return tuple(verdicts)

@@ -355,6 +355,8 @@ def explain(judged: Judged, measured: Measured) -> str:
     parts += judged.remarks
     if judged.outlook:
         parts.append(judged.outlook)
+    if judged.items:
+        parts.append(judged.items)
     return " ".join(parts)
 
 

@@ -186,7 +186,7 @@ def test_clips_beyond_the_video_are_an_error(video: int, start: int):
 def test_unknown_sampling_and_policy_are_named():
     with pytest.raises(ValueError, match="sampling must be coclr or two_clips, got 'three'"):
         sample_clips(videos(), torch.arange(2), 8, seed=0, epoch=0, sampling="three")
-    with pytest.raises(ValueError, match="policy must be one of weak, strong, coclr, flow"):
+    with pytest.raises(ValueError, match="policy must be one of weak, strong, coclr, probe, flow"):
         view_of(clips(2), "medium")
 
 
@@ -418,3 +418,24 @@ def test_accelerator_gives_the_same_view_without_being_waited_for(policy: str):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close(found.cpu(), view_of(pixels, policy), atol=5e-5, rtol=0)
+
+
+def test_the_probes_policy_is_weak_with_a_jitter_now_and_then() -> None:
+    samples = torch.arange(4000)
+    probe, weak, strong = (
+        parameters(policy, 1, 2, samples, 0, height=40, width=50)
+        for policy in ("probe", "weak", "strong")
+    )
+    assert probe.jitter.mean() == pytest.approx(0.3, abs=0.03)
+    for never in (probe.gray, probe.blur, weak.jitter):
+        assert not never.any()
+    assert strong.jitter.mean() == pytest.approx(0.8, abs=0.03)
+    for name in ("box", "flip", "factors"):
+        assert (getattr(probe, name) == getattr(weak, name)).all()
+
+
+def test_so_many_windows_are_evenly_spread() -> None:
+    assert windows(91, 8).tolist() == list(range(0, 84, 3))
+    assert windows(91, 8, 10).tolist() == [0, 9, 18, 27, 36, 46, 55, 64, 73, 83]
+    assert windows(20, 8, 10).tolist() == windows(20, 8).tolist() == [0, 3, 6, 9, 12]
+    assert windows(5, 8, 10).tolist() == windows(91, 8, 1).tolist() == [0]

@@ -460,7 +460,12 @@ def test_flow_is_kept_as_frames_are(official: Path, monkeypatch: pytest.MonkeyPa
     moved = np.linspace(0, 255, 60 * HEIGHT * WIDTH * 3).astype(np.uint8)
     asked: list[list[str]] = []
 
-    def prepare_flow(files: Sequence[Path], folder: Path, workers: int, progress: object) -> None:
+    def prepare_flow(
+        files: Sequence[Path], folder: Path, workers: int, progress: object, method: str
+    ) -> None:
+        if method == "dis":
+            assert folder == official / "prepared" / "video" / "ucf101-flow-dis"
+            return
         asked.append([file.stem for file in files])
         assert folder == official / "prepared" / "video" / "ucf101-flow"
         folder.mkdir()
@@ -488,6 +493,11 @@ def test_flow_is_kept_as_frames_are(official: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(video.flow, "BOUND", 15.0)
     load("ucf101", official, size=32, modality="flow", allow_missing=True)
     assert len(kept_folders(official, f"flow-{stored_side(32)}")) == 2
+    # Another method, too.
+    load("ucf101", official, size=32, modality="flow", flow="dis", allow_missing=True)
+    assert len(kept_folders(official, f"flow-{stored_side(32)}")) == 3
+    with pytest.raises(ValueError, match="flow is by tvl1 or dis; got 'raft'"):
+        load("ucf101", official, size=32, modality="flow", flow="raft")
 
 
 # The hash of what was used

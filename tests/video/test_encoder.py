@@ -27,9 +27,13 @@ from video.encoder import (
     LEAST_SIDE,
     METHODS,
     S3D,
+    Colours,
     Networks,
+    R2Plus1D,
+    Thumbnail,
     check,
     compare,
+    encoder_of,
     head,
 )
 
@@ -368,3 +372,117 @@ def test_networks_refuse_what_is_not_theirs() -> None:
         Networks(small(method="moco"), 0)
     with pytest.raises(ValueError, match="made for a method without a teacher"):
         compare(small(method="moco"), Networks(small(), 0), clips(), clips())
+
+
+# R(2+1)D and the features without training
+
+
+def test_strides_of_a_small_network() -> None:
+    network = R2Plus1D(width=0.25).eval()
+    shapes: list[tuple[int, ...]] = []
+    for stage in (network.stem, *network.stages):
+        stage.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape[1:])))
+    with torch.no_grad():
+        assert network(torch.randn(2, 3, 8, 32, 32)).shape == (2, network.dim)
+    assert network.dim == 128
+    assert shapes == [
+        (16, 8, 16, 16),
+        (16, 8, 16, 16),
+        (32, 4, 8, 8),
+        (64, 2, 4, 4),
+        (128, 1, 2, 2),
+    ]
+    shapes.clear()
+    network = R2Plus1D(width=0.125, strides=(1, 1, 2, 1, 2)).eval()
+    for stage in (network.stem, *network.stages):
+        stage.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape[2:])))
+    with torch.no_grad():
+        network(torch.randn(2, 3, 8, 32, 32))
+    assert shapes == [(8, 32, 32), (8, 32, 32), (4, 16, 16), (4, 16, 16), (2, 8, 8)]
+
+
+def test_between_two_convolutions_are_as_many_channels_as_keep_the_parameters() -> None:
+    network = R2Plus1D()
+    for block in network.stages:
+        first, second = block.conv2[0][0], block.conv2[0][3]
+        outputs = second.out_channels
+        inputs = block.conv1[0][0].in_channels
+        whole = 27 * inputs * outputs
+        found = first.out_channels * (9 * inputs + 3 * outputs)
+        assert whole - (9 * inputs + 3 * outputs) < found <= whole
+
+
+def test_gradients_of_few_frames_are_those_of_double_precision() -> None:
+    """The stages end at one frame; torch has been wrong on a CPU for short clips."""
+    gradients = []
+    for dtype in (torch.float64, torch.float32):
+        torch.manual_seed(0)
+        network = R2Plus1D(width=0.125)
+        clips_ = torch.randn(6, 3, 8, 16, 16, generator=torch.Generator().manual_seed(1))
+        network.to(dtype)
+        features = network.stages(network.stem(clips_.to(dtype))).mean((2, 3, 4))
+        loss = (features * torch.linspace(-1, 1, features.numel()).view_as(features)).sum()
+        gradients.append(torch.autograd.grad(loss, list(network.parameters())))
+    for double, single in zip(*gradients, strict=True):
+        off = (double - single).norm() / double.norm().clamp(min=1e-3)
+        assert off < 1e-3
+
+
+@pytest.mark.parametrize("strides", [(2, 1, 2, 2), (2, 1, 2, 2, 0)])
+def test_strides_that_are_none_are_refused(strides: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="strides are those of the stem and of four stages"):
+        R2Plus1D(strides=strides)
+
+
+def test_a_thumbnail_is_the_mean_of_pixels_and_frames() -> None:
+    video = torch.randn(2, 3, 4, 16, 16)
+    found = Thumbnail()(video).view(2, 3, 8, 8)
+    assert Thumbnail.dim == 192
+    torch.testing.assert_close(found[1, 2, 3, 5], video[1, 2, :, 6:8, 10:12].mean())
+
+
+def test_colours_are_counted() -> None:
+    from video.augment import MEAN, STD
+
+    pixels = torch.tensor([[0.0, 0.5, 1.0], [0.99, 0.17, 0.34]]).T.view(1, 3, 2, 1, 1)
+    pixels = pixels.repeat(1, 1, 1, 1, 3)
+    mean, std = (torch.tensor(each).view(3, 1, 1, 1) for each in (MEAN, STD))
+    (found,) = Colours()((pixels - mean) / std)
+    assert found.sum() == 1
+    expected = {(0 * 6 + 3) * 6 + 5: 0.5, (5 * 6 + 1) * 6 + 2: 0.5}
+    assert {int(place): float(found[place]) for place in found.nonzero()} == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"network": "thumbnail"}, "'thumbnail' has nothing to train; take train=False"),
+        ({"network": "colours"}, "'colours' has nothing to train; take train=False"),
+        ({"strides": (1, 1, 1, 1, 1)}, "strides are those of r2plus1d; s3d has its own"),
+        ({"calibrate": True}, "calibrate is for an encoder that is not trained"),
+    ],
+)
+def test_networks_without_a_meaning_are_refused(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        check(small(**changes))
+
+
+def test_an_unknown_network_is_named() -> None:
+    with pytest.raises(ValueError, match="got 'c3d'"):
+        encoder_of(small(network="c3d"))
+
+
+def test_a_head_with_a_batch_norm_sees_the_groups_of_the_encoder(tiny: None) -> None:
+    """MoCo's keys and queries are normalised as their encoders' halves are."""
+    torch.manual_seed(0)
+    networks = Networks(small(method="moco", head_batch_norm=True), QUEUE).train()
+    first, second = clips(), clips()
+    pairs, _ = compare(small(method="moco", head_batch_norm=True), networks, first, second)
+    halves = [networks.head(networks.encoder(half)) for half in first.chunk(2)]
+    torch.testing.assert_close(pairs.anchor, torch.cat(halves))
+    together = networks.head(torch.cat([networks.encoder(half) for half in first.chunk(2)]))
+    assert not torch.allclose(pairs.anchor, together, atol=1e-3)
+    plain = head(4, 5, 6)
+    assert [type(layer).__name__ for layer in plain] == ["Linear", "ReLU", "Linear"]
+    normed = head(4, 5, 6, batch_norm=True)
+    assert [type(layer).__name__ for layer in normed] == ["Linear", "BatchNorm1d", "ReLU", "Linear"]

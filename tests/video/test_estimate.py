@@ -9,7 +9,7 @@ import torch
 from shared.experiment.trial import Cost
 from video import estimate as module
 from video.config import EMBEDDED, Config
-from video.estimate import estimate, lengths_of, passes
+from video.estimate import estimate, lengths_of, passes, seconds_of_pass
 
 SMALL = dataclasses.replace(Config(), precision="float32").reduced()
 
@@ -57,6 +57,32 @@ def test_steps_windows_crops_and_views_are_counted(
     assert 60 * minutes == pytest.approx(evaluated * 0.02 / 6)
 
 
+def test_a_feature_without_training_costs_its_passes(
+    asked: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "seconds_of_pass", lambda config: 0.001 / LARGER)
+    config = Config(network="thumbnail", train=False)
+    minutes, size = estimate(config, tmp_path)
+    assert 60 * minutes == pytest.approx(0.001 * passes(config, [91] * 819, [91] * 306))
+    assert 1e9 * size == pytest.approx(0.6e9)
+    assert asked == []
+
+
+def test_batch_norms_are_calibrated_in_one_more_pass(
+    asked: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    untrained, calibrated = (
+        estimate(Config(train=False, calibrate=calibrate), tmp_path)[0]
+        for calibrate in (False, True)
+    )
+    assert 60 * (calibrated - untrained) == pytest.approx(819 * 0.005)
+
+
+def test_windows_are_as_many_as_the_configuration_takes() -> None:
+    config = Config(clip_frames=8, windows=10, probe_views=4)
+    assert passes(config, [91], [20, 91]) == 10 + 15 + 4 + 150
+
+
 def test_memory_follows_the_batch_and_the_frozen_network(
     asked: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -93,8 +119,16 @@ def test_flow_that_lacks_is_stated_once(
     minutes = round(0.34 * 91 * 1125 / 60)
     assert line.startswith("optical flow: 1125 of 1125 videos have none yet")
     assert f"about {minutes} minutes of one core" in line
+    estimate(dataclasses.replace(Config(), modality="flow", flow="dis"), tmp_path)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert f"about {round(0.34 / 125 * 91 * 1125 / 60)} minutes of one core" in line
     estimate(dataclasses.replace(Config(), modality="flow", dataset=EMBEDDED), tmp_path)
     assert capsys.readouterr().out == ""
+
+
+def test_a_pass_of_a_thumbnail_takes_its_time() -> None:
+    found = seconds_of_pass(dataclasses.replace(SMALL, network="thumbnail", train=False))
+    assert 0 < found < 0.1
 
 
 @pytest.mark.slow

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.experiment.runs import Interrupted, Run
-from video.augment import centre, gather_clips, ten_crops, windows
+from video.augment import augment, centre, gather_clips, ten_crops, windows
 from video.config import Config
 from video.data import Video, Videos
 from video.encoder import S3D
 from video.evaluate import (
+    PENALTIES,
     PROTOCOLS,
     RANKS,
     accuracy,
@@ -27,12 +28,15 @@ from video.evaluate import (
     linear_probe,
     nearest,
     of_length_one,
+    packed,
+    ridge,
     ten_crop_probabilities,
     video_features,
 )
 
 CPU = torch.device("cpu")
 CONFIG = Config(
+    protocol="coclr-linear-retrieval-v1",
     clip_frames=4,
     size=16,
     precision="float32",
@@ -42,6 +46,7 @@ CONFIG = Config(
     probe_views=2,
     seed=3,
 )
+SECOND = dataclasses.replace(CONFIG, protocol="coclr-linear-retrieval-v2")
 
 
 class Tiny(nn.Module):
@@ -301,6 +306,133 @@ def test_crops_are_a_function_of_seed_and_view(encoder: nn.Module) -> None:
     assert torch.equal(crop_features(trained, embed, videos, 0, CPU), later)
 
 
+def test_the_second_version_divides_each_window_by_its_length(encoder: nn.Module) -> None:
+    videos = made_videos()
+    long = lambda clips: 7.0 * embedding(encoder)(clips) ** 2  # noqa: E731
+    found = video_features(SECOND, long, videos, CPU)
+    raw = video_features(CONFIG, long, videos, CPU)
+    for row, length in enumerate(videos.length.tolist()):
+        every = []
+        for start in windows(length, 4):
+            clip = gather_clips(videos, torch.tensor([row]), start[None], 4)
+            feature = long(centre(clip, 16))[0].double()
+            every.append(feature / feature.norm())
+        expected = torch.stack(every).mean(0).float()
+        torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-6)
+    # Dividing the mean by its length in its place gives other directions.
+    assert not torch.allclose(of_length_one(raw), of_length_one(found), atol=1e-3)
+
+
+def test_so_many_windows_at_most(encoder: nn.Module) -> None:
+    videos = made_videos()
+    embed = embedding(encoder)
+    found = video_features(dataclasses.replace(CONFIG, windows=3), embed, videos, CPU)
+    for row, length in enumerate(videos.length.tolist()):
+        starts = windows(length, 4).tolist()
+        if len(starts) > 3:
+            starts = [0, (length - 4) // 2, length - 4]
+        clips = [
+            gather_clips(videos, torch.tensor([row]), torch.tensor([start]), 4) for start in starts
+        ]
+        every = [embed(centre(clip, 16))[0] for clip in clips]
+        torch.testing.assert_close(found[row], torch.stack(every).mean(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("config", "policy"),
+    [
+        (CONFIG, "weak"),
+        (SECOND, "probe"),
+        (dataclasses.replace(SECOND, modality="flow"), "flow"),
+    ],
+)
+def test_the_probes_clips_follow_a_policy(
+    config: Config, policy: str, encoder: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def spy(*given: Any, **named: Any) -> Tensor:
+        seen.append(named["policy"])
+        return augment(*given, **named)
+
+    monkeypatch.setattr("video.evaluate.augment", spy)
+    crop_features(config, embedding(encoder), made_videos(), 0, CPU)
+    assert seen == [policy]
+
+
+# the ridge regression
+
+
+def test_ridge_is_the_loop_over_groups() -> None:
+    points, labels = clusters(90, 3, 0.5, width=7)
+    points = points * torch.tensor([1, 100, 0.01, 1, 1, 5, 0]) + 3.0  # the last says nothing
+    groups = torch.arange(90) // 9
+    train, test, kept = points[:60].double(), points[60:].double(), labels[:60]
+    scale = train.std(0)
+    scale[6] = math.inf
+    inputs, queries = (train - train.mean(0)) / scale, (test - train.mean(0)) / scale
+    targets = torch.eye(3, dtype=torch.float64)[kept]
+
+    def guesses(rows: Tensor, asked: Tensor, penalty: float) -> Tensor:
+        x, y = inputs[rows], targets[rows]
+        centred = x - x.mean(0)
+        system = centred.T @ centred + penalty * len(x) * torch.eye(7)
+        weights = torch.linalg.solve(system, centred.T @ (y - y.mean(0)))
+        return ((asked - x.mean(0)) @ weights + y.mean(0)).argmax(1)
+
+    hits = {}
+    for penalty in PENALTIES:
+        hits[penalty] = 0
+        for group in range(groups[:60].max() + 1):
+            out = groups[:60] == group
+            hits[penalty] += int((guesses(~out, inputs[out], penalty) == kept[out]).sum())
+    best = max(penalty for penalty in PENALTIES if hits[penalty] == max(hits.values()))
+    every = torch.ones(60, dtype=torch.bool)
+    found = ridge(points[:60], kept, groups[:60], points[60:])
+    assert torch.equal(found, guesses(every, queries, best))
+    others = [guesses(every, queries, penalty) for penalty in PENALTIES]
+    assert len({tuple(other.tolist()) for other in others}) > 1
+
+
+def test_siblings_do_not_choose_the_penalty() -> None:
+    """Copies of a video in its own group cannot vouch for it."""
+    points, labels = clusters(240, 4, 0.2, width=30)
+    noise = 1e-3 * torch.randn(200, 30, generator=torch.Generator().manual_seed(2))
+    copied = points[:40].repeat_interleave(5, 0) + noise
+    its_labels, groups = labels[:40].repeat_interleave(5), torch.arange(200) // 5
+    queries, wanted = points[40:], labels[40:]
+    alone = ridge(copied, its_labels, torch.arange(200), queries)
+    together = ridge(copied, its_labels, groups, queries)
+    assert (together == wanted).sum() > (alone == wanted).sum()
+    one = ridge(copied, its_labels, torch.zeros(200, dtype=torch.int64), queries)
+    assert one.shape == (200,)
+
+
+def test_right_videos_are_kept_as_bits() -> None:
+    right = torch.tensor([True, False, False, True, True, False, True, False, True, True])
+    assert packed(right) == "9ac0"
+    assert packed(right.flip(0)) == "d640"
+
+
+def test_the_second_version_keeps_who_was_right(tmp_path: Path, encoder: nn.Module) -> None:
+    videos = made_videos(classes=7)
+    config = dataclasses.replace(SECOND, probe_epochs=20)
+    metrics = scored(tmp_path / "two", encoder, videos, config)
+    first = scored(tmp_path / "one", encoder, videos, dataclasses.replace(CONFIG, probe_epochs=20))
+    assert set(metrics) == set(first) | {"ridge", "ridge_low", "ridge_high"}
+    assert "right" not in first["details"]
+    right = metrics["details"].pop("right")
+    assert metrics["details"] == first["details"]
+    assert set(right) == {"top1", "R@1", "ridge"}
+    for name, digits in right.items():
+        assert len(digits) == 4  # 14 videos
+        hits = int(digits, 16).bit_count()
+        assert metrics[name] == pytest.approx(100 * hits / 14)
+    assert metrics["ridge"] > 80
+    own = dataclasses.replace(config, protocol="coclr-linear-retrieval-own-means-v2")
+    assert set(scored(tmp_path / "own", encoder, videos, own)) == set(metrics)
+
+
 def test_embedding_leaves_the_mode_and_the_buffers() -> None:
     encoder = Tiny().train()
     before = copy.deepcopy(encoder.state_dict())
@@ -406,7 +538,8 @@ def test_with_few_classes_there_is_no_top5_and_protocols_differ(
     config = dataclasses.replace(CONFIG, protocol="coclr-linear-retrieval-own-means-v1")
     shifted = scored(tmp_path / "shifted", encoder, videos)
     assert scored(tmp_path / "own", encoder, videos, config)["R@1"] > shifted["R@1"]
-    assert set(PROTOCOLS) == {CONFIG.protocol, config.protocol}
+    names = (CONFIG.protocol, config.protocol)
+    assert set(PROTOCOLS) == {name[:-1] + version for name in names for version in "12"}
 
 
 def test_a_projection_is_what_is_scored(tmp_path: Path, encoder: nn.Module) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from shared.errors import UserError
 from video import flow as module
+from video.data import FLOWS
 from video.flow import FILLER, encoded, flow_frames, prepare_flow, read_flow
 
 HEIGHT, WIDTH = 32, 40
@@ -82,6 +83,35 @@ def test_flow_is_the_motion_of_the_texture(x: int, y: int):
     assert np.abs(np.median(inner, axis=(1, 2)) - (x, y)).max() < 0.1
     assert np.abs(inner - (x, y)).mean() < 0.3
     assert (found[..., 2] == FILLER).all()
+
+
+@pytest.mark.parametrize(("x", "y"), [(2, 0), (0, 3), (1, -2)])
+def test_approximate_flow_is_the_motion_of_the_texture(x: int, y: int):
+    found = flow_frames(moving(3, x, y), "dis")
+    assert found.dtype == np.uint8
+    inner = pixels(found)[:, 8:-8, 8:-8]
+    assert np.abs(np.median(inner, axis=(1, 2)) - (x, y)).max() < 0.5
+    assert (found[..., 2] == FILLER).all()
+    assert not np.array_equal(found, flow_frames(moving(3, x, y)))
+
+
+def test_another_method_is_refused_and_named():
+    with pytest.raises(ValueError, match="flow is by tvl1 or dis; got 'farneback'"):
+        flow_frames(moving(3, 1, 0), "farneback")
+    assert set(FLOWS) == set(module.NAMES) == set(module.PARAMETERS)
+
+
+def test_files_say_their_method_and_are_made_again_for_another(tmp_path: Path):
+    videos = some_videos(tmp_path / "videos", 1)
+    (file,) = prepare_flow(videos, tmp_path / "flow", method="dis")
+    with zipfile.ZipFile(file) as archive:
+        settings = json.loads(archive.read("flow.json"))["settings"]
+    assert (settings["method"], settings["preset"]) == ("DIS", "medium")
+    before = states([file])
+    prepare_flow(videos, tmp_path / "flow", method="dis")
+    assert states([file]) == before
+    with pytest.warns(UserWarning, match="made with other settings; computed again"):
+        prepare_flow(videos, tmp_path / "flow")
 
 
 def test_last_flow_is_repeated():

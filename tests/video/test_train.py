@@ -23,8 +23,8 @@ from video import train as module
 from video.augment import MEAN, STD, flip_flow, gather_clips, ten_crops, views
 from video.config import EMBEDDED, INFO_NCE, Config
 from video.data import Videos, fingerprint, load
-from video.encoder import Networks, autocast
-from video.train import learning_rate, order_of, pretrain, queue_of, train_step
+from video.encoder import Networks, autocast, encoder_of
+from video.train import calibrate, learning_rate, order_of, pretrain, queue_of, train_step
 
 # Six steps in two epochs on the 24 training videos of the embedded set.
 SIMCLR = dataclasses.replace(
@@ -48,7 +48,7 @@ CONFIGS = {
 }
 METRICS = {
     name + end
-    for name in ("R@1", "R@5", "R@10", "R@20", "top1", "top5")
+    for name in ("R@1", "R@5", "R@10", "R@20", "ridge", "top1", "top5")
     for end in ("", "_low", "_high")
 } | {"details"}
 FILES = {"config.json", "environment.json", "result.json"}
@@ -273,6 +273,33 @@ def test_the_rate_falls_after_each_milestone() -> None:
     assert learning_rate(Config(milestones=()), 299) == 1e-3
 
 
+def test_the_cosine_falls_to_nothing_over_the_epochs() -> None:
+    config = Config(schedule="cosine", epochs=40, learning_rate=2e-3)
+    rates = [learning_rate(config, epoch) for epoch in (0, 10, 20, 30, 39)]
+    expected = [2e-3 * (1 + math.cos(math.pi * share)) / 2 for share in (0, 0.25, 0.5, 0.75, 0.975)]
+    assert rates == pytest.approx(expected)
+    assert rates[2] == pytest.approx(1e-3)
+    assert 0 < rates[-1] < 1e-5
+
+
+def test_calibrated_batch_norms_have_the_statistics_of_an_epoch(train: Videos) -> None:
+    config = dataclasses.replace(
+        SIMCLR, network="r2plus1d", train=False, calibrate=True, batch_size=24
+    )
+    torch.manual_seed(0)
+    encoder = encoder_of(config)
+    weights = [parameter.clone() for parameter in encoder.parameters()]
+    calibrate(config, encoder, train, torch.device("cpu"))
+    order = order_of(24, config.seed, 0)
+    first, _ = views(train, order, config, 0)
+    seen = encoder.stem[0](first)
+    norm = encoder.stem[1]
+    torch.testing.assert_close(norm.running_mean, seen.mean((0, 2, 3, 4)), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(norm.running_var, seen.var((0, 2, 3, 4)), rtol=1e-3, atol=1e-4)
+    assert norm.momentum == config.batch_norm_momentum
+    assert all(torch.equal(*pair) for pair in zip(weights, encoder.parameters(), strict=True))
+
+
 def test_the_queue_is_shorter_than_the_training_set() -> None:
     sizes = {videos: queue_of(Config(), videos) for videos in (9537, 2049, 2048, 819, 400, 24, 2)}
     assert sizes == {9537: 2048, 2049: 2048, 2048: 256, 819: 256, 400: 200, 24: 12, 2: 1}
@@ -471,6 +498,7 @@ def test_a_run_on_flow_ends_with_metrics(
     )
     done = finish(tmp_path, FLOW, moving)
     assert set(done.metrics) == {name for name in METRICS if not name.startswith("top5")}
+    assert set(done.metrics["details"].pop("right")) == {"R@1", "ridge", "top1"}
     assert done.metrics["details"] == {"classes": 2, "training_videos": 2, "test_videos": 1}
     assert done.metrics["R@5"] == 100  # both training videos are among so many
     assert math.isfinite(done.log[0]["loss"])

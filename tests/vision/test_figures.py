@@ -151,6 +151,11 @@ def test_figures_without_runs_are_drawn_or_said_to_lack(
         "figure-5-curvature",
         "figure-6-emphasis-and-curvature",
         "figure-7-ratio",
+        "figure-3-emphasis-cifar10",
+        "figure-4-batch-size-cifar10",
+        "figure-5-curvature-cifar10",
+        "figure-6-emphasis-and-curvature-cifar10",
+        "figure-7-ratio-cifar10",
     ]
     assert lines[0] == (
         "figure-3-emphasis: not drawn: no finished cell of vision/margins/figure-3; run "
@@ -216,6 +221,29 @@ def test_a_sweep_draws_what_was_measured(places: Places) -> None:
     assert line.lines[0].get_xydata().tolist() == [[0, 90.5]]
     (bar,) = line.lines[2][0].get_segments()
     assert bar[:, 1] == pytest.approx([90.5 - math.sqrt(0.5), 90.5 + math.sqrt(0.5)])
+
+
+def test_a_sweep_on_cifar10_has_a_panel_for_each_read_out_and_floors_across(
+    places: Places,
+) -> None:
+    (declared,) = (each for each in TABLES["margins"] if each.name == "figure-3-cifar10")
+    for row, linear, near in (
+        ("MoCo, s=1", 50.0, 45.0),
+        ("MoCo, s=20", 61.5, 44.0),
+        ("raw pixels", 40.0, 35.0),
+    ):
+        (cell,) = declared.cells("short", row=row, seeds=(0,))
+        with Run(places.runs / cell.address, cell.config, tier="short") as run:
+            run.finish({"l2_top1": linear, "knn_top1": near, "linear_top1": 1.0})
+    _, figure = FIGURES["margins"]["figure-3-emphasis-cifar10"](places)
+    first, second = figure.axes
+    assert (first.get_title(), second.get_title()) == ("l2_top1", "knn_top1")
+    for axis, scores, floor in ((first, (50, 61.5), 40), (second, (45, 44), 35)):
+        (line,) = (each for each in axis.containers if len(each.lines[0].get_xydata()))
+        assert line.lines[0].get_xydata().tolist() == [[0, scores[0]], [1, scores[1]]]
+        across = [each for each in axis.lines if each.get_linestyle() == ":"]
+        assert [each.get_ydata()[0] for each in across] == [floor]
+    assert "raw pixels" in texts(figure)
 
 
 def test_a_sweep_names_the_seeds_of_each_dataset(places: Places) -> None:
@@ -364,8 +392,9 @@ def test_data_that_lack_are_said(places: Places, capsys: pytest.CaptureFixture[s
     config = dataclasses.replace(DIGITS, objective=Objective(term(max_margin, gamma=0.5)))
     finish(places, "vision/mmcl/some", config, 1.0, "paper", keep=True)
     assert write("mmcl", places.runs, places.results, data_root=places.data) == []
-    said = capsys.readouterr().out.splitlines()[-1]
-    assert said.startswith("figure-4-support-vectors: not drawn: CIFAR10: data missing")
+    said = capsys.readouterr().out.splitlines()
+    waits = "figure-4-support-vectors: not drawn: CIFAR10: data missing"
+    assert any(line.startswith(waits) for line in said)
 
 
 def test_toy_maps_show_the_mapped_points(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:

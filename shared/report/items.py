@@ -1,0 +1,73 @@
+"""Two rows on the same test items: which of them only one has right, and McNemar's test.
+
+An interval over seeds says how far a gain holds for other seeds on the same test items. McNemar's
+test says how far it holds for other items with the same seed. A run that keeps which test items it
+has right does so under ``details.right`` of its metrics: for each metric a string of hexadecimal
+digits, one bit an item, the first in the highest bit, zeros up to whole bytes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from scipy.stats import binomtest
+
+from shared.experiment.records import Record
+
+
+def mcnemar(first: int, second: int) -> float:
+    """McNemar's exact test, two-sided: its p value.
+
+    Args:
+        first: items that the first row alone has right.
+        second: items that the second row alone has right.
+
+    Raises:
+        ValueError: a number below 0.
+
+    Source: McNemar 1947; exact, by the binomial distribution of ``first`` among both.
+    """
+    if min(first, second) < 0:
+        raise ValueError(f"items are counted; got {first} and {second}")
+    return 1.0 if first == second else float(binomtest(first, first + second).pvalue)
+
+
+def right_alone(better: Record, than: Record, metric: str) -> tuple[int, int] | None:
+    """How many items each of two records alone has right.
+
+    None where one of them does not say, or where the items are not the same: other data, or
+    another number of them left out.
+    """
+    digits = [_right(record, metric) for record in (better, than)]
+    if None in digits or len(set(map(len, filter(None, digits)))) > 1:
+        return None
+    for name in ("data", "facts"):
+        if better.environment.get(name) != than.environment.get(name):
+            return None
+    first, second = (int(each or "0", 16) for each in digits)
+    return (first & ~second).bit_count(), (second & ~first).bit_count()
+
+
+def sentence(better: Mapping[int, Record], than: Mapping[int, Record], metric: str) -> str:
+    """What McNemar's test says of two rows, seed by seed; empty where no seed tells.
+
+    Args:
+        better: records of the row said to be better, by seed.
+        than: records of the row said to be worse, by seed.
+        metric: key of the result that they are compared by.
+    """
+    found = []
+    for seed in sorted(better.keys() & than.keys()):
+        if (counts := right_alone(better[seed], than[seed], metric)) is not None:
+            p = mcnemar(*counts)
+            shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+            found.append(f"{counts[0]} against {counts[1]} with seed {seed} ({shown})")
+    if not found:
+        return ""
+    return f"Test items that one of the two rows alone has right, McNemar: {', '.join(found)}."
+
+
+def _right(record: Record, metric: str) -> str | None:
+    details: Any = record.result["metrics"].get("details")
+    right = details.get("right") if isinstance(details, dict) else None
+    digits = right.get(metric) if isinstance(right, dict) else None
+    return digits if isinstance(digits, str) else None
