@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.text import Text
 
 from shared.command import domains, verify
 from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
@@ -19,6 +20,7 @@ from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import TIERS, Cell, Tier, slug
 from shared.report import files
+from shared.report.claims import entries, sentences
 from shared.report.console import terminal
 from shared.report.page import write_index
 
@@ -31,7 +33,7 @@ def report(places: Places) -> int:
     """Write results/ from every finished run of the paper and short tiers."""
     from shared.report import picture  # brings matplotlib, which no cell needs
 
-    shown = []
+    shown, every = [], []
     for domain in present_domains():
         for tables in tables_of(domain).values():
             for table in tables:
@@ -39,6 +41,7 @@ def report(places: Places) -> int:
                     if tier == "smoke":
                         continue
                     measured = measure(table, tier, places, {}, results=True)
+                    every.append(measured)
                     if measured.records:
                         shown.append(measured)
                         files.write(places.results, measured)
@@ -46,7 +49,10 @@ def report(places: Places) -> int:
                         if drawn and places.results.resolve() == RESULTS.resolve():
                             picture.write(drawn, measured)
                         Console().print(terminal(measured))
-    write_index(places.results, shown)
+    write_index(places.results, shown, every)
+    console = Console()
+    for sentence in sentences(entries(every)).values():
+        console.print(Text(f"\n{sentence}"))
     print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
     return 0
 

@@ -20,6 +20,7 @@ from shared.functions import identity
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 EMBEDDED = "embedded sample"
+ASKED_HERE = "Asked by this suite"  # how the text of a claim begins that no paper makes
 AGGREGATES = ("interquartile mean",)
 # By unit, between what values a metric can lie; a result outside them is refused.
 UNITS: Mapping[str, tuple[float, float]] = {
@@ -166,6 +167,11 @@ class Claim:
     metric: str = ""
     second: str = ""
     tiers: tuple[Tier, ...] = ("paper", "short")
+
+    @property
+    def asked_here(self) -> bool:
+        """Whether it is a question of this suite, which its text begins by saying."""
+        return self.text.startswith(ASKED_HERE)
 
 
 @dataclass(frozen=True)

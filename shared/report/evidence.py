@@ -132,8 +132,8 @@ def weigh(
         against.append(NO_POWER)
     elif verdict.sd is not None:
         used = len(verdict.seeds_used)
-        declared = power_of(seeds, power.gain, power.spread)
-        reached = power_of(used, power.gain, verdict.sd)
+        declared, reached = powers_of(power, verdict, seeds)
+        assert reached is not None  # there is a spread
         remarks.append(
             f"Power for the declared gain of {power.gain:g}: declared {declared:.2f} ({seeds} "
             f"seeds, spread {power.spread:.2f}), reached {reached:.2f} ({used} seeds, spread "
@@ -144,6 +144,22 @@ def weigh(
     elif against:
         remarks.append(f"Does not count: {'; '.join(against)}.")
     return Weighed(replace(verdict, kind=kind), tuple(remarks), tuple(against))
+
+
+def powers_of(power: Power, verdict: Verdict, seeds: int) -> tuple[float, float | None]:
+    """The power for the declared gain: as declared, and as the measured spread makes it.
+
+    Args:
+        power: what was declared.
+        verdict: whose seeds and spread are taken.
+        seeds: how many seeds are declared.
+
+    Returns:
+        Both powers; None for the second where fewer than two seeds leave no spread.
+    """
+    used = len(verdict.seeds_used)
+    reached = None if verdict.sd is None else power_of(used, power.gain, verdict.sd)
+    return power_of(seeds, power.gain, power.spread), reached
 
 
 def power_sentence(power: Power, fewest: int) -> str:

@@ -1,17 +1,28 @@
-"""The tables of a report as one HTML page: every number leads to the runs behind it."""
+"""The report as one HTML page: what holds of every claim, then the tables behind it.
+
+Every number leads to the runs behind it. The frame of the page is ``page.html.j2``.
+"""
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from shared.experiment.records import Record
 from shared.experiment.runs import write_atomically
-from shared.experiment.tables import Claim, Published, canonical_json, slug
+from shared.experiment.tables import TIERS, Claim, Published, Tier, canonical_json, slug
+from shared.report.claims import CLAIMS, Entry, entries, sentences, tallied
+from shared.report.claims import write as write_claims
 from shared.report.measuring import Judged, Measured, MeasuredCell, refuse_smoke
+from shared.report.statistics import DECIDED, Kind
 from shared.report.wording import (
+    DASH,
     HERE,
     OVER_COLUMNS,
     PRINTED,
@@ -40,116 +51,254 @@ from shared.report.wording import (
 )
 
 
-def html(measured: Sequence[Measured]) -> str:
-    """One page with every table of ``measured``; only pictures lie outside it.
+def html(measured: Sequence[Measured], every: Sequence[Measured] | None = None) -> str:
+    """One page: what holds of the papers' claims, then every table; only pictures lie outside it.
+
+    Args:
+        measured: the tables that are shown.
+        every: those whose claims are listed; None for the same ones.
 
     Raises:
         ValueError: a table of the smoke tier, which never enters results.
     """
     for each in measured:
         refuse_smoke(each)
-    contents = "".join(
-        f'<li><a href="#{_anchor(each)}">{escape(name_of(each))}</a> '
-        f"{escape(each.table.title)}</li>"
-        for each in measured
-    )
-    body = "".join(map(_html_table, measured)) or "<p>No table has a finished cell yet.</p>"
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Measured beside published</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        "<header><h1>Measured beside published</h1>\n"
-        f'<p>Columns marked <b class="here">{HERE}</b> are results of this repository: mean ± '
-        f'sample standard deviation over seeds. Columns marked <i class="printed">{PRINTED}</i> '
-        "are copied from the papers; the small signed number below is measured minus published. "
-        "A measured number leads to the runs behind it.</p>\n"
-        f"<nav><ul>{contents}</ul></nav></header>\n<main>{body}</main>\n"
-        f"<script>{_SCRIPT}</script>\n</body>\n</html>\n"
+    every = measured if every is None else every
+    listed = entries(every)
+    tables = {(each.tier, each.table.address): _anchor(each) for each in measured}
+    titles = _titles(every)
+    form = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    ).get_template("page.html.j2")
+    return form.render(
+        papers=[
+            _Paper.of(paper, titles.get(paper, ""), sentence, listed, tables)
+            for paper, sentence in sentences(listed).items()
+        ],
+        filters={
+            name: sorted({getattr(entry, name) for entry in listed})
+            for name in ("paper", "domain", "tier")
+        },
+        shapes=SHAPES,
+        heads=HEADS,
+        slug=slug,
+        claims_file=CLAIMS,
+        here=HERE,
+        printed=PRINTED,
+        tables=Markup("".join(map(_html_table, measured))),  # each escapes what it shows
     )
 
 
-def write_index(results: Path, measured: Sequence[Measured]) -> None:
-    """Write the page of all tables to ``results/index.html``, moved over its target.
+def write_index(
+    results: Path, measured: Sequence[Measured], every: Sequence[Measured] | None = None
+) -> None:
+    """Write ``results/index.html`` and the ``claims.json`` that it leads to; see :func:`html`.
 
     Raises:
         ValueError: a table of the smoke tier.
     """
-    write_atomically(results / "index.html", html(measured))
+    text = html(measured, every)
+    write_claims(results, entries(measured if every is None else every))
+    write_atomically(results / "index.html", text)
 
 
-_STYLE = """
-:root { --ink: #1d2433; --soft: #5d6678; --line: #dde2ea; --here: #0b4f8a; --ours: #f3f8f4; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 90rem; padding: 1.5rem; color: var(--ink); background: #fff;
-  font: 16px/1.5 system-ui, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .5rem; }
-h2 { font-size: 1.25rem; margin: 3rem 0 .25rem; }
-h3 { font-size: 1rem; margin: 1.5rem 0 .4rem; }
-p { margin: .3rem 0; max-width: 60rem; }
-a { color: var(--here); }
-code { font-size: .85em; overflow-wrap: anywhere; }
-small, .soft { color: var(--soft); font-size: .85rem; }
-.banner { background: #fff4d6; border-left: 4px solid #d99a00; padding: .5rem .8rem; }
-.scroll { overflow-x: auto; margin: .8rem 0; }
-table { border-collapse: collapse; font-size: .84rem; }
-th, td { padding: .3rem .45rem; border-bottom: 1px solid var(--line); text-align: right;
-  vertical-align: top; white-space: nowrap; font-variant-numeric: tabular-nums; }
-thead th { vertical-align: bottom; }
-thead th[colspan] { text-align: center; border-left: 1px solid var(--line); }
-th:first-child, tbody th { text-align: left; }
-tbody th { font-weight: 600; white-space: normal; min-width: 10rem; max-width: 16rem;
-  position: sticky; left: 0; background: inherit; }
-tbody tr { background: #fff; }
-td small { display: block; font-size: .75rem; }
-.here { color: var(--here); }
-.printed { color: var(--soft); font-style: italic; font-weight: normal; }
-td.here { font-weight: 600; border-left: 1px solid var(--line); }
-td.here small { font-weight: normal; }
-td.partial small { color: #9a5b00; }
-tr.group th { padding-top: 1rem; background: var(--ours); font-style: italic; }
-tbody.ours tr { background: var(--ours); }
-.tag { font: 600 .7rem/1 system-ui, sans-serif; border: 1px solid #5f9b6d; color: #2f6b3d;
-  border-radius: 3px; padding: .1rem .3rem; white-space: nowrap; }
-ul.verdicts { list-style: none; padding: 0; margin: .3rem 0; max-width: 64rem; }
-ul.verdicts li { padding: .35rem 0; border-bottom: 1px solid var(--line); }
-.kind { display: inline-block; border-radius: 3px; padding: .05rem .45rem; font-weight: 600;
-  font-size: .8rem; }
-.reproduced { background: #d9f2df; color: #145a26; }
-.same-direction { background: #d8eef5; color: #0e4f63; }
-.not-reproduced { background: #fbdedb; color: #8a1c12; }
-.gain { background: #d8eef5; color: #0e4f63; }
-.no-gain { background: #fbdedb; color: #8a1c12; }
-.inconclusive, .undecided { background: #fdefc8; color: #6f4b00; }
-.no-evidence, .not-run { background: #e8eaee; color: #444b58; }
-details { border-bottom: 1px solid var(--line); padding: .3rem 0; }
-details:target { background: #eef5fc; }
-summary { cursor: pointer; }
-dl { margin: .3rem 0 .3rem 1rem; font-size: .88rem; overflow-wrap: anywhere; }
-dt { font-weight: 600; float: left; clear: left; margin-right: .5rem; }
-dd { margin: 0; }
-img { max-width: 100%; }
-@media (max-width: 46rem) {
-  body { padding: 1rem; }
-  .results, .results tbody, .results tr, .results th { display: block; }
-  .results thead { display: none; }
-  .results tbody th { position: static; border: 0; max-width: none; }
-  .results tr { border-bottom: 1px solid var(--line); padding: .5rem 0; }
-  .results td { display: grid; grid-template-columns: 1fr auto; column-gap: .6rem; border: 0;
-    padding: .1rem .45rem; }
-  .results td::before { content: attr(data-label); font-weight: normal; text-align: left; }
-  .results td small { grid-column: 2; }
-  .results td.none { display: none; }
+# Besides its colour every verdict has a shape: filled says yes, a cross or a fall says no.
+SHAPES: dict[Kind, str] = {
+    "reproduced": "●",
+    "same direction": "◐",
+    "not reproduced": "✕",
+    "inconclusive": "○",
+    "gain": "▲",
+    "no gain": "▼",
+    "undecided": "◇",
+    "no evidence": "∅",
+    "not run": DASH,
 }
-"""
+HEADS = (
+    "rows",
+    "where",
+    "verdict",
+    "gain, 95% interval",
+    "published gain",
+    "seeds",
+    "power reached (declared)",
+)
 
-_SCRIPT = """
-function reveal() {
-  const target = location.hash && document.getElementById(location.hash.slice(1));
-  if (target && target.tagName === "DETAILS") { target.open = true; target.scrollIntoView(); }
-}
-addEventListener("hashchange", reveal);
-reveal();
-"""
+
+@dataclass(frozen=True)
+class _Block:
+    """The comparisons of one claim in one domain and tier, summed up."""
+
+    tier: Tier
+    tally: list[tuple[int, Kind, bool]]
+    facts: list[str]
+
+
+@dataclass(frozen=True)
+class _One:
+    """One measured comparison: its rows, then the texts under the further ``HEADS``."""
+
+    domain: str
+    tier: Tier
+    kind: Kind
+    rows: str
+    link: str
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A claim of which something is measured."""
+
+    anchor: str
+    sentence: str
+    blocks: Mapping[str, list[_Block]]
+    measured: list[_One]
+
+
+@dataclass(frozen=True)
+class _Idle:
+    """A claim of which nothing is measured."""
+
+    sentence: str
+    domains: str
+    where: str
+
+
+@dataclass(frozen=True)
+class _Paper:
+    """What the page begins with, for one paper."""
+
+    name: str
+    title: str
+    sentence: str
+    domains: list[str]
+    lines: list[_Line]
+    idle: list[_Idle]
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        title: str,
+        sentence: str,
+        listed: Sequence[Entry],
+        tables: Mapping[tuple[Tier, str], str],
+    ) -> "_Paper":
+        by_sentence: dict[str, list[Entry]] = {}
+        for entry in listed:
+            if entry.paper == name:
+                by_sentence.setdefault(entry.sentence, []).append(entry)
+        lines, idle = [], []
+        for text, some in by_sentence.items():
+            domains = list(dict.fromkeys(entry.domain for entry in some))
+            if measured := [entry for entry in some if entry.measured]:
+                blocks = {
+                    domain: [
+                        _Block(tier, tallied(own), _facts(own))
+                        for tier in TIERS
+                        if (own := [e for e in some if (e.domain, e.tier) == (domain, tier)])
+                    ]
+                    for domain in domains
+                }
+                ones = [_one(entry, tables) for entry in measured]
+                lines.append(_Line(f"claim--{name}--{slug(text)}", text, blocks, ones))
+            else:
+                where = ", ".join(dict.fromkeys(f"{e.domain} {e.table}" for e in some))
+                idle.append(_Idle(text, " ".join(domains), where))
+        seen = list(dict.fromkeys(domain for line in lines for domain in line.blocks))
+        return cls(name, title, sentence, seen, lines, idle)
+
+
+def _titles(every: Sequence[Measured]) -> dict[str, str]:
+    """By paper its title, from where its printed numbers come."""
+    return {
+        each.table.paper: each.table.published.source.split(", ")[0]
+        for each in every
+        if any(not claim.asked_here for claim in each.table.claims)
+    }
+
+
+def _one(entry: Entry, tables: Mapping[tuple[Tier, str], str]) -> _One:
+    idle = entry.verdict in DECIDED and not entry.counts
+    address = f"{entry.domain}/{entry.paper}/{entry.table}"
+    metric = " ".join(filter(None, (entry.metric, f"({entry.unit})" if entry.unit else "")))
+    texts = (
+        f"{entry.domain}, {entry.table}, {entry.column}: {metric}",
+        f"{entry.tier} tier: {entry.verdict}{', does not count' if idle else ''}",
+        _gain(entry),
+        DASH if entry.published_gain is None else f"{entry.published_gain:+.2f}",
+        f"{len(entry.seeds)} of {entry.declared_seeds}",
+        _power([entry]) or "not declared",
+    )
+    link = tables.get((entry.tier, address), "")
+    rows = f"{entry.better} over {entry.than}"
+    return _One(entry.domain, entry.tier, entry.verdict, rows, link, texts)
+
+
+def _facts(some: Sequence[Entry]) -> list[str]:
+    """Gains measured and published, seeds and power of the measured ones, a line each."""
+    measured = [entry for entry in some if entry.measured]
+    gains = [entry.gain for entry in measured if entry.gain is not None]
+    if not gains:
+        return []
+    lows = [entry.low for entry in measured if entry.low is not None]
+    highs = [entry.high for entry in measured if entry.high is not None]
+    if len(measured) == 1:
+        text = f"gain {_gain(measured[0])}"
+    else:
+        text = f"gains {_signed(gains)}"
+        if lows and highs:
+            text += f", 95% intervals within [{min(lows):+.2f}, {max(highs):+.2f}]"
+            if without := len(measured) - len(lows):
+                text += f" ({without} without one)"
+    printed = [entry.published_gain for entry in measured if entry.published_gain is not None]
+    text += f"; published {_signed(printed)}" if printed else "; the paper prints no gain"
+    used = _numbers([len(entry.seeds) for entry in measured], "d")
+    declared = _numbers([entry.declared_seeds for entry in measured], "d")
+    power = _power(measured)
+    return [
+        text,
+        f"{used} of {declared} seeds; "
+        + (f"power reached (declared) {power}" if power else "no power declared"),
+    ]
+
+
+def _gain(entry: Entry) -> str:
+    if entry.gain is None:
+        return DASH
+    if entry.low is None or entry.high is None:
+        return f"{entry.gain:+.2f}, no interval"
+    return f"{entry.gain:+.2f} [{entry.low:+.2f}, {entry.high:+.2f}]"
+
+
+def _power(some: Sequence[Entry]) -> str:
+    """Power reached and declared; empty where none was declared."""
+    powers = [entry.power for entry in some if entry.power is not None]
+    declared = [each["declared"] for each in powers if each["declared"] is not None]
+    reached = [each["reached"] for each in powers if each["reached"] is not None]
+    if not declared:
+        return ""
+    return f"{_numbers(reached, '.2f') if reached else DASH} ({_numbers(declared, '.2f')})"
+
+
+def _signed(numbers: Sequence[float]) -> str:
+    return _numbers(numbers, "+.2f")
+
+
+def _numbers(numbers: Sequence[float], form: str) -> str:
+    """The least and the greatest of some numbers; one number where they are the same."""
+    least, most = f"{min(numbers):{form}}", f"{max(numbers):{form}}"
+    return least if least == most else f"{least} to {most}"
+
+
+# Wide tables scroll by themselves, with the arrow keys, too.
+_SCROLL = '<div class="scroll" tabindex="0">'
 
 
 def _anchor(measured: Measured, cell: MeasuredCell | None = None) -> str:
@@ -160,10 +309,10 @@ def _anchor(measured: Measured, cell: MeasuredCell | None = None) -> str:
 def _html_table(measured: Measured) -> str:
     table, width = measured.table, len(measured.columns)
     marks = marks_of(measured)
-    each, heads = 1, f'<th class="here">{HERE}</th>'
+    each, heads = 1, f'<th class="here" scope="col">{HERE}</th>'
     source = escape(no_numbers(table))
     if table.published.rows:
-        each, heads = 2, f'{heads}<th class="printed">{PRINTED}</th>'
+        each, heads = 2, f'{heads}<th class="printed" scope="col">{PRINTED}</th>'
         source = f'<i class="printed">{PRINTED}</i>: {escape(origin(table.published))}'
     datasets = "".join(
         f'<th colspan="{each}" scope="colgroup">{escape(column.label)}</th>'
@@ -173,13 +322,14 @@ def _html_table(measured: Measured) -> str:
     for heading, rows in groups_of(measured):
         head = ""
         if heading:
-            head = f'<tr class="group"><th colspan="{1 + each * width}">{escape(heading)}</th></tr>'
+            over = f'colspan="{1 + each * width}" scope="rowgroup"'
+            head = f'<tr class="group"><th {over}>{escape(heading)}</th></tr>'
         lines = "".join(_html_row(cells, measured, marks) for cells in rows)
         bodies += f'<tbody class="{"ours" if heading else "paper"}">{head}{lines}</tbody>\n'
     note = tier_note(measured)
     legend = "".join(f'<p class="soft">{escape(line)}</p>\n' for line in legend_of(measured))
     remarks = "".join(
-        f"<h3>{escape(heading)}</h3>\n<ul>"
+        f"<h4>{escape(heading)}</h4>\n<ul>"
         + "".join(f"<li>{escape(line)}</li>" for line in lines)
         + "</ul>\n"
         for heading, lines in remarks_of(measured)
@@ -188,12 +338,15 @@ def _html_table(measured: Measured) -> str:
         _html_runs(cell, measured) for cells in measured.cells for cell in cells if cell.records
     )
     return (
-        f'<section id="{_anchor(measured)}">\n<h2>{escape(table.title)}</h2>\n'
-        f'<p class="soft"><code>{escape(name_of(measured))}</code>, {escape(table.section)}</p>\n'
+        f'<details class="table" id="{_anchor(measured)}" data-paper="{escape(table.paper)}" '
+        f'data-domain="{escape(table.domain)}" data-tier="{measured.tier}">'
+        f"<summary><h3>{escape(table.title)}</h3> <code>{escape(name_of(measured))}</code>"
+        f'</summary>\n<p class="soft">{escape(table.section)}</p>\n'
         + (f'<p class="banner">{escape(note)}</p>\n' if note else "")
         + f'<p><b class="here">{HERE}</b>: {escape(headline(measured))}</p>\n'
         f"<p>{source}</p>\n"
-        f'<div class="scroll"><table class="results">\n<thead><tr><th rowspan="2">method</th>'
+        f'{_SCROLL}<table class="results">\n<caption>{escape(name_of(measured))}, measured beside '
+        'published</caption>\n<thead><tr><th rowspan="2" scope="col">method</th>'
         f"{datasets}</tr><tr>{heads * width}</tr></thead>\n{bodies}</table></div>\n{legend}"
         + _html_aggregates(measured)
         + "".join(
@@ -205,8 +358,8 @@ def _html_table(measured: Measured) -> str:
         + "".join(_html_claim(claim, judged, measured) for claim, judged in by_claim(measured))
         + remarks
         + "".join(map(_html_reference, table.references))
-        + (f"<h3>The runs behind the numbers</h3>\n{runs}" if runs else "")
-        + "</section>\n"
+        + (f"<h4>The runs behind the numbers</h4>\n{runs}" if runs else "")
+        + "</details>\n"
     )
 
 
@@ -239,7 +392,7 @@ def _html_row(cells: Sequence[MeasuredCell], measured: Measured, marks: Mapping[
 def _html_aggregates(measured: Measured) -> str:
     text = ""
     for what, head, lines in aggregates_of(measured):
-        heads = "".join(f"<th>{escape(name)}</th>" for name in head)
+        heads = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
         rows = "".join(
             f'<tr><th scope="row">{escape(label)}</th>'
             + "".join(f'<td class="here">{escape(number)}</td>' for number in numbers)
@@ -247,8 +400,8 @@ def _html_aggregates(measured: Measured) -> str:
             for label, *numbers in lines
         )
         text += (
-            f'<h3>{OVER_COLUMNS}</h3>\n<p class="here">{escape(what)}</p>\n'
-            f'<div class="scroll"><table><thead><tr>{heads}</tr></thead>'
+            f'<h4>{OVER_COLUMNS}</h4>\n<p class="here">{escape(what)}</p>\n'
+            f"{_SCROLL}<table><caption>{OVER_COLUMNS}</caption><thead><tr>{heads}</tr></thead>"
             f"<tbody>{rows}</tbody></table></div>\n"
         )
     return text
@@ -267,7 +420,7 @@ def _html_figures(measured: Measured) -> str:
 
 def _html_evidence(measured: Measured) -> str:
     lines = "".join(f"<li>{escape(line)}</li>" for line in evidence_of(measured))
-    return f"<h3>What counts as evidence here</h3>\n<ul>{lines}</ul>\n" if lines else ""
+    return f"<h4>What counts as evidence here</h4>\n<ul>{lines}</ul>\n" if lines else ""
 
 
 def _html_claim(claim: Claim, verdicts: Sequence[Judged], measured: Measured) -> str:
@@ -277,7 +430,7 @@ def _html_claim(claim: Claim, verdicts: Sequence[Judged], measured: Measured) ->
         f"{escape(explain(judged, measured))}</li>\n"
         for judged in verdicts
     )
-    return f'<h3>Claim: {escape(claim.text)}</h3>\n<ul class="verdicts">{lines}</ul>\n'
+    return f'<h4>Claim: {escape(claim.text)}</h4>\n<ul class="verdicts">{lines}</ul>\n'
 
 
 def _html_grid(
@@ -287,7 +440,7 @@ def _html_grid(
     columns: Sequence[str],
     numbers: Mapping[str, Sequence[str]],
 ) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     rows = "".join(
         f'<tr><th scope="row">{escape(label)}</th>'
         + "".join(f'<td class="{whose}">{text}</td>' for text in texts)
@@ -295,8 +448,9 @@ def _html_grid(
         for label, texts in numbers.items()
     )
     return (
-        f'<h3>{heading}</h3>\n<p class="{whose}">{escape(what)}</p>\n'
-        f'<div class="scroll"><table><thead><tr><th>method</th>{head}</tr></thead>'
+        f'<h4>{heading}</h4>\n<p class="{whose}">{escape(what)}</p>\n'
+        f"{_SCROLL}<table><caption>{escape(what)}</caption>"
+        f'<thead><tr><th scope="col">method</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>\n"
     )
 
@@ -317,7 +471,7 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
     for seed, record in cell.records.items():
         digest = hashlib.sha256(canonical_json(record.config).encode()).hexdigest()
         rows += (
-            f"<tr><td>{seed}</td><td>{cell.values[seed]:.2f}</td>"
+            f'<tr><th scope="row">{seed}</th><td>{cell.values[seed]:.2f}</td>'
             f"<td>{record.result['seconds']:.1f}</td>"
             f"<td>{record.result['peak_memory_bytes'] / 2**20:.0f}</td>"
             f"<td>{escape(str(record.environment['started']))}</td>"
@@ -341,13 +495,16 @@ def _html_runs(cell: MeasuredCell, measured: Measured) -> str:
             # An empty line has no height, and the next one would slip beside this name.
             facts += f"<dt>{name}{only}</dt><dd>{escape(text) or 'none'}</dd>\n"
     number = mean_sd(cell.summary.mean, cell.summary.sd)
+    names = ("seed", measured.table.metric_of(cell.column), "seconds", "peak MiB", "started")
+    heads = "".join(
+        f'<th scope="col">{escape(name)}</th>'
+        for name in (*names, "configuration, SHA-256", "command")
+    )
     return (
         f'<details id="{_anchor(measured, cell)}"><summary>{escape(cell.row.label)}, '
         f'{escape(cell.column.label)}: <b class="here">{number}</b> '
         f"<small>{seeds_of(cell)}</small></summary>\n<dl>{facts}</dl>\n"
-        '<div class="scroll"><table><thead><tr><th>seed</th>'
-        f"<th>{escape(measured.table.metric_of(cell.column))}</th><th>seconds</th><th>peak MiB</th>"
-        "<th>started</th><th>configuration, SHA-256</th><th>command</th></tr></thead>"
+        f"{_SCROLL}<table><caption>The runs of this number</caption><thead><tr>{heads}</tr></thead>"
         f"<tbody>{rows}</tbody></table></div></details>\n"
     )
 

@@ -1,0 +1,270 @@
+"""What holds of every claim: as data, as sentences, and on the first screen of the page."""
+
+import dataclasses
+import html as entities
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_report import RECORDS, TABLE, cell_of, make_table, record_of
+
+from shared.experiment.records import Record
+from shared.experiment.tables import Claim, Power, Row, Table, Tier
+from shared.report.claims import entries, json_text, sentences
+from shared.report.measuring import Measured, measure
+from shared.report.page import SHAPES, html, write_index
+from shared.report.statistics import KINDS, power_of
+
+ROOT = Path(__file__).parents[1]
+TYPES = {
+    "string": (str,),
+    "boolean": (bool,),
+    "number": (int, float),
+    "integer": (int,),
+    "list of strings": (list,),
+    "list of integers": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+OWN = "Asked by this suite, not by the paper: is <b>ours</b> & new better? Measured: ours."
+
+
+def both_tiers() -> list[Measured]:
+    """Three seeds at the paper's setting, two at a smaller budget, with a floor and a question."""
+    power = Power(1.0, 0.5, ("MUTAG",), "Published.", "short")
+    own = Claim(OWN, "MMCL", "GraphCL", ("MUTAG",), 0.5, tiers=("short",))
+    table = make_table(
+        rows=(*TABLE.rows, Row("largest class", {"loss": "none"}, floor=True)),
+        powers=(*TABLE.powers, power),
+        claims=(*TABLE.claims, own),
+    )
+    short = [
+        *in_tier(table, "GraphCL", {0: 80.0, 1: 81.0}, "short"),
+        *in_tier(table, "MMCL", {0: 81.0, 1: 85.0}, "short"),
+        *in_tier(table, "largest class", {0: 66.5, 1: 66.5}, "short"),
+    ]
+    tiers: tuple[Tier, ...] = ("paper", "short")
+    return [measure(table, tier, [*RECORDS, *short], {}) for tier in tiers]
+
+
+def in_tier(table: Table, row: str, values: dict[int, float], tier: Tier) -> list[Record]:
+    return [
+        record_of(cell, values[cell.seed]) for cell in table.cells(tier, row=row, column="MUTAG")
+    ]
+
+
+def documented() -> dict[str, list[str]]:
+    """By key of an entry its types, as docs/report.md has them."""
+    text = (ROOT / "docs/report.md").read_text(encoding="utf-8")
+    return {
+        key: types.split(" or ")
+        for key, types in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE)
+    }
+
+
+def check(content: dict[str, Any]) -> None:
+    """Hold a claims.json against its documented form."""
+    keys = documented()
+    assert content["form"] == "claims-v1"
+    assert set(content["papers"]) == {entry["paper"] for entry in content["claims"]}
+    for entry in content["claims"]:
+        assert list(entry) == list(keys)
+        for key, types in keys.items():
+            allowed = tuple(each for name in types for each in TYPES[name])
+            assert type(entry[key]) in allowed, (key, entry[key])
+        assert entry["verdict"] in KINDS
+        assert entry["counts"] == (not entry["because"])
+        words = {"reproduced", "same direction", "not reproduced", "inconclusive"}
+        assert entry["tier"] == "paper" or entry["verdict"] not in words
+        assert all(type(seed) is int for seed in entry["seeds"])
+
+
+def test_claims_have_the_numbers_of_the_records() -> None:
+    content = json.loads(json_text(entries(both_tiers())))
+    check(content)
+    paper, dd, short, _, own = content["claims"]
+    # 87.9 - 86, 89 - 87, 90.1 - 88: mean 2.0, deviation 0.1, t(0.975, 2) = 4.302653.
+    half = 4.302653 * 0.1 / math.sqrt(3)
+    assert paper["gain"] == pytest.approx(2.0)
+    assert (paper["low"], paper["high"]) == pytest.approx((2 - half, 2 + half), abs=1e-6)
+    assert (paper["published_gain"], paper["tolerance"]) == (pytest.approx(1.62), 0.5)
+    assert (paper["verdict"], paper["counts"], paper["because"]) == ("reproduced", True, [])
+    assert (paper["seeds"], paper["declared_seeds"]) == ([0, 1, 2], 3)
+    assert (paper["floor"], paper["arithmetic_spread"]) == (None, None)
+    assert paper["power"] == {
+        "gain": 1.6,
+        "spread": 0.5,
+        "declared": pytest.approx(power_of(3, 1.6, 0.5)),
+        "reached": pytest.approx(power_of(3, 1.6, 0.1)),
+    }
+    assert (dd["verdict"], dd["gain"], dd["power"], dd["counts"]) == ("not run", None, None, False)
+    assert (short["tier"], short["verdict"], short["gain"]) == ("short", "undecided", 2.5)
+    assert short["because"] == ["undecided: says neither yes nor no"]
+    assert short["floor"] == {"row": "largest class", "mean": 66.5}
+    assert (own["asked_here"], own["claim"]) == (True, OWN)
+
+
+def test_a_sentence_counts_what_each_tier_says_in_its_own_words() -> None:
+    assert sentences(entries(both_tiers())) == {
+        "mmcl": "mmcl: at the paper's setting 1 reproduced count; paper tier: 1 of 2 comparisons "
+        "measured (1 reproduced); short tier, at its budget: 1 of 2 comparisons measured "
+        "(1 undecided); asked by this suite besides, short tier, at its budget: 1 of 1 comparisons "
+        "measured (1 undecided)."
+    }
+    silent = measure(make_table(powers=()), "paper", RECORDS, {})
+    assert sentences(entries([silent])) == {
+        "mmcl": "mmcl: no verdict at the paper's setting counts yet; paper tier: 1 of 2 "
+        "comparisons measured (1 reproduced that does not count)."
+    }
+    (entry, _) = entries([silent])
+    assert entry.because == ("no power was declared",)
+
+
+def test_smoke_makes_no_claim() -> None:
+    record = record_of(cell_of("MMCL", "embedded sample", 0, "smoke"), 60.0)
+    with pytest.raises(ValueError, match="smoke"):
+        entries([measure(TABLE, "smoke", [record], {})])
+
+
+class Tables(HTMLParser):
+    """For every table whether it begins with a caption, and every heading cell without scope."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables = 0
+        self.captions = 0
+        self.bare: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.last = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = dict(attrs)
+        self.tables += tag == "table"
+        self.captions += tag == "caption" and self.last == "table"
+        if tag == "th" and "scope" not in values:
+            self.bare.append(str(self.getpos()))
+        self.ids += [str(values["id"])] if "id" in values else []
+        self.links += [str(values[key]) for key in ("href", "src") if key in values]
+        self.last = tag
+
+
+def first_screen(text: str) -> str:
+    return text.split('<section id="tables"')[0].split("</style>")[1]
+
+
+def words_of(text: str) -> str:
+    return " ".join(entities.unescape(re.sub(r"<[^>]*>", " ", text)).split())
+
+
+def test_the_page_begins_with_every_claim(tmp_path: Path) -> None:
+    measured = both_tiers()
+    write_index(tmp_path, measured)
+    text = (tmp_path / "index.html").read_text(encoding="utf-8")
+    written = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))
+    assert written == json.loads(json_text(entries(measured)))
+    screen = first_screen(text)
+    words = words_of(screen)
+    assert written["papers"]["mmcl"].removeprefix("mmcl") in words
+    # One line a comparison: gain and interval, published gain, seeds, power reached (declared).
+    low, high = written["claims"][0]["low"], written["claims"][0]["high"]
+    declared, reached = (written["claims"][0]["power"][key] for key in ("declared", "reached"))
+    assert (
+        "MMCL over GraphCL graph, table-4, MUTAG: accuracy (%) ● paper tier: reproduced "
+        f"+2.00 [{low:+.2f}, {high:+.2f}] +1.62 3 of 3 {reached:.2f} ({declared:.2f})"
+    ) in words
+    assert "◇ short tier: undecided +2.50 [" in words
+    assert "paper tier ● 1 reproduced – 1 not run" in words  # noqa: RUF001 (the page's dash)
+    assert "short tier , at its budget ◇ 1 undecided" in words
+    assert "<b>ours</b>" not in screen
+    assert "is <b>ours</b> & new better?" in words
+    assert "short tier: reproduced" not in words
+    # Every shape is another one, so that no verdict is told by its colour alone.
+    assert set(SHAPES) == set(KINDS)
+    assert len(set(SHAPES.values())) == len(KINDS)
+
+
+def test_an_interval_that_some_gains_lack_is_not_said_of_them() -> None:
+    columns = ("MUTAG", "DD")
+    table = make_table(claims=(Claim("Better.", "MMCL", "GraphCL", columns, 0.5),))
+    records = [*RECORDS, record_of(cell_of("MMCL", "DD", 0), 70.0)]
+    words = words_of(first_screen(html([measure(table, "paper", records, {})])))
+    assert "gains -8.00 to +2.00, 95% intervals within [+1.75, +2.25] (1 without one)" in words
+    assert "1 to 3 of 3 seeds" in words
+    assert "-8.00, no interval" in words
+
+
+def test_every_table_of_the_page_has_a_caption_and_scopes_and_links_resolve(
+    tmp_path: Path,
+) -> None:
+    table = make_table(also=("folds_mean",), aggregates=("interquartile mean",))
+    every = [*both_tiers(), measure(dataclasses.replace(table, name="table-5"), "paper", [], {})]
+    write_index(tmp_path, every)
+    page = Tables((tmp_path / "index.html").read_text(encoding="utf-8"))
+    assert page.tables == page.captions > 5
+    assert page.bare == []
+    assert len(set(page.ids)) == len(page.ids)
+    for link in page.links:
+        assert link[1:] in page.ids if link.startswith("#") else (tmp_path / link).is_file()
+
+
+def test_claims_of_tables_without_a_record_are_named_but_not_shown_as_measured() -> None:
+    idle = measure(make_table(name="table-6"), "paper", [], {})
+    text = html([], [idle])
+    words = words_of(first_screen(text))
+    assert "1 of its claims is not run in any tier MMCL improves on GraphCL (5.3)" in words
+    assert "No table has a finished cell yet." in text
+    assert 'class="matrix"' not in text
+
+
+def test_the_committed_claims_have_their_documented_form() -> None:
+    check(json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8")))
+
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+PROBE = """<script>addEventListener("load", () => {
+  for (const each of document.querySelectorAll("details")) each.open = true;
+  document.body.dataset.width = document.documentElement.scrollWidth;
+  document.body.dataset.window = innerWidth;
+  const tier = document.getElementById("filter").elements.tier;
+  tier.value = "paper";
+  tier.dispatchEvent(new Event("change", { bubbles: true }));
+  const blocks = [...document.querySelectorAll(".block")];
+  document.body.dataset.tiers = blocks.filter((each) => each.checkVisibility())
+    .map((each) => each.dataset.tier);
+});</script>"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no chromium is installed to open the page with")
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_committed_page_fits_a_browser_and_its_filter_works(tmp_path: Path, width: int) -> None:
+    text = (ROOT / "results/index.html").read_text(encoding="utf-8")
+    # A frame has the width it is told; a window of a headless browser is at least 500 wide.
+    (tmp_path / "page.html").write_text(text.replace("</body>", f"{PROBE}</body>"))
+    (tmp_path / "frame.html").write_text(
+        f'<body><iframe src="page.html" width="{width}" height="900" style="border:0"></iframe>'
+        '<script>addEventListener("load", () => { const inner = frames[0].document.body.dataset;'
+        "document.body.dataset.found = JSON.stringify(inner); });</script></body>"
+    )
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--dump-dom")
+    files = ("--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}")
+    done = subprocess.run(
+        [str(BROWSER), *options, *files, "--window-size=1500,1000", f"{tmp_path / 'frame.html'}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    (found,) = re.findall(r'data-found="([^"]*)"', done.stdout)
+    said = json.loads(entities.unescape(found))
+    assert int(said["window"]) == width
+    assert int(said["width"]) <= width
+    assert set(said["tiers"].split(",")) == {"paper"}
