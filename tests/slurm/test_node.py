@@ -147,8 +147,10 @@ def test_a_smoke_table_as_an_array_equals_a_plain_run(call: Call, tmp_path: Path
         eventually(lambda task=task: ": begins" in log_of(runs, task))
         call("scancel", f"--signal={signal}", f"{task}.0")
     wait_for_all(call)
-    assert "exit code 75" in log_of(runs, "1_0")
-    assert not (runs / ".slurm/1/1_0.kills").exists()
+    # Told to stop, or killed by the same signal before its Python listens: put back once.
+    told = log_of(runs, "1_0").count("exit code 75")
+    kills = runs / ".slurm/1/1_0.kills"
+    assert told + (len(kills.read_text().splitlines()) if kills.exists() else 0) == 1
     assert len((runs / ".slurm/1/1_1.kills").read_text().splitlines()) == 1
     assert f"{every} done, 0 queued, 0 running, 0 failed" in call("shared", "status")
 
