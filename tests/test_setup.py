@@ -420,7 +420,7 @@ def test_the_wheel_runs_outside_the_checkout(outside: Callable[..., str], tmp_pa
     out = outside(
         "-m", "shared", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG", "--plan"
     )
-    assert "5 of 5 cells to run" in out
+    assert "20 of 20 cells to run" in out
 
 
 @pytest.mark.slow

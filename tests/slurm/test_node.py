@@ -252,12 +252,14 @@ def test_a_node_that_cannot_see_the_runs_is_told(call: Call, tmp_path: Path) -> 
 def test_what_slurm_cannot_do_is_said_in_one_line(call: Call, tmp_path: Path) -> None:
     words = ("toy", "toy", "toy", "--slurm")
     said = call(*words, "--partition", "nowhere", code=2)
-    assert said == ("error: --partition 'nowhere': this cluster has none; it has: brief, main\n")
+    reading, said = said.splitlines()
+    assert reading == "toy/toy, paper tier: reading the tables"
+    assert said == "error: --partition 'nowhere': this cluster has none; it has: brief, main"
     said = call(*words, "--partition", "brief", "--time", "1:00:00", code=2)
     assert "more than 30:00, the most that partition brief allows; ask for less, or auto" in said
     said = call(*words, "--memory", "1000000", code=2)
-    assert said.startswith("error: Slurm refused the job: ")
-    assert said.count("\n") == 1
+    assert said.splitlines()[1].startswith("error: Slurm refused the job: ")
+    assert said.count("\n") == 2
     assert not list((tmp_path / "runs/.slurm").glob("[0-9]*"))
     # Estimated at 100 minutes each: with auto it is what the partition allows.
     said = " ".join(call(*words, "--partition", "brief", "--seeds", "0", "--row", "plain").split())
