@@ -1,6 +1,7 @@
 """Summaries against hand-computed numbers and scipy; one test per kind of verdict."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from scipy import stats
 
 from shared.experiment.tables import Claim, Power, Tier, Value, slug
 from shared.report.console import KIND_COLOURS
-from shared.report.page import _STYLE
+from shared.report.page import SHAPES
 from shared.report.statistics import (
     DECIDED,
     KINDS,
@@ -25,6 +26,7 @@ from shared.report.statistics import (
     summarise,
 )
 
+ROOT = Path(__file__).resolve().parents[1]
 CLAIM = Claim("ours beats theirs", "ours", "theirs", ("MUTAG",), tolerance=0.5)
 THEIRS = {0: 86.0, 1: 87.0, 2: 88.0}
 
@@ -229,7 +231,9 @@ def test_power_of_known_effects() -> None:
 def test_every_kind_is_decided_or_leaves_the_claim_open() -> None:
     assert set(KINDS) - set(DECIDED) == {"inconclusive", "undecided", "no evidence", "not run"}
     assert set(KINDS) == set(KIND_COLOURS)  # each has a look in the terminal, and on the page
-    assert all(f".{slug(kind)}" in _STYLE for kind in KINDS)
+    assert set(KINDS) == set(SHAPES)
+    page = (ROOT / "shared/report/page.html.j2").read_text()
+    assert all(f".{slug(kind)}" in page.split("</style>")[0] for kind in KINDS)
 
 
 def test_interquartile_mean_of_known_values() -> None:
