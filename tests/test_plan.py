@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from statistics import median
 
 import pytest
 from rich.console import Console
@@ -12,7 +13,7 @@ from graph.tables import TABLE_4
 from shared.command.domains import DOMAINS, tables_of
 from shared.command.places import Places
 from shared.command.plan import Cost, costs_of, planned
-from shared.experiment.tables import Table
+from shared.experiment.tables import Table, slug
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY = [table for name in DOMAINS for some in tables_of(name).values() for table in some]
@@ -104,9 +105,16 @@ def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
     """MMCL's projected gradient is not GraphCL."""
     here = places(tmp_path, ROOT / "results")
     costs = costs_of(TABLE_4, TABLE_4.cells("paper"), here, {})
-    gradient = costs["MMCL PGD, both views", "MUTAG"]
-    assert gradient.source == "recorded"
-    assert gradient.seconds > 1.5 * costs["GraphCL", "MUTAG"].seconds
+    lines = (ROOT / "results/graph/mmcl/table-4.records.jsonl").read_text().splitlines()
+    taken: dict[str, list[float]] = {}
+    for record in map(json.loads, lines):
+        row = record["address"].split("/")[3]
+        taken.setdefault(row, []).append(record["result"]["seconds"])
+    for row in ("MMCL PGD, both views", "GraphCL"):
+        cost = costs[row, "MUTAG"]
+        assert cost.source == "recorded"
+        assert cost.seconds == pytest.approx(median(taken[slug(row)]))
+    assert taken["mmcl-pgd-both-views"] != taken["graphcl"]
     assert costs["GraphCL", "REDDIT-MULTI-5K"].source == "declared"
     words = " ".join(text_of(TABLE_4, here).split())
     assert "Time and memory: ~ as the committed records took, elsewhere; ~ declared" in words
