@@ -72,15 +72,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "random_bank": "momentum",
-    "follow": "momentum",
-    "enqueue": "momentum",
-    "Teacher": "momentum",
     "Criterion": "objective",
     "LowRankProjection": "projection",
     "Objective": "objective",
     "Pairs": "pairs",
     "Projection": "objective",
+    "Teacher": "momentum",
     "Temperature": "checks",
     "Term": "objective",
     "alignment": "losses",
@@ -92,6 +89,8 @@ _HOMES = {
     "curvature_weight": "margins",
     "debiased_nce": "losses",
     "distance_polarization": "penalties",
+    "enqueue": "momentum",
+    "follow": "momentum",
     "hard_nce": "losses",
     "info_nce": "losses",
     "inner_product": "pairs",
@@ -100,6 +99,7 @@ _HOMES = {
     "margin_ratio": "margins",
     "max_margin": "losses",
     "query_key": "pairs",
+    "random_bank": "momentum",
     "same_label": "pairs",
     "scale_gradient": "margins",
     "subtractive_margin": "margins",

@@ -62,6 +62,7 @@ def test_what_makes_a_folder_complete_can_be_named(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "last").touch()
     build_once(folder, lambda part: pytest.fail("it is there"), ("last",))
+    assert [path.name for path in folder.iterdir()] == ["last"]
 
 
 def test_errors_of_the_file_system_say_what_helps(tmp_path: Path) -> None:

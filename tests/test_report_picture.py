@@ -1,5 +1,6 @@
 """A picture of a table shows its numbers, and the documents show the committed records."""
 
+import io
 import json
 from pathlib import Path
 
@@ -127,3 +128,12 @@ def test_the_documents_show_the_committed_records(address: str) -> None:
         spread = {name: cell.pop(name) for name in ("mean", "sd", "low", "high")}
         assert spread == pytest.approx({name: wanted.pop(name) for name in spread}), again
         assert cell == wanted, again
+
+
+def test_title_and_legend_lie_within_the_picture(measured: Measured) -> None:
+    figure = picture.draw(measured)
+    figure.savefig(io.BytesIO())  # lays it out
+    (legend,) = figure.legends
+    for each in (legend, figure._suptitle):
+        box = each.get_window_extent()
+        assert 0 <= box.x0 < box.x1 <= figure.bbox.width

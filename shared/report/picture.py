@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {
 FLOOR_LINE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (4, 2))}
 PARTIAL = "*"
 ROOM = 0.62  # of a panel's width is for marks, the rest for the numbers beside them
-LEAST_WIDTH = 8.0  # inches, for title and legend
+LEAST_WIDTH = 9.8  # inches, for title and legend
 LEAST = 4.0  # the least width of a scale, so that noise does not fill a panel
 
 
