@@ -33,6 +33,7 @@ USAGE = """\
   ./reproduce.sh vision margins --slurm --gpus 1   the same as one array job of a cluster
   ./reproduce.sh status                        what became of the cells that were submitted
   ./reproduce.sh report                        finished runs -> results/, its page and docs/*.png
+  ./reproduce.sh report --serve                the same in a browser, anew whenever a run ends
   ./reproduce.sh figures vision lmcl           finished runs -> figures/ beside their tables
   ./reproduce.sh film rl lmcl                  finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
@@ -173,9 +174,16 @@ def _status(arguments: Sequence[str]) -> int:
 
 def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
-    _, places = _parsed(parser, arguments, words=())
+    add = parser.add_argument
+    add("--serve", action="store_true", help="show it in a browser, anew whenever a run ends")
+    add("--port", type=_positive, help="of --serve; default: 8000")
+    options, places = _parsed(parser, arguments, words=())
+    if options.port and not options.serve:
+        raise UserError("--port is of --serve; add that, or leave --port out")
     from shared.command import verbs
 
+    if options.serve:
+        return verbs.serve_report(places(), options.port or 8000)
     return verbs.report(places())
 
 

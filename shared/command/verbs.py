@@ -30,8 +30,13 @@ RESULTS = Path("results")
 DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
 
 
-def report(places: Places) -> int:
-    """Write results/ from every finished run of the paper and short tiers."""
+def report(places: Places, *, quiet: bool = False) -> int:
+    """Write results/ from every finished run of the paper and short tiers.
+
+    Args:
+        places: where runs and results lie.
+        quiet: say in one line what was written, and nothing of its tables.
+    """
     from shared.report import picture  # brings matplotlib, which no cell needs
 
     shown, every = [], []
@@ -51,13 +56,21 @@ def report(places: Places) -> int:
                         drawn = DOCUMENTS.get(table.address) if tier == "paper" else None
                         if drawn and places.results.resolve() == RESULTS.resolve():
                             picture.write(drawn, measured)
-                        Console().print(terminal(measured))
+                        if not quiet:
+                            Console().print(terminal(measured))
     write_site(places.results, shown, every, kept)
     console = Console()
-    for sentence in sentences(entries(every)).values():
+    for sentence in () if quiet else sentences(entries(every)).values():
         console.print(Text(f"\n{sentence}"))
     print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
     return 0
+
+
+def serve_report(places: Places, port: int) -> int:
+    """Show the report in a browser, written anew whenever a run ends, until it is interrupted."""
+    from shared.command.serving import serve
+
+    return serve(places, lambda: report(places, quiet=True), port)
 
 
 def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
