@@ -28,8 +28,6 @@ make_torchvision_importable()
 
 from transformers import (  # noqa: E402 (needs the line above)
     AutoTokenizer,
-    BertConfig,
-    BertModel,
 )
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "text.md"
@@ -357,18 +355,6 @@ def test_the_code_of_the_documentation_runs(
 ) -> None:
     blocks = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    words = ["dear", "rained", "all", "day", "sunday", "umbrella"]
-    rows = [f"{word} {number} {number**2}" for number, word in enumerate(words)]
-    (tmp_path / "vectors.txt").write_text("\n".join(rows) + "\n")
-    make_tokenizer(SENTENCES, 40, True).save_pretrained("my-bert")
-    shape = BertConfig(
-        vocab_size=41,
-        hidden_size=8,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-    )
-    BertModel(shape).save_pretrained("my-bert")
     names: dict[str, Any] = {}
     for block in blocks:
         exec(compile(block, "docs/text.md", "exec"), names)
