@@ -45,7 +45,8 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,graph,rl,text,video,vision,slurm" && return ;;
+      test) echo "test,docs,graph,rl,text,video,vision,slurm" && return ;;
+      docs) echo "docs" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
       rl | rl/* | */rl/*) echo "rl" && return ;;
       text | text/* | */text/*) echo "text" && return ;;
@@ -63,7 +64,7 @@ extras_for() {
 megabytes() {
   case $1 in
     "") echo 90 ;; graph) echo 105 ;; vision) echo 135 ;; text) echo 145 ;; rl) echo 215 ;;
-    video) echo 230 ;; *) echo 380 ;;
+    video) echo 230 ;; docs) echo 105 ;; *) echo 395 ;;
   esac
 }
 
@@ -179,6 +180,13 @@ install "$extras"
 if [ "${1:-}" = test ]; then
   shift
   run_tests "$@"
+fi
+# The documents as a site, in build/docs; with --serve in a browser, made anew as they change.
+if [ "${1:-}" = docs ]; then
+  shift
+  verb=build
+  [ "${1:-}" != --serve ] || { shift && verb=serve; }
+  PYTHONPATH=$here NO_MKDOCS_2_WARNING=1 exec "$venv/bin/python" -m mkdocs "$verb" "$@"
 fi
 export SUITE_COMMAND=$called
 [ "$from" = "$here" ] || export SUITE_FROM=$from

@@ -1,5 +1,6 @@
-"""What the README says works: its commands are accepted, its code runs."""
+"""What the README and the pages of use say works: their commands are accepted, their code runs."""
 
+import json
 import math
 import re
 import shlex
@@ -13,9 +14,14 @@ from shared.command import domains, reproduce
 from shared.command.domains import tables_of
 from shared.command.own import load_loss
 from shared.command.settings import with_settings
+from shared.errors import UserError
+from shared.report.claims import BEGINS, ENDS, Entry, in_short, write_in_short
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md"]
+PAGES += [ROOT / "docs" / f"{name}.md" for name in ("start", "tables", "clusters")]
+PAGES += [ROOT / "docs/losses.md", ROOT / "docs/own.md"]
+README = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
 COMMANDS = sorted(
     {
         line.split("#")[0].strip().removeprefix("./reproduce.sh ")
@@ -56,6 +62,8 @@ def test_every_command_is_accepted(
         words = words[1:]
     if words[0] == "test":
         assert 'if [ "${1:-}" = test ]' in (ROOT / "reproduce.sh").read_text()
+    elif words[0] == "docs":
+        assert 'if [ "${1:-}" = docs ]' in (ROOT / "reproduce.sh").read_text()
     elif words[0] == "data":
         assert words[1] in domains.DOMAINS
     elif words[0] == "figures":
@@ -79,6 +87,9 @@ def test_every_command_is_accepted(
     elif "--slurm" in words or "--executor" in words:  # what these do is tested in tests/slurm
         assert reproduce.main([*words, "--time", "nonsense", "--runs", str(tmp_path)]) == 2
         assert "is no time of Slurm" in capsys.readouterr().err
+    elif "--serve" in words:  # tests/test_serving.py
+        assert reproduce.main([*words, "--port", "nowhere"]) == 2
+        assert "is not a positive number" in capsys.readouterr().err
     elif words[0] == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), "--runs", str(tmp_path)]) == 0
     else:
@@ -124,9 +135,24 @@ def test_every_example_runs(
 
 
 def test_pictures_and_paths_exist() -> None:
-    for path in re.findall(r"\]\((?!http)([^)#]+)\)|<img src=\"([^\"]+)\"", README):
-        assert (ROOT / (path[0] or path[1])).exists(), path
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"\]\((?!http)([^)#]+)\)|<img src=\"([^\"]+)\"", text):
+            assert (page.parent / (path[0] or path[1])).exists(), path
     for path in re.findall(
         r"`((?:shared|graph|rl|text|video|vision|tests|benchmarks|results)/[\w./-]*)`", README
     ):
         assert (ROOT / path).exists(), path
+
+
+def test_the_lines_about_claims_are_those_of_the_committed_results() -> None:
+    claims = json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))["claims"]
+    said = in_short([Entry(**each) for each in claims])
+    assert f"{BEGINS}\n{said}{ENDS}" in PAGES[0].read_text(encoding="utf-8")
+    assert said.count("\n") == 2 + len({each["paper"] for each in claims})
+
+
+def test_a_document_without_the_marks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# A title\n")
+    with pytest.raises(UserError, match="has no lines <!-- claims"):
+        write_in_short(tmp_path / "README.md", [])

@@ -39,6 +39,7 @@ USAGE = """\
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
   ./reproduce.sh arithmetic graph mmcl --row GraphCL --seeds 0,1   again, under other code paths
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
+  ./reproduce.sh docs                          the documents as a site in build/docs; --serve
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the fast tests; --all: every one, as CI does
 Every verb has options of its own: ./reproduce.sh plan --help; those of a run: run --help
@@ -347,7 +348,7 @@ def _parsed(
 def _check_domain(word: str) -> None:
     """Refuse what is neither a domain nor, as the first word, a verb."""
     if word not in domains.DOMAINS:
-        near = suggestion(word, [*domains.DOMAINS, *VERBS, "test"])
+        near = suggestion(word, [*domains.DOMAINS, *VERBS, "docs", "test"])
         if not near.startswith(":"):
             near = suggestion(word, domains.DOMAINS, "domains are")
         raise UserError(f"no domain {word!r}{near}")

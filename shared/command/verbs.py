@@ -20,12 +20,13 @@ from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import TIERS, Cell, Tier, slug
 from shared.report import curves, files
-from shared.report.claims import entries, sentences
+from shared.report.claims import entries, sentences, write_in_short
 from shared.report.console import terminal
 from shared.report.measuring import Measured
 from shared.report.page import write_site
 
 RESULTS = Path("results")
+README = Path("README.md")  # it says in short what the project's own results hold
 # Tables that the documents show as a picture; they show what the project's own results hold.
 DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
 
@@ -59,6 +60,8 @@ def report(places: Places, *, quiet: bool = False) -> int:
                         if not quiet:
                             Console().print(terminal(measured))
     write_site(places.results, shown, every, kept)
+    if places.results.resolve() == RESULTS.resolve():
+        write_in_short(README, entries(every))
     console = Console()
     for sentence in () if quiet else sentences(entries(every)).values():
         console.print(Text(f"\n{sentence}"))

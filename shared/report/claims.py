@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shared.errors import UserError
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import TIERS, Tier
 from shared.report.evidence import powers_of
@@ -26,12 +27,13 @@ from shared.report.measuring import (
     refuse_smoke,
 )
 from shared.report.statistics import DECIDED, KINDS, Kind
-from shared.report.wording import explain
+from shared.report.wording import DASH, explain
 
 CLAIMS = "claims.json"
 FORM = "claims-v1"
 MEASURED_AS = re.compile(r" Measured(?: against)?: ")  # what follows names the rows
 NOT_RUN: Kind = "not run"
+BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,39 @@ def entries(measured: Iterable[Measured]) -> tuple[Entry, ...]:
 def sentences(every: Sequence[Entry]) -> dict[str, str]:
     """By paper, in one sentence, how many comparisons say what, and whether any counts."""
     return {paper: _sentence(every, paper) for paper in dict.fromkeys(e.paper for e in every)}
+
+
+def in_short(every: Sequence[Entry]) -> str:
+    """A small table in Markdown: for each paper what its comparisons say, in each tier."""
+    head = "| paper | at the paper's setting | at a smaller budget, of which it speaks |"
+    lines = [head, "|---|---|---|"]
+    for paper in dict.fromkeys(entry.paper for entry in every):
+        texts = []
+        for tier in ("paper", "short"):
+            some = [e for e in every if (e.paper, e.tier) == (paper, tier)]
+            measured = [e for e in some if e.measured]
+            counting = sum(e.counts for e in measured)
+            text = f"none of {len(some)} comparisons is measured" if some else DASH
+            if measured:
+                told = ", ".join(f"{number} {kind}" for kind, number in _kinds(measured))
+                text = f"{told}; {counting or 'none'} of them count{'s' * (counting == 1)}"
+                text += f" ({len(measured)} of {len(some)} comparisons)"
+            texts.append(text)
+        lines.append(f"| {paper} | {' | '.join(texts)} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_in_short(document: Path, every: Sequence[Entry]) -> None:
+    """Put :func:`in_short` between its two marks in a document.
+
+    Raises:
+        UserError: the document lacks one of them.
+    """
+    before, first, rest = document.read_text(encoding="utf-8").partition(BEGINS)
+    _, last, after = rest.partition(ENDS)
+    if not first or not last:
+        raise UserError(f"{document} has no lines {BEGINS} and {ENDS}; put them where claims go")
+    write_atomically(document, f"{before}{BEGINS}\n{in_short(every)}{ENDS}{after}")
 
 
 def tallied(some: Iterable[Entry]) -> list[tuple[int, Kind, bool]]:
@@ -204,6 +239,11 @@ def _tally(some: Iterable[Entry]) -> str:
     return ", ".join(
         f"{number} {kind}{_leaving(number) if idle else ''}" for number, kind, idle in tallied(some)
     )
+
+
+def _kinds(some: Iterable[Entry]) -> list[tuple[Kind, int]]:
+    counted = Counter(entry.verdict for entry in some)
+    return [(kind, counted[kind]) for kind in KINDS if counted[kind]]
 
 
 def _leaving(number: int) -> str:
