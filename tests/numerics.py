@@ -1,0 +1,333 @@
+"""How far the core is from its twins: every loss with every builder, penalty, dtype and derivative.
+
+``python tests/numerics.py`` in the checkout writes docs/numerics.md and docs/numerics.csv; a test
+computes them again and holds them against what is written.
+"""
+
+import csv
+import io
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import test_distributed as distributed  # noqa: E402 (needs the line above)
+
+from shared import (  # noqa: E402
+    Objective,
+    Projection,
+    Term,
+    alignment,
+    debiased_nce,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    margin_nce,
+    max_margin,
+    term,
+)
+from tests import layouts, reference  # noqa: E402
+
+Twin = Callable[[reference.Layout], Tensor]
+PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/numerics.csv"
+DIM, SIZE = 3, 4
+DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+DERIVATIVES = ("value", "first", "second")
+BUILDERS = ("two views", "query key bank", "context window", "local global", "same label")
+BAND = {"lower": 0.1, "upper": 0.5}
+LOOPS = "slow loops in float64"
+BY_HAND = "derivatives by hand in slow loops"
+DIFFERENCES = "differences of the first derivative"
+ONE_PROCESS = "one process with the whole batch"
+STEP = 1e-5  # of those differences, in float64
+UNSTEADY = 30.0  # by how much another processor's rounding may exceed the written error
+
+
+class _ByHand(torch.autograd.Function):
+    """Values whose gradient by the cosines is given."""
+
+    @staticmethod
+    def forward(ctx: Any, cosines: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (slope,) = ctx.saved_tensors
+        return upstream[:, None] * slope, None, None
+
+
+def _nce(function: Callable[..., Tensor], **numbers: Any) -> Twin:
+    def twin(layout: reference.Layout) -> Tensor:
+        cosines = reference.cosines(layout.anchor, layout.candidate)
+        return function(cosines, layout.positives, layout.negatives, **numbers)
+
+    return twin
+
+
+def _margins(**numbers: Any) -> Twin:
+    def twin(layout: reference.Layout) -> Tensor:
+        cosines = reference.cosines(layout.anchor, layout.candidate)
+        where = layout.positives, layout.negatives
+        return _ByHand.apply(cosines, *reference.margin_nce(cosines.detach(), *where, **numbers))
+
+    return twin
+
+
+def _alignment(layout: reference.Layout) -> Tensor:
+    cosines = reference.cosines(layout.anchor, layout.candidate)
+    return _ByHand.apply(cosines, *reference.alignment(cosines.detach(), layout.positives))
+
+
+LOSSES: dict[str, tuple[Term, Twin]] = {
+    "info_nce": (term(info_nce, temperature=0.5), _nce(reference.info_nce, temperature=0.5)),
+    "debiased_nce": (
+        term(debiased_nce, temperature=0.5, tau_plus=0.1),
+        _nce(reference.debiased_nce, temperature=0.5, tau_plus=0.1),
+    ),
+    "hard_nce": (
+        term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
+        _nce(reference.hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
+    ),
+    "margin_nce": (
+        term(margin_nce, temperature=0.5, angular=0.3, subtractive=0.2),
+        _margins(temperature=0.5, angular=0.3, subtractive=0.2),
+    ),
+    "max_margin": (term(max_margin, gamma=0.5), lambda layout: reference.max_margin(layout)),
+    "alignment": (term(alignment), _alignment),
+}
+NOT_DIFFERENTIATED_TWICE = ("margin_nce", "alignment")
+PENALTIES: dict[str, dict[str, Any]] = {
+    "none": {},
+    "distance_polarization": {
+        "penalties": (term(distance_polarization, weight=0.3, **BAND),),
+    },
+    "low rank, l2,1": {"projection": Projection(0.2, {"norm": "l21", "alpha": 0.5})},
+    "low rank, nuclear": {"projection": Projection(0.2, {"norm": "nuclear", "alpha": 0.5})},
+}
+# Not the identity, whose equal singular values have no second derivative in the twin.
+MATRIX = torch.tensor([[1.0, 0.2, 0.0], [0.1, 0.7, 0.3], [0.0, -0.2, 0.4]], dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The largest error of one combination, relative to the largest number where that exceeds 1."""
+
+    loss: str
+    builder: str
+    penalty: str
+    dtype: str
+    processes: int
+    derivative: str
+    error: float
+    against: str
+
+
+def errors() -> Iterator[Seen]:
+    """Of every combination on one process, then of losses on several."""
+    for loss in LOSSES:
+        for builder in BUILDERS:
+            for penalty in PENALTIES:
+                for dtype in DTYPES:
+                    yield from _of(loss, builder, penalty, dtype)
+    yield from _of_processes()
+
+
+def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
+    case = layouts.make(builder, SIZE, DIM, seed=2)
+    given = [leaf.to(DTYPES[dtype]) for leaf in case.leaves]
+
+    def ours(leaves: list[Tensor], kind: torch.dtype = torch.float32) -> Tensor:
+        criterion = Objective(LOSSES[loss][0], **PENALTIES[penalty]).build(DIM)
+        if criterion.projection is not None:
+            criterion.projection.to(kind)
+            with torch.no_grad():
+                criterion.projection.matrix.copy_(MATRIX)
+        value, _ = criterion(case.pairs(leaves))
+        return value
+
+    lifted = torch.float64 if dtype == "float64" else torch.float32
+    mine = [leaf.clone().requires_grad_() for leaf in given]
+    found = _derivatives(ours(mine, lifted), mine)
+    exact = [leaf.double().requires_grad_() for leaf in given]
+    expected = _derivatives(_twin(loss, penalty, case.layout(exact)), exact)
+    against = [LOOPS, LOOPS, LOOPS]
+    if loss in NOT_DIFFERENTIATED_TWICE:
+        expected[2] = _differences(lambda leaves: ours(leaves, torch.float64), exact)
+        against[1:] = [BY_HAND, DIFFERENCES]
+    for derivative, got, wanted, what in zip(DERIVATIVES, found, expected, against, strict=True):
+        yield Seen(loss, builder, penalty, dtype, 1, derivative, _error(got, wanted), what)
+
+
+def _twin(loss: str, penalty: str, layout: reference.Layout) -> Tensor:
+    total = LOSSES[loss][1](layout).sum() / max(1, sum(map(bool, layout.positives)))
+    if penalty == "distance_polarization":
+        cosines = reference.cosines(layout.anchor, layout.candidate)
+        total = total + 0.3 * reference.distance_polarization(
+            cosines, layout.negatives, reduction="anchor_sum", **BAND
+        )
+    elif penalty != "none":
+        norm = "l21" if "l2,1" in penalty else "nuclear"
+        total = total + 0.2 * reference.low_rank_paper(MATRIX, layout.anchor, norm=norm, alpha=0.5)
+    return total
+
+
+def _derivatives(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+    """The value, its gradient, and its Hessian along a fixed direction, each as one vector."""
+    options: Any = {"allow_unused": True, "materialize_grads": True}
+    first = torch.autograd.grad(value, leaves, create_graph=True, **options)
+    along = torch.stack(
+        [(g * v).sum() for g, v in zip(first, _directions(leaves), strict=True)]
+    ).sum()
+    second = [torch.zeros_like(leaf) for leaf in leaves]
+    if along.requires_grad:
+        second = list(torch.autograd.grad(along, leaves, **options))
+    return [_flat([value]), _flat(first), _flat(second)]
+
+
+def _differences(of: Callable[[list[Tensor]], Tensor], leaves: list[Tensor]) -> Tensor:
+    sides = []
+    for sign in (1, -1):
+        moved = [
+            (leaf.detach() + sign * STEP * direction).requires_grad_()
+            for leaf, direction in zip(leaves, _directions(leaves), strict=True)
+        ]
+        sides.append(_flat(torch.autograd.grad(of(moved), moved)))
+    return (sides[0] - sides[1]) / (2 * STEP)
+
+
+def _directions(leaves: list[Tensor]) -> list[Tensor]:
+    return [torch.arange(1, leaf.numel() + 1).view(leaf.shape).cos().to(leaf) for leaf in leaves]
+
+
+def _flat(some: Any) -> Tensor:
+    return torch.cat([each.detach().double().flatten() for each in some])
+
+
+def _error(got: Tensor, wanted: Tensor) -> float:
+    return float((got - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
+
+
+def _of_processes() -> Iterator[Seen]:
+    """What 1, 2 and 4 processes make of a batch beside one process that holds it all."""
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(distributed.work, (folder,), nprocs=max(distributed.WORLDS))
+        for world in distributed.WORLDS:
+            found = [
+                torch.load(Path(folder) / f"{world}-{place}.pt", weights_only=True)
+                for place in range(world)
+            ]
+            largest: dict[tuple[str, str, str], float] = {}
+            expected = distributed.results(world, distributed.whole(world), None)
+            for names, wanted in expected.items():
+                _, loss, penalty, projection = names
+                if loss == "random start":  # each process draws its own start
+                    continue
+                got = distributed.together(names, [each[names] for each in found])
+                added = "none" if (penalty, projection) == ("none", "none") else "penalties"
+                for derivative, some in (("value", "loss"), ("first", "views")):
+                    key = loss, added, derivative
+                    error = _error(_flat([got[some]]), _flat([wanted[some]]))
+                    largest[key] = max(error, largest.get(key, 0.0))
+            for (loss, added, derivative), error in largest.items():
+                yield Seen(loss, "all", added, "float64", world, derivative, error, ONE_PROCESS)
+
+
+def table(every: list[Seen]) -> str:
+    """All of them as CSV, errors with one digit."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(Seen.__dataclass_fields__)
+    for each in every:
+        values = {**vars(each), "error": f"{each.error:.0e}"}
+        writer.writerow(values.values())
+    return stream.getvalue()
+
+
+def page(every: list[Seen]) -> str:
+    """The largest errors by loss, builder, penalty and number of processes, as Markdown."""
+    alone = [each for each in every if each.against != ONE_PROCESS]
+    lines = [
+        "# Numerics",
+        "",
+        "How far values and derivatives of the core are from what they are held to: the largest",
+        "absolute error, divided by the largest number where that exceeds 1. Every combination of",
+        f"{len(LOSSES)} losses, {len(BUILDERS)} builders, {len(PENALTIES)} penalties and",
+        f"{len(DTYPES)} dtypes, in value, gradient and Hessian along a direction; all of them,",
+        "one by one, are in `docs/numerics.csv`. `python tests/numerics.py` writes both anew, and",
+        "a test computes them again: none may exceed what is written here more than",
+        f"{UNSTEADY:.0f} times, since the last bits differ between processors.",
+        "",
+        f"They are held to {LOOPS} on the same inputs, which torch differentiates; of",
+        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} to {BY_HAND}, and in the second to",
+        f"{DIFFERENCES} (step {STEP:g}, which are themselves off by up to 1e-8). Inputs in",
+        "bfloat16 are lifted to float32; their gradients are rounded to bfloat16, whose digits end",
+        "at 4e-3.",
+        "",
+    ]
+    for name, values in (("loss", LOSSES), ("builder", BUILDERS), ("penalty", PENALTIES)):
+        lines += [f"## By {name}", ""]
+        lines.append(
+            f"| {name} | "
+            + " | ".join(f"{d}, {each}" for d in DTYPES for each in DERIVATIVES)
+            + " |"
+        )
+        lines.append("|---|" + "---|" * len(DTYPES) * len(DERIVATIVES))
+        for value in values:
+            cells = [
+                _largest(alone, **{name: value, "dtype": dtype, "derivative": derivative})
+                for dtype in DTYPES
+                for derivative in DERIVATIVES
+            ]
+            lines.append(f"| {value} | {' | '.join(cells)} |")
+        lines.append("")
+    several = [each for each in every if each.against == ONE_PROCESS]
+    lines += [
+        "## By number of processes",
+        "",
+        f"In float64, over all builders that gather, beside {ONE_PROCESS}; with every penalty",
+        "and projection, too. `tests/test_distributed.py` holds learned parameters to the same, and",
+        "the second derivative of what is gathered.",
+        "",
+    ]
+    lines.append("| loss | " + " | ".join(f"{w}, {d}" for w in (1, 2, 4) for d in DERIVATIVES[:2]))
+    lines[-1] += " |"
+    lines.append("|---|" + "---|" * 6)
+    for loss in dict.fromkeys(each.loss for each in several):
+        cells = [
+            _largest(several, loss=loss, processes=world, derivative=derivative)
+            for world in (1, 2, 4)
+            for derivative in DERIVATIVES[:2]
+        ]
+        lines.append(f"| {loss} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _largest(every: list[Seen], **wanted: Any) -> str:
+    some = [
+        each.error
+        for each in every
+        if all(getattr(each, name) == value for name, value in wanted.items())
+    ]
+    if not some:
+        return "–"  # noqa: RUF001 (an en dash is meant)
+    largest = max(some)
+    assert math.isfinite(largest), wanted
+    return "0" if largest == 0 else f"{largest:.0e}"
+
+
+if __name__ == "__main__":
+    seen = list(errors())
+    TABLE.write_text(table(seen), encoding="utf-8")
+    PAGE.write_text(page(seen), encoding="utf-8")
+    print(f"{len(seen)} combinations written to {PAGE} and {TABLE}")

@@ -1,0 +1,73 @@
+"""The page about numerics says what is so."""
+
+import csv
+
+import pytest
+from numerics import (
+    BUILDERS,
+    DERIVATIVES,
+    DTYPES,
+    LOSSES,
+    PAGE,
+    PENALTIES,
+    TABLE,
+    UNSTEADY,
+    Seen,
+    _of,
+    _of_processes,
+    page,
+)
+
+EPSILON = {"float64": 2e-15, "float32": 5e-7, "bfloat16": 5e-3}
+
+
+def written() -> list[Seen]:
+    with TABLE.open(encoding="utf-8", newline="") as stream:
+        return [
+            Seen(**{**each, "processes": int(each["processes"]), "error": float(each["error"])})
+            for each in csv.DictReader(stream)
+        ]
+
+
+def test_the_page_is_drawn_from_its_table_and_has_every_combination() -> None:
+    every = written()
+    assert PAGE.read_text(encoding="utf-8") == page(every)
+    alone = [each for each in every if each.builder != "all"]
+    count = len(LOSSES) * len(BUILDERS) * len(PENALTIES) * len(DTYPES) * len(DERIVATIVES)
+    assert len(alone) == len(set(map(key_of, alone))) == count
+    assert {each.processes for each in every} == {1, 2, 4}
+
+
+def key_of(each: Seen) -> tuple[object, ...]:
+    return each.loss, each.builder, each.penalty, each.dtype, each.processes, each.derivative
+
+
+def hold(found: list[Seen]) -> None:
+    known = {key_of(each): each.error for each in written()}
+    for each in found:
+        allowed = UNSTEADY * max(known[key_of(each)], EPSILON[each.dtype])
+        assert each.error <= allowed, each
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_part_of_it_is_so(loss: str) -> None:
+    hold(list(_of(loss, "two views", "distance_polarization", "float64")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", LOSSES)
+def test_all_of_it_is_so(loss: str) -> None:
+    hold(
+        [
+            each
+            for builder in BUILDERS
+            for penalty in PENALTIES
+            for dtype in DTYPES
+            for each in _of(loss, builder, penalty, dtype)
+        ]
+    )
+
+
+@pytest.mark.slow
+def test_so_it_is_on_several_processes() -> None:
+    hold(list(_of_processes()))
