@@ -4,19 +4,25 @@ Messages are JSON, each ended by a zero byte; Chromium reads them from its descr
 answers and events to 4.
 """
 
+import base64
 import contextlib
 import importlib.util
+import io
 import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
+
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 MISSING = "no chromium is installed to open the pages with (Debian: apt-get install chromium)"
+SHOWN = "lmcl--lmct-is-better-than-conventional-contrastive-training-on-both-table-1.html"
 PATIENCE = 60.0  # seconds for one answer
 
 
@@ -85,6 +91,12 @@ class Browser:
             raise RuntimeError(found["exceptionDetails"]["exception"]["description"])
         return found["result"].get("value")
 
+    def picture(self, height: int) -> bytes:
+        """The upper part of the page as PNG, of the window's width."""
+        width = self.ask("innerWidth")
+        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
+        return base64.b64decode(self.call("Page.captureScreenshot", clip=clip)["data"])
+
     def _read(self) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE
         while b"\0" not in self._rest:
@@ -138,3 +150,25 @@ def browser(profile: Path) -> Iterator[Browser]:
         os.close(from_browser)
         process.terminate()
         process.wait(timeout=30)
+
+
+def main() -> None:
+    """Write the pictures of the report that the documents show: docs/report-*.png."""
+    root = Path(__file__).resolve().parents[1]
+    claim = root / "results/site/claims" / SHOWN
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        with browser(Path(folder)) as window:
+            for name, page, width, dark in (
+                ("report-1400.png", root / "results/index.html", 1400, False),
+                ("report-390.png", root / "results/index.html", 390, True),
+                ("report-claim-1400.png", claim, 1400, False),
+                ("report-claim-390.png", claim, 390, True),
+            ):
+                window.show(width, dark=dark)
+                window.open(page.as_uri())
+                picture = Image.open(io.BytesIO(window.picture(1000)))
+                picture.convert("RGB").quantize(64).save(root / "docs" / name, optimize=True)
+
+
+if __name__ == "__main__":
+    main()

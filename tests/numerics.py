@@ -296,8 +296,8 @@ def page(every: list[Seen]) -> str:
         "## By number of processes",
         "",
         f"In float64, over all builders that gather, beside {ONE_PROCESS}; with every penalty",
-        "and projection, too. `tests/test_distributed.py` holds learned parameters to the same, and",
-        "the second derivative of what is gathered.",
+        "and projection, too. `tests/test_distributed.py` holds learned parameters to the same,",
+        "and the second derivative of what is gathered.",
         "",
     ]
     lines.append("| loss | " + " | ".join(f"{w}, {d}" for w in (1, 2, 4) for d in DERIVATIVES[:2]))
