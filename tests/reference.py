@@ -55,6 +55,17 @@ def query_key(
     return Layout(query, candidate, positives, negatives)
 
 
+def own_negatives(layout: Layout, own: Tensor) -> Layout:
+    """Each anchor's own rows, (N, S, D), stand after the candidates, set after set."""
+    count, each = len(layout.candidate), own.shape[1]
+    negatives = [
+        [*others, *(count + each * i + j for j in range(each))]
+        for i, others in enumerate(layout.negatives)
+    ]
+    candidate = torch.cat([layout.candidate, *own])
+    return Layout(layout.anchor, candidate, layout.positives, negatives)
+
+
 def context_window(
     sentence: Tensor, context: Tensor, reach: int, document: Sequence[int] | None = None
 ) -> Layout:

@@ -159,7 +159,7 @@ IMAGENET_SIMCLR: dict[str, Any] = {
     "pairs": "both",
     "objective": Objective(term(info_nce, temperature=0.1)),
 }
-# He et al. 2020 (MoCo v2) and its program.
+# Chen et al. 2020 (MoCo v2) and its program.
 MOCO_V2: dict[str, Any] = {
     "statistics": "ImageNet",
     "head_output_norm": False,
@@ -173,6 +173,21 @@ MOCO_V2: dict[str, Any] = {
     "weight_decay": 1e-4,
     "warmup_epochs": 0.0,
 }
+# He et al. 2020 (MoCo) and its program: a linear head, no blur, temperature 0.07, steps.
+MOCO_V1: dict[str, Any] = {
+    **MOCO_V2,
+    "head_layers": 1,
+    "objective": Objective(term(info_nce, temperature=0.07)),
+    "augmentations": ("cmc", "cmc"),
+    "schedule": "steps",
+    "milestones": (120, 160),
+    "queue": 16_000,
+}
+MOCO_V1_TEXT = (
+    "Numbers of the first MoCo's program: linear head, temperature 0.07, SGD at 0.03, a tenth from "
+    "epochs 120 and 160 on. Its augmentation is that of CMC's program. Batch norms see the whole "
+    "batch unshuffled."
+)
 MOCO_V2_TEXT = (
     "Numbers of MoCo v2's program; its strong augmentation is ReSSL's; the head has a batch norm, "
     "and batch norms see the whole batch unshuffled."
@@ -212,7 +227,16 @@ def _moco_v2(queue: int) -> Row:
     return Row("MoCo-v2", changes, published="MoCo-v2", deviation=MOCO_V2_TEXT)
 
 
-MOCHI = Row("MoCHI", published="MoCHI", unavailable="needs MoCHI's mixed negatives")
+def _mochi(queue: int, start: float) -> Row:
+    changes = {**MOCO_V2, "queue": queue, "mixed": (1024, 1024, 128), "mixed_from": start}
+    return Row(
+        "MoCHI",
+        changes,
+        published="MoCHI",
+        deviation=f"{MOCO_V2_TEXT} N, s, s' and when mixing starts are not printed: 1024, 1024, 128 "
+        f"and epoch {start:g} here, which MoCHI's paper has; no program of it is public.",
+    )
+
 
 TABLE_2 = Table(
     domain="vision",
@@ -233,10 +257,10 @@ TABLE_2 = Table(
         }
     ),
     rows=(
-        Row("MoCo", published="MoCo", unavailable="needs MoCo's first version"),
+        Row("MoCo", MOCO_V1, published="MoCo", deviation=MOCO_V1_TEXT),
         Row("CMC", published="CMC", unavailable=NEEDS_CMC),
         _moco_v2(16_000),
-        MOCHI,
+        _mochi(16_000, start=10.0),
         *_imagenet_rows("Which variant is not printed; the program's README says PGD."),
     ),
     # Minutes: 200 epochs of 126,689 images; as IMAGENET_100 of LMCL, not timed.
@@ -277,7 +301,7 @@ TABLE_3 = Table(
             "SimCLR's program with 512. Temperature 0.1, of the authors' configurations.",
         ),
         _moco_v2(65_536),
-        MOCHI,
+        _mochi(65_536, start=15.0),
         *_imagenet_rows("Which variant is not printed; the released checkpoint is PGD."),
     ),
     # Minutes: 100 epochs of 1,281,167 images; as IMAGENET_100 of LMCL, not timed.

@@ -119,6 +119,7 @@ def pretrain(
 
     steps = run.steps(total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state)
     for step, views in zip(steps, every_view, strict=True):
+        networks.epoch = step / per_epoch
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
