@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         same_label,
         two_views,
     )
-    from shared.penalties import band_statistics, distance_polarization
+    from shared.penalties import band_statistics, consistency, distance_polarization
     from shared.projection import LowRankProjection
 
 __version__ = "0.1.0"  # the one place; pyproject.toml reads it here
@@ -48,6 +48,7 @@ __all__ = [
     "angular_margin",
     "attenuation_weight",
     "band_statistics",
+    "consistency",
     "context_window",
     "cosine",
     "curvature_weight",
@@ -84,6 +85,7 @@ _HOMES = {
     "angular_margin": "margins",
     "attenuation_weight": "margins",
     "band_statistics": "penalties",
+    "consistency": "penalties",
     "context_window": "pairs",
     "cosine": "pairs",
     "curvature_weight": "margins",

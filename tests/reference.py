@@ -453,6 +453,30 @@ def distance_polarization(
     return total / len(similarity) if reduction == "anchor_sum" else total
 
 
+def consistency(
+    layout: Layout, *, temperature: float = 0.05, with_positive: bool = False
+) -> Tensor:
+    """``(KL(p | q) + KL(q | p)) / 2`` over an anchor's negatives, mean over positives, (N,)."""
+
+    def shares(row: Tensor, others: list[int], more: list[Tensor]) -> list[Tensor]:
+        cosine = [(unit(row) * unit(layout.candidate[j])).sum() for j in others] + more
+        exponentials = [torch.exp(number / temperature) for number in cosine]
+        total = sum(exponentials, row.new_zeros(()))
+        return [number / total for number in exponentials]
+
+    values = []
+    for anchor, own, others in zip(layout.anchor, layout.positives, layout.negatives, strict=True):
+        value = anchor.new_zeros(())
+        for positive in own if others else ():
+            row = layout.candidate[positive]
+            more = [(unit(anchor) * unit(row)).sum()] if with_positive else []
+            one, other = shares(anchor, others, more), shares(row, others, more)
+            for p, q in zip(one, other, strict=True):
+                value = value + (p * torch.log(p / q) + q * torch.log(q / p)) / 2 / len(own)
+        values.append(value)
+    return torch.stack(values)
+
+
 def low_rank_paper(
     matrix: Tensor, features: Tensor, *, norm: str, alpha: float, unit_features: bool = False
 ) -> Tensor:

@@ -83,9 +83,7 @@ def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     if config.mixed is not None and networks.queue is not None:
         if networks.epoch >= config.mixed_from:
             hardest, two, one = config.mixed
-            own = mixed_negatives(
-                query, networks.queue, hardest=hardest, pairs=two, with_query=one
-            )
+            own = mixed_negatives(query, networks.queue, hardest=hardest, pairs=two, with_query=one)
             pairs = with_own_negatives(pairs, own)
     return [pairs], [feature]
 
@@ -154,7 +152,9 @@ def check(config: Config) -> None:
         raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
     if config.mixed is not None:
         if config.method != "moco_v2":
-            raise ValueError(f"mixed is of a queue's keys; {config.method} has none, take 'moco_v2'")
+            raise ValueError(
+                f"mixed is of a queue's keys; {config.method} has none, take 'moco_v2'"
+            )
         if min(config.mixed) < 0 or not 1 <= config.mixed[0] <= config.queue:
             raise ValueError(
                 f"mixed is (N, s, s'), N from 1 to the queue's {config.queue} and the others at "

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared import debiased_nce, hard_nce, info_nce, term
+from shared import consistency, debiased_nce, hard_nce, info_nce, term
 from shared.experiment.tables import Column, Published, Row, Table, Tier, load_published
 
 PUBLISHED = Path(__file__).parent / "published"
@@ -25,6 +25,9 @@ HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)
 # In CMC's framework, at its temperature. The class prior is that of one class in a hundred.
 CMC_DCL = term(debiased_nce, temperature=0.07, tau_plus=0.01)
 CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
+
+# CO2's penalty with the numbers of lightly's program; neither LMCL nor CLLR prints any.
+CO2 = term(consistency, weight=1.0, temperature=0.05)
 
 CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
 STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}

@@ -233,8 +233,8 @@ def _mochi(queue: int, start: float) -> Row:
         "MoCHI",
         changes,
         published="MoCHI",
-        deviation=f"{MOCO_V2_TEXT} N, s, s' and when mixing starts are not printed: 1024, 1024, 128 "
-        f"and epoch {start:g} here, which MoCHI's paper has; no program of it is public.",
+        deviation=f"{MOCO_V2_TEXT} N, s, s' and when mixing starts are not printed: 1024, 1024, "
+        f"128 and epoch {start:g} here, as MoCHI's paper is remembered; no program was at hand.",
     )
 
 

@@ -12,6 +12,7 @@ from shared import (
     Objective,
     Projection,
     alignment,
+    consistency,
     debiased_nce,
     distance_polarization,
     hard_nce,
@@ -40,6 +41,7 @@ LOSSES = {
 REGULARISERS: dict[str, dict[str, Any]] = {
     "none": {},
     "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
+    "consistency": {"penalties": (term(consistency, weight=1.0),)},
     "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
     "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
 }
