@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import Teacher, enqueue, follow, random_bank
-from shared.momentum import mixed_negatives
+from shared import Teacher, enqueue, follow, mixed_negatives, random_bank
 from shared.pairs import unit_rows
 from tests import reference
 
