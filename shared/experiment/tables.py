@@ -83,6 +83,14 @@ class Published:
             return None
         return self.rows[row][self.columns.index(column)]
 
+    def part(self, columns: Sequence[str]) -> "Published":
+        """The printed numbers in some of the columns."""
+        places = [self.columns.index(column) for column in columns]
+        rows = {
+            label: tuple(values[place] for place in places) for label, values in self.rows.items()
+        }
+        return dataclasses.replace(self, columns=tuple(columns), rows=rows)
+
 
 @dataclass(frozen=True)
 class Row:
