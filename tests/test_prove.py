@@ -1,5 +1,6 @@
 """Proving in slices, and the way of what was made from one machine to another: all on a CPU."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -12,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from shared.command import archive
+from shared.command import archive, domains, prove, worth
+from shared.command.places import Places
+from shared.command.targets import PEAKS, TARGETS, Target, peak_of
 from shared.experiment.records import content_hash, read_record
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,7 +55,7 @@ def call(clone: Path, *arguments: str, code: int | None = 0) -> subprocess.Compl
         env={**os.environ, "PYTHONPATH": path, "COLUMNS": "120"},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
@@ -64,7 +67,7 @@ def call(clone: Path, *arguments: str, code: int | None = 0) -> subprocess.Compl
 def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A clone in which the toy's bundle has run, and the archive of it."""
     clone = copy_of(tmp_path_factory.mktemp("there") / "clone")
-    said = call(clone, "prove", "--device", "cpu", "--only", "cells", "--minutes", "4")
+    said = call(clone, "prove", "--device", "cpu", "--only", "cells", "--minutes", "9")
     (file,) = (clone / "exports").glob("proof-cpu-*.zip")
     assert f"packed in exports/{file.name}" in said.stdout
     return clone, file
@@ -110,15 +113,15 @@ def test_what_was_proven_is_taken_in_elsewhere_and_verify_counts_it(
     assert f"runs/{ADDRESS}/log.jsonl" in names
     assert not [name for name in names if "checkpoint" in name or "tensorboard" in name]
     assert said["device"] == "cpu"
-    assert len(said["cells"]) == 4
+    assert len(said["cells"]) == 2
     first = adopted(file)
-    assert "4 records taken into" in first.stdout
+    assert "2 records taken into" in first.stdout
     assert "says of a CPU is no proof" in first.stdout
     results = tmp_path / "results"
     assert not (results / "proof").exists()
     verified = call(clone, "verify", "--results", str(results))
     line = next(each for each in verified.stdout.splitlines() if "toy/slow/table-1" in each)
-    assert line.split()[1:5] == ["4", "4", "4", "4"]  # records, count, hash right, clean commit
+    assert line.split()[1:5] == ["2", "2", "2", "2"]  # records, count, hash right, clean commit
     record = read_record(clone / "runs" / ADDRESS, ADDRESS)
     assert record is not None
     assert record.environment["commit"] == git(clone, "rev-parse", "HEAD").strip()
@@ -127,13 +130,14 @@ def test_what_was_proven_is_taken_in_elsewhere_and_verify_counts_it(
     assert record.sha256 in kept
     again = adopted(file)
     assert "0 records taken" in again.stdout
-    assert again.stdout.count("on record already") == 4
+    assert again.stdout.count("on record already") == 2
     assert (results / "toy/slow/table-1.records.jsonl").read_text() == kept
     # What is on record is not run again.
     rest = call(
         clone,
-        *("prove", "--device", "cpu", "--only", "cells", "--minutes", "4"),
+        *("prove", "--device", "cpu", "--only", "cells", "--minutes", "9"),
         *("--results", str(results), "--runs", str(tmp_path / "runs")),
+        *("--archive", str(tmp_path / "rest.zip")),
     )
     assert "cells:" not in rest.stdout
 
@@ -174,14 +178,14 @@ def test_a_record_that_does_not_count_is_refused_by_name_and_the_others_are_take
     clone, name = packed[0], f"runs/{ADDRESS}/result.json"
     said = adopted(rewritten({name: resealed(clone, accuracy=180.0)}), code=1)
     assert f"{ADDRESS} is refused: refused: accuracy is 180, outside" in said.stderr
-    assert "3 records taken" in said.stdout
+    assert "1 records taken" in said.stdout
     said = adopted(
         rewritten({name: lambda text: text.replace('"accuracy": ', '"accuracy": 1')}),
         code=1,
         results=tmp_path / "others",
     )
     assert f"runs/{ADDRESS}/result.json: its SHA-256 is not that" in said.stderr
-    assert "3 records taken" in said.stdout
+    assert "1 records taken" in said.stdout
     dirty = {"dirty": True}
     environment = (clone / "runs" / ADDRESS / "environment.json").read_text()
     said = adopted(
@@ -201,7 +205,7 @@ def test_a_record_that_does_not_count_is_refused_by_name_and_the_others_are_take
     }
     said = adopted(rewritten(smoke), code=1, results=tmp_path / "smoke")
     assert f"smoke/{ADDRESS} is refused:" in said.stderr
-    assert "4 records taken" in said.stdout
+    assert "2 records taken" in said.stdout
 
 
 @pytest.mark.slow
@@ -250,32 +254,40 @@ def test_an_archive_that_cannot_be_believed_is_refused_in_one_line_and_nothing_i
 
 
 @pytest.mark.slow
-def test_slices_end_inside_a_cell_and_the_same_command_goes_on(
+def test_it_stops_inside_a_cell_and_the_same_command_goes_on(
     packed: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    runs, codes, stopped = tmp_path / "runs", list[int](), 0
-    while (not codes or codes[-1] == 75) and len(codes) < 20:
-        # Four cells take more than the first slice on any machine, and on a slow one a start does.
-        minutes = 0.3 + 0.05 * len(codes)
-        began = time.monotonic()
-        done = call(
-            packed[0],
-            *("prove", "--device", "cpu", "--only", "cells", "--minutes", str(minutes)),
-            *("--runs", str(runs), "--archive", str(tmp_path / "proof.zip")),
-            code=None,
-        )
-        assert time.monotonic() - began < 60 * minutes + 15  # and what it takes to start
-        codes.append(done.returncode)
-        stopped += "it goes on from its checkpoint" in done.stdout
-        assert ("not all is done" in done.stdout) == (done.returncode == 75)
-    assert codes[-1] == 0
-    assert stopped
-    for address in (ADDRESS, ADDRESS.replace("seed-0", "seed-1")):
-        found = read_record(runs / address, address)
-        there = read_record(packed[0] / "runs" / address, address)
-        assert found is not None
-        assert there is not None
-        assert found.result["metrics"] == there.result["metrics"]  # to the bit
+    clone, runs = packed[0], tmp_path / "runs"
+    words = ("prove", "--device", "cpu", "--only", "cells", "--runs", str(runs))
+    words += ("--archive", str(tmp_path / "proof.zip"))
+    path = os.pathsep.join(map(str, (clone, clone / "tests")))
+    first = subprocess.Popen(
+        [sys.executable, "-m", "toy", *words],
+        cwd=clone,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    log = runs / ADDRESS / "log.jsonl"
+    while not log.exists() or log.read_text().count("\n") < 3:
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.terminate()
+    said, _ = first.communicate(timeout=300)
+    assert first.returncode == 75
+    assert "it goes on from its checkpoint" in said
+    assert said.endswith("not all is done; the same command goes on from here\n")
+    assert (runs / ADDRESS / "checkpoint.pt").exists()
+    with zipfile.ZipFile(tmp_path / "proof.zip") as members:
+        assert json.loads(members.read("proof.json"))["cells"] == []
+    reached = log.read_text()
+    assert 3 <= reached.count("\n") < 30
+    call(clone, *words)
+    assert log.read_text().startswith(reached)  # nothing of it was done twice
+    found, there = (read_record(each / ADDRESS, ADDRESS) for each in (runs, clone / "runs"))
+    assert found is not None
+    assert there is not None
+    assert found.result["metrics"] == there.result["metrics"]  # to the bit
 
 
 @pytest.mark.slow
@@ -291,3 +303,213 @@ def test_changes_without_a_commit_are_not_proven(packed: tuple[Path, Path]) -> N
     assert (
         "with changes (or without git) could not be taken in anywhere; commit them" in said.stderr
     )
+
+
+def proof_of(tmp_path: Path, minutes: float, **options: Any) -> prove.Proof:
+    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
+    given = argparse.Namespace(minutes=minutes, again=False, **options)
+    return prove.Proof(places, "cpu", {"commit": "c" * 40, "dirty": False}, given, [])
+
+
+def piece(name: str, program: str) -> prove.Piece:
+    return prove.Piece("speed", name, (sys.executable, "-c", program, "{out}"))
+
+
+WRITES = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('{\"value\": 3}')"
+
+
+def test_a_piece_is_done_once_and_what_it_found_is_kept(tmp_path: Path) -> None:
+    done = proof_of(tmp_path, 1).do(piece("quick", WRITES))
+    assert done is not None
+    assert (done["state"], done["value"], done["why"]) == ("done", 3, "")
+    again = proof_of(tmp_path, 1).do(piece("quick", "raise SystemExit('not run again')"))
+    assert again == done
+
+
+def test_a_piece_that_fails_says_its_last_word_and_is_tried_again_when_asked(
+    tmp_path: Path,
+) -> None:
+    failing = piece("failing", "print('first'); raise SystemExit('needs a GPU')")
+    failed = proof_of(tmp_path, 1).do(failing)
+    assert failed is not None
+    assert (failed["state"], failed["why"]) == ("failed", "needs a GPU")
+    assert proof_of(tmp_path, 1).do(piece("failing", WRITES)) == failed
+    proof = proof_of(tmp_path, 1)
+    proof.options.again = True
+    better = proof.do(piece("failing", WRITES))
+    assert better is not None
+    assert better["state"] == "done"
+
+
+def test_the_end_of_a_slice_cuts_a_piece_which_is_begun_anew_unless_it_had_a_whole_one(
+    tmp_path: Path,
+) -> None:
+    endless = piece("endless", "import time; time.sleep(600)")
+    proof = proof_of(tmp_path, 0.1)
+    assert proof.do(piece("quick", WRITES)) is not None
+    began = time.monotonic()
+    assert proof.do(endless) is None  # something had come before it
+    assert time.monotonic() - began < 60
+    assert proof.unfinished
+    assert proof.do(piece("later", WRITES)) is None  # there is no time left
+    cut = proof_of(tmp_path, 0.05).do(endless)
+    assert cut is not None
+    assert cut["state"] == "cut"
+    assert "give it more with --minutes, and --again" in cut["why"]
+
+
+def test_a_cell_gets_time_to_save_and_is_killed_only_after_that(tmp_path: Path) -> None:
+    saves = "import signal, time; signal.signal(15, lambda *_: exit(75)); print(1); time.sleep(600)"
+    deaf = "import signal, time; signal.signal(15, lambda *_: None); time.sleep(600)"
+    for program in (saves, deaf):
+        proof = proof_of(tmp_path, 0.05)
+        began = time.monotonic()
+        code = proof.run([sys.executable, "-c", program], tmp_path / "log", saves=True)
+        assert code is None
+        assert time.monotonic() - began < 60
+
+
+def test_what_pytest_reports_is_counted(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    report.write_text(
+        "<testsuites><testsuite><testcase name='one'/><testcase name='two'>"
+        "<failure message='assert 1 == 2&#10;where'/></testcase>"
+        "<testcase name='three'><skipped message='no GPU'/></testcase></testsuite></testsuites>"
+    )
+    found = prove.tests_of(report, {"why": "1 failed"})
+    assert found["counts"] == {"passed": 1, "failed": 1, "skipped": 1}
+    assert found["state"] == "failed"
+    assert found["why"] == "1 passed, 1 failed, 1 skipped; two: assert 1 == 2"
+    report.write_text("<testsuite><testcase name='three'><skipped/></testcase></testsuite>")
+    assert prove.tests_of(report, {"why": ""})["state"] == "left out"  # nothing was proven
+    report.unlink()
+    assert prove.tests_of(report, {"why": "Killed"}) == {"state": "failed", "why": "Killed"}
+
+
+def test_bundles_are_of_cells_that_there_are_and_settle_something() -> None:
+    seen = set()
+    for bundle in worth.BUNDLES:
+        cells = worth.cells_of(bundle)
+        assert cells, bundle.name
+        assert not any(cell.unavailable for cell in cells), bundle.name
+        assert {cell.row for cell in cells} == set(bundle.rows), bundle.name
+        assert [cell.seed for cell in cells] == sorted(cell.seed for cell in cells)
+        assert worth.verdicts_of(bundle) >= 1, bundle.name
+        # A verdict counts only above the trivial floors of its table, where it has some.
+        floors = {row.label for row in worth.table_of(bundle).rows if row.floor}
+        assert floors & set(bundle.rows) or not floors, bundle.name
+        seen.add(bundle.table.split("/")[0])
+    assert seen == set(domains.DOMAINS)
+    assert len({bundle.name for bundle in worth.BUNDLES}) == len(worth.BUNDLES)
+
+
+def test_the_most_verdicts_a_minute_come_first_and_what_was_begun_before_them() -> None:
+    first, *rest = worth.BUNDLES
+    minutes = dict.fromkeys((bundle.name for bundle in rest), 100.0) | {first.name: 0.0}
+    order = prove.ranked(worth.BUNDLES, minutes, [])
+    assert first not in order  # nothing of it is left
+    assert [worth.verdicts_of(each) for each in order] == sorted(
+        map(worth.verdicts_of, rest), reverse=True
+    )
+    last = order[-1]
+    assert prove.ranked(worth.BUNDLES, minutes | {last.name: 0.01}, [])[0] is last
+    assert prove.ranked(worth.BUNDLES, minutes, [last.name])[0] is last
+
+
+def test_speeds_are_judged_as_their_targets_say() -> None:
+    slow = Target("one", "of one", "s", 2.0)
+    fast = Target("other", "of the other", "steps/s", 40.0, at_least=True)
+    assert slow.met(2.0)
+    assert not slow.met(2.1)
+    assert slow.missed_by(3.0) == 1.5
+    assert fast.met(40.0)
+    assert not fast.met(39.0)
+    assert fast.missed_by(10.0) == 4.0
+    assert len({target.name for target in TARGETS}) == len(TARGETS) == 7
+
+
+@pytest.mark.parametrize(
+    ("device", "bfloat16"),
+    [
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA H200 NVL", 835.5),
+        ("NVIDIA H100 80GB HBM3", 989.4),
+        ("NVIDIA H100 PCIe", 756.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0),
+    ],
+)
+def test_peaks_are_found_by_what_cuda_calls_a_device(device: str, bfloat16: float) -> None:
+    found = peak_of(device, "bfloat16")
+    assert found is not None
+    assert found[0] == bfloat16
+    assert found[1].startswith("NVIDIA")
+    assert peak_of("Some GPU", "bfloat16") is None
+    for peak in PEAKS:
+        assert peak.bfloat16 > peak.tf32 > peak.float32
+
+
+def test_the_proof_in_words_says_what_was_missed_and_by_what(tmp_path: Path) -> None:
+    proof = {
+        "device": "NVIDIA H200",
+        "commit": "c" * 40,
+        "made": "today",
+        "cells": ["one"],
+        "pieces": [
+            {"part": "tests", "name": "tests-rl", "state": "done", "why": "4 passed"},
+            {
+                "part": "agreement",
+                "name": "agreement-rl",
+                "state": "done",
+                "why": "",
+                "steps": [1, 2],
+                "worst": {"share": 0.25, "what": "MMCL: gradient"},
+            },
+            {
+                "part": "speed",
+                "name": "speed-gru",
+                "state": "done",
+                "why": "",
+                "value": 20.0,
+                "tflops": 12.0,
+                "share": 0.0125,
+                "top": [["aten::mm", 0.5]],
+            },
+            {"part": "speed", "name": "speed-dd", "state": "failed", "why": "no DD"},
+            {"part": "cells", "name": "rl/x", "state": "failed", "why": "out of memory"},
+        ],
+    }
+    text = prove.in_words(proof)
+    assert "| tests-rl | done | 4 passed |" in text
+    assert "| agreement-rl | done | 2 | 0.25 | MMCL: gradient |" in text
+    row = "| at least 40 steps/s | 20 steps/s | missed, 2 times too slow | 12 | 1.2% |"
+    assert row in text
+    assert "| at most 0.3 seconds | failed | no DD |" in text
+    assert "| aten::mm | 50.0% |" in text
+    assert "1 runs of the paper tier are packed" in text
+    assert "- `rl/x`: failed: out of memory" in text
+
+
+def test_without_a_gpu_it_says_what_to_do(
+    at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    _, error = at_once("prove", code=2)
+    assert error.startswith("error: torch ")
+    assert "sees no GPU here" in error
+    assert "try the way itself with --device cpu" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--minutes", "0"), "'0' is not a positive number of minutes"),
+        (("--minutes", "ten"), "'ten' is not a positive number of minutes"),
+        (("--only", "test"), "no part 'test': did you mean tests?"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(
+    at_once: Callable[..., tuple[str, str]], words: tuple[str, ...], why: str
+) -> None:
+    _, error = at_once("prove", *words, code=2)
+    assert why in error
