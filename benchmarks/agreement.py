@@ -8,8 +8,8 @@ on the CPU, so that both sides are given the same.
 A step is one call of the domain's own ``train_step`` (of the whole agent in rl). Compared are the
 parts of its loss, its gradients as a whole (the norm of the difference over the norm), and the
 parts of the loss of a second step on the same batch, which the optimiser's first step has led to.
-With
-``--out FILE`` the figures are written there as JSON. The exit code is 1 where a step is outside.
+With ``--out FILE`` the figures are written there as JSON. The exit code is 1 where a step is
+outside its tolerance.
 """
 
 import argparse
@@ -41,10 +41,12 @@ from shared import (
     term,
 )
 
-# Relative. Where float32 rounds otherwise, a ReLU now and then lets pass what it did not; Adam's
-# first step is the sign of a gradient, which rounding turns round where it is nearly zero: what
-# that does to the next loss was up to 0.07, float32 beside float64 on one CPU, for GIN at its 0.01.
+# Relative. Where float32 rounds otherwise, a ReLU now and then lets pass what it did not, and Adam,
+# whose first step is the sign of a gradient, turns round where that is nearly zero. What that comes
+# to was seen with float32 beside float64 on one CPU: up to 0.005 of the gradient and 0.07 of the
+# next loss, but for S3D, whose many batch norms see few numbers here: 0.04 and 0.23.
 TOLERANCES = {"loss": 1e-4, "gradient": 2e-2, "next loss": 0.15}
+OF_VIDEO = {"loss": 1e-3, "gradient": 0.1, "next loss": 0.5}
 POLARIZED = (term(distance_polarization, weight=0.1),)
 CLOSED = term(max_margin, gamma=0.5, cost=100.0, ridge=0.1)
 # Every loss by itself; a quick and a solved one with every penalty and projection.
@@ -86,10 +88,11 @@ def main() -> int:
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True
-    steps = list(compared(options.domain, options.device))
+    tolerances = OF_VIDEO if options.domain == "video" else TOLERANCES
+    steps = list(compared(options.domain, options.device, tolerances))
     worst = max(
         (
-            {"share": error / TOLERANCES[kind], "what": f"{step['what']}: {kind}"}
+            {"share": error / tolerances[kind], "what": f"{step['what']}: {kind}"}
             for step in steps
             for kind, error in step["errors"].items()
         ),
@@ -97,7 +100,7 @@ def main() -> int:
     )
     outside = [step["what"] for step in steps if step["outside"]]
     why = f"outside of its tolerance: {'; '.join(outside)}" if outside else ""
-    found = {"steps": steps, "worst": worst, "tolerances": TOLERANCES, "why": why}
+    found = {"steps": steps, "worst": worst, "tolerances": tolerances, "why": why}
     for step in steps:
         shown = "  ".join(f"{kind} {error:.1e}" for kind, error in step["errors"].items())
         print(f"{step['what']:48s} {shown or step['undefined']}{'  OUTSIDE' * step['outside']}")
@@ -107,7 +110,7 @@ def main() -> int:
     return 1 if outside else 0
 
 
-def compared(domain: str, device: str) -> Iterator[dict[str, Any]]:
+def compared(domain: str, device: str, tolerances: Mapping[str, float]) -> Iterator[dict[str, Any]]:
     """For each kind of step and loss the errors of one side beside the other."""
     one = (torch.device("cpu"), torch.float64 if device == "cpu" else torch.float32)
     other = (torch.device(device), torch.float32)
@@ -123,7 +126,7 @@ def compared(domain: str, device: str) -> Iterator[dict[str, Any]]:
                 yield {"what": what, "errors": {}, "outside": False, "undefined": str(error)}
                 continue
             errors = errors_of(*sides)
-            outside = any(not errors[each] <= TOLERANCES[each] for each in errors)
+            outside = any(not errors[each] <= tolerances[each] for each in errors)
             yield {"what": what, "errors": errors, "outside": outside, "undefined": ""}
 
 
