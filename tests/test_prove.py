@@ -184,7 +184,7 @@ def test_a_record_that_does_not_count_is_refused_by_name_and_the_others_are_take
         code=1,
         results=tmp_path / "others",
     )
-    assert f"runs/{ADDRESS}/result.json: its SHA-256 is not that" in said.stderr
+    assert f"{ADDRESS}/result.json: its SHA-256 is not that" in said.stderr
     assert "1 records taken" in said.stdout
     dirty = {"dirty": True}
     environment = (clone / "runs" / ADDRESS / "environment.json").read_text()
