@@ -603,14 +603,16 @@ def test_only_what_waits_for_the_device_is_not_captured() -> None:
     assert not train.can_be_captured(dataclasses.replace(AGENT, update_every=200))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
+@pytest.mark.parametrize("update_every", [2, 8])  # 8: no step of the actor among the first 6
 @pytest.mark.parametrize("name", ["CURL", "CLLR", "SAC", "polarization"])
 def test_captured_updates_are_the_eager_ones(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, update_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     polarized = dataclasses.replace(CURL, penalties=(term(distance_polarization, weight=0.1),))
     config = CONFIGS.get(name) or dataclasses.replace(AGENT, objective=polarized)
+    config = dataclasses.replace(config, update_every=update_every)
     device = torch.device("cuda")
     replay = Replay(
         tmp_path,
@@ -638,7 +640,7 @@ def test_captured_updates_are_the_eager_ones(
         else:
             update = lambda draw, step: agent.update(replay.batch(draw, config.crop), step)  # noqa: B023, E731
         parts = []
-        for step in range(12):
+        for step in range(1, 13 if update_every == 2 else 25):
             named = update(replay.draw(config.batch_size, config.crop), step)
             parts.append({key: float(value) for key, value in named.items()})
         found.append((parts, {key: x.cpu() for key, x in agent.state_dict().items()}))
