@@ -162,9 +162,7 @@ class Actor(nn.Module):
 
     def forward(self, convolved: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-std before the squashing by tanh."""
-        mean, raw = lifted(self.policy(self.head(convolved))).chunk(2, dim=-1)
-        low, high = LOG_STD
-        return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
+        return gaussian_of(lifted(self.policy(self.head(convolved))))
 
 
 class Critics(nn.Module):
@@ -348,6 +346,13 @@ class Agent(nn.Module):
                 f"{names[finite.index(False)]} is NaN or infinite at step {step}; lower the "
                 f"learning rate"
             )
+
+
+def gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and bounded log-std, (B, A) each, from what a policy's last layer gives, (B, 2A)."""
+    mean, raw = outputs.chunk(2, dim=-1)
+    low, high = LOG_STD
+    return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
