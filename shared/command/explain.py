@@ -33,6 +33,7 @@ TWINS = {
     "alignment": "tests/test_losses.py::test_alignment_equals_its_loops_in_value_and_gradient",
     "max_margin": "tests/test_svm.py::test_closed_form_loss_and_gradient_equal_the_loops",
     "distance_polarization": "tests/test_penalties.py::test_value_and_gradient_equal_the_loops",
+    "consistency": "tests/test_penalties.py::test_consistency_equals_the_loops",
     "LowRankProjection": "tests/test_projection.py::test_the_papers_form_equals_its_loops",
 }
 HASH = 12  # characters shown of one

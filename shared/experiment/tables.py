@@ -83,6 +83,14 @@ class Published:
             return None
         return self.rows[row][self.columns.index(column)]
 
+    def part(self, columns: Sequence[str]) -> "Published":
+        """The printed numbers in some of the columns."""
+        places = [self.columns.index(column) for column in columns]
+        rows = {
+            label: tuple(values[place] for place in places) for label, values in self.rows.items()
+        }
+        return dataclasses.replace(self, columns=tuple(columns), rows=rows)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -96,7 +104,8 @@ class Row:
         deviation: what differs from the paper, and why.
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
-        unavailable: why the row cannot run yet ("needs SwAV"); empty if it can.
+        unavailable: why the row cannot run yet ("needs SwAV"); empty if it can. That data are not
+            there is no reason: who has them runs the row.
         seeds: the only seeds of a row that no seed changes (a baseline); None for those of the
             tier.
         floor: whether the row is trivial: nothing is learned there, and no trained row below it
@@ -124,7 +133,6 @@ class Column:
             long as no cell of the column has finished on this machine.
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
-        unavailable: why the column cannot run yet; empty if it can.
         run: name shared by the columns that are read from one run, each by its own metric; empty
             for a column with runs of its own.
     """
@@ -134,7 +142,6 @@ class Column:
     minutes: float = 1.0
     gigabytes: float = 1.0
     metric: str = ""
-    unavailable: str = ""
     run: str = ""
 
 
@@ -489,7 +496,7 @@ class Table:
                             seed=seed,
                             tier=tier,
                             config=changed(config, {"seed": seed}, self.address),
-                            unavailable=each_row.unavailable or each_column.unavailable,
+                            unavailable=each_row.unavailable,
                             run=each_column.run,
                         )
                     )

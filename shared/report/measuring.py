@@ -87,7 +87,7 @@ class MeasuredCell:
     @property
     def unavailable(self) -> str:
         """Why the cell cannot run yet; empty if it can."""
-        return self.row.unavailable or self.column.unavailable
+        return self.row.unavailable
 
     def read(self, metric: str) -> dict[int, float]:
         """By seed another metric of the records that count, of those that have it."""

@@ -1,3 +1,4 @@
+import ast
 import inspect
 import subprocess
 import sys
@@ -542,10 +543,17 @@ def test_evaluate_is_the_function_however_it_was_imported(program: str) -> None:
 
 
 def test_all_names_of_the_package_are_there() -> None:
-    assert set(text.__all__) == set(text._HOMES)
-    for name in text.__all__:
-        assert getattr(text, name) is getattr(sys.modules[f"text.{text._HOMES[name]}"], name)
-    with pytest.raises(AttributeError, match="module 'text' has no attribute 'nothing'"):
+    stub = ast.parse(Path(text.__file__).with_suffix(".pyi").read_text())
+    homes = {
+        alias.name: line.module
+        for line in stub.body
+        if isinstance(line, ast.ImportFrom)
+        for alias in line.names
+    }
+    assert set(text.__all__) == set(homes)
+    for name, home in homes.items():
+        assert getattr(text, name) is getattr(sys.modules[f"text.{home}"], name)
+    with pytest.raises(AttributeError, match="No text attribute nothing"):
         _ = text.nothing
 
 
