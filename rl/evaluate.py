@@ -57,8 +57,9 @@ PROTOCOLS = {
     "the frozen features of an encoder that was trained on an expert's frames alone: a head of two "
     "hidden layers, fitted by least squares to what the expert would do in each frame. Expert and "
     "frames, at three levels of skill, are the same for all seeds. Beside it, of the same encoder, "
-    "the second version of the state probe: R^2 as in state-probe-v1, on every third of those "
-    "frames, episodes of training and of test apart.",
+    "R^2 in percent of the head's actions on held-out frames, against the expert's, and the second "
+    "version of the state probe: R^2 as in state-probe-v1, on every third of those frames, "
+    "episodes of training and of test apart.",
 }
 
 Curve = Sequence[Mapping[str, Any]]  # of each evaluation ``step`` and ``return`` at least

@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from sklearn.metrics import r2_score
 from torch import Tensor
 
 from rl.agent import adam, autocast, descend, perceptron
@@ -73,7 +74,7 @@ def run(config: ImitationConfig, run: Run) -> Metrics:
         features = encoded(config, contrast.encoder.eval())
     train, test = (of_frames(config, features, each) for each in (material.train, material.test))
     head = fit_head(config, train, material.actions[0])
-    error = (head(test) - material.actions[1]).square().mean()
+    agreement = 100 * float(r2_score(material.actions[1].numpy(), head(test).numpy()))
 
     read = state_probe(
         train[::STRIDE],
@@ -90,8 +91,8 @@ def run(config: ImitationConfig, run: Run) -> Metrics:
         return head(features(observation[:, :, window, window]))
 
     result = played(config, run, act, {})
-    details = result["details"] | read.pop("details") | {"action_error": float(error)}
-    return {**result, **read, "details": details}
+    details = result["details"] | read.pop("details")
+    return {**result, "action_r2": agreement, **read, "details": details}
 
 
 def material_of(config: ImitationConfig, run: Run) -> Material:
