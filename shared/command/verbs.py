@@ -31,12 +31,23 @@ README = Path("README.md")  # it says in short what the project's own results ho
 DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
 
 
-def report(places: Places, *, quiet: bool = False) -> int:
-    """Write results/ from every finished run of the paper and short tiers.
+def report(places: Places) -> int:
+    """Write results/ from every finished run of the paper and short tiers, and print the tables."""
+    shown, every = write_results(places)
+    console = Console()
+    for measured in shown:
+        console.print(terminal(measured))
+    for sentence in sentences(entries(every)).values():
+        console.print(Text(f"\n{sentence}"))
+    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
+    return 0
 
-    Args:
-        places: where runs and results lie.
-        quiet: say in one line what was written, and nothing of its tables.
+
+def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
+    """Write results/ from the records in it and every finished run of the paper and short tiers.
+
+    Returns:
+        The tables that hold anything, and all tables.
     """
     from shared.report import picture  # brings matplotlib, which no cell needs
 
@@ -57,23 +68,17 @@ def report(places: Places, *, quiet: bool = False) -> int:
                         drawn = DOCUMENTS.get(table.address) if tier == "paper" else None
                         if drawn and places.results.resolve() == RESULTS.resolve():
                             picture.write(drawn, measured)
-                        if not quiet:
-                            Console().print(terminal(measured))
     write_site(places.results, shown, every, kept)
     if places.results.resolve() == RESULTS.resolve():
         write_in_short(README, entries(every))
-    console = Console()
-    for sentence in () if quiet else sentences(entries(every)).values():
-        console.print(Text(f"\n{sentence}"))
-    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
-    return 0
+    return shown, every
 
 
 def serve_report(places: Places, port: int) -> int:
     """Show the report in a browser, written anew whenever a run ends, until it is interrupted."""
     from shared.command.serving import serve
 
-    return serve(places, lambda: report(places, quiet=True), port)
+    return serve(places, lambda: write_results(places), port)
 
 
 def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
@@ -92,9 +97,7 @@ def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
     console = Console()
-    papers = [tables_of(each) for each in ([domain] if domain else present_domains())]
-    tables = [table for some in papers for tables in some.values() for table in tables]
-    checked = verify.check(tables, places.results, places.runs, domain)
+    checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     faults = list(checked.faults)
     for note in checked.notes:
@@ -106,6 +109,11 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
                 faults.append(text)
             else:
                 print(text)
+    return print_faults(faults)
+
+
+def print_faults(faults: Sequence[str]) -> int:
+    """Print what is wrong, a line each, to stderr; returns the exit code."""
     for fault in faults:
         print(f"fault: {fault}", file=sys.stderr)
     return 1 if faults else 0

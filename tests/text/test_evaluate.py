@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -397,10 +396,23 @@ def test_wrong_names_are_refused() -> None:
         tfidf(NOWHERE, tasks=["CoLA"])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_features_lie_on_the_gpu_where_there_is_one(serve: Callable[[Task], None]) -> None:
     task = generated("pairs")
     expected = twin(task, SKIP_THOUGHTS, of_vectors(task))
     serve(task)
     details = evaluate(encode, NOWHERE, tasks=["some"])["details"]["some"]
     assert of_twin(details) == approximately(expected)
+
+
+def test_the_mean_stands_with_and_without_trec(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = {name: load_task(other, NOWHERE) for name, other in (("TREC", "questions"),)}
+    monkeypatch.setattr(
+        "text.evaluate.load_task", lambda name, root: tasks.get(name) or load_task(name, root)
+    )
+    result = majority(NOWHERE, tasks=("topics", "TREC", "neighbours"))
+    accuracies = [result[name] for name in ("topics", "TREC", "neighbours")]
+    assert result["mean"] == pytest.approx(np.mean(accuracies))
+    assert result["mean_without_TREC"] == pytest.approx((accuracies[0] + accuracies[2]) / 2)
+    assert "mean_without_TREC" not in majority(NOWHERE, tasks=("TREC",))
+    assert "mean_without_TREC" not in majority(NOWHERE, tasks=("topics",))
