@@ -28,6 +28,7 @@ from shared import (  # noqa: E402
     Projection,
     Term,
     alignment,
+    consistency,
     debiased_nce,
     distance_polarization,
     hard_nce,
@@ -112,6 +113,7 @@ PENALTIES: dict[str, dict[str, Any]] = {
     "distance_polarization": {
         "penalties": (term(distance_polarization, weight=0.3, **BAND),),
     },
+    "consistency": {"penalties": (term(consistency, weight=0.3, temperature=0.5),)},
     "low rank, l2,1": {"projection": Projection(0.2, {"norm": "l21", "alpha": 0.5})},
     "low rank, nuclear": {"projection": Projection(0.2, {"norm": "nuclear", "alpha": 0.5})},
 }
@@ -176,6 +178,8 @@ def _twin(loss: str, penalty: str, layout: reference.Layout) -> Tensor:
         total = total + 0.3 * reference.distance_polarization(
             cosines, layout.negatives, reduction="anchor_sum", **BAND
         )
+    elif penalty == "consistency":
+        total = total + 0.3 * reference.consistency(layout, temperature=0.5).mean()
     elif penalty != "none":
         norm = "l21" if "l2,1" in penalty else "nuclear"
         total = total + 0.2 * reference.low_rank_paper(MATRIX, layout.anchor, norm=norm, alpha=0.5)

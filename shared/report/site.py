@@ -295,7 +295,13 @@ def _group(some: Sequence[Compared], tables: Mapping[Any, str]) -> dict[str, Any
         "picture": Markup(drawings.gains(strips, entry.unit))
         if (strips := [strip for each in told if (strip := _strip(each))])
         else "",
-        "lines": [_line(each) for each in (told or some)],
+        "lines": [_line(each) for each in told],
+        "published": ", ".join(
+            f"{each.entry.column} {each.entry.published_gain:+.2f}"
+            for each in some
+            if each.entry.published_gain is not None
+        )
+        or "none is printed",
         "idle": [each.entry.column for each in some if told and not each.entry.measured],
         "whys": [(each.entry.column, each.entry.why) for each in told],
         "deciding": _told_together([(each.entry.column, deciding(each)) for each in some]),
