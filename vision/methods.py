@@ -13,6 +13,7 @@ from typing import get_args
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
+from shared.distributed import gather
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
 from vision.config import Config
@@ -59,21 +60,22 @@ class Networks(nn.Module):
     def remember(self, pairs: Pairs) -> None:
         """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
         if self.queue is not None:
-            enqueue(self.queue, pairs.candidate[: len(pairs.anchor)])
+            enqueue(self.queue, pairs.candidate[: len(pairs.candidate) - len(self.queue)])
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """Both views through one network, each in a pass of its own (batch norm sees one view)."""
     features = [networks.encoder(view) for view in (first, second)]
     x, z = (networks.head(feature) for feature in features)
-    return [paired_views(x, z, config.pairs)], features
+    return [paired_views(x, z, config.pairs, gather=gather)], features
 
 
 def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """Queries against the teacher's keys; the queue alone gives negatives (He et al. 2020)."""
     feature = networks.encoder(first)
     key = _teacher(networks)(second)
-    pairs = query_key(networks.head(feature), key, networks.queue, in_batch=False)
+    query = networks.head(feature)
+    pairs = query_key(query, key, networks.queue, in_batch=False, gather=gather)
     return [pairs], [feature]
 
 
@@ -87,7 +89,7 @@ def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     for query_view, key_view in directions:
         feature = networks.encoder(query_view)
         query = _predictor(networks)(networks.head(feature))
-        pairs.append(query_key(query, _teacher(networks)(key_view)))
+        pairs.append(query_key(query, _teacher(networks)(key_view), gather=gather))
         features.append(feature)
     return pairs, features
 

@@ -5,13 +5,14 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared import Criterion
+from shared import Criterion, Pairs
+from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from vision.augment import POLICIES, augment
@@ -32,6 +33,8 @@ from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
 
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
+
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor], Pairs]]  # see losses
 
 
 def run(config: Config, run: Run) -> dict[str, object]:
@@ -56,6 +59,7 @@ def run(config: Config, run: Run) -> dict[str, object]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return evaluate(config, Trivial(config.features, mean, std).to(device), run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
+    run.alone()
     if config.calibrated:
         calibrate(networks.encoder, images, config.image_size, mean, std)
     if run.tier != "smoke":
@@ -101,11 +105,13 @@ def pretrain(
         )
     networks = Networks(config).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
+    synchronise(networks)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     run.keep_checkpoint = False
     first = run.track(networks=networks, criterion=criterion, optimiser=optimiser)
     if config.compile:
         networks.encoder.compile()
+    forward = replicated(losses, networks, criterion)
 
     networks.train()
     total = config.epochs * per_epoch
@@ -122,9 +128,30 @@ def pretrain(
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
-        run.means.add(train_step(config, networks, criterion, optimiser, views, step))
+        run.means.add(train_step(config, networks, criterion, optimiser, views, step, forward))
         networks.follow(teacher_momentum(config, step, total))
     return networks, criterion
+
+
+def losses(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    views: tuple[Tensor, Tensor],
+    step: int,
+) -> tuple[Tensor, dict[str, Tensor], Pairs]:
+    """The loss of a pair of views, its parts, and the pairs of the first direction."""
+    first, second = (view.contiguous(memory_format=torch.channels_last) for view in views)
+    with torch.autocast(first.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        pairs, features = compare(config, networks, first, second)
+    values, every_part = [], []
+    for direction in pairs:
+        value, parts = criterion(direction, features=features, step=step)
+        values.append(value)
+        every_part.append(parts)
+    loss = config.loss_factor * torch.stack(values).mean()
+    means = {name: torch.stack([each[name] for each in every_part]).mean() for name in parts}
+    return loss, means, pairs[0]
 
 
 def train_step(
@@ -134,27 +161,28 @@ def train_step(
     optimiser: torch.optim.Optimizer,
     views: tuple[Tensor, Tensor],
     step: int,
+    forward: Forward = losses,
 ) -> dict[str, Tensor]:
     """One step of the optimiser on a pair of views, (B, 3, S, S) each; the parts of the loss.
+
+    Args:
+        config: how.
+        networks: of the configuration.
+        criterion: of the configuration.
+        optimiser: of both.
+        views: on several processes, this one's part of them.
+        step: its number.
+        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
 
     Raises:
         FloatingPointError: NaN or infinite embeddings or loss.
     """
-    first, second = (view.contiguous(memory_format=torch.channels_last) for view in views)
-    with torch.autocast(first.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-        pairs, features = compare(config, networks, first, second)
-    losses, parts = [], []
-    for direction in pairs:
-        value, part = criterion(direction, features=features, step=step)
-        losses.append(value)
-        parts.append(part)
-    loss = config.loss_factor * torch.stack(losses).mean()
+    loss, parts, pairs = forward(config, networks, criterion, views, step)
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-    networks.remember(pairs[0])
-    mean_parts = {name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]}
-    return {"loss": loss.detach(), **mean_parts}
+    networks.remember(pairs)
+    return {"loss": loss.detach(), **parts}
 
 
 def batches(
@@ -171,7 +199,7 @@ def batches(
     """Both views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
 
     Order and augmentations are functions of (seed, epoch, sample) alone; what is left of an epoch
-    after its last full batch is dropped.
+    after its last full batch is dropped. On several processes it is this one's part of each batch.
     """
     policies = [POLICIES[name] for name in config.augmentations]
     remaining = policies
@@ -182,7 +210,7 @@ def batches(
     per_epoch = len(images) // config.batch_size
     for epoch in range(first // per_epoch, math.ceil(total / per_epoch)):
         order = permutation(len(images), config.seed, epoch)[: per_epoch * config.batch_size]
-        chosen = order.reshape(per_epoch, config.batch_size)
+        chosen = order.reshape(per_epoch, config.batch_size)[:, part(config.batch_size)]
         chosen = chosen[first - epoch * per_epoch :] if first > epoch * per_epoch else chosen
         pixels_of_views: Iterator[tuple[Tensor, ...]]
         if isinstance(images, Images):
