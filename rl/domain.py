@@ -69,7 +69,7 @@ DOMAIN = Domain(
     tables=TABLES,
     experiments=(
         Experiment(Config, _run, _estimate),
-        Experiment(ProbeConfig, _run_probe, _estimate_probe),
+        Experiment(ProbeConfig, _run_probe, _estimate_probe, several=True),
     ),
     datasets=_datasets,
     fetch=_fetch,

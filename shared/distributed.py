@@ -22,6 +22,8 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
+from shared.errors import UserError
+
 Its = ParamSpec("Its")
 Given = TypeVar("Given")
 
@@ -138,6 +140,13 @@ def everyone(value: Given) -> list[Given]:
     return values
 
 
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that another process cannot be reached any more."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and world_size() > 1 and "gloo" in str(error)
+    )
+
+
 def anywhere(*flags: bool) -> tuple[bool, ...]:
     """For each flag, whether it is set on any process; a GPU is not waited for."""
     if world_size() == 1:
@@ -213,14 +222,14 @@ def synchronise(module: nn.Module, groups: int = 1) -> None:
             would normalise the batch in as many passes.
 
     Raises:
-        ValueError: a number of processes that cannot be divided so.
+        UserError: a number of processes that cannot be divided so.
     """
     if world_size() == 1:
         return
     if world_size() % groups:
-        raise ValueError(
+        raise UserError(
             f"the batch is normalised in {groups} groups, which {world_size()} processes cannot "
-            f"share evenly; take a multiple of {groups}"
+            f"share evenly; take one, or a multiple of {groups}"
         )
     if groups == 1 and any(parameter.is_cuda for parameter in module.parameters()):
         nn.SyncBatchNorm.convert_sync_batchnorm(module)  # has kernels of its own, for GPUs alone

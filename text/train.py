@@ -5,6 +5,7 @@ Shapes: B consecutive sentences of a batch, T tokens of the longest, H width of 
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
+from shared.distributed import gather, part, replicated
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run
@@ -26,6 +28,8 @@ from text.tokens import Batch, Tokens, expand, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 LOG_EVERY = 100  # steps that a line of the log is the mean of
+
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see losses
 
 
 def run(config: Config, run: Run) -> dict[str, object]:
@@ -55,6 +59,7 @@ def run(config: Config, run: Run) -> dict[str, object]:
         progress=run.progress,
     )
     model, criterion = pretrain(config, tokens, run, words=len(tokenizer))
+    run.alone()
     matrix = evaluated_projection(config, criterion)
     if config.word_vectors is not None:
         model, tokenizer = expand(model, tokenizer, run.data_root / config.word_vectors)
@@ -99,18 +104,34 @@ def pretrain(
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate, fused=True)
     run.keep_checkpoint = False
     first = run.track(model=model, criterion=criterion, optimiser=optimiser)
+    forward = replicated(losses, model, criterion)
 
     model.train()
     total = config.epochs * per_epoch
     total = total if config.steps is None else min(total, config.steps)
+    own = part(config.batch_size)
     for step in run.steps(total, "pretraining", log_every=LOG_EVERY, save_every=SAVE_EVERY):
         epoch, place = divmod(step, per_epoch)
         if place == 0 or step == first:
             order = order_of_batches(per_epoch, config.seed, epoch, config.order == "shuffled")
         start = int(order[place]) * config.batch_size
-        batch = tokens.batch(start, start + config.batch_size, config.length)
-        run.means.add(train_step(config, model, criterion, optimiser, batch, step))
+        batch = tokens.batch(start + own.start, start + own.stop, config.length)
+        run.means.add(train_step(config, model, criterion, optimiser, batch, step, forward))
     return model, criterion
+
+
+def losses(
+    config: Config, model: QuickThought, criterion: Criterion, batch: Batch, step: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of B consecutive sentences and its parts."""
+    device = next(model.parameters()).device
+    half = config.precision == "bfloat16" and device.type == "cuda"
+    with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        f, g = model(batch.ids.to(device, non_blocking=True), batch.mask)
+    pairs = pairs_of(config, f, g, batch.chapter.to(device, non_blocking=True))
+    features = None if criterion.projection is None else torch.cat([f, g], dim=1).float()
+    loss, parts = criterion(pairs, features=features, step=step)
+    return loss, parts
 
 
 def train_step(
@@ -120,19 +141,23 @@ def train_step(
     optimiser: torch.optim.Optimizer,
     batch: Batch,
     step: int,
+    forward: Forward = losses,
 ) -> dict[str, Tensor]:
     """One step of the optimiser on B consecutive sentences; the parts of the loss.
+
+    Args:
+        config: how.
+        model: of the configuration.
+        criterion: of the configuration.
+        optimiser: of both.
+        batch: on several processes, this one's part of it.
+        step: its number.
+        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
 
     Raises:
         FloatingPointError: NaN or infinite vectors or loss.
     """
-    device = next(model.parameters()).device
-    half = config.precision == "bfloat16" and device.type == "cuda"
-    with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        f, g = model(batch.ids.to(device, non_blocking=True), batch.mask)
-    pairs = pairs_of(config, f, g, batch.chapter.to(device, non_blocking=True))
-    features = None if criterion.projection is None else torch.cat([f, g], dim=1).float()
-    loss, parts = criterion(pairs, features=features, step=step)
+    loss, parts = forward(config, model, criterion, batch, step)
     optimiser.zero_grad()
     loss.backward()
     for group in optimiser.param_groups:
@@ -144,10 +169,10 @@ def train_step(
 
 def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
     """Sentences (B, H) against their contexts (B, H); neighbours of one chapter are positives."""
-    pairs = context_window(f, g, config.reach, document=chapter)
+    pairs = context_window(f, g, config.reach, document=chapter, gather=gather)
     if config.diagonal == "masked":
         return pairs
-    own = torch.eye(len(f), dtype=torch.bool, device=f.device)
+    own = _own(pairs.negative)
     return dataclasses.replace(
         pairs, negative=pairs.negative | own, outsider_index=pairs.positive_index
     )
@@ -177,8 +202,13 @@ def make_criterion(config: Config, dim: int) -> Criterion:
 def inner_product_without_self(sentence: Tensor, context: Tensor) -> Tensor:
     """Inner products (B, H), (B, H) -> (B, B) with 0 for a sentence and itself, as S2V has them."""
     scores = inner_product(sentence, context)
-    own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-    return scores.masked_fill(own, 0.0)
+    return scores.masked_fill(_own(scores), 0.0)
+
+
+def _own(scores: Tensor) -> Tensor:
+    """Where a sentence meets itself, bool; rows are this process's, columns those of all."""
+    everyone = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
+    return everyone[part(scores.shape[1])]
 
 
 def shape_of(config: Config, words: int) -> QuickThoughtConfig:

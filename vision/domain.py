@@ -54,7 +54,10 @@ def _export(folder: Path, target: Path) -> Path:
 DOMAIN = Domain(
     name="vision",
     tables=TABLES,
-    experiments=(Experiment(Config, _run, _estimate), Experiment(ToyConfig, _run_toy)),
+    experiments=(
+        Experiment(Config, _run, _estimate, several=True),
+        Experiment(ToyConfig, _run_toy),
+    ),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

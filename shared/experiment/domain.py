@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from shared.errors import UserError
 from shared.experiment.runs import Run
 from shared.experiment.tables import Config, Table, Tier
 
@@ -40,11 +41,13 @@ class Experiment(Generic[Its]):
         run: trains and evaluates as a configuration says, and gives the metrics of its protocol.
         estimate: minutes and peak gigabytes (of 1e9 bytes) of a run on this machine, given the
             data root; None where the columns' own figures have to do.
+        several: whether a run may take several processes, see :mod:`shared.distributed`.
     """
 
     config: type[Its]
     run: Callable[[Its, Run], Metrics]
     estimate: Estimate[Its] | None = None
+    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,12 @@ class Domain:
 
         Raises:
             ValueError: as :meth:`experiment`.
+            UserError: several processes, which its kind of run cannot use.
         """
+        if run.processes > 1 and not self.experiment(config).several:
+            raise UserError(
+                f"a run of {self.name} with a {type(config).__name__} takes one process; leave "
+                f"--processes out, and run seeds side by side with --jobs"
+            )
         metrics: Metrics = self.experiment(config).run(config, run)
         return metrics
