@@ -1,5 +1,6 @@
 """1, 2 and 4 processes give the loss and the gradients of one process."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,9 +41,11 @@ from shared.distributed import (
     initialise,
     part,
     rank,
+    synchronise,
     total,
     world_size,
 )
+from shared.errors import UserError
 
 WORLDS = (1, 2, 4)
 GLOBAL, INPUTS, DIM = 8, 5, 4  # instances of the global batch, inputs and outputs of the encoder
@@ -284,6 +287,10 @@ def work_among(place: int, world: int, folder: str) -> None:
     if world > 1:
         stopping(place, own)
         wrapped(place, world, own)
+        for groups in (1, 2):
+            normalising(place, world, groups)
+        with pytest.raises(UserError, match=f"in 3 groups, which {world} processes cannot share"):
+            synchronise(nn.BatchNorm1d(2), 3)
     if place == 0:
         # The other processes do not take part: local pairs must not wait for them.
         with pytest.MonkeyPatch.context() as patch:
@@ -332,6 +339,35 @@ def gathering(place: int, world: int) -> None:
     assert ragged[:, 0].tolist() == [float(p) for p in range(world) for _ in range(p + 1)]
     assert start == place * (place + 1) / 2
     assert total(torch.tensor(place + 1)).item() == shares
+
+
+def normalising(place: int, world: int, groups: int) -> None:
+    """Synchronised batch norms are those of the whole batch, or of its groups one by one."""
+    generator = torch.Generator().manual_seed(5)
+    rows, weights = torch.randn(2, GLOBAL, 3, 4, generator=generator, dtype=torch.float64)
+    rows = rows * 2 + 7
+    ours, whole_ = nn.BatchNorm1d(3).double(), nn.BatchNorm1d(3).double()
+    for norm in (ours, whole_):
+        norm.weight.data.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    inside = nn.Sequential(ours)
+    synchronise(inside, groups)
+    size = GLOBAL // world
+    own = slice(place * size, (place + 1) * size)
+    mine, everyone = rows[own].clone().requires_grad_(), rows.clone().requires_grad_()
+    made = inside(mine)
+    expected = torch.cat([whole_(some) for some in everyone.chunk(groups)])
+    (made * weights[own]).sum().backward()
+    (expected * weights).sum().backward()
+    close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
+    close(made, expected[own])
+    assert mine.grad is not None
+    assert everyone.grad is not None
+    close(mine.grad, everyone.grad[own])
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None
+        close(total(parameter.grad), dict(whole_.named_parameters())[name].grad)
+    close(dict(ours.named_buffers()), dict(whole_.named_buffers()))
+    close(inside.eval()(mine), whole_.eval()(everyone)[own])
 
 
 def stopping(place: int, own: Batch) -> None:

@@ -21,6 +21,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from shared.command import slurm
 from shared.command.choosing import Chosen
 from shared.command.places import Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
@@ -57,7 +58,7 @@ def launch(
         max_restarts=0,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "shared", *arguments)
+        elastic_launch(config, sys.executable)("-m", slurm.MODULE, *arguments)
     except SignalException:
         return INTERRUPTED
     except ChildFailedError as error:
