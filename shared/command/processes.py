@@ -46,7 +46,9 @@ def launch(
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     if sys.platform == "linux":  # the name of a machine need not lead to it
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in list(logging.root.manager.loggerDict):  # what they say is said here, in one line
+        if name.startswith("torch.distributed.elastic"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
