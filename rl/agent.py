@@ -163,9 +163,7 @@ class Actor(nn.Module):
 
     def forward(self, convolved: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-std before the squashing by tanh."""
-        mean, raw = lifted(self.policy(self.head(convolved))).chunk(2, dim=-1)
-        low, high = LOG_STD
-        return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
+        return gaussian_of(lifted(self.policy(self.head(convolved))))
 
 
 class Critics(nn.Module):
@@ -352,6 +350,13 @@ class Agent(nn.Module):
         projection = self.contrast.criterion.projection
         if projection is not None and projection.matrix.device.type != "cpu":
             projection.warn_if_collapsed()  # which captured updates do not look at
+
+
+def gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and bounded log-std, (B, A) each, from what a policy's last layer gives, (B, 2A)."""
+    mean, raw = outputs.chunk(2, dim=-1)
+    low, high = LOG_STD
+    return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from rl.environment import (
     settings_of,
     task_fingerprint,
 )
-from rl.evaluate import PROTOCOLS, evaluation_seeds, returns
+from rl.evaluate import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
@@ -64,14 +64,15 @@ def run(config: Config, run: Run) -> dict[str, Any]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol, see :data:`rl.evaluate.PROTOCOLS`.
+        The metrics of the protocol, see :data:`rl.evaluate.SUMMARIES`, and the curve as details.
 
     Raises:
         ValueError: an unknown protocol, or steps that do not divide.
         FloatingPointError: the training diverged, or the physics did.
     """
-    if config.protocol not in PROTOCOLS:
-        raise ValueError(f"no protocol {config.protocol!r} in rl; see rl.evaluate.PROTOCOLS")
+    if config.protocol not in SUMMARIES:
+        known = ", ".join(SUMMARIES)
+        raise ValueError(f"agents have no protocol {config.protocol!r}; they have {known}")
     if config.evaluate_every % config.action_repeat or (
         config.environment_steps % config.evaluate_every
     ):
@@ -87,7 +88,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
         policy = random_policy(config, dimensions)
         entry = evaluation(config, run, environments, policy, config.environment_steps)
         environments.close()
-        return summary_of([entry])
+        return summary_of(config, [entry])
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
@@ -149,7 +150,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
     environment.close()
     environments.close()
     save_weights(run, agent, ("contrast.encoder.", "actor."))
-    return summary_of(progress.curve)
+    return summary_of(config, progress.curve)
 
 
 def evaluation(
@@ -170,9 +171,9 @@ def evaluation_environments(config: Config, run: Run) -> Environments:
     return make_vector(config.evaluation_episodes, run.workers, **settings_of(config))
 
 
-def summary_of(curve: list[dict[str, Any]]) -> dict[str, Any]:
-    """The metrics of a run: the last evaluation, and all of them as its details."""
-    return {"return": curve[-1]["return"], "details": {"curve": curve}}
+def summary_of(config: Config, curve: Curve) -> dict[str, Any]:
+    """The metrics of a run by its protocol, and all evaluations as its details."""
+    return {**SUMMARIES[config.protocol](curve), "details": {"curve": list(curve)}}
 
 
 def random_policy(config: Config, dimensions: int) -> Callable[[Tensor], Tensor]:
