@@ -9,8 +9,9 @@ which has the online encoder's convolutions, detached, and a head of its own.
 
 All of :meth:`Agent.update` can be captured in a CUDA graph once it has run a few times, one graph
 for the steps that train the actor and one for the others, with ``step`` no multiple of
-``CHECK_EVERY``. ``max_margin`` and the nuclear norm are the exceptions: what they solve waits for
-the device. Gradients are None before each backward pass and stay in place after it.
+``CHECK_EVERY``. The exceptions are objectives that wait for the device, ``max_margin`` and the
+nuclear norm: :attr:`shared.Objective.waits`. Gradients are None before each backward pass and stay
+in place after it.
 """
 
 import copy
@@ -330,7 +331,7 @@ class Agent(nn.Module):
         }
 
     def check_finite(self, step: int) -> None:
-        """Look at all parameters, which waits for the device once.
+        """Look at all parameters, which waits for the device; on one, at a projection, too.
 
         Args:
             step: named in the error.
@@ -346,6 +347,9 @@ class Agent(nn.Module):
                 f"{names[finite.index(False)]} is NaN or infinite at step {step}; lower the "
                 f"learning rate"
             )
+        projection = self.contrast.criterion.projection
+        if projection is not None and projection.matrix.device.type != "cpu":
+            projection.warn_if_collapsed()  # which captured updates do not look at
 
 
 def gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:

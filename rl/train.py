@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rl.agent import Agent
+from rl.agent import CHECK_EVERY, Agent
 from rl.config import Config
 from rl.environment import (
     DeepMindControl,
@@ -26,7 +26,6 @@ from rl.environment import (
 )
 from rl.evaluate import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
-from shared import max_margin
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
 
@@ -202,22 +201,27 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
     """One update of the agent from a draw; on a GPU as captured graphs where that can be.
 
     The kernels of an update are small and many: launched one by one, the launches take longer than
-    the work. Frames that did not fit on the GPU, the singular values of a nuclear norm and the
-    solver behind max_margin wait for the device, which nothing can inside a graph.
+    the work. Inside a graph nothing can wait for the device, as frames that did not fit on the GPU
+    make it, and some objectives, see :attr:`shared.Objective.waits`.
     """
-    waits = config.contrastive and (
-        config.objective.loss.function is max_margin or config.objective.projection is not None
-    )
-    if replay.home.type != "cuda" or waits:
+    if replay.home.type != "cuda" or not can_be_captured(config):
         return lambda draw, step: agent.update(replay.batch(draw, config.crop), step)
     return CapturedUpdate(agent, replay, config)
+
+
+def can_be_captured(config: Config) -> bool:
+    """Whether no update waits for the device, but where the criterion looks at its loss."""
+    # Every update with a step of the actor would be one at which the criterion looks.
+    always_looked_at = config.update_every % CHECK_EVERY == 0
+    return not config.contrastive or not (config.objective.waits or always_looked_at)
 
 
 class CapturedUpdate:
     """Updates as CUDA graphs: one for those with a step of the actor, one for those without.
 
     A graph reads its draw from buffers of its own and writes its parts to tensors that the next
-    replay overwrites. The first updates run uncaptured, since libraries set themselves up in them.
+    replay overwrites. The first updates run uncaptured, since libraries set themselves up in them,
+    and so does the first of each kind, in which optimisers make the state that a graph must find.
     """
 
     WARM_UP = 6
@@ -231,20 +235,22 @@ class CapturedUpdate:
         )
         self.graphs: dict[bool, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
         self.calls = 0
+        self.kinds: set[bool] = set()  # that have run uncaptured
 
     def __call__(self, draw: Draw, step: int) -> dict[str, Tensor]:
         """The parts of one update; they are overwritten by the next of its kind."""
         self.calls += 1
         self.draw.index.copy_(draw.index.pin_memory(), non_blocking=True)
         self.draw.offsets.copy_(draw.offsets.pin_memory(), non_blocking=True)
-        if self.calls <= self.WARM_UP:
+        full = step % self.config.update_every == 0
+        if self.calls <= self.WARM_UP or full not in self.kinds:
+            self.kinds.add(full)
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 parts = self._update(step)
             torch.cuda.current_stream().wait_stream(side)
             return parts
-        full = step % self.config.update_every == 0
         if full not in self.graphs:
             graph = torch.cuda.CUDAGraph()
             # A step of the same kind at which the criterion does not look at its loss: a look

@@ -699,7 +699,7 @@ def on(device: str, drawn: Batch) -> Batch:
     return Batch(**{name: value.to(device) for name, value in vars(drawn).items()})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_updates_captured_in_cuda_graphs_are_the_eager_ones(precision: str) -> None:
     torch.manual_seed(0)
@@ -748,7 +748,7 @@ def test_updates_captured_in_cuda_graphs_are_the_eager_ones(precision: str) -> N
     assert difference < 0.02 * change
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_on_a_gpu_it_starts_from_the_same_weights_and_gives_the_same_losses() -> None:
     torch.manual_seed(0)
     here = Contrast(SMALL)
