@@ -609,8 +609,8 @@ IMITATION_NOTES = (
     "Asked by this suite, not by the paper. Soft actor-critic learns each task from the physics "
     "state, 15,000 decisions with an update each, some two minutes of a CPU core; its policy is "
     "kept at three levels of skill, where an evaluation first reaches a third, two thirds and the "
-    "whole of the best. Each plays 12 episodes with its noise, of which the first 125 decisions are "
-    "drawn: 4500 frames; 4 more of each, 1500 frames, are held out. They are the same for all "
+    "whole of the best. Each plays 12 episodes with its noise, of which the first 125 decisions "
+    "are drawn: 4500 frames; 4 more of each, 1500 frames, are held out. They are the same for all "
     "seeds and rows.",
     "Each row trains its encoder on these frames by the contrastive step alone, 500 updates of "
     "batch 64, without rewards or actions. A head of two hidden layers on the frozen q of the "
