@@ -64,6 +64,12 @@ class Config:
     steps: int | None = None  # at most so many; None: all of the epochs
     learning_rate: float = 5e-4  # [QT]; Adam, constant
     clip: float = 5.0  # largest norm of the gradient of each variable, not of all together; [QT]
+    # What the norm of a table's gradient is over: the words, or, as in [QT]'s program, the tokens
+    # of the batch, whose gradients are not added up before.
+    clip_words: Literal["words", "tokens"] = added("words", was="words")
+    # When Adam moves the vectors of words that a batch has not: in each step, or once a batch has
+    # them, by all these steps at once. The same up to rounding; see text.optimiser.
+    update: Literal["dense", "rows"] = added("dense", was="dense")
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only; ours
 
     train: bool = True  # False: the encoder stays as initialised
@@ -71,7 +77,7 @@ class Config:
     # of the corpus, and has 2 ``embedding`` dimensions, as many as [f ; g] of bags of words.
     baseline: Literal["majority", "tfidf", "ppmi_svd"] | None = None
     tasks: tuple[str, ...] = TASKS
-    protocol: str = "skip-thoughts-nested-10fold-v1"  # [QT]; see text.evaluate.PROTOCOLS
+    protocol: str = "skip-thoughts-nested-10fold-v2"  # [QT]; see text.evaluate.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
     history: ClassVar[History] = HISTORY
 

@@ -123,6 +123,7 @@ class BagOfWords(nn.Module):
             self.embedding.weight,
             starts.to(input_ids.device, non_blocking=True),
             mode="sum",
+            sparse=self.embedding.sparse,
         )
 
 

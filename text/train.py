@@ -25,6 +25,7 @@ from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluate import evaluate, majority, tfidf
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
+from text.optimiser import RowAdam, clip_each
 from text.tokens import Batch, Tokens, expand, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
@@ -139,7 +140,7 @@ def pretrain(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = QuickThought(shape_of(config, words))
     criterion = make_criterion(config, model.dim)
-    modules = nn.ModuleList([model, criterion]).to(device)
+    nn.ModuleList([model, criterion]).to(device)
     if not config.train:
         return model, criterion
     per_epoch = len(tokens) // config.batch_size
@@ -148,7 +149,7 @@ def pretrain(
             f"batch_size {config.batch_size} is larger than the {len(tokens)} sentences of the "
             f"corpus; lower it, or give more text"
         )
-    optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate, fused=True)
+    optimiser = make_optimiser(config, model, criterion)
     run.keep_checkpoint = False
     first = run.track(model=model, criterion=criterion, optimiser=optimiser)
 
@@ -162,14 +163,41 @@ def pretrain(
         start = int(order[place]) * config.batch_size
         batch = tokens.batch(start, start + config.batch_size, config.length)
         run.means.add(train_step(config, model, criterion, optimiser, batch, step))
+    if isinstance(optimiser, RowAdam):
+        optimiser.finish()
     return model, criterion
+
+
+def make_optimiser(
+    config: Config, model: QuickThought, criterion: Criterion
+) -> torch.optim.Optimizer | RowAdam:
+    """Adam of all that is trained, as the configuration has it; sets what gradients tables get.
+
+    Raises:
+        ValueError: an ``update`` or ``clip_words`` of another name.
+    """
+    if config.update not in ("dense", "rows"):
+        raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
+    if config.clip_words not in ("words", "tokens"):
+        raise ValueError(f"clip_words is 'words' or 'tokens'; got {config.clip_words!r}")
+    tables = [encoder.embedding for encoder in (model.sentence, model.context)]
+    for table in tables:
+        table.sparse = config.update == "rows" or config.clip_words == "tokens"
+    # Said, or torch warns at the first such gradient.
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    parameters = [*model.parameters(), *criterion.parameters()]
+    if config.update == "dense":
+        return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+    words = [table.weight for table in tables]
+    others = [each for each in parameters if all(each is not table for table in words)]
+    return RowAdam(words, others, config.learning_rate)
 
 
 def train_step(
     config: Config,
     model: QuickThought,
     criterion: Criterion,
-    optimiser: torch.optim.Optimizer,
+    optimiser: torch.optim.Optimizer | RowAdam,
     batch: Batch,
     step: int,
 ) -> dict[str, Tensor]:
@@ -179,7 +207,10 @@ def train_step(
         FloatingPointError: NaN or infinite vectors or loss.
     """
     device = next(model.parameters()).device
+    modules = nn.ModuleList([model, criterion])
     half = config.precision == "bfloat16" and device.type == "cuda"
+    if isinstance(optimiser, RowAdam):
+        optimiser.catch_up(batch.ids[batch.mask].unique())
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
         f, g = model(batch.ids.to(device, non_blocking=True), batch.mask)
     pairs = pairs_of(config, f, g, batch.chapter.to(device, non_blocking=True))
@@ -187,9 +218,12 @@ def train_step(
     loss, parts = criterion(pairs, features=features, step=step)
     optimiser.zero_grad()
     loss.backward()
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:  # each by itself, as S2V's create_train_op does
-            nn.utils.clip_grad_norm_(parameter, config.clip)
+    # Each by itself, as S2V's create_train_op does.
+    clip_each(modules.parameters(), config.clip, tokens=config.clip_words == "tokens")
+    if not isinstance(optimiser, RowAdam):
+        for parameter in modules.parameters():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
     optimiser.step()
     return {"loss": loss.detach(), **parts}
 
