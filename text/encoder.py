@@ -9,8 +9,9 @@ applies it after, r * (U h + b). Everything else about the cell is the same.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequenc
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.pairs import unit_rows
+from text.tokens import UNKNOWN_ID
 
 make_torchvision_importable()
 
@@ -33,8 +35,16 @@ from transformers import (  # noqa: E402 (needs the line above)
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils import ModelOutput  # noqa: E402
 
 Encode = Callable[[Sequence[str]], np.ndarray]  # n sentences -> (n, d) float32
+
+
+class HasEncode(Protocol):
+    """Whatever has a method of that name, as a model of sentence-transformers has."""
+
+    def encode(self, sentences: list[str], /) -> Any:
+        """Vectors (n, d): an array, a tensor, or a sequence of either."""
 
 
 class QuickThoughtConfig(PretrainedConfig):
@@ -66,6 +76,11 @@ class QuickThoughtConfig(PretrainedConfig):
     heads: int = 4
     length: int = 50
     pad_token_id: int = 1
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of [f ; g], by transformers' name for the width of what a model gives."""
+        return 2 * (self.embedding if self.kind == "bag_of_words" else self.hidden)
 
     def __post_init__(self, **others: Any) -> None:
         super().__post_init__(**others)
@@ -207,6 +222,26 @@ class QuickThought(PreTrainedModel):
             raise ValueError(f"at most {self.config.length} tokens; got {mask.shape[1]}")
         return self.sentence(input_ids, lengths), self.context(input_ids, lengths)
 
+    def vectors(
+        self, ids: Sequence[Sequence[int]], project: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """The vectors of B sentences, [f/|f| ; g/|g|] (B, 2H), or (B, d) of the pair projected.
+
+        Args:
+            ids: the tokens of each sentence; those beyond ``config.length`` are left out.
+            project: (B, 2H) -> (B, d) of the pair [f ; g] as it is.
+
+        Raises:
+            ValueError: a sentence without tokens.
+        """
+        rows = [torch.tensor(row[: self.config.length], dtype=torch.int64) for row in ids]
+        mask = _mask(torch.tensor([len(row) for row in rows]), max(map(len, rows)))
+        padded = pad_sequence(rows, batch_first=True, padding_value=self.config.pad_token_id)
+        f, g = QuickThought.forward(self, padded.to(self.device), mask)
+        if project is not None:
+            return project(torch.cat([f, g], dim=1))
+        return torch.cat([unit_rows(f), unit_rows(g)], dim=1)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """[QT]'s initialisation of a table or a GRU; transformers calls it, also for BERT's own.
@@ -232,8 +267,105 @@ class QuickThought(PreTrainedModel):
                     nn.init.zeros_(parameter)
 
 
+@dataclass
+class SentenceVectors(ModelOutput):
+    """What :class:`QuickThoughtVectors` gives; its first and only item is (B, 2H)."""
+
+    sentence_embedding: Tensor | None = None
+
+
+class QuickThoughtVectors(QuickThought):
+    """A :class:`QuickThought` that gives a sentence's vector: what ``AutoModel`` makes of a folder.
+
+    transformers' pipelines show the first thing that a model gives, which for them is all of it.
+    """
+
+    def forward(  # type: ignore[override] # another result is what it is for
+        self, input_ids: Tensor, attention_mask: Tensor, return_dict: bool = True
+    ) -> SentenceVectors | tuple[Tensor]:
+        """The vectors [f/|f| ; g/|g|], (B, 2H).
+
+        A sentence without tokens is one unknown word; tokens beyond ``config.length`` are left out.
+
+        Args:
+            input_ids: (B, T) int64.
+            attention_mask: (B, T), True at tokens.
+            return_dict: False: a tuple of the vectors alone, as of all models of transformers.
+        """
+        f, g = self._pair(input_ids, attention_mask)
+        found = SentenceVectors(torch.cat([unit_rows(f), unit_rows(g)], dim=1))
+        return found if return_dict else (found[0],)
+
+    def pair(self, input_ids: Tensor, attention_mask: Tensor) -> SentenceVectors:
+        """The same of [f ; g] as it is: what CLLR's L is for."""
+        return SentenceVectors(torch.cat(self._pair(input_ids, attention_mask), dim=1))
+
+    def _pair(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        ids, mask = input_ids[:, : self.config.length], attention_mask[:, : self.config.length]
+        empty = ~mask.bool().any(1, keepdim=True)
+        if empty.any():
+            room = max(0, 1 - ids.shape[1])
+            ids, mask = (nn.functional.pad(each, (0, room)) for each in (ids, mask.bool()))
+            first = empty & (torch.arange(ids.shape[1], device=ids.device) == 0)
+            ids, mask = ids.long().masked_fill(first, UNKNOWN_ID), mask | first
+        return super().forward(ids, mask)
+
+
 AutoConfig.register(QuickThoughtConfig.model_type, QuickThoughtConfig, exist_ok=True)
-AutoModel.register(QuickThoughtConfig, QuickThought, exist_ok=True)
+AutoModel.register(QuickThoughtConfig, QuickThoughtVectors, exist_ok=True)
+
+
+class SentenceEncoder:
+    """A function of n sentences to their vectors (n, d) float32; ``encode`` is the same function.
+
+    Args:
+        model: whose mode is restored after every call.
+        vectors: of the sentences of a batch.
+        batch_size: sentences of similar length that are encoded together.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, vectors: Callable[[list[str]], Tensor], batch_size: int
+    ) -> None:
+        self.model = model
+        self.batch_size = batch_size
+        self._vectors = vectors
+
+    def __call__(self, sentences: Sequence[str]) -> np.ndarray:
+        """The vectors of the sentences, in their order.
+
+        Raises:
+            ValueError: there are none.
+        """
+        return _encode(self.model, self._vectors, sentences, self.batch_size)
+
+    def encode(self, sentences: Sequence[str]) -> np.ndarray:
+        """The same under the name that sentence-transformers and its benchmarks call."""
+        return self(sentences)
+
+
+def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
+    """What an encoder of any make gives for n sentences, as it is but an array of float32.
+
+    Args:
+        encode: a function of sentences, or anything with a method ``encode``; of what is both, the
+            method counts. It may give tensors on any device, also such that require gradients.
+        sentences: n.
+
+    Raises:
+        ValueError: neither of the two.
+    """
+    function = getattr(encode, "encode", encode)
+    if not callable(function):
+        raise ValueError(
+            f"encode is a function of sentences, or has a method encode; got {encode!r}"
+        )
+    found = function(sentences)
+    if isinstance(found, Sequence) and len(found) and isinstance(found[0], Tensor):
+        found = torch.stack(list(found))
+    if isinstance(found, Tensor):
+        found = found.detach().float().cpu().numpy()
+    return np.asarray(found, dtype=np.float32)
 
 
 def sentence_encoder(
@@ -242,7 +374,7 @@ def sentence_encoder(
     *,
     project: Callable[[Tensor], Tensor] | None = None,
     batch_size: int = 256,
-) -> Encode:
+) -> SentenceEncoder:
     """The sentence vectors of a model: [f/|f| ; g/|g|], d = 2H ([QT]).
 
     Sentences are cut at ``model.config.length`` tokens; one without tokens is one unknown word.
@@ -255,7 +387,8 @@ def sentence_encoder(
         batch_size: sentences of similar length that are encoded together.
 
     Returns:
-        A function of n sentences; it raises ValueError if there are none.
+        A function of n sentences, with the same as its method ``encode``; it raises ValueError if
+        there are none.
 
     Raises:
         ValueError: a tokenizer with more words than the model, or without an unknown word.
@@ -270,18 +403,12 @@ def sentence_encoder(
         rows = tokenizer(
             sentences, add_special_tokens=False, truncation=True, max_length=model.config.length
         )["input_ids"]
-        ids = [torch.tensor(row or [unknown]) for row in rows]
-        mask = _mask(torch.tensor([len(row) for row in ids]), max(map(len, ids)))
-        padded = pad_sequence(ids, batch_first=True, padding_value=model.config.pad_token_id)
-        f, g = model(padded.to(model.device), mask)
-        if project is not None:
-            return project(torch.cat([f, g], dim=1))
-        return torch.cat([unit_rows(f), unit_rows(g)], dim=1)
+        return model.vectors([row or [unknown] for row in rows], project)
 
-    return lambda sentences: _encode(model, vectors, sentences, batch_size)
+    return SentenceEncoder(model, vectors, batch_size)
 
 
-def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> Encode:
+def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> SentenceEncoder:
     """The sentence vectors of a transformers encoder in a local folder: the mean over its tokens.
 
     A :class:`QuickThought` that was saved with its tokenizer gives what :func:`sentence_encoder`
@@ -292,8 +419,8 @@ def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> Encode:
         batch_size: sentences of similar length that are encoded together.
 
     Returns:
-        A function of n sentences; it raises ValueError if there are none, or if the tokenizer
-        makes no token of one.
+        A function of n sentences, with the same as its method ``encode``; it raises ValueError if
+        there are none, or if the tokenizer makes no token of one.
 
     Raises:
         UserError: the folder does not hold an encoder with all its weights and a tokenizer.
@@ -334,7 +461,7 @@ def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> Encode:
         tokens = tokens.to(model.device)
         return _mean(model(**tokens).last_hidden_state, tokens["attention_mask"])
 
-    return lambda sentences: _encode(model, vectors, sentences, batch_size)
+    return SentenceEncoder(model, vectors, batch_size)
 
 
 @torch.no_grad()

@@ -57,7 +57,7 @@ from text.config import TASKS
 from text.data import Task, load_task
 
 if TYPE_CHECKING:  # transformers takes seconds to import, which every process of tfidf would wait
-    from text.encoder import Encode
+    from text.encoder import Encode, HasEncode
 
 # What a classifier learns from, and the rows that it is validated on; None where it is scored.
 Training = tuple[np.ndarray, np.ndarray | None]
@@ -178,7 +178,7 @@ PROTOCOLS = {
 
 
 def evaluate(
-    encode: "Encode",
+    encode: "Encode | HasEncode",
     data_root: Path,
     *,
     tasks: Sequence[str] = TASKS,
@@ -196,14 +196,16 @@ def evaluate(
     class among the rows that are scored.
 
     Args:
-        encode: sentences -> their vectors (n, d).
+        encode: sentences -> their vectors (n, d), or anything with such a method ``encode``, as a
+            model of sentence-transformers has; see :func:`text.encoder.vectors_of`.
         data_root: the folder that holds the datasets.
         tasks: see :func:`text.data.load_task`.
         protocol: see ``PROTOCOLS``.
         progress: called before each task with the number of tasks done, of all, and its name.
 
     Raises:
-        ValueError: an unknown protocol, no tasks, or vectors that are not (n, d) or not finite.
+        ValueError: an unknown protocol, no tasks, no encoder, or vectors that are not (n, d) or not
+            finite.
         shared.experiment.data.MissingData: a task is not below ``data_root``.
     """
 
@@ -419,10 +421,12 @@ def _sentences(task: Task) -> list[str]:
     return [*task.first, *(task.second or ())]
 
 
-def _features(encode: "Encode", name: str, task: Task) -> Tensor:
+def _features(encode: "Encode | HasEncode", name: str, task: Task) -> Tensor:
     """Features (n, d) of sentences or (n, 2d) of pairs, on the GPU where there is one."""
     sentences = _sentences(task)
-    vectors = np.asarray(encode(sentences), dtype=np.float32)
+    from text.encoder import vectors_of
+
+    vectors = vectors_of(encode, sentences)
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise ValueError(
             f"{name}: encode gives one row for each of {len(sentences)} sentences; "
