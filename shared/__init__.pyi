@@ -27,6 +27,7 @@ from .margins import subtractive_margin as subtractive_margin
 from .momentum import Teacher as Teacher
 from .momentum import enqueue as enqueue
 from .momentum import follow as follow
+from .momentum import mixed_negatives as mixed_negatives
 from .momentum import random_bank as random_bank
 from .objective import Criterion as Criterion
 from .objective import Objective as Objective
@@ -41,7 +42,9 @@ from .pairs import local_global as local_global
 from .pairs import query_key as query_key
 from .pairs import same_label as same_label
 from .pairs import two_views as two_views
+from .pairs import with_own_negatives as with_own_negatives
 from .penalties import band_statistics as band_statistics
+from .penalties import consistency as consistency
 from .penalties import distance_polarization as distance_polarization
 from .projection import LowRankProjection as LowRankProjection
 

@@ -54,6 +54,7 @@ class Config:
     calibrated: bool = added(False, was=False)
     head_hidden: int = 2048  # [margins]
     head_output: int = 128  # [margins]
+    head_layers: Literal[1, 2] = added(2, was=2)  # 1: linear, as in [CMC] and the first MoCo
     head_output_norm: bool = False  # batch norm after the last layer ([MMCL] on ImageNet: True)
     head_output_scale: bool = added(True, was=True)  # of that norm; MoCo v3's program: False
     predictor_hidden: int = 2048  # of MoCo v3 and BYOL; [margins]: the heads' width
@@ -73,6 +74,10 @@ class Config:
     teacher_momentum: float = 0.99  # [ReSSL]: 0.99 CIFAR, 0.996 STL-10 and TinyImageNet
     teacher_schedule: Literal["constant", "cosine"] = "constant"  # [ReSSL]
     queue: int = 4096  # negatives of MoCo v2; [ReSSL]
+    # MoCHI's N, s and s': of the N hardest negatives of a query in the queue, s mixtures of two and
+    # s' of one with the query are further negatives of it, from an epoch on, counted from 0.
+    mixed: tuple[int, int, int] | None = added(None, was=None)
+    mixed_from: float = added(0.0, was=0.0)
 
     # Policies of vision.augment for the first (student's) and second (teacher's) view.
     augmentations: tuple[str, str] = ("ressl_strong", "ressl_weak")  # [margins]
@@ -117,6 +122,8 @@ class Config:
             head_output=min(self.head_output, 128),
             predictor_hidden=min(self.predictor_hidden, 128),
             queue=96,
+            mixed=None if self.mixed is None else (16, 8, 4),
+            mixed_from=0.0,
             batch_size=48,
             epochs=min(self.epochs, 1),
             warmup_epochs=0.0,
@@ -179,6 +186,7 @@ CMC: dict[str, Any] = {
     "image_size": 224,
     "backbone": "resnet50",
     "stem": "imagenet",
+    "head_layers": 1,
     "method": "moco_v2",
     "objective": Objective(term(info_nce, temperature=0.07)),
     "teacher_momentum": 0.999,

@@ -3,6 +3,8 @@
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -97,6 +99,7 @@ def head(
     hidden: int,
     outputs: int,
     *,
+    layers: Literal[1, 2] = 2,
     output_norm: bool = False,
     output_scale: bool = True,
 ) -> nn.Sequential:
@@ -106,18 +109,22 @@ def head(
         inputs: width of the input.
         hidden: width of the middle layer.
         outputs: D.
+        layers: 1 leaves out all but the last layer (the first MoCo).
         output_norm: a batch norm without trainable shift after the last layer (MMCL on ImageNet).
         output_scale: whether that batch norm has a trainable scale (MoCo v3's has none).
     """
-    layers: list[nn.Module] = [
-        nn.Linear(inputs, hidden, bias=False),  # the batch norm has a shift of its own
-        nn.BatchNorm1d(hidden),
-        nn.ReLU(inplace=True),
-        nn.Linear(hidden, outputs, bias=not output_norm),
-    ]
+    made: list[nn.Module] = []
+    if layers == 2:
+        made += [
+            nn.Linear(inputs, hidden, bias=False),  # the batch norm has a shift of its own
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(inplace=True),
+        ]
+        inputs = hidden
+    made.append(nn.Linear(inputs, outputs, bias=not output_norm))
     if output_norm:
         norm = nn.BatchNorm1d(outputs, affine=output_scale)
         if output_scale:
             norm.bias.requires_grad_(False)
-        layers.append(norm)
-    return nn.Sequential(*layers)
+        made.append(norm)
+    return nn.Sequential(*made)

@@ -34,11 +34,13 @@ DECIDING = (
     "stem",
     "head_hidden",
     "head_output",
+    "head_layers",
     "head_output_norm",
     "predictor_hidden",
     "method",
     "symmetric",
     "queue",
+    "mixed",
     "augmentations",
     "optimiser",
     "precision",
@@ -104,7 +106,7 @@ def train(config: Config, run: Run) -> None:
 
 def _bytes(dataset: Dataset) -> int:
     """Bytes of a dataset in memory, the training split twice: pretraining's and the probe's."""
-    if dataset.folder == "imagenet":  # streams from disk
+    if dataset.streams:
         return 0
     count = 2 * dataset.train + dataset.unlabelled + dataset.test
     return count * 3 * dataset.size**2

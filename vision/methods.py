@@ -13,8 +13,8 @@ from typing import get_args
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
-from shared.momentum import Teacher, enqueue, random_bank
-from shared.pairs import Pairing, paired_views
+from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
+from shared.pairs import Pairing, paired_views, with_own_negatives
 from vision.config import Config
 from vision.encoder import WIDTH, encoder, head
 
@@ -36,6 +36,7 @@ class Networks(nn.Module):
             self.dim,
             config.head_hidden,
             config.head_output,
+            layers=config.head_layers,
             output_norm=config.head_output_norm,
             output_scale=config.head_output_scale,
         )
@@ -50,6 +51,7 @@ class Networks(nn.Module):
         if config.method == "moco_v2":
             queue = random_bank(config.queue, config.head_output)
         self.register_buffer("queue", queue)
+        self.epoch = 0.0  # of the step; what waits for an epoch looks at it
 
     def follow(self, momentum: float) -> None:
         """Move the teacher, where there is one; ``momentum`` is the share of itself it keeps."""
@@ -70,10 +72,19 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
 
 
 def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
-    """Queries against the teacher's keys; the queue alone gives negatives (He et al. 2020)."""
+    """Queries against the teacher's keys; the queue alone gives negatives (He et al. 2020).
+
+    With ``config.mixed``, mixtures of the hardest ones do, too (Kalantidis et al. 2020).
+    """
     feature = networks.encoder(first)
+    query = networks.head(feature)
     key = _teacher(networks)(second)
-    pairs = query_key(networks.head(feature), key, networks.queue, in_batch=False)
+    pairs = query_key(query, key, networks.queue, in_batch=False)
+    if config.mixed is not None and networks.queue is not None:
+        if networks.epoch >= config.mixed_from:
+            hardest, two, one = config.mixed
+            own = mixed_negatives(query, networks.queue, hardest=hardest, pairs=two, with_query=one)
+            pairs = with_own_negatives(pairs, own)
     return [pairs], [feature]
 
 
@@ -137,6 +148,20 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
     if config.symmetric and config.method in ("simclr", "moco_v2"):
         raise ValueError(f"{config.method} has no other direction; symmetric is for moco_v3, byol")
+    if config.head_layers not in (1, 2):
+        raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
+    if config.mixed is not None:
+        if config.method != "moco_v2":
+            raise ValueError(
+                f"mixed is of a queue's keys; {config.method} has none, take 'moco_v2'"
+            )
+        if min(config.mixed) < 0 or not 1 <= config.mixed[0] <= config.queue:
+            raise ValueError(
+                f"mixed is (N, s, s'), N from 1 to the queue's {config.queue} and the others at "
+                f"least 0; got {config.mixed}"
+            )
+    elif config.mixed_from:
+        raise ValueError(f"mixed_from {config.mixed_from:g} is of mixed, which is None; set both")
     if config.gamma_schedule and function is not max_margin:
         raise ValueError(f"gamma_schedule is the kernel's; {function.__name__} has no kernel")
     if config.features != "encoder" and config.epochs:

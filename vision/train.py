@@ -21,12 +21,11 @@ from vision.data import (
     Images,
     choose,
     describe,
-    fingerprint,
     load,
     permutation,
     stream,
 )
-from vision.evaluate import evaluate, statistics
+from vision.evaluate import evaluate, record_data, statistics
 from vision.export import save_encoder
 from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
@@ -49,7 +48,7 @@ def run(config: Config, run: Run) -> dict[str, object]:
     """
     images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
     images = choose(images, config.images)
-    run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+    record_data(run, config.dataset)
     mean, std = statistics(config, describe(config.dataset))
     if config.features != "encoder":
         check(config)
@@ -119,6 +118,7 @@ def pretrain(
 
     steps = run.steps(total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state)
     for step, views in zip(steps, every_view, strict=True):
+        networks.epoch = step / per_epoch
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)

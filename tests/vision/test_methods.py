@@ -12,6 +12,7 @@ from shared import (
     Objective,
     Projection,
     alignment,
+    consistency,
     debiased_nce,
     distance_polarization,
     hard_nce,
@@ -40,8 +41,15 @@ LOSSES = {
 REGULARISERS: dict[str, dict[str, Any]] = {
     "none": {},
     "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
+    "consistency": {"penalties": (term(consistency, weight=1.0),)},
     "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
     "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
+}
+# Every method, and what there is of it beside the plain one.
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{method: {"method": method} for method in METHODS},
+    "moco, first version": {"method": "moco_v2", "head_layers": 1},
+    "mochi": {"method": "moco_v2", "mixed": (4, 3, 2)},
 }
 SMALL = dataclasses.replace(Config().reduced(), head_hidden=16, head_output=8, batch_size=6)
 
@@ -71,12 +79,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("regulariser", REGULARISERS)
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
-    method: str, loss: str, regulariser: str
+    variant: str, loss: str, regulariser: str
 ) -> None:
     objective = Objective(LOSSES[loss], **REGULARISERS[regulariser])
-    config = small(method=method, objective=objective, learning_rate=0.1)
+    config = small(objective=objective, learning_rate=0.1, **VARIANTS[variant])
+    method = config.method
     if (method == "byol") != (loss == "alignment"):
         with pytest.raises(ValueError, match=r"byol compares positives alone|no negatives"):
             check(config)
@@ -156,6 +165,34 @@ def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
     torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
 
 
+@pytest.mark.usefixtures("tiny")
+def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
+    config = small(method="moco_v2", queue=10, mixed=(4, 3, 2), mixed_from=2.0)
+    networks = Networks(config).eval()
+    view = torch.randn(6, 3, 8, 8)
+    networks.epoch = 1.5
+    (before,), _ = compare(config, networks, view, view)
+    assert before.candidate.shape == (16, 8)
+    networks.epoch = 2.0
+    (pairs,), _ = compare(config, networks, view, view)
+    assert pairs.candidate.shape == (16 + 6 * 5, 8)
+    assert pairs.negative.sum(1).tolist() == [10 + 5] * 6
+    for anchor, row in enumerate(pairs.negative[:, 16:].view(6, 6, 5)):
+        assert row.all(1).tolist() == [other == anchor for other in range(6)]
+    assert torch.equal(pairs.candidate[:16], before.candidate)
+    old = networks.queue.clone() if networks.queue is not None else torch.empty(0)
+    networks.remember(pairs)
+    assert networks.queue is not None
+    torch.testing.assert_close(networks.queue[:6], unit_rows(before.candidate[:6]))
+    assert torch.equal(networks.queue[6:], old[:4])
+
+
+def test_the_first_moco_has_a_linear_head() -> None:
+    networks = Networks(small(method="moco_v2", head_layers=1))
+    assert [type(layer) for layer in networks.head] == [nn.Linear]
+    assert networks.head[0].weight.shape == (8, 512)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -164,6 +201,14 @@ def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
         ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
         ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
         ({"method": "moco_v3", "pairs": "first_view"}, "'first_view' are SimCLR's"),
+        ({"head_layers": 3}, "head_layers is 1 or 2; got 3"),
+        ({"mixed": (16, 8, 4)}, "mixed is of a queue's keys; simclr has none, take 'moco_v2'"),
+        (
+            {"method": "moco_v2", "mixed": (4097, 8, 4)},
+            r"N from 1 to the queue's 4096 and the others at least 0; got \(4097, 8, 4\)",
+        ),
+        ({"method": "moco_v2", "mixed": (16, -8, 4)}, "others at least 0"),
+        ({"mixed_from": 10.0}, "mixed_from 10 is of mixed, which is None; set both"),
         ({"symmetric": True}, "simclr has no other direction"),
         ({"gamma_schedule": ((1, 10.0),)}, "info_nce has no kernel"),
         ({"batch_size": 1}, "batch_size 1: a lone image has no negatives; take 2"),

@@ -38,6 +38,7 @@ def losses(folder: Path) -> list[float]:
     [
         {},
         {"method": "moco_v2", "queue": 64},
+        {"method": "moco_v2", "queue": 64, "head_layers": 1, "mixed": (8, 6, 4), "mixed_from": 0.5},
         {"method": "moco_v3", "symmetric": True, "optimiser": "adam"},
         {
             "objective": Objective(
@@ -47,7 +48,7 @@ def losses(folder: Path) -> list[float]:
             )
         },
     ],
-    ids=["simclr", "moco_v2", "moco_v3", "regularised"],
+    ids=["simclr", "moco_v2", "mochi", "moco_v3", "regularised"],
 )
 def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]
