@@ -42,10 +42,19 @@ class Config:
     # sentences.
     held_out: int = added(0, was=0)
 
-    encoder: Literal["gru", "bag_of_words", "transformer"] = "gru"  # [QT]
+    # Another such file, whose vectors both encoders have and do not train ([QT]'s other mode, with
+    # GloVe's); words that it lacks are unknown. Then ``embedding`` is their width, and all words of
+    # the file are known to the evaluation.
+    fixed_vectors: str | None = added(None, was=None)
+
+    # [QT]: "gru"; "lstm" and "bag_of_words" are options of its program.
+    encoder: Literal["gru", "lstm", "bag_of_words", "transformer"] = "gru"
     embedding: int = 620  # [QT]; a bag of words is as wide as its embedding
     hidden: int = 1200  # [QT] encoder_dim, both directions of the GRU together
     bidirectional: bool = True  # [QT]
+    # Share of the dimensions of f and g that a step leaves out, the same of all sentences and of
+    # both, the rest as it is. [QT]'s program has it off, and 0.3 where it is on.
+    dropout: float = added(0.0, was=0.0)
     layers: int = 2  # of the transformer; ours
     heads: int = 4  # of the transformer; ours
 
@@ -89,6 +98,7 @@ class Config:
             layout="wrapped",
             vocabulary=1000,
             word_vectors=None,
+            fixed_vectors=None,
             held_out=10 if self.held_out else 0,
             embedding=32,
             hidden=32,

@@ -51,11 +51,11 @@ class QuickThoughtConfig(PretrainedConfig):
     """What a :class:`QuickThought` is built of; the defaults are [QT]'s.
 
     Args:
-        kind: ``"gru"``, ``"bag_of_words"`` or ``"transformer"``.
+        kind: ``"gru"``, ``"lstm"``, ``"bag_of_words"`` or ``"transformer"``.
         vocab_size: V.
-        embedding: E of a GRU, E = H of a bag of words; a transformer's E is its H.
-        hidden: H of a GRU, both directions together, and of a transformer.
-        bidirectional: of a GRU.
+        embedding: E of a GRU or LSTM, E = H of a bag of words; a transformer's E is its H.
+        hidden: H of a GRU or LSTM, both directions together, and of a transformer.
+        bidirectional: of a GRU or LSTM.
         layers: of a transformer.
         heads: of a transformer.
         length: tokens kept of a sentence that is encoded; a transformer can take no more.
@@ -93,7 +93,7 @@ class QuickThoughtConfig(PretrainedConfig):
         for name in ("vocab_size", "embedding", "hidden", "layers", "heads", "length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
-        if self.kind == "gru" and self.bidirectional and self.hidden % 2:
+        if self.kind in ("gru", "lstm") and self.bidirectional and self.hidden % 2:
             raise ValueError(f"hidden is even, half for each direction; got {self.hidden}")
         if self.kind == "transformer" and self.hidden % self.heads:
             raise ValueError(f"hidden is a multiple of heads = {self.heads}; got {self.hidden}")
@@ -104,20 +104,45 @@ class Recurrent(nn.Module):
 
     def __init__(self, config: QuickThoughtConfig) -> None:
         super().__init__()
-        units = config.hidden // 2 if config.bidirectional else config.hidden
         self.dim = config.hidden
         self.embedding = nn.Embedding(config.vocab_size, config.embedding)
-        self.gru = nn.GRU(config.embedding, units, bidirectional=config.bidirectional)
+        self.gru = nn.GRU(*_shape_of(config), bidirectional=config.bidirectional)
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
-        # Sorted here, for pack_padded_sequence would wait for the device to sort.
-        lengths, order = lengths.sort(descending=True)
-        ids = input_ids[order.to(input_ids.device, non_blocking=True)]
-        packed = pack_padded_sequence(ids, lengths, batch_first=True)
-        words = PackedSequence(self.embedding(packed.data), packed.batch_sizes)
-        states = torch.cat(list(self.gru(words)[1]), dim=1)
-        return states[order.argsort().to(states.device, non_blocking=True)]
+        return _last_states(self.embedding, self.gru, input_ids, lengths)
+
+
+class LongShortTerm(nn.Module):
+    """The same of an LSTM, whose final output is taken and not its cell: an option of [QT]'s."""
+
+    def __init__(self, config: QuickThoughtConfig) -> None:
+        super().__init__()
+        self.dim = config.hidden
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding)
+        self.lstm = nn.LSTM(*_shape_of(config), bidirectional=config.bidirectional)
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
+        return _last_states(self.embedding, self.lstm, input_ids, lengths)
+
+
+def _shape_of(config: QuickThoughtConfig) -> tuple[int, int]:
+    """Widths of the words and of the state of one direction."""
+    return config.embedding, config.hidden // 2 if config.bidirectional else config.hidden
+
+
+def _last_states(
+    embedding: nn.Embedding, cell: nn.GRU | nn.LSTM, input_ids: Tensor, lengths: Tensor
+) -> Tensor:
+    """The final states (B, H) of both directions of a cell over (B, T) ids of so many tokens."""
+    # Sorted here, for pack_padded_sequence would wait for the device to sort.
+    lengths, order = lengths.sort(descending=True)
+    ids = input_ids[order.to(input_ids.device, non_blocking=True)]
+    packed = pack_padded_sequence(ids, lengths, batch_first=True)
+    last = cell(PackedSequence(embedding(packed.data), packed.batch_sizes))[1]
+    states = torch.cat(list(last[0] if isinstance(cell, nn.LSTM) else last), dim=1)
+    return states[order.argsort().to(states.device, non_blocking=True)]
 
 
 class BagOfWords(nn.Module):
@@ -173,8 +198,11 @@ class Transformer(nn.Module):
         return _mean(self.bert(input_ids=input_ids, attention_mask=mask).last_hidden_state, mask)
 
 
-ENCODERS: dict[str, type[Recurrent] | type[BagOfWords] | type[Transformer]] = {
+ENCODERS: dict[
+    str, type[Recurrent] | type[LongShortTerm] | type[BagOfWords] | type[Transformer]
+] = {
     "gru": Recurrent,
+    "lstm": LongShortTerm,
     "bag_of_words": BagOfWords,
     "transformer": Transformer,
 }
@@ -248,7 +276,8 @@ class QuickThought(PreTrainedModel):
 
         TensorFlow keeps a cell's weights in two kernels, of inputs and state together: that of
         the two gates, (E + units, 2 units), and that of the candidate, (E + units, units). Each is
-        Glorot-uniform as a whole, so that torch's matrices take these kernels' bounds.
+        Glorot-uniform as a whole, so that torch's matrices take these kernels' bounds. That of an
+        LSTM is one kernel, (E + units, 4 units), and its forget gates start at a bias of 1.
         """
         if isinstance(module, nn.Embedding):
             nn.init.uniform_(module.weight, -0.1, 0.1)
@@ -265,6 +294,16 @@ class QuickThought(PreTrainedModel):
                     nn.init.zeros_(candidate)
                 else:  # torch adds a second bias to the one that TensorFlow has
                     nn.init.zeros_(parameter)
+        elif isinstance(module, nn.LSTM):
+            units = module.hidden_size
+            bound = (6 / (module.input_size + 5 * units)) ** 0.5
+            for name, parameter in module.named_parameters():
+                if name.startswith("weight"):
+                    nn.init.uniform_(parameter, -bound, bound)
+                else:  # likewise
+                    nn.init.zeros_(parameter)
+                if name.startswith("bias_ih"):
+                    nn.init.ones_(parameter[units : 2 * units])  # torch's order: the second gate
 
 
 @dataclass
@@ -342,6 +381,16 @@ class SentenceEncoder:
     def encode(self, sentences: Sequence[str]) -> np.ndarray:
         """The same under the name that sentence-transformers and its benchmarks call."""
         return self(sentences)
+
+
+def side_by_side(*encoders: Encode | HasEncode) -> Encode:
+    """The vectors of several encoders as one, (n, d1 + d2 + ...), each as it is.
+
+    Of one with trained and one with fixed word vectors, this is MC-QT ([QT]).
+    """
+    return lambda sentences: np.concatenate(
+        [vectors_of(encode, list(sentences)) for encode in encoders], axis=1
+    )
 
 
 def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:

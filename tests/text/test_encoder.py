@@ -18,6 +18,7 @@ from shared.errors import UserError
 from text.encoder import (
     ENCODERS,
     BagOfWords,
+    LongShortTerm,
     QuickThought,
     QuickThoughtConfig,
     QuickThoughtVectors,
@@ -122,6 +123,30 @@ def gru_loop(encoder: Recurrent, ids: Tensor, mask: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+def lstm_loop(encoder: LongShortTerm, ids: Tensor, mask: Tensor) -> Tensor:
+    """Likewise; the final output counts, and the cell does not."""
+    lstm, rows = encoder.lstm, []
+    for row, kept in zip(ids, mask, strict=True):
+        words = [encoder.embedding.weight[int(i)] for i in row[kept]]
+        finals = []
+        for end in ("", "_reverse") if lstm.bidirectional else ("",):
+            weight_x, weight_h, bias_x, bias_h = (
+                getattr(lstm, f"{name}_l0{end}").chunk(4)
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            h = cell = torch.zeros(lstm.hidden_size, dtype=torch.float64)
+            for x in reversed(words) if end else words:
+                new, forget, candidate, output = (
+                    w @ x + u @ h + b + c
+                    for w, u, b, c in zip(weight_x, weight_h, bias_x, bias_h, strict=True)
+                )
+                cell = forget.sigmoid() * cell + new.sigmoid() * candidate.tanh()
+                h = output.sigmoid() * cell.tanh()
+            finals.append(h)
+        rows.append(torch.cat(finals))
+    return torch.stack(rows)
+
+
 def sum_loop(encoder: BagOfWords, ids: Tensor, mask: Tensor) -> Tensor:
     table = encoder.embedding.weight
     return torch.stack(
@@ -140,6 +165,7 @@ def mean_loop(encoder: Transformer, ids: Tensor, mask: Tensor) -> Tensor:
 
 LOOPS: dict[str, Callable[..., Tensor]] = {
     "gru": gru_loop,
+    "lstm": lstm_loop,
     "bag_of_words": sum_loop,
     "transformer": mean_loop,
 }
@@ -147,7 +173,8 @@ LOOPS: dict[str, Callable[..., Tensor]] = {
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [(kind, {}) for kind in KINDS] + [("gru", {"bidirectional": False, "hidden": 5})],
+    [(kind, {}) for kind in KINDS]
+    + [(kind, {"bidirectional": False, "hidden": 5}) for kind in ("gru", "lstm")],
 )
 def test_values_and_gradients_are_those_of_the_loop(kind: str, changes: dict[str, int]) -> None:
     model, (ids, mask) = nontrivial(kind, **changes), batch()
@@ -174,6 +201,7 @@ def test_the_widths() -> None:
     assert made("gru").sentence.gru.hidden_size == 4
     assert made("gru", bidirectional=False, hidden=5).sentence.gru.hidden_size == 5
     assert [made(kind).context.embedding.weight.shape for kind in KINDS] == [
+        (20, 6),
         (20, 6),
         (20, 6),
         (20, 8),
@@ -253,6 +281,22 @@ def test_cells_start_as_tensorflow_s_do() -> None:
                     assert (values == expected).all()
                 seen += 1
     assert seen == 2 * 2 * 4 * 2  # encoders, directions, parameters, parts
+
+
+def test_lstms_start_as_tensorflow_s_do() -> None:
+    """One kernel for all gates and for words and state; forget gates are open."""
+    model = made("lstm", embedding=50, hidden=120)
+    bound = (6 / (50 + 60 + 4 * 60)) ** 0.5
+    for encoder in (model.sentence, model.context):
+        for name, parameter in encoder.lstm.named_parameters():
+            values = parameter.detach()
+            if name.startswith("weight"):
+                assert 0.99 * bound < float(values.abs().max()) <= bound
+                assert float(values.std()) == pytest.approx(bound / 3**0.5, rel=0.03)
+            else:
+                expected = torch.zeros(4, 60)
+                expected[1] = 1.0 if name.startswith("bias_ih") else 0.0
+                assert torch.equal(values, expected.flatten())
 
 
 def test_transformers_start_as_bert_does() -> None:
