@@ -40,6 +40,7 @@ DECIDING = (
     "heads",
     "length",
     "precision",
+    "update",
 )
 
 
