@@ -35,7 +35,8 @@ class MissingData(UserError):
     """
 
     def __init__(self, name: str, folder: Path, command: str, how: str = "") -> None:
-        super().__init__(f"{name}: data missing in {folder}; {how or f'fetch it with: {command}'}")
+        self.remedy = how or f"fetch it with: {command}"
+        super().__init__(f"{name}: data missing in {folder}; {self.remedy}")
         self.name = name
         self.folder = folder
         self.command = command
