@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History
+from shared.experiment.history import History, added
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
 QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
@@ -37,6 +37,11 @@ class Config:
     # A file of word vectors in word2vec's text format, below the data root; None: no expansion.
     word_vectors: str | None = None
 
+    # Books at the beginning of the corpus that are not trained on, and on which it is counted how
+    # often the next sentence is found; 0: none. [QT]'s program validates on the first 50,000
+    # sentences.
+    held_out: int = added(0, was=0)
+
     encoder: Literal["gru", "bag_of_words", "transformer"] = "gru"  # [QT]
     embedding: int = 620  # [QT]; a bag of words is as wide as its embedding
     hidden: int = 1200  # [QT] encoder_dim, both directions of the GRU together
@@ -62,8 +67,9 @@ class Config:
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only; ours
 
     train: bool = True  # False: the encoder stays as initialised
-    # What is evaluated in place of an encoder: nothing that was trained on the corpus.
-    baseline: Literal["majority", "tfidf"] | None = None
+    # What is evaluated in place of an encoder: counts of words, or none. ``ppmi_svd`` counts those
+    # of the corpus, and has 2 ``embedding`` dimensions, as many as [f ; g] of bags of words.
+    baseline: Literal["majority", "tfidf", "ppmi_svd"] | None = None
     tasks: tuple[str, ...] = TASKS
     protocol: str = "skip-thoughts-nested-10fold-v1"  # [QT]; see text.evaluate.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
@@ -77,6 +83,7 @@ class Config:
             layout="wrapped",
             vocabulary=1000,
             word_vectors=None,
+            held_out=10 if self.held_out else 0,
             embedding=32,
             hidden=32,
             layers=1,

@@ -154,6 +154,10 @@ class Tokens:
     def __len__(self) -> int:
         return len(self.chapter)
 
+    def part(self, start: int, stop: int) -> "Tokens":
+        """The sentences from ``start`` to before ``stop``, as tokens of their own."""
+        return Tokens(self.ids, self.offsets[start : stop + 1], self.chapter[start:stop])
+
     def batch(self, start: int, stop: int, length: int) -> Batch:
         """The sentences from ``start`` to before ``stop``, each cut after ``length`` tokens.
 

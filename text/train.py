@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -18,10 +19,12 @@ from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run
 from shared.objective import Similarity
+from text import counts
 from text.config import Config
-from text.data import corpus_fingerprint, task_fingerprint
+from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluate import evaluate, majority, tfidf
+from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
 from text.tokens import Batch, Tokens, expand, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
@@ -36,13 +39,18 @@ def run(config: Config, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol: accuracy of each task, and their mean, in percent.
+        The metrics of the protocol: accuracy of each task, and their mean, in percent; where books
+        are held out also those of :mod:`text.neighbours`.
     """
     tasks, protocol = config.tasks, config.protocol
     run.record_data(tasks=task_fingerprint(tasks, run.data_root))
     if config.baseline == "majority":
-        return majority(run.data_root, tasks=tasks, protocol=protocol)
-    if config.baseline == "tfidf":
+        guessed = 100 / (config.batch_size - 1)  # among a block's other sentences
+        return {
+            **majority(run.data_root, tasks=tasks, protocol=protocol),
+            **(dict.fromkeys(NEIGHBOURS, guessed) if config.held_out else {}),
+        }
+    if config.baseline == "tfidf" and not config.held_out:
         return tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
 
     run.record_data(**{config.corpus: corpus_fingerprint(config.corpus, run.data_root)})
@@ -54,15 +62,59 @@ def run(config: Config, run: Run) -> dict[str, object]:
         lower_case=config.lower_case,
         progress=run.progress,
     )
-    model, criterion = pretrain(config, tokens, run, words=len(tokenizer))
-    matrix = evaluated_projection(config, criterion)
-    if config.word_vectors is not None:
-        model, tokenizer = expand(model, tokenizer, run.data_root / config.word_vectors)
-    if run.tier != "smoke":
-        save_model(run.folder / "model", model, tokenizer, matrix)
-    project = None if matrix is None else lambda both: both @ matrix.T
-    encode = sentence_encoder(model, tokenizer, project=project)
-    return evaluate(encode, run.data_root, tasks=tasks, protocol=protocol, progress=run.progress)
+    unread, tokens = held_out(config, tokens, run.data_root)
+    scores: Scores
+    if config.baseline == "tfidf":
+        found = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
+        scores = counts.tfidf_scores(tokens, unread, len(tokenizer))
+    else:
+        if config.baseline == "ppmi_svd":
+            vectors = counts.ppmi_vectors(tokens, len(tokenizer), 2 * config.embedding, config.seed)
+            encode = counts.encoder(vectors, tokenizer)
+            scores = counts.vector_scores(vectors, unread)
+        else:
+            model, criterion = pretrain(config, tokens, run, words=len(tokenizer))
+            scores = model_scores(config, model, unread)
+            matrix = evaluated_projection(config, criterion)
+            if config.word_vectors is not None:
+                file = run.data_root / config.word_vectors
+                model, tokenizer = expand(model, tokenizer, file)
+            if run.tier != "smoke":
+                save_model(run.folder / "model", model, tokenizer, matrix)
+            project = None if matrix is None else lambda both: both @ matrix.T
+            encode = sentence_encoder(model, tokenizer, project=project)
+        found = evaluate(
+            encode, run.data_root, tasks=tasks, protocol=protocol, progress=run.progress
+        )
+    if not config.held_out:
+        return found
+    return {**found, **neighbour_accuracies(scores, unread.chapter, config.batch_size)}
+
+
+def held_out(config: Config, tokens: Tokens, data_root: Path) -> tuple[Tokens, Tokens]:
+    """The sentences of the books that are not trained on, and those that are.
+
+    Raises:
+        UserError: the corpus has no more books than those.
+    """
+    first = 0
+    if config.held_out:
+        chapters = chapters_of(config.held_out, config.corpus, config.layout, data_root)
+        first = int(np.searchsorted(tokens.chapter, chapters))
+    return tokens.part(0, first), tokens.part(first, len(tokens))
+
+
+def model_scores(config: Config, model: QuickThought, tokens: Tokens) -> Scores:
+    """What a model's f and g say of the sentences of a block, by the similarity it trains with."""
+    similarity = cosine if config.similarity == "cosine" else inner_product
+
+    @torch.no_grad()
+    def scores(start: int, stop: int) -> Tensor:
+        batch = tokens.batch(start, stop, config.length)
+        f, g = model(batch.ids.to(next(model.parameters()).device), batch.mask)
+        return similarity(f.float(), g.float())
+
+    return scores
 
 
 def pretrain(

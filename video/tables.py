@@ -27,7 +27,6 @@ from shared.experiment.tables import (
     Claim,
     Column,
     Power,
-    Published,
     Row,
     Seeds,
     Table,
@@ -467,15 +466,6 @@ TABLE_5_SMALL = dataclasses.replace(
 )
 
 
-def _part_of(published: Published, columns: Sequence[str]) -> Published:
-    """The printed numbers in some of the columns."""
-    places = [published.columns.index(column) for column in columns]
-    rows = {
-        label: tuple(values[place] for place in places) for label, values in published.rows.items()
-    }
-    return dataclasses.replace(published, columns=tuple(columns), rows=rows)
-
-
 # The first short tier. Its address is the paper tier's, and where its records lie.
 TABLE_5_CLOSED = dataclasses.replace(
     TABLE_5,
@@ -496,7 +486,7 @@ TABLE_5_CLOSED = dataclasses.replace(
     ),
     columns=COLUMNS[:2],
     seeds={"short": (0,)},
-    published=_part_of(TABLE_5.published, LABELS[:2]),
+    published=TABLE_5.published.part(LABELS[:2]),
     claims=(),
     powers=(),
     short=CLOSED,

@@ -41,7 +41,7 @@ class Further:
 
     Args:
         metric: its key in the results.
-        unit: of the table.
+        unit: its unit.
         columns: labels of the columns, or of their runs.
         rows: by label of the row, one summary over seeds for each column; None without a number.
     """
@@ -195,7 +195,7 @@ def also_of(measured: Measured) -> list[Further]:
             if any(row.label == of for of, _ in found)
         }
         if rows:
-            grids.append(Further(metric, measured.table.unit, tuple(columns), rows))
+            grids.append(Further(metric, measured.table.unit_of(metric), tuple(columns), rows))
     return grids
 
 

@@ -404,3 +404,16 @@ def test_features_lie_on_the_gpu_where_there_is_one(serve: Callable[[Task], None
     serve(task)
     details = evaluate(encode, NOWHERE, tasks=["some"])["details"]["some"]
     assert of_twin(details) == approximately(expected)
+
+
+def test_the_mean_stands_with_and_without_trec(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = {name: load_task(other, NOWHERE) for name, other in (("TREC", "questions"),)}
+    monkeypatch.setattr(
+        "text.evaluate.load_task", lambda name, root: tasks.get(name) or load_task(name, root)
+    )
+    result = majority(NOWHERE, tasks=("topics", "TREC", "neighbours"))
+    accuracies = [result[name] for name in ("topics", "TREC", "neighbours")]
+    assert result["mean"] == pytest.approx(np.mean(accuracies))
+    assert result["mean_without_TREC"] == pytest.approx((accuracies[0] + accuracies[2]) / 2)
+    assert "mean_without_TREC" not in majority(NOWHERE, tasks=("TREC",))
+    assert "mean_without_TREC" not in majority(NOWHERE, tasks=("topics",))
