@@ -1,22 +1,25 @@
-"""SimCLR, MoCo v2, MoCo v3 and BYOL: from two views of a batch to who is compared with whom.
+"""SimCLR, MoCo, BYOL and SwAV: from the views of a batch to who is compared with whom.
 
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 
-A method is a function ``(config, networks, first, second) -> (pairs, features)``: one ``Pairs`` for
-each direction, whose losses are averaged, and the backbone's features of the student's views, which
+A method is a function ``(config, networks, *views) -> (pairs, features)``: one ``Pairs`` for each
+direction, whose losses are averaged, and the backbone's features of the student's views, which
 CLLR's projection works on.
 """
 
 from collections.abc import Callable
 from typing import get_args
 
+import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
+from shared.distributed import world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
-from shared.pairs import Pairing, paired_views, with_own_negatives
+from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from vision.config import Config
 from vision.encoder import WIDTH, encoder, head
+from vision.swav import Crops, crop_pairs, swapped_prediction
 
 Compared = tuple[list[Pairs], list[Tensor]]
 
@@ -44,14 +47,20 @@ class Networks(nn.Module):
         if config.method in ("moco_v3", "byol"):
             self.predictor = head(config.head_output, config.predictor_hidden, config.head_output)
         self.teacher: Teacher | None = None
-        if config.method != "simclr":
+        if config.method not in ("simclr", "swav"):
             self.teacher = Teacher(self.encoder, self.head)
         self.queue: Tensor | None
+        self.prototypes: nn.Linear | None = None
+        if config.method == "swav":
+            self.prototypes = nn.Linear(config.head_output, config.prototypes, bias=False)
         queue = None
         if config.method == "moco_v2":
             queue = random_bank(config.queue, config.head_output)
+        elif config.method == "swav" and config.queue:
+            queue = torch.zeros(2, config.queue, config.head_output)  # of zeros until it is full
         self.register_buffer("queue", queue)
         self.epoch = 0.0  # of the step; what waits for an epoch looks at it
+        self.queue_from = config.queue_from
 
     def follow(self, momentum: float) -> None:
         """Move the teacher, where there is one; ``momentum`` is the share of itself it keeps."""
@@ -60,8 +69,13 @@ class Networks(nn.Module):
 
     def remember(self, pairs: Pairs) -> None:
         """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
-        if self.queue is not None:
+        if self.queue is None:
+            return
+        if not isinstance(pairs, Crops):
             enqueue(self.queue, pairs.candidate[: len(pairs.anchor)])
+        elif self.epoch >= self.queue_from:
+            for bank, crop in zip(self.queue, pairs.crops, strict=False):  # of the large ones
+                enqueue(bank, crop.detach())
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -103,15 +117,40 @@ def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     return pairs, features
 
 
-METHODS: dict[str, Callable[[Config, Networks, Tensor, Tensor], Compared]] = {
+def swav(config: Config, networks: Networks, *crops: Tensor) -> Compared:
+    """Crops against prototypes (Caron et al. 2020): two large ones, then any number of small ones.
+
+    As in its program, crops of one size share a pass, so that batch norms see them together, and
+    all of them one of the head.
+    """
+    if networks.prototypes is None:
+        raise ValueError("these networks were made for a method without prototypes")
+    weight = networks.prototypes.weight
+    with torch.no_grad():
+        weight.copy_(unit_rows(weight))
+    passes = [crops[:2], crops[2:]][: 2 if config.small_crops else 1]
+    features = torch.cat([networks.encoder(torch.cat(some)) for some in passes])
+    embeddings = networks.head(features).unflatten(0, (len(crops), -1))
+    older = networks.queue
+    if older is not None and not older[:, -1].any():  # not full yet
+        older = None
+    still = networks.epoch < config.prototypes_still
+    pairs = crop_pairs(embeddings, weight.detach() if still else weight, older)
+    return [pairs], list(features.unflatten(0, (len(crops), -1))[:2])
+
+
+METHODS: dict[str, Callable[..., Compared]] = {
     "simclr": simclr,
     "moco_v2": moco_v2,
     "moco_v3": moco_v3,
     "byol": moco_v3,  # they differ in the loss alone
+    "swav": swav,
 }
 
 
-def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+def compare(
+    config: Config, networks: Networks, first: Tensor, second: Tensor, *small: Tensor
+) -> Compared:
     """The pairs of a batch, one for each direction, and the student's features.
 
     Args:
@@ -119,8 +158,9 @@ def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -
         networks: made for the same configuration.
         first: (B, 3, S, S), the student's view.
         second: (B, 3, S, S), the teacher's view.
+        small: (B, 3, S', S'), SwAV's small crops.
     """
-    return METHODS[config.method](config, networks, first, second)
+    return METHODS[config.method](config, networks, first, second, *small)
 
 
 def check(config: Config) -> None:
@@ -142,11 +182,17 @@ def check(config: Config) -> None:
             f"alignment has no negatives and {config.method} nothing else against a collapse; "
             f"take method 'byol'"
         )
+    if (config.method == "swav") is not (function is swapped_prediction):
+        raise ValueError(
+            f"swav and the loss swapped_prediction go together, since it has prototypes and no "
+            f"negatives; got {config.method} and {function.__name__}"
+        )
+    _check_swav(config)
     if config.pairs not in get_args(Pairing):
         raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method != "simclr" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
-    if config.symmetric and config.method in ("simclr", "moco_v2"):
+    if config.symmetric and config.method not in ("moco_v3", "byol"):
         raise ValueError(f"{config.method} has no other direction; symmetric is for moco_v3, byol")
     if config.head_layers not in (1, 2):
         raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
@@ -173,6 +219,21 @@ def check(config: Config) -> None:
     for name in ("epochs", "learning_rate", "weight_decay", "warmup_epochs"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} is at least 0; got {getattr(config, name)}")
+
+
+def _check_swav(config: Config) -> None:
+    if config.method != "swav":
+        if config.small_crops:
+            raise ValueError(f"small_crops are SwAV's; {config.method} compares two views")
+        return
+    if config.prototypes < 2:
+        raise ValueError(f"prototypes {config.prototypes}: one is every image's; take 2 or more")
+    if config.small_crops < 0 or config.queue < 0:
+        raise ValueError(
+            f"small_crops and queue are at least 0; got {config.small_crops} and {config.queue}"
+        )
+    if world_size() > 1:
+        raise ValueError("swav balances its codes over one process; run it without torchrun")
 
 
 def _teacher(networks: Networks) -> Teacher:

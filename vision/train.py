@@ -132,17 +132,17 @@ def train_step(
     networks: Networks,
     criterion: Criterion,
     optimiser: torch.optim.Optimizer,
-    views: tuple[Tensor, Tensor],
+    views: tuple[Tensor, ...],
     step: int,
 ) -> dict[str, Tensor]:
-    """One step of the optimiser on a pair of views, (B, 3, S, S) each; the parts of the loss.
+    """One step of the optimiser on views, (B, 3, S, S) each; the parts of the loss.
 
     Raises:
         FloatingPointError: NaN or infinite embeddings or loss.
     """
-    first, second = (view.contiguous(memory_format=torch.channels_last) for view in views)
+    first, second, *small = (view.contiguous(memory_format=torch.channels_last) for view in views)
     with torch.autocast(first.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-        pairs, features = compare(config, networks, first, second)
+        pairs, features = compare(config, networks, first, second, *small)
     losses, parts = [], []
     for direction in pairs:
         value, part = criterion(direction, features=features, step=step)
@@ -167,13 +167,17 @@ def batches(
     mean: Sequence[float],
     std: Sequence[float],
     workers: int = 0,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
+) -> Iterator[tuple[Tensor, ...]]:
+    """The views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
+
+    Two of them, and SwAV's small crops.
 
     Order and augmentations are functions of (seed, epoch, sample) alone; what is left of an epoch
     after its last full batch is dropped.
     """
-    policies = [POLICIES[name] for name in config.augmentations]
+    small = (config.small_augmentation,) * config.small_crops
+    policies = [POLICIES[name] for name in (*config.augmentations, *small)]
+    sizes = (config.image_size,) * 2 + (config.small_size,) * config.small_crops
     remaining = policies
     if isinstance(images, Images):
         images = images.to(device)
@@ -186,17 +190,15 @@ def batches(
         chosen = chosen[first - epoch * per_epoch :] if first > epoch * per_epoch else chosen
         pixels_of_views: Iterator[tuple[Tensor, ...]]
         if isinstance(images, Images):
-            pixels_of_views = _resident(images, chosen)
+            pixels_of_views = _resident(images, chosen, len(policies))
         else:
-            pixels_of_views = stream(
-                images, chosen, policies, config.image_size, config.seed, epoch, workers
-            )
+            pixels_of_views = stream(images, chosen, policies, sizes, config.seed, epoch, workers)
         for samples, pixels in zip(chosen, pixels_of_views, strict=True):
-            one, two = (
+            yield tuple(
                 augment(
                     view_pixels.to(device, non_blocking=True),
                     policy,
-                    config.image_size,
+                    size,
                     seed=config.seed,
                     epoch=epoch,
                     samples=samples,
@@ -204,16 +206,16 @@ def batches(
                     mean=mean,
                     std=std,
                 )
-                for view, (policy, view_pixels) in enumerate(zip(remaining, pixels, strict=True))
+                for view, (policy, size, view_pixels) in enumerate(
+                    zip(remaining, sizes, pixels, strict=True)
+                )
             )
-            yield one, two
 
 
-def _resident(images: Images, chosen: np.ndarray) -> Iterator[tuple[Tensor, ...]]:
-    """The pixels of each batch, twice, from images that lie on the device."""
+def _resident(images: Images, chosen: np.ndarray, views: int) -> Iterator[tuple[Tensor, ...]]:
+    """The pixels of each batch, so many times, from images that lie on the device."""
     for index in torch.from_numpy(chosen).to(images.pixels.device):
-        pixels = images.pixels[index]
-        yield pixels, pixels
+        yield (images.pixels[index],) * views
 
 
 def make_optimiser(config: Config, modules: nn.Module) -> torch.optim.Optimizer:

@@ -60,12 +60,12 @@ def printed(table: str, row: str, column: str) -> tuple[float, float | None]:
     ("name", "rows", "columns", "seeds", "unavailable"),
     [
         ("lmcl/table-1", 9, 2, 20, 0),
-        ("lmcl/table-2", 11, 4, 1, 12),
+        ("lmcl/table-2", 12, 4, 1, 8),
         ("lmcl/table-3", 9, 5, 1, 0),
         ("lmcl/figure-4", 9, 10, 1, 0),
         ("cllr/table-1", 16, 4, 5, 0),
-        ("cllr/table-3", 12, 4, 1, 16),
-        ("cllr/figure-4", 13, 10, 1, 10),
+        ("cllr/table-3", 14, 4, 1, 12),
+        ("cllr/figure-4", 13, 10, 1, 0),
         ("mmcl/table-1", 8, 8, 1, 64),
         ("mmcl/table-2", 7, 1, 1, 1),
         ("mmcl/table-3", 7, 1, 1, 0),
@@ -155,7 +155,6 @@ WAITING = {
     **dict.fromkeys(
         ("CMC", "LMCL(CMC+DP)", "CLLR(CMC+l2,1-norm)", "CLLR(CMC+nuclear-norm)"), "needs CMC"
     ),
-    "SwAV": "needs SwAV",
 }
 
 
@@ -165,8 +164,8 @@ WAITING = {
 @pytest.mark.parametrize(
     ("name", "rows", "columns"),
     [
-        ("lmcl/table-2", 11, 2),
-        ("cllr/table-3", 12, 2),
+        ("lmcl/table-2", 12, 2),
+        ("cllr/table-3", 14, 2),
         ("mmcl/table-2", 7, 2),
         ("mmcl/table-3", 7, 2),
         ("mmcl/longer-training", 4, 4),
@@ -615,6 +614,30 @@ def test_the_first_moco_and_mochi() -> None:
     assert config_of("lmcl/table-2", "MoCo", "n1024_top1").head_layers == 1
 
 
+def test_swav() -> None:
+    for table in ("lmcl/table-2", "cllr/table-3"):
+        config = config_of(table, "SwAV", "n4096_top1")
+        assert (config.method, config.queue, config.queue_from) == ("swav", 4096, 15.0)
+        assert numbers(config) == {"temperature": 0.1, "epsilon": 0.05, "iterations": 3}
+        assert (config.image_size, config.small_crops, config.small_size) == (224, 6, 96)
+        assert (config.prototypes, config.optimiser, config.learning_rate) == (3000, "lars", 0.15)
+        for column, side in (("CIFAR10", 16), ("imagenette", 32)):
+            small = config_of(f"{table}-small", "SwAV", column, "short")
+            assert (small.small_crops, small.small_size, small.prototypes) == (6, side, 100)
+            assert (small.optimiser, small.learning_rate, small.queue) == ("sgd", 0.06, 1024)
+    with_penalty = config_of("lmcl/table-2", "LMCL(SwAV+DP)", "n1024_top1")
+    (penalty,) = with_penalty.objective.penalties
+    assert penalty.function is distance_polarization
+    for row, norm in (("CLLR(SwAV+l2,1-norm)", "l21"), ("CLLR(SwAV+nuclear-norm)", "nuclear")):
+        projection = config_of("cllr/table-3", row, "n1024_top1").objective.projection
+        assert projection is not None
+        assert projection.options["norm"] == norm
+    figure = config_of("cllr/figure-4", "SwAV", "STL-10, 64")
+    assert (figure.small_crops, figure.small_size, figure.prototypes) == (6, 16, 300)
+    assert (figure.optimiser, figure.batch_size) == ("adam", 64)
+    assert printed("lmcl/table-2", "SwAV", "n4096_top1") == (75.78, None)
+
+
 def test_co2() -> None:
     for table, column, temperature, method in (
         ("cllr/table-3", "n4096_top1", 0.07, "moco_v2"),
@@ -638,7 +661,7 @@ def test_co2() -> None:
     ("name", "rows", "runs"),
     [
         ("lmcl/figure-4-cifar10", 9, 5),
-        ("cllr/figure-4-cifar10", 12, 5),
+        ("cllr/figure-4-cifar10", 13, 5),
         ("mmcl/figure-3a-cifar10", 6, 1),
         ("mmcl/figure-3c-cifar10", 3, 3),
     ],
