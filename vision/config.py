@@ -18,7 +18,7 @@ from shared.pairs import Pairing
 
 Backbone = Literal["resnet8", "resnet18", "resnet50"]
 Stem = Literal["cifar", "strided", "small", "imagenet"]
-Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav"]
+Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav", "cmc"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
@@ -74,12 +74,15 @@ class Config:
     loss_factor: float = added(1.0, was=1.0)
     teacher_momentum: float = 0.99  # [ReSSL]: 0.99 CIFAR, 0.996 STL-10 and TinyImageNet
     teacher_schedule: Literal["constant", "cosine"] = "constant"  # [ReSSL]
-    # Negatives of MoCo v2 ([ReSSL]); of SwAV, how many embeddings of each large crop are kept.
+    # Negatives of MoCo v2 ([ReSSL]) and of CMC; of SwAV, what is kept of each large crop.
     queue: int = 4096
     # MoCHI's N, s and s': of the N hardest negatives of a query in the queue, s mixtures of two and
     # s' of one with the query are further negatives of it, from an epoch on, counted from 0.
     mixed: tuple[int, int, int] | None = added(None, was=None)
     mixed_from: float = added(0.0, was=0.0)
+    memory_momentum: float = added(
+        0.5, was=0.5
+    )  # the share of itself that CMC's memory keeps; [CMC]
     # [SwAV]: prototypes, how many epochs they stay as they start, the epoch
     # from which its queue fills (it is used once full), and small crops beside the two large ones.
     prototypes: int = added(3000, was=3000)
@@ -125,7 +128,7 @@ class Config:
             images=96,
             image_size=8,
             test_size=None,
-            statistics=None,
+            statistics="none" if self.method == "cmc" else None,
             backbone=self.backbone if self.backbone == "resnet8" else "resnet18",
             stem="small",
             head_hidden=min(self.head_hidden, 128),

@@ -478,7 +478,7 @@ def _archive(name: str, data_root: Path, split: Split) -> Images:
 def _checksums(name: str, folder: Path) -> dict[str, str]:
     """The MD5 of each file: as torchvision has them, or as the marker of a copy says."""
     if (said := approximation(folder)) is not None:
-        return said["md5"]
+        return dict(said.md5)
     source = _ARCHIVES[name]
     checksums = dict(source.train_list + source.test_list)
     if name != "STL10":

@@ -24,7 +24,7 @@ from vision.train import pretrain
 BASELINE = 0.5e9  # bytes of a process that has imported everything and done nothing
 # What an image of a batch costs in passes of an encoder: two views forward, and each way back twice
 # as much as forward; a teacher has no way back.
-PASSES = {"simclr": 6, "moco_v2": 4, "moco_v3": 4, "byol": 4, "swav": 6}
+PASSES = {"simclr": 6, "moco_v2": 4, "moco_v3": 4, "byol": 4, "swav": 6, "cmc": 3}
 # The losses of methods that take no other.
 OWN_LOSS = {"byol": term(alignment), "swav": term(swapped_prediction)}
 # Bytes that a frozen encoder holds for an image, of those that a step keeps of it: measured.

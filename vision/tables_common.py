@@ -30,6 +30,19 @@ CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
 # CO2's penalty with the numbers of lightly's program; neither LMCL nor CLLR prints any.
 CO2 = term(consistency, weight=1.0, temperature=0.05)
 
+# CMC itself, on one crop: its program train_CMC.py, with the softmax, both directions added.
+CMC_TWO: dict[str, Any] = {
+    "method": "cmc",
+    "statistics": "none",
+    "augmentations": ("ressl_weak", "ressl_weak"),  # crops from 0.2 and flips, as there
+    "loss_factor": 2.0,
+}
+CMC_TEXT = (
+    "CMC's own program: lightness and colours (Lab) of one crop through two ResNets of half the "
+    "width, each against the other's memory of all images (momentum 0.5), softmax in place of its "
+    "default NCE, both losses added. Other than there: the negatives are drawn once for a batch, "
+    "not for each image."
+)
 # SwAV in CMC's framework: its own crops, head and optimiser, the rate of its program (4.8 at 4096)
 # in proportion to batches of 128. A table's number of negatives is the length of its queue.
 SWAV_LOSS = term(swapped_prediction, temperature=0.1, epsilon=0.05, iterations=3)
@@ -88,8 +101,6 @@ CMC_NOTES = (
     "Top-1 and top-5 are two readings of one probe.",
 )
 
-# Its own rows put the luminance and the colours of an image through two networks.
-NEEDS_CMC = "needs CMC"
 
 # Images that pretraining sees, and the gigabytes they take.
 SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}

@@ -98,7 +98,7 @@ def pretrain(
             f"batch_size {config.batch_size} is larger than the {len(images)} training images; "
             f"lower it"
         )
-    networks = Networks(config).to(device)
+    networks = Networks(config, len(images)).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     run.keep_checkpoint = False
@@ -119,6 +119,8 @@ def pretrain(
     steps = run.steps(total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state)
     for step, views in zip(steps, every_view, strict=True):
         networks.epoch = step / per_epoch
+        if config.method == "cmc":
+            networks.samples = samples_of(config, step, len(images)).to(device)
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
@@ -140,9 +142,10 @@ def train_step(
     Raises:
         FloatingPointError: NaN or infinite embeddings or loss.
     """
-    first, second, *small = (view.contiguous(memory_format=torch.channels_last) for view in views)
-    with torch.autocast(first.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-        pairs, features = compare(config, networks, first, second, *small)
+    views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
+    device = views[0].device.type
+    with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        pairs, features = compare(config, networks, *views)
     losses, parts = [], []
     for direction in pairs:
         value, part = criterion(direction, features=features, step=step)
@@ -152,7 +155,7 @@ def train_step(
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-    networks.remember(pairs[0])
+    networks.remember(*pairs)
     mean_parts = {name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]}
     return {"loss": loss.detach(), **mean_parts}
 
@@ -170,14 +173,16 @@ def batches(
 ) -> Iterator[tuple[Tensor, ...]]:
     """The views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
 
-    Two of them, and SwAV's small crops.
+    Two of them, and SwAV's small crops; one for CMC.
 
     Order and augmentations are functions of (seed, epoch, sample) alone; what is left of an epoch
     after its last full batch is dropped.
     """
+    # CMC's two views are the lightness and the colours of one crop.
+    large = config.augmentations[: 1 if config.method == "cmc" else 2]
     small = (config.small_augmentation,) * config.small_crops
-    policies = [POLICIES[name] for name in (*config.augmentations, *small)]
-    sizes = (config.image_size,) * 2 + (config.small_size,) * config.small_crops
+    policies = [POLICIES[name] for name in (*large, *small)]
+    sizes = (config.image_size,) * len(large) + (config.small_size,) * len(small)
     remaining = policies
     if isinstance(images, Images):
         images = images.to(device)
@@ -210,6 +215,13 @@ def batches(
                     zip(remaining, sizes, pixels, strict=True)
                 )
             )
+
+
+def samples_of(config: Config, step: int, count: int) -> Tensor:
+    """The numbers (B,) of the images that a step sees, of so many."""
+    epoch, place = divmod(step, count // config.batch_size)
+    order = permutation(count, config.seed, epoch)
+    return torch.from_numpy(order[place * config.batch_size :][: config.batch_size])
 
 
 def _resident(images: Images, chosen: np.ndarray, views: int) -> Iterator[tuple[Tensor, ...]]:

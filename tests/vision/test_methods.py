@@ -54,6 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     **{method: {"method": method} for method in METHODS},
     "moco, first version": {"method": "moco_v2", "head_layers": 1},
     "swav, small crops": {"method": "swav", "small_crops": 2, "prototypes": 5, "small_size": 8},
+    "cmc": {"method": "cmc", "statistics": "none", "head_layers": 1},
     "mochi": {"method": "moco_v2", "mixed": (4, 3, 2)},
 }
 SMALL = dataclasses.replace(Config().reduced(), head_hidden=16, head_output=8, batch_size=6)
@@ -77,7 +78,8 @@ class Tiny(nn.Module):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("vision.methods.encoder", lambda backbone, stem: Tiny())
+    for name in ("encoder", "LabEncoder"):
+        monkeypatch.setattr(f"vision.methods.{name}", lambda backbone, stem: Tiny())
 
 
 @pytest.mark.pairwise
@@ -97,10 +99,13 @@ def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
             check(config)
         return
     check(config)
-    networks = Networks(config)
+    networks = Networks(config, images=20)
+    networks.samples = torch.arange(6)
     criterion = Criterion(objective, networks.dim)
     before = {name: item.clone() for name, item in networks.named_parameters()}
     views = tuple(torch.randn(6, 3, 8, 8) for _ in range(2 + config.small_crops))
+    if method == "cmc":
+        views = (torch.rand(6, 3, 8, 8),)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     parts = train_step(config, networks, criterion, optimiser, views, 0)
     assert torch.isfinite(torch.stack(list(parts.values()))).all()
@@ -199,13 +204,14 @@ def test_the_first_moco_has_a_linear_head() -> None:
     assert networks.head[0].weight.shape == (8, 512)
 
 
+CMC = {"method": "cmc", "statistics": "none"}
 SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"method": "dino"}, "method is one of simclr, moco_v2, .*, swav; got 'dino'"),
+        ({"method": "dino"}, "method is one of simclr, moco_v2, .*, swav, cmc; got 'dino'"),
         (
             {"method": "swav"},
             "swav and the loss swapped_prediction go together.* got swav and info",
@@ -214,6 +220,10 @@ SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
         ({"small_crops": 6}, "small_crops are SwAV's; simclr compares two views"),
         ({**SWAV, "prototypes": 1}, "prototypes 1: one is every image's; take 2 or more"),
         ({**SWAV, "queue": -1}, "small_crops and queue are at least 0; got 0 and -1"),
+        ({"method": "cmc"}, "cmc turns images in .* into Lab; set statistics to 'none', not None"),
+        ({**CMC, "queue": 0}, "queue 0: entries of the memory are the only negatives"),
+        ({**CMC, "memory_momentum": 1.0}, "memory_momentum is from 0 to below 1; got 1.0"),
+        ({**CMC, "pairs": "first_view"}, "'first_view' are SimCLR's; cmc has its own"),
         ({**SWAV, "symmetric": True}, "swav has no other direction"),
         ({"method": "byol"}, "byol compares positives alone, info_nce needs negatives"),
         ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),

@@ -42,6 +42,13 @@ def losses(folder: Path) -> list[float]:
         {"method": "moco_v2", "queue": 64, "head_layers": 1, "mixed": (8, 6, 4), "mixed_from": 0.5},
         {"method": "moco_v3", "symmetric": True, "optimiser": "adam"},
         {
+            "method": "cmc",
+            "statistics": "none",
+            "head_layers": 1,
+            "queue": 20,
+            "loss_factor": 2.0,
+        },
+        {
             "method": "swav",
             "objective": Objective(term(swapped_prediction)),
             "prototypes": 20,
@@ -57,7 +64,7 @@ def losses(folder: Path) -> list[float]:
             )
         },
     ],
-    ids=["simclr", "moco_v2", "mochi", "moco_v3", "swav", "regularised"],
+    ids=["simclr", "moco_v2", "mochi", "moco_v3", "cmc", "swav", "regularised"],
 )
 def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]
