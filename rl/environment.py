@@ -262,8 +262,8 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
             # Kept, for a new one for each frame would allocate the scene anew.
             self._camera = self._camera_of(frame_size)
         else:
-            shape = (len(self.state_names),)
-            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float64)
+            count = (len(self.state_names),)
+            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, count, np.float64)
         self._frames: deque[np.ndarray] = deque(maxlen=stack)
         self._steps = 0
         self._running = False
@@ -376,7 +376,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         self._stack(snapshot["frames"].numpy().copy())
         self.frame = self._frames[-1]
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]  # of more render modes
+    def render(self) -> np.ndarray | None:
         """What the camera sees now, (240, 240, 3) uint8; None without a ``render_mode``."""
         return None if self.render_mode is None else self.picture(RENDERED)
 

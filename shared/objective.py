@@ -105,6 +105,18 @@ class Objective:
     penalties: tuple[Term, ...] = ()
     projection: Projection | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether its value waits for an accelerator, and so cannot be captured in a CUDA graph.
+
+        It does for the solver behind :func:`shared.losses.max_margin`, and for the singular values
+        of a nuclear norm. What :class:`Criterion` and :class:`LowRankProjection` look at now and
+        then is not meant: ``check_every`` spaces the one, and a capture leaves the other out.
+        """
+        projection = self.projection
+        nuclear = projection is not None and projection.options.get("norm") == "nuclear"
+        return self.loss.function is max_margin or nuclear
+
     def build(self, dim: int, similarity: Similarity = cosine) -> "Criterion":
         """The criterion for features of width ``dim``.
 

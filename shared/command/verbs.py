@@ -31,7 +31,23 @@ DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
 
 
 def report(places: Places) -> int:
-    """Write results/ from every finished run of the paper and short tiers."""
+    """Write results/ from every finished run of the paper and short tiers, and print the tables."""
+    shown, every = write_results(places)
+    console = Console()
+    for measured in shown:
+        console.print(terminal(measured))
+    for sentence in sentences(entries(every)).values():
+        console.print(Text(f"\n{sentence}"))
+    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
+    return 0
+
+
+def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
+    """Write results/ from the records in it and every finished run of the paper and short tiers.
+
+    Returns:
+        The tables that hold anything, and all tables.
+    """
     from shared.report import picture  # brings matplotlib, which no cell needs
 
     shown, every = [], []
@@ -51,13 +67,8 @@ def report(places: Places) -> int:
                         drawn = DOCUMENTS.get(table.address) if tier == "paper" else None
                         if drawn and places.results.resolve() == RESULTS.resolve():
                             picture.write(drawn, measured)
-                        Console().print(terminal(measured))
     write_site(places.results, shown, every, kept)
-    console = Console()
-    for sentence in sentences(entries(every)).values():
-        console.print(Text(f"\n{sentence}"))
-    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
-    return 0
+    return shown, every
 
 
 def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
@@ -76,9 +87,7 @@ def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
     console = Console()
-    papers = [tables_of(each) for each in ([domain] if domain else present_domains())]
-    tables = [table for some in papers for tables in some.values() for table in tables]
-    checked = verify.check(tables, places.results, places.runs, domain)
+    checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     faults = list(checked.faults)
     for note in checked.notes:
@@ -90,6 +99,11 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
                 faults.append(text)
             else:
                 print(text)
+    return print_faults(faults)
+
+
+def print_faults(faults: Sequence[str]) -> int:
+    """Print what is wrong, a line each, to stderr; returns the exit code."""
     for fault in faults:
         print(f"fault: {fault}", file=sys.stderr)
     return 1 if faults else 0

@@ -565,7 +565,7 @@ def test_planning_loads_no_encoder() -> None:
     assert done.stdout.strip() == "False"
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("kind", KINDS)
 def test_accelerator_agrees(kind: str) -> None:
     model, (ids, mask) = nontrivial(kind), batch()

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, StratifiedKFold
@@ -397,7 +396,7 @@ def test_wrong_names_are_refused() -> None:
         tfidf(NOWHERE, tasks=["CoLA"])
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_features_lie_on_the_gpu_where_there_is_one(serve: Callable[[Task], None]) -> None:
     task = generated("pairs")
     expected = twin(task, SKIP_THOUGHTS, of_vectors(task))

@@ -307,7 +307,7 @@ def test_prose_of_a_real_book_trains_and_is_reproducible(tmp_path: Path, suite_d
     assert losses(tmp_path / "a")[0] < math.log(99)  # better than chance over a batch
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("encoder", ["gru", "bag_of_words", "transformer"])
 def test_a_step_on_the_gpu_gives_the_cpus_loss(encoder: str) -> None:
     config = dataclasses.replace(SMALL, encoder=encoder, batch_size=12, precision="float32")
