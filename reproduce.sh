@@ -5,6 +5,8 @@
 # The versions installed are those of requirements.lock; with --latest as the first word, the newest
 # that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
 # hashes: builds of torch for CPUs and for CUDA are one version in different files.
+# With --wheels DIR anywhere, everything is installed from that folder, without any network;
+# docs/gpu.md says how such a folder is made.
 set -euo pipefail
 called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -15,7 +17,21 @@ if [ "${1:-}" = --latest ]; then
   venv=$here/.venv-latest lock=
   shift
 fi
-log=$venv/setup.log
+log=$venv/setup.log wheels=
+words=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --wheels)
+      wheels=${2:-the folder that is missing}
+      [ $# -eq 1 ] || shift
+      ;;
+    --wheels=*) wheels=${1#*=} ;;
+    *) words+=("$1") ;;
+  esac
+  shift
+done
+set -- ${words[@]+"${words[@]}"}
+case $wheels in "" | /*) ;; *) wheels=$from/$wheels ;; esac
 
 say() { echo "$*" >&2; }
 
@@ -45,7 +61,7 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,graph,rl,text,video,vision,slurm" && return ;;
+      test | prove) echo "test,graph,rl,text,video,vision,slurm" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
       rl | rl/* | */rl/*) echo "rl" && return ;;
       text | text/* | */text/*) echo "text" && return ;;
@@ -114,7 +130,13 @@ uv_install() {
 
 pip_install() {
   "$venv/bin/python" -c "import pip" 2>/dev/null || logged "$venv/bin/python" -m ensurepip
-  logged "$venv/bin/python" -m pip install --disable-pip-version-check "$@"
+  logged "$venv/bin/python" -m pip install --disable-pip-version-check \
+    ${wheels:+--no-index --find-links "$wheels"} "$@"
+}
+
+# Of the folder of wheels, what installers said that it lacks.
+lacking() {
+  sed -n 's/.*No matching distribution found for \([^ (]*\).*/\1/p' "$log" | tail -n 1
 }
 
 # One stamp per set of extras; a changed pyproject.toml or lock installs anew.
@@ -129,11 +151,17 @@ install() {
     fail "$here cannot be written to (${why##*: }), and the first call sets up ${venv##*/} there;" \
       "copy it to a folder of your own and call its reproduce.sh"
   python=$(find_python)
-  ! uv_serves "$python" || uv=uv
+  [ -z "$wheels" ] || compgen -G "$wheels/*.whl" >/dev/null ||
+    fail "--wheels: $wheels is no folder with wheels in it; docs/gpu.md says how one is made"
+  [ "$wheels" ] || ! uv_serves "$python" || uv=uv
   say "setting up $venv for ${extras:-the core}: $("$python" --version), ${uv:-pip}," \
     "versions of ${lock:-today}"
-  say "to download: up to $(megabytes "$extras") MB, and torch:" \
-    "200 MB for CPUs, 2700 MB with CUDA (the default of pip on Linux)"
+  if [ "$wheels" ]; then
+    say "from $wheels alone; nothing is downloaded"
+  else
+    say "to download: up to $(megabytes "$extras") MB, and torch:" \
+      "200 MB for CPUs, 2700 MB with CUDA (the default of pip on Linux)"
+  fi
   if [ ! -x "$venv/bin/python" ]; then
     { [ "$uv" ] && logged uv venv --seed --allow-existing --python "$python" "$venv"; } ||
       logged "$python" -m venv "$venv" || {
@@ -145,6 +173,9 @@ install() {
   if ! { [ "$uv" ] && uv_install "$@"; }; then
     [ -z "$uv" ] || say "uv could not install it (see $log); pip tries"
     pip_install "$@" || {
+      [ -z "$wheels" ] || [ -z "$(lacking)" ] ||
+        fail "$wheels lacks $(lacking) for $("$venv/bin/python" --version);" \
+          "docs/gpu.md says how such a folder is made"
       why=$(grep -i '^ *error' "$log" | tail -n 1) || true
       fail "the installation failed (${why:-it gave no reason}); all that was said: $log;" \
         "the same command tries again"

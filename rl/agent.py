@@ -9,8 +9,9 @@ which has the online encoder's convolutions, detached, and a head of its own.
 
 All of :meth:`Agent.update` can be captured in a CUDA graph once it has run a few times, one graph
 for the steps that train the actor and one for the others, with ``step`` no multiple of
-``CHECK_EVERY``. ``max_margin`` and the nuclear norm are the exceptions: what they solve waits for
-the device. Gradients are None before each backward pass and stay in place after it.
+``CHECK_EVERY``. The exceptions are objectives that wait for the device, ``max_margin`` and the
+nuclear norm: :attr:`shared.Objective.waits`. Gradients are None before each backward pass and stay
+in place after it.
 """
 
 import copy
@@ -170,9 +171,7 @@ class Actor(nn.Module):
 
     def forward(self, convolved: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and log-std before the squashing by tanh."""
-        mean, raw = lifted(self.policy(self.head(convolved))).chunk(2, dim=-1)
-        low, high = LOG_STD
-        return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
+        return gaussian_of(lifted(self.policy(self.head(convolved))))
 
 
 class Critics(nn.Module):
@@ -340,7 +339,7 @@ class Agent(nn.Module):
         }
 
     def check_finite(self, step: int) -> None:
-        """Look at all parameters, which waits for the device once.
+        """Look at all parameters, which waits for the device; on one, at a projection, too.
 
         Args:
             step: named in the error.
@@ -356,6 +355,16 @@ class Agent(nn.Module):
                 f"{names[finite.index(False)]} is NaN or infinite at step {step}; lower the "
                 f"learning rate"
             )
+        projection = self.contrast.criterion.projection
+        if projection is not None and projection.matrix.device.type != "cpu":
+            projection.warn_if_collapsed()  # which captured updates do not look at
+
+
+def gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and bounded log-std, (B, A) each, from what a policy's last layer gives, (B, 2A)."""
+    mean, raw = outputs.chunk(2, dim=-1)
+    low, high = LOG_STD
+    return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:

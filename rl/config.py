@@ -5,7 +5,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History
@@ -88,7 +88,7 @@ class Config:
     seed: int = 0  # initialisation, batches, actions, episodes
     history: ClassVar[History] = HISTORY
 
-    def reduced(self) -> "Config":
+    def reduced(self) -> Self:
         """The same run of a small network on few small frames, for the smoke tier."""
         return dataclasses.replace(
             self,
@@ -119,3 +119,41 @@ class ProbeConfig(Config):
     """
 
     protocol: str = "state-probe-v1"
+
+
+@dataclass(frozen=True)
+class ImitationConfig(ProbeConfig):
+    """One contrastive encoder, trained on an expert's frames alone, and how well one acts on it.
+
+    Of the probe's fields, the numbers of episodes are those of each level of skill.
+    """
+
+    quality: Literal["full", "fast"] = "fast"
+    batch_size: int = 64
+    precision: Literal["float32", "bfloat16", "bfloat16_convolutions"] = "bfloat16_convolutions"
+    protocol: str = "imitation-return-v1"
+    probe_episodes: int = 12
+    probe_test_episodes: int = 4
+    probe_steps: int = 125
+
+    # All ours. Expert and frames are the same for all seeds.
+    expert_decisions: int = 15_000  # some two minutes of a CPU core
+    material_seed: int = 0  # of the expert, and of the episodes that are drawn
+    # What acts: a head on the features, or without either the expert or uniformly random actions.
+    acts: Literal["head", "expert", "random"] = "head"
+    head_hidden: int = 256
+    head_updates: int = 1000
+    head_batch: int = 256
+    head_learning_rate: float = 1e-3
+
+    def reduced(self) -> Self:
+        """The same run of a small network on few small frames, for the smoke tier."""
+        return dataclasses.replace(
+            super().reduced(),
+            probe_episodes=3,
+            probe_test_episodes=2,
+            expert_decisions=150,
+            head_hidden=16,
+            head_updates=20,
+            head_batch=16,
+        )

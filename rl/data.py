@@ -25,6 +25,7 @@ from torch import Tensor
 
 from rl.config import TASKS
 from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
+from rl.expert import Expert, drawn_action
 from shared.experiment.data import check_sums, sha256_of, write_sums
 from shared.experiment.prepared import build_once, check_prepared, made_again, writing
 from shared.experiment.runs import write_atomically
@@ -37,6 +38,8 @@ FILES = ("frames.bin", "states.bin", "meta.json")
 DATASETS = TASKS
 
 Progress = Callable[[int, int, str], None]
+# An action (A,) float32 in an episode of that number, from its own random numbers.
+Act = Callable[[int, DeepMindControl, np.random.Generator], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -89,23 +92,67 @@ def random_frames(
     """
     if min(episodes, steps) < 1:
         raise ValueError(f"{episodes} episodes of {steps} frames are none")
-    key = {
-        "task": task,
-        "fingerprint": task_fingerprint(task),
-        "renderer": renderer_in_use(),
-        "action_repeat": action_repeat,
-        "episodes": episodes,
-        "steps": steps,
-        "frame_size": frame_size,
-        "quality": quality,
-        "seed": seed,
-        "format": FORMAT,
+    key = _key_of(task, action_repeat, episodes, steps, frame_size, quality, seed)
+
+    def uniform(
+        episode: int, environment: DeepMindControl, generator: np.random.Generator
+    ) -> np.ndarray:
+        return generator.uniform(-1, 1, environment.action_space.shape).astype(np.float32)
+
+    return _rendered(key, uniform, data_root, progress)
+
+
+def expert_frames(
+    expert: Expert,
+    task: str,
+    action_repeat: int,
+    *,
+    episodes: int,
+    test_episodes: int,
+    steps: int,
+    frame_size: int,
+    quality: str,
+    seed: int,
+    data_root: Path,
+    progress: Progress | None = None,
+) -> Frames:
+    """Frames of episodes of an expert's policies, which act with their noise, rendered once.
+
+    First come so many episodes of each level of skill, level by level, then the test episodes
+    likewise.
+
+    Args:
+        expert: whose policies act, see :func:`rl.expert.trained_expert`.
+        task: of DM Control.
+        action_repeat: environment steps from frame to frame.
+        episodes: of each level.
+        test_episodes: of each level, at the end.
+        steps: frames of an episode, which is left after them.
+        frame_size: S, pixels.
+        quality: see :class:`rl.environment.DeepMindControl`.
+        seed: of all that is random.
+        data_root: ``prepared`` is made in it.
+        progress: see :func:`random_frames`.
+
+    Raises:
+        UserError: see :func:`random_frames`.
+        ValueError: likewise.
+    """
+    if min(episodes, test_episodes, steps) < 1:
+        raise ValueError(f"{episodes} and {test_episodes} episodes of {steps} frames are none")
+    levels = list(expert.policies)
+    order = [level for count in (episodes, test_episodes) for level in levels for _ in range(count)]
+    key = _key_of(task, action_repeat, len(order), steps, frame_size, quality, seed) | {
+        "expert": expert.fingerprint,
+        "levels": order,
     }
-    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
-    name = f"{task}-{frame_size}-{quality}-{short}"
-    folder = data_root / "prepared" / "rl" / name
-    build_once(folder, lambda part: _build(part, key, progress))
-    return _opened(folder)
+
+    def skilled(
+        episode: int, environment: DeepMindControl, generator: np.random.Generator
+    ) -> np.ndarray:
+        return drawn_action(expert.policies[order[episode]], environment.state, generator)
+
+    return _rendered(key, skilled, data_root, progress)
 
 
 def frames_fingerprint(frames: Frames) -> str:
@@ -131,15 +178,50 @@ def fetch(name: str, data_root: Path) -> None:
         environment.reset(seed=0)
 
 
-def _build(part: Path, key: dict[str, Any], progress: Progress | None) -> None:
+def _key_of(
+    task: str,
+    action_repeat: int,
+    episodes: int,
+    steps: int,
+    frame_size: int,
+    quality: str,
+    seed: int,
+) -> dict[str, Any]:
+    """What decides frames, by name; of more than random actions there is more to say."""
+    return {
+        "task": task,
+        "fingerprint": task_fingerprint(task),
+        "renderer": renderer_in_use(),
+        "action_repeat": action_repeat,
+        "episodes": episodes,
+        "steps": steps,
+        "frame_size": frame_size,
+        "quality": quality,
+        "seed": seed,
+        "format": FORMAT,
+    }
+
+
+def _rendered(key: dict[str, Any], act: Act, data_root: Path, progress: Progress | None) -> Frames:
+    """The frames of a key, rendered if they are not kept."""
+    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
+    name = f"{key['task']}-{key['frame_size']}-{key['quality']}-{short}"
+    folder = data_root / "prepared" / "rl" / name
+    build_once(folder, lambda part: _build(part, key, act, progress))
+    return _opened(folder)
+
+
+def _build(part: Path, key: dict[str, Any], act: Act, progress: Progress | None) -> None:
     with writing(part.parent):
-        names = _render(part, key, progress)
+        names = _render(part, key, act, progress)
         meta = key | {"names": names}
         write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
         write_sums(part, {name: sha256_of(part / name) for name in FILES})
 
 
-def _render(folder: Path, key: dict[str, Any], progress: Progress | None) -> tuple[str, ...]:
+def _render(
+    folder: Path, key: dict[str, Any], act: Act, progress: Progress | None
+) -> tuple[str, ...]:
     """Write frames and states; the names of the latter are returned."""
     episodes, steps = key["episodes"], key["steps"]
     settings = {name: key[name] for name in ("action_repeat", "frame_size", "quality")}
@@ -149,7 +231,7 @@ def _render(folder: Path, key: dict[str, Any], progress: Progress | None) -> tup
         (folder / "states.bin").open("wb") as states,
     ):
         for episode in range(episodes):
-            for frame, state in _episode(environment, key["seed"], episode, steps):
+            for frame, state in _episode(environment, act, key["seed"], episode, steps):
                 frames.write(frame.tobytes())
                 states.write(state.astype("<f8").tobytes())
             if progress is not None:
@@ -158,15 +240,14 @@ def _render(folder: Path, key: dict[str, Any], progress: Progress | None) -> tup
 
 
 def _episode(
-    environment: DeepMindControl, seed: int, episode: int, steps: int
+    environment: DeepMindControl, act: Act, seed: int, episode: int, steps: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Frame and state after the reset and after each of ``steps - 1`` random actions."""
+    """Frame and state after the reset and after each of ``steps - 1`` actions."""
     generator = np.random.default_rng([seed, episode])
-    shape = environment.action_space.shape
     environment.reset(seed=int(generator.integers(2**31)))
     yield environment.frame, environment.state
     for step in range(1, steps):
-        action = generator.uniform(-1, 1, shape).astype(np.float32)
+        action = act(episode, environment, generator)
         _, _, terminated, truncated, _ = environment.step(action)
         yield environment.frame, environment.state
         if (terminated or truncated) and step + 1 < steps:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from rl.config import Config, ProbeConfig
+from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.tables import TABLES
 from shared.experiment.domain import Domain, Experiment, Metrics
 from shared.experiment.runs import Run
@@ -22,6 +22,12 @@ def _run_probe(config: ProbeConfig, run: Run) -> Metrics:
     return probe.run(config, run)
 
 
+def _run_imitation(config: ImitationConfig, run: Run) -> Metrics:
+    from rl import imitation
+
+    return imitation.run(config, run)
+
+
 def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
     from rl import estimate
 
@@ -32,6 +38,12 @@ def _estimate_probe(config: ProbeConfig, data_root: Path) -> tuple[float, float]
     from rl import estimate
 
     return estimate.estimate_probe(config, data_root)
+
+
+def _estimate_imitation(config: ImitationConfig, data_root: Path) -> tuple[float, float]:
+    from rl import estimate
+
+    return estimate.estimate_imitation(config, data_root)
 
 
 def _datasets() -> Sequence[str]:
@@ -53,9 +65,9 @@ def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[
 
 
 def _film(paper: str, tier: Tier, runs: Path) -> list[Path]:
-    from rl import figures
+    from rl import film
 
-    return figures.film(paper, tier, runs)
+    return film.film(paper, tier, runs)
 
 
 def _export(folder: Path, target: Path) -> Path:
@@ -70,6 +82,7 @@ DOMAIN = Domain(
     experiments=(
         Experiment(Config, _run, _estimate),
         Experiment(ProbeConfig, _run_probe, _estimate_probe, several=True),
+        Experiment(ImitationConfig, _run_imitation, _estimate_imitation),
     ),
     datasets=_datasets,
     fetch=_fetch,

@@ -39,6 +39,8 @@ ACTION_REPEATS = {
     "ball_in_cup_catch": 4,
 }
 QUALITIES = ("full", "fast")
+OBSERVED = ("pixels", "state")
+RENDERED = 240  # pixels of a picture for films, gymnasium's included
 
 # Names that DM Control knows for a renderer which needs a display, and for none at all.
 _WITH_DISPLAY = ("glfw", "on", "enable", "enabled", "true", "1")
@@ -179,10 +181,12 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         quality: of the rendering. ``"full"``: DM Control's own. ``"fast"``: without multisampling
             and with coarser shadows.
         episode_steps: environment steps until an episode is truncated.
+        observe: ``"pixels"``, or ``"state"``: nothing is drawn, observations are the state.
+        render_mode: gymnasium's; ``"rgb_array"`` makes :meth:`render` a picture.
 
     Attributes:
-        observation: (3K, S, S) uint8, the latest.
-        frame: (3, S, S) uint8, the latest.
+        observation: (3K, S, S) uint8, the latest; of ``observe="state"`` (n,) float64.
+        frame: (3, S, S) uint8, the latest; there is none of ``observe="state"``.
         state: (n,) float64, the latest; joints' positions and velocities in most tasks.
         state_names: of its n numbers, as in ``"position[0]"``.
 
@@ -192,7 +196,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         ValueError: an unknown quality, or a number out of range.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (as gymnasium declares it)
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (as gymnasium has it)
     action_space: gymnasium.spaces.Box
     observation: np.ndarray
     frame: np.ndarray
@@ -207,6 +211,8 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         stack: int = 3,
         quality: str = "full",
         episode_steps: int = 1000,
+        observe: str = "pixels",
+        render_mode: str | None = None,
     ) -> None:
         numbers = {
             "action_repeat": action_repeat,
@@ -219,6 +225,10 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
                 raise ValueError(f"{name} is at least 1; got {number}")
         if quality not in QUALITIES:
             raise ValueError(f"quality is one of {', '.join(QUALITIES)}; got {quality!r}")
+        if observe not in OBSERVED:
+            raise ValueError(f"observe is one of {', '.join(OBSERVED)}; got {observe!r}")
+        if render_mode not in (None, *self.metadata["render_modes"]):
+            raise ValueError(f"render_mode is 'rgb_array' or None; got {render_mode!r}")
         if episode_steps % action_repeat:
             raise UserError(
                 f"{task}: action_repeat {action_repeat} does not divide the {episode_steps} steps "
@@ -236,16 +246,24 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
             raise UserError(f"{task}: its actions have no bounds to scale to; choose another task")
         self._lowest, self._range = actions.minimum, actions.maximum - actions.minimum
         self.action_space = gymnasium.spaces.Box(-1, 1, actions.shape, np.float32)
-        shape = (3 * stack, frame_size, frame_size)
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.state_names = _names(self._control.observation_spec())
+        self.render_mode = render_mode
+        seconds = self._control.control_timestep() * action_repeat
+        self.metadata = {**self.metadata, "render_fps": max(1, round(1 / seconds))}
 
         if quality == "fast":
             self._physics.model.vis.quality.offsamples = 0
             self._physics.model.vis.quality.shadowsize = 512
-        _contexts(self._physics)
-        # Kept, for a new one for each frame would allocate the scene anew.
-        self._camera = self._camera_of(frame_size)
+        self._camera: Any = None
+        if observe == "pixels":
+            shape = (3 * stack, frame_size, frame_size)
+            self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+            _contexts(self._physics)
+            # Kept, for a new one for each frame would allocate the scene anew.
+            self._camera = self._camera_of(frame_size)
+        else:
+            count = (len(self.state_names),)
+            self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, count, np.float64)
         self._frames: deque[np.ndarray] = deque(maxlen=stack)
         self._steps = 0
         self._running = False
@@ -271,8 +289,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         self._random_before = self._control.task.random.get_state()
         time_step = self._control.reset()
         self._steps, self._running = 0, True
-        self._look(time_step.observation, reward=0.0)
-        self._stack([self.frame] * self._settings["stack"])
+        self._look(time_step.observation, reward=0.0, copies=self._settings["stack"])
         return self.observation, self._info()
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -307,7 +324,6 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
             if terminated:
                 break
         self._look(time_step.observation, reward)
-        self._stack([self.frame])
         truncated = self._steps >= self._episode_steps
         self._running = not (terminated or truncated)
         return self.observation, reward, terminated, truncated, self._info()
@@ -317,7 +333,10 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
 
         Raises:
             gymnasium.error.ResetNeeded: no episode has begun.
+            ValueError: the environment draws nothing.
         """
+        if self._camera is None:
+            raise ValueError(f"{self._task}: snapshots are of environments that observe pixels")
         if not self._frames:
             raise gymnasium.error.ResetNeeded(f"{self._task}: reset comes before snapshot")
         return {
@@ -357,6 +376,10 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         self._stack(snapshot["frames"].numpy().copy())
         self.frame = self._frames[-1]
 
+    def render(self) -> np.ndarray | None:
+        """What the camera sees now, (240, 240, 3) uint8; None without a ``render_mode``."""
+        return None if self.render_mode is None else self.picture(RENDERED)
+
     def picture(self, size: int) -> np.ndarray:
         """What the camera sees now, (size, size, 3) uint8, for videos.
 
@@ -391,8 +414,11 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
                 f"{self._task}: the simulation diverged in step {self._steps} of the episode"
             ) from error
 
-    def _look(self, observation: dict[str, np.ndarray], reward: float) -> None:
-        """Draw the latest frame, and make the state from what the task observes."""
+    def _look(self, observation: dict[str, np.ndarray], reward: float, *, copies: int = 1) -> None:
+        """Make the state from what the task observes, and draw the latest frame, if any is drawn.
+
+        The frame comes to the stack so many times.
+        """
         self.state = np.concatenate([np.ravel(value) for value in observation.values()])
         if not (np.isfinite(reward) and np.isfinite(self.state).all()):
             numbers = {"reward": reward, **dict(zip(self.state_names, self.state, strict=True))}
@@ -401,14 +427,19 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
                 f"{self._task}: not finite after step {self._steps} of the episode: "
                 f"{', '.join(wrong)}"
             )
+        if self._camera is None:
+            self.observation = self.state
+            return
         self.frame = self._camera.render().transpose(2, 0, 1).copy()
+        self._stack([self.frame] * copies)
 
     def _stack(self, frames: Iterable[np.ndarray]) -> None:
         self._frames.extend(frames)
         self.observation = np.concatenate(self._frames)
 
     def _info(self) -> dict[str, Any]:
-        return {"state": self.state, "frame": self.frame}
+        drawn = {} if self._camera is None else {"frame": self.frame}
+        return {"state": self.state, **drawn}
 
 
 def _egl_works() -> bool:
@@ -545,4 +576,5 @@ for _name in TASKS:
         id=f"rl/{_name.replace('_', '-')}-v0",
         entry_point="rl.environment:DeepMindControl",
         kwargs={"task": _name, "action_repeat": ACTION_REPEATS[_name]},
+        max_episode_steps=1000 // ACTION_REPEATS[_name],  # decisions; the episode ends itself, too
     )

@@ -16,9 +16,11 @@ import torch
 
 from rl import probe
 from rl import train as agents
-from rl.config import Config, ProbeConfig
+from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.data import Frames
 from rl.environment import DeepMindControl
+from rl.expert import LEVELS
+from rl.imitation import STRIDE
 from shared import query_key
 from shared.experiment.runs import Run
 from shared.experiment.trial import Cost, cost_of, seconds_of_loss
@@ -97,21 +99,64 @@ def estimate_probe(config: ProbeConfig, data_root: Path) -> tuple[float, float]:
         features = pixels
         size += 4 * count * pixels
     else:
-        cost = cost_of(
-            train_probe,
-            ProbeConfig(),
-            {name: getattr(config, name) for name in DECIDING},
-            smallest=SMALLEST,
-            largest=LARGEST,
-            skip=config.update_every,
-            cycle=config.update_every,
-        )
+        cost = _cost_of_probe(config)
         updates = config.probe_updates if config.train else 0
         seconds += count * cost.per_item / PASSES
         seconds += updates * (cost.seconds(config.batch_size) + _loss(config))
         size += cost.fixed + config.batch_size * cost.kept
     seconds += SOLVING * fitted**3 + KERNEL * fitted * count * features
     return seconds / 60, (BASELINE + size) / 1e9
+
+
+def estimate_imitation(config: ImitationConfig, data_root: Path) -> tuple[float, float]:
+    """Minutes and peak gigabytes (of 1e9 bytes) of an imitation's run on this machine's device.
+
+    The expert is left out, which the first run of a task trains for all others.
+
+    Args:
+        config: of the run.
+        data_root: not read.
+
+    Raises:
+        shared.errors.UserError: an unknown task, or no renderer.
+    """
+    frame = seconds_of_frame(*(getattr(config, name) for name in RENDERING))
+    played = config.evaluation_episodes * (config.episode_steps // config.action_repeat)
+    if config.acts != "head":
+        return played * frame / 60, BASELINE / 1e9
+    count = len(LEVELS) * config.probe_steps
+    fitted, count = (
+        count * config.probe_episodes,
+        count * (config.probe_episodes + config.probe_test_episodes),
+    )
+    pixels = 3 * config.stack * config.crop**2
+    # The regression of the state, and the inner products of the principal components.
+    read = fitted // STRIDE
+    seconds = played * frame + SOLVING * read**3 + KERNEL * read * count / STRIDE * config.latent
+    size = BASELINE + count * 3 * config.frame_size**2 + 5 * 8.0 * read**2
+    if config.probe_input == "pixels":
+        seconds += KERNEL * read**2 * pixels
+        size += 2 * 4 * read * pixels
+    else:
+        cost = _cost_of_probe(config)
+        updates = config.probe_updates if config.train else 0
+        seconds += (count + played) * cost.per_item / PASSES
+        seconds += updates * (cost.seconds(config.batch_size) + _loss(config))
+        size += cost.fixed + config.batch_size * cost.kept
+    return seconds / 60, size / 1e9
+
+
+def _cost_of_probe(config: ProbeConfig) -> Cost:
+    """What an update of the contrastive step alone costs."""
+    return cost_of(
+        train_probe,
+        ProbeConfig(),
+        {name: getattr(config, name) for name in DECIDING},
+        smallest=SMALLEST,
+        largest=LARGEST,
+        skip=config.update_every,
+        cycle=config.update_every,
+    )
 
 
 def _loss(config: Config) -> float:

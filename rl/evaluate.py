@@ -3,6 +3,9 @@
 ``dmc-return-v1``: the sum of the rewards of an episode, mean over episodes. The policy acts without
 noise, in environments that training never sees and whose seeds it never uses.
 
+``dmc-return-v2``: the same, and the mean over the evaluations of a run from a fifth of its steps
+on, which moves less from seed to seed than the last one.
+
 ``state-probe-v1``: how much of the physics state can be read linearly from the features of a stack
 of frames. Features are standardised by their mean and deviation on the training frames; targets
 need not be, since neither a free intercept nor R^2 minds their scale. One penalty for all targets
@@ -13,11 +16,16 @@ used on all training frames; the smallest of equally good ones wins. The score i
 frames, against the mean of the test frames. The regression is solved in its dual form, frames by
 frames, which serves fifty features as well as the pixels themselves.
 
+``imitation-return-v1``: see :mod:`rl.imitation`. With it comes the second version of the state
+probe, on one fixed set of an expert's frames in place of a random policy's, of which every seed had
+its own.
+
 Shapes: n frames (m of the test part), d features, t targets, E episodes, K frames of a stack, S
 pixels of a frame, C pixels of a crop, H width of the embedding, A dimensions of an action.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -39,11 +47,41 @@ PROTOCOLS = {
     "dmc-return-v1": "Return of an episode: the sum of its rewards, mean over the episodes of one "
     "policy without noise, each in an environment and with a seed of its own that training never "
     "uses.",
+    "dmc-return-v2": "As dmc-return-v1; beside the last evaluation's return the mean over all "
+    "evaluations from a fifth of the steps on.",
     "state-probe-v1": "R^2 in percent of ridge regression from the features of a stack of frames "
     "to the physics state, on episodes of a random policy that neither the encoder nor the "
     "regression has seen, mean over the entries of the state; the penalty is chosen in five folds "
     "of whole training episodes.",
+    "imitation-return-v1": "Return of an episode, mean over episodes, of a policy without noise on "
+    "the frozen features of an encoder that was trained on an expert's frames alone: a head of two "
+    "hidden layers, fitted by least squares to what the expert would do in each frame. Expert and "
+    "frames, at three levels of skill, are the same for all seeds. Beside it, of the same encoder, "
+    "R^2 in percent of the head's actions on held-out frames, against the expert's, and the second "
+    "version of the state probe: R^2 as in state-probe-v1, on every third of those frames, "
+    "episodes of training and of test apart.",
 }
+
+Curve = Sequence[Mapping[str, Any]]  # of each evaluation ``step`` and ``return`` at least
+
+
+def last_return(curve: Curve) -> dict[str, Any]:
+    """The metrics of ``dmc-return-v1``: the last evaluation's return."""
+    return {"return": curve[-1]["return"]}
+
+
+def last_and_mean_return(curve: Curve) -> dict[str, Any]:
+    """The metrics of ``dmc-return-v2``, see above."""
+    late = [entry["return"] for entry in curve if entry["step"] >= SETTLED * curve[-1]["step"]]
+    return {"mean_return": fmean(late), **last_return(curve)}
+
+
+# By protocol, the metrics of an agent's evaluations.
+SUMMARIES: Mapping[str, Callable[[Curve], dict[str, Any]]] = {
+    "dmc-return-v1": last_return,
+    "dmc-return-v2": last_and_mean_return,
+}
+SETTLED = 1 / 5  # of a run's steps
 
 # Sets the seeds of evaluation apart from any that training derives from the same number.
 STREAM = 0x65766131

@@ -15,6 +15,7 @@ A finished run keeps the weights in its folder as ``model.safetensors``.
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,23 +89,21 @@ def write(folder: Path, target: Path) -> Path:
         UserError: a run that is not finished or has no network, or a damaged file.
     """
     record = exportable(folder, Config)
-    probe = record.config["protocol"] == "state-probe-v1"
-    if probe and record.config["probe_input"] == "pixels":
-        raise UserError(f"{folder}: this run reads raw pixels, without an encoder; export another")
-    if not probe and not record.config["train"]:
+    if not record.config["train"] and not (folder / MODEL).is_file():
         raise UserError(
-            f"{folder}: this run is the random policy, without a network; export another"
+            f"{folder}: this run keeps no network, as random actions, raw pixels and experts do "
+            "not; export another"
         )
-    read(folder)
+    kind, _ = _read(folder, MODEL)
 
-    weights, other = (ENCODER, POLICY) if probe else (POLICY, ENCODER)
-    (target / other).unlink(missing_ok=True)  # one from an earlier export to the same place
-    sums = copy_checked({weights: folder / MODEL, CONFIG: folder / CONFIG}, target)
-    return write_card(target, record, _card(record, probe), sums)
+    for other in (POLICY, ENCODER):  # one may be from an earlier export to the same place
+        (target / other).unlink(missing_ok=True)
+    sums = copy_checked({kind.file: folder / MODEL, CONFIG: folder / CONFIG}, target)
+    return write_card(target, record, _card(record, kind), sums)
 
 
 def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
-    """What the weights in a folder are of, on the CPU, see :func:`load`.
+    """What the weights in a folder are of, by their names, on the CPU, see :func:`load`.
 
     Args:
         folder: of a run, whose weights are compared with their checksum unless an earlier version
@@ -114,6 +113,12 @@ def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
     Raises:
         UserError: weights that are missing, damaged or another network's.
     """
+    _, network = _read(folder, weights)
+    return network
+
+
+def _read(folder: Path, weights: str) -> tuple["_Kind", Policy | Encoder]:
+    """What the weights are of, see :func:`read`, and of which kind that is."""
     file = folder / weights
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; delete the folder and run its cell again")
@@ -125,23 +130,23 @@ def read(folder: Path, weights: str = MODEL) -> Policy | Encoder:
         state = load_file(file)
         # Building a network draws its first weights; the caller's random numbers must not move.
         with torch.random.fork_rng(devices=[]):
-            if fields["protocol"] == "state-probe-v1":
-                return _encoder(config, state)
-            return _policy(config, state)
+            encoder = all(name.startswith(ENCODER_NAMES) for name in state)
+            kind = _ENCODER if encoder else _POLICY
+            return kind, kind.build(config, state)
     except (SafetensorError, OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         remedy = RUN_REMEDY if weights == MODEL else REMEDY
         raise damaged(file, f"{type(error).__name__}: {error}", remedy) from error
 
 
 def _encoder(config: Config, state: Mapping[str, Tensor]) -> Encoder:
-    _check_names(state, ENCODER_NAMES)
     encoder = make_encoder(config)
     encoder.load_state_dict({name.removeprefix("encoder."): state[name] for name in state})
     return encoder.eval()
 
 
 def _policy(config: Config, state: Mapping[str, Tensor]) -> Policy:
-    _check_names(state, POLICY_NAMES)
+    if foreign := sorted(name for name in state if not name.startswith(POLICY_NAMES)):
+        raise ValueError(f"unexpected: {', '.join(foreign)}")
     # The actor's last layer gives mean and deviation of each dimension.
     agent = Agent(config, len(state["actor.policy.4.bias"]) // 2)
     own = agent.state_dict()
@@ -152,45 +157,45 @@ def _policy(config: Config, state: Mapping[str, Tensor]) -> Policy:
     return partial(agent.eval().act, sample=False)
 
 
-def _check_names(state: Mapping[str, Tensor], prefixes: tuple[str, ...]) -> None:
-    if foreign := sorted(name for name in state if not name.startswith(prefixes)):
-        raise ValueError(f"unexpected: {', '.join(foreign)}")
-
-
 # The model card
 
+# By protocol, what an encoder was trained on; the words are filled from the configuration.
+SEEN = {
+    "state-probe-v1": "{probe_episodes} episodes of a random policy",
+    "imitation-return-v1": "{probe_episodes} episodes at each of three levels of an expert's skill",
+}
+HUB_NAMES = {"return": "mean_reward", "mean_return": "mean_reward"}  # of metrics; others are R^2
 
-def _card(record: Record, probe: bool) -> Card:
+
+def _card(record: Record, kind: "_Kind") -> Card:
     config, metrics = record.config, record.result["metrics"]
     losses = loss_names(config["objective"])
-    contrastive = ["contrastive-learning", *losses] if config["contrastive"] or probe else []
-    kind = "encoder" if probe else "policy"
-    name = "-".join([kind, config["task"], *contrastive[1:]]).replace("_", "-")
-    about, *points = (_describe_probe if probe else _describe_policy)(config, " + ".join(losses))
+    contrastive = ["contrastive-learning", *losses] if config["contrastive"] else []
+    name = "-".join([kind.name, config["task"], *contrastive[1:]]).replace("_", "-")
+    about, *points = kind.describe(config, " + ".join(losses))
     return Card(
         name=name,
         about=about,
         points=points,
         tags=("deep-reinforcement-learning", "dm-control", *contrastive),
-        pipeline="image-feature-extraction" if probe else "reinforcement-learning",
+        pipeline=kind.pipeline,
         task="reinforcement-learning",
         scores=[
             (
                 {"type": config["task"], "name": f"DM Control {config['task']}"},
                 [
-                    {"type": "mean_reward" if label == "return" else "r2", "name": label}
-                    | {"value": value}
+                    {"type": HUB_NAMES.get(label, "r2"), "name": label, "value": value}
                     for label, value in _scores(metrics).items()
                 ],
             )
         ],
-        loading=python(*_lines(config, probe)),
+        loading=python(*kind.lines(config)),
         data=f"Pictures rendered by DM Control's task `{config['task']}`.",
         measured=f", tier `{record.result['tier']}`, after the last step.",
-        results=_results(metrics, probe),
-        use=f"{'Features' if probe else 'A policy'} for research on contrastive learning: "
-        "comparison of losses on\none simulated task. One seed of one configuration, on pictures "
-        "of one renderer; it is of no use on\nreal machines.",
+        results=kind.results(metrics),
+        use=f"{kind.what} for research on contrastive learning: comparison of losses on\none "
+        "simulated task. One seed of one configuration, on pictures of one renderer; it is of no "
+        "use on\nreal machines.",
         licence="DM Control has terms of its own.",
     )
 
@@ -214,11 +219,11 @@ def _describe_policy(config: Mapping[str, Any], losses: str) -> tuple[str, str, 
     )
 
 
-def _describe_probe(config: Mapping[str, Any], losses: str) -> tuple[str, str, str]:
+def _describe_encoder(config: Mapping[str, Any], losses: str) -> tuple[str, str, str]:
     """What it is, what goes in and what comes out."""
     training = (
         f"trained without rewards by the contrastive loss `{losses}` on\n"
-        f"{config['probe_episodes']} episodes of a random policy: {config['probe_updates']} "
+        f"{SEEN[config['protocol']].format(**config)}: {config['probe_updates']} "
         f"updates, batches of {config['batch_size']}, seed {config['seed']}"
         if config["train"]
         else f"not trained at all, as initialised with seed {config['seed']}: a baseline"
@@ -231,26 +236,21 @@ def _describe_probe(config: Mapping[str, Any], losses: str) -> tuple[str, str, s
     )
 
 
-def _lines(config: Mapping[str, Any], probe: bool) -> list[str]:
+LOADING = '= load(Path("."))  # this folder; checks every SHA-256'
+
+
+def _lines_of_policy(config: Mapping[str, Any]) -> list[str]:
     """How to load and use the folder."""
-    lines = ["from pathlib import Path", "", "import torch", ""]
-    loading = '= load(Path("."))  # this folder; checks every SHA-256'
-    if probe:
-        shape = (1, 3 * config["stack"], config["crop"], config["crop"])
-        return [
-            *lines,
-            "from rl.export import load",
-            "",
-            f"encoder {loading}",
-            f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))",
-        ]
     names = ("action_repeat", "frame_size", "stack", "quality", "episode_steps")
     return [
-        *lines,
+        "from pathlib import Path",
+        "",
+        "import torch",
+        "",
         "from rl.environment import DeepMindControl",
         "from rl.export import load",
         "",
-        f"act {loading}",
+        f"act {LOADING}",
         "environment = DeepMindControl(",
         f'    "{config["task"]}",',
         *(f"    {name}={json.dumps(config[name])}," for name in names),
@@ -264,16 +264,28 @@ def _lines(config: Mapping[str, Any], probe: bool) -> list[str]:
     ]
 
 
+def _lines_of_encoder(config: Mapping[str, Any]) -> list[str]:
+    """How to load and use the folder."""
+    shape = (1, 3 * config["stack"], config["crop"], config["crop"])
+    return [
+        "from pathlib import Path",
+        "",
+        "import torch",
+        "",
+        "from rl.export import load",
+        "",
+        f"encoder {LOADING}",
+        f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))",
+    ]
+
+
 def _scores(metrics: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a run without their details."""
     return {name: value for name, value in metrics.items() if name != "details"}
 
 
-def _results(metrics: Mapping[str, Any], probe: bool) -> str:
-    """The measured numbers as tables."""
-    if probe:
-        rows = {**_scores(metrics), **metrics["details"]["targets"]}
-        return lines_of(*rows.items(), header=("R^2 in percent", "value"))
+def _results_of_policy(metrics: Mapping[str, Any]) -> str:
+    """The curve as a table."""
     return lines_of(
         *(
             (entry["step"], f"{entry['return']:.1f}", len(entry["episodes"]))
@@ -282,3 +294,45 @@ def _results(metrics: Mapping[str, Any], probe: bool) -> str:
         header=("environment steps", "return", "episodes"),
         numbers=3,
     )
+
+
+def _results_of_encoder(metrics: Mapping[str, Any]) -> str:
+    """The measured numbers as a table."""
+    rows = {**_scores(metrics), **metrics["details"]["targets"]}
+    return lines_of(*rows.items(), header=("return, or R^2 in percent", "value"))
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What an export is of, and how its card speaks of it."""
+
+    build: Callable[[Config, Mapping[str, Tensor]], Policy | Encoder]
+    name: str
+    file: str
+    what: str
+    pipeline: str
+    describe: Callable[[Mapping[str, Any], str], tuple[str, str, str]]
+    lines: Callable[[Mapping[str, Any]], list[str]]
+    results: Callable[[Mapping[str, Any]], str]
+
+
+_POLICY = _Kind(
+    _policy,
+    "policy",
+    POLICY,
+    "A policy",
+    "reinforcement-learning",
+    _describe_policy,
+    _lines_of_policy,
+    _results_of_policy,
+)
+_ENCODER = _Kind(
+    _encoder,
+    "encoder",
+    ENCODER,
+    "Features",
+    "image-feature-extraction",
+    _describe_encoder,
+    _lines_of_encoder,
+    _results_of_encoder,
+)

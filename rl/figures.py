@@ -1,34 +1,29 @@
-"""Learning curves and probes of finished runs as pictures, and their policies on film.
+"""Learning curves, probes and rankings of finished runs as pictures.
 
-Shapes: S pixels of a frame, K frames of a stack, A dimensions of an action, P pixels of a film.
-
-Curves and probes are drawn from the records of one table, those of finished runs and the committed
-ones alike; distances and films from what the folder of a run keeps. Where there is nothing, the
+Curves, probes and rankings are drawn from the records of one table, those of finished runs and the
+committed ones alike; distances from what the folder of a run keeps. Where there is nothing, the
 figure is not drawn, and a line says what it waits for.
 """
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-import torch
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
-from PIL import Image
 
 from rl.config import Config
-from rl.export import read
 from rl.tables import PUBLISHED, TABLES
-from shared.errors import UserError
 from shared.experiment.records import Record, read_records
-from shared.experiment.runs import replacing
 from shared.experiment.tables import Column, Row, Table, Tier, load_published
 from shared.report.figures import (
     GREY,
@@ -43,6 +38,7 @@ from shared.report.figures import (
     nothing_of,
     write_figures,
 )
+from shared.report.statistics import paired_gain
 
 # Rows of the figures of distances; those of one line have one colour.
 LMCL_ROWS = (
@@ -63,6 +59,7 @@ LOGGED = {
     "mean_cosine": "mean cosine of\nnegative pairs",
     "projection_norm": "norm of L",
 }
+RANKED_AGAINST = "untrained encoder"
 ACROSS = 3  # panels in a line
 HIGHEST = 1000  # return of an episode of DeepMind Control
 # Okabe and Ito's colours without yellow: apart for every kind of colour vision, and in grey.
@@ -71,10 +68,6 @@ DASHES = ("-", "--", ":", "-.")  # of the rows that share a colour
 BASELINES = {"raw pixels": ":", "untrained encoder": "--"}  # the dash of each that the probe has
 LOOK: dict[Any, Any] = {**STYLE, **GRID, "legend.fontsize": 7.5}
 HEADLINE: dict[str, Any] = {"fontsize": 10, "fontweight": "bold"}
-
-FILM = "episode.gif"  # in the folder of a run
-PICTURE = 240  # pixels P
-PACE = 50  # milliseconds between pictures; decisions of the six tasks take 40 to 80
 
 
 Run = Finished[Config]
@@ -156,7 +149,7 @@ def learning_curves(table: Table, found: Sequence[Run]) -> Figure:
     axes = list(figure.subplots(down, across, squeeze=False, sharex=True, sharey=True).flat)
     for axis in axes[len(columns) :]:
         axis.remove()
-    trained = [row.label for row in table.rows if _trains(table, row)]
+    trained = [row.label for row in table.rows if _trains(row)]
     looks = _looks([trained[start :: len(COLORS)] for start in range(len(COLORS))])
     printed = load_published(PUBLISHED / "references.toml", "curl-100k")
     for place, (column, axis) in enumerate(zip(columns, axes, strict=False)):
@@ -251,6 +244,92 @@ def probe_scores(table: Table, found: Sequence[Run]) -> Figure:
     return figure
 
 
+# Rankings
+
+
+@dataclass(frozen=True)
+class Place:
+    """A row in a ranking: its mean return over tasks and seeds, and what it gains over another.
+
+    The gain is a mean over tasks, then over seeds; low and high are the ends of its 95% t interval
+    over seeds, None with one seed.
+    """
+
+    row: str
+    value: float
+    gain: float
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+def ranked(found: Sequence[Run], than: str = RANKED_AGAINST) -> list[Place]:
+    """The rows from the highest mean return to the lowest, each held against the row ``than``.
+
+    A seed of a row counts when it has finished on all tasks; differences are of equal seeds.
+
+    Raises:
+        Lacking: the row ``than`` has no such seed.
+    """
+    tasks = {run.config.task for run in found}
+    means: dict[str, dict[int, float]] = {}
+    for row, runs in _by_row(found).items():
+        seeds: dict[int, list[float]] = {}
+        for run in runs:
+            value = float(run.record.result["metrics"]["return"])
+            seeds.setdefault(run.config.seed, []).append(value)
+        means[row] = {seed: fmean(some) for seed, some in seeds.items() if len(some) == len(tasks)}
+    base = means.get(than, {})
+    if not base:
+        raise Lacking(f"no seed of {than} has finished on all of {len(tasks)} tasks")
+    places = []
+    for row, values in means.items():
+        if common := values.keys() & base.keys():
+            gain = paired_gain(values, base)
+            value = fmean(values[seed] for seed in common)
+            places.append(Place(row, value, gain.mean, gain.low, gain.high, gain.n))
+    return sorted(places, key=lambda place: -place.value)
+
+
+def ranking(table: Table, found: Sequence[Run]) -> Figure:
+    """The rows of an imitation by what they gain over the untrained encoder, with intervals.
+
+    Args:
+        table: of ``imitation-return-v1``.
+        found: its finished runs.
+    """
+    places = ranked(found)
+    figure = Figure(figsize=(7.5, 1.6 + 0.24 * len(places)))
+    figure.suptitle(_title("An expert imitated: ranking", table, found), **HEADLINE)
+    axis = figure.subplots()
+    axis.axvline(0, color=GREY, linewidth=0.8)
+    for height, place in enumerate(places):
+        if place.low is not None and place.high is not None:
+            axis.plot([place.low, place.high], [height, height], color=COLORS[0], linewidth=1.4)
+        axis.plot(place.gain, height, "o", color=COLORS[0], markersize=4.5)
+    axis.set(yticks=range(len(places)), yticklabels=[place.row for place in places])
+    axis.set_ylim(len(places) - 0.4, -0.6)  # the highest on top
+    axis.set_xlabel(f"return above that of the {RANKED_AGAINST}, points of 1000")
+    tasks = len({run.config.task for run in found})
+    caption(
+        figure,
+        f"Computed here: mean over {tasks} task{'s' if tasks > 1 else ''} of what each seed gains, "
+        "then over seeds; bars are 95% t intervals over seeds, of paired differences. Nothing is "
+        "corrected for the number of rows.",
+    )
+    return figure
+
+
+def ranking_csv(found: Sequence[Run]) -> str:
+    """The ranking, a row each line: row, return, gain, low, high, seeds."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "return", "gain", "low", "high", "seeds"])
+    for place in ranked(found):
+        writer.writerow(dataclasses.astuple(place))
+    return text.getvalue()
+
+
 def distances(rows: Sequence[Sequence[str]]) -> Callable[[Table, Sequence[Run]], Figure]:
     """What draws how the distances of negative pairs move as the encoders of some rows train.
 
@@ -324,10 +403,9 @@ def _by_row(found: Sequence[Run], column: str | None = None) -> dict[str, list[R
     return rows
 
 
-def _trains(table: Table, row: Row) -> bool:
+def _trains(row: Row) -> bool:
     """Whether a row trains an encoder; the others are baselines."""
-    assert isinstance(table.config, Config)
-    return bool(row.changes.get("train", table.config.train))
+    return bool(row.changes.get("train", Config.train))
 
 
 def _columns(table: Table, found: Sequence[Run]) -> list[Column]:
@@ -386,114 +464,11 @@ def _title(what: str, table: Table, found: Sequence[Run]) -> str:
     return f"{what}, rows of {table.paper.upper()}'s {table.name} ({found[0].cell.tier} tier)"
 
 
-# Films
-
-
-def film(paper: str, tier: Tier, runs: Path) -> list[Path]:
-    """Let the policy of each finished run of an agent's table play one episode, kept as a GIF.
-
-    The episode starts as the first of the run's last evaluation does. A film that is newer than the
-    run's result is kept.
-
-    Args:
-        paper: ``"lmcl"`` or ``"cllr"``.
-        tier: ``"paper"`` or ``"smoke"``.
-        runs: folder of the finished runs; the films go to ``episode.gif`` in each run's own.
-
-    Returns:
-        The films, in the order of the table, those kept included.
-
-    Raises:
-        UserError: a paper without such a table, a tier without finished runs, or weights that are
-            missing, damaged or another network's.
-    """
-    tables = [each for each in TABLES.get(paper, ()) if each.protocol == "dmc-return-v1"]
-    if not tables:
-        raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(TABLES)}")
-    (table,) = tables
-    if tier not in table.tiers:
-        raise UserError(
-            f"the {tier} tier of rl is the probe, which has no policy to film; use "
-            f"{' or '.join(f'--tier {each}' for each in table.tiers)}"
-        )
-    try:
-        found = finished_runs(table, tier, runs)
-    except Lacking as reason:
-        raise UserError(f"there is no policy to film: {reason}") from None
-    return [_film_of(run) for run in found]
-
-
-def _film_of(run: Run) -> Path:
-    """The film of a run, played if there is none of its result."""
-    file = run.folder / FILM
-    if file.exists() and file.stat().st_mtime > (run.folder / "result.json").stat().st_mtime:
-        return file
-    pictures, total = play(run)
-    text = f"{run.record.address}: return {total:.2f}"
-    with replacing(file) as part:
-        write_gif(part, pictures, text)
-    return file
-
-
-def play(run: Run) -> tuple[np.ndarray, float]:
-    """One episode of a run's policy without noise.
-
-    Returns:
-        Pictures before each decision and at the end, (n, P, P, 3) uint8, and the return.
-    """
-    # Here, since no figure needs a renderer.
-    from rl.environment import make_environment
-    from rl.evaluate import evaluation_seeds
-    from rl.train import random_policy
-
-    config = run.config
-    environment = make_environment(config)
-    if config.train:
-        act = read(run.folder)
-    else:
-        act = random_policy(config, environment.action_space.shape[0])
-    seed, *_ = evaluation_seeds(config, config.environment_steps)
-    observation, _ = environment.reset(seed=seed)
-    pictures, total, over = [environment.picture(PICTURE)], 0.0, False
-    while not over:
-        action = act(torch.from_numpy(observation)[None])[0]
-        observation, reward, terminated, truncated, _ = environment.step(action.numpy())
-        pictures.append(environment.picture(PICTURE))
-        total += reward
-        over = terminated or truncated
-    environment.close()
-    return np.stack(pictures), total
-
-
-def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
-    """Write pictures as an endless GIF in one palette, which keeps it small and still.
-
-    Args:
-        file: where to.
-        pictures: (n, P, P, 3) uint8.
-        comment: kept in the file.
-    """
-    some = pictures[:: max(1, len(pictures) // 8)]
-    palette = Image.fromarray(np.concatenate(some)).quantize(256)
-    first, *rest = (
-        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
-        for picture in pictures
-    )
-    first.save(
-        file,
-        format="GIF",
-        save_all=True,
-        append_images=rest,
-        duration=PACE,
-        loop=0,
-        comment=comment,
-    )
-
-
 FIGURES: dict[str, dict[str, Drawing]] = {
     "lmcl": {
         "table-5-curves": Drawing("table-5", "paper", learning_curves, curves_csv),
         "table-5-state-probe": Drawing("table-5-state-probe", "short", probe_scores),
+        "table-5-imitation": Drawing("table-5-imitation", "short", ranking, ranking_csv),
         "table-5-state-probe-distances": Drawing(
             "table-5-state-probe", "short", distances(LMCL_ROWS)
         ),
@@ -501,6 +476,7 @@ FIGURES: dict[str, dict[str, Drawing]] = {
     "cllr": {
         "table-4-curves": Drawing("table-4", "paper", learning_curves, curves_csv),
         "table-4-state-probe": Drawing("table-4-state-probe", "short", probe_scores),
+        "table-4-imitation": Drawing("table-4-imitation", "short", ranking, ranking_csv),
         "table-4-state-probe-distances": Drawing(
             "table-4-state-probe", "short", distances(CLLR_ROWS)
         ),

@@ -1,8 +1,9 @@
 """The control tables of the papers as data.
 
-Each is declared twice: as returns at 100K environment steps, which need a GPU, and, for a CPU's
-budget, as a question of our own to the same rows: how much of the physics state their encoders
-hold.
+Each is declared three times: as returns at 100K environment steps, and, for a CPU's budget, as two
+questions of our own to the same rows: how well one acts on what their encoders make of an expert's
+frames (``-imitation``), and how much of the physics state they hold (``-state-probe``, the first of
+these). Returns of a few rows on two tasks are in a CPU's reach, too (``RETURNS_ON_A_CPU``).
 """
 
 import dataclasses
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rl.config import CURL, Config, ProbeConfig
+from rl.config import CURL, Config, ImitationConfig, ProbeConfig
 from shared import (
     Objective,
     Projection,
@@ -23,7 +24,16 @@ from shared import (
     max_margin,
     term,
 )
-from shared.experiment.tables import Claim, Column, Published, Row, Table, Tier, load_published
+from shared.experiment.tables import (
+    Claim,
+    Column,
+    Power,
+    Published,
+    Row,
+    Table,
+    Tier,
+    load_published,
+)
 
 PUBLISHED = Path(__file__).parent / "published"
 
@@ -282,6 +292,7 @@ CLLR_ROWS = (
     ),
 )
 
+ON_A_CPU: dict[str, Any] = {"batch_size": 128, "precision": "bfloat16_convolutions"}
 GATE_LABEL = "CURL, batch 128, bfloat16 convolutions"
 
 # With the same loss on the same scores without the method.
@@ -306,6 +317,16 @@ LMCL_IN_WORDS = (
         "LMCL has consistently higher means than CURL on all six tasks (text on Table 5, whose own "
         "numbers say otherwise on Run). Measured: LMCL(CURL+DP) against CURL.",
         better="LMCL(CURL+DP)",
+        than="CURL",
+        columns=LABELS,
+        tolerance=TOLERANCE,
+    ),
+)
+CLLR_IN_WORDS = (
+    Claim(
+        "CLLR has consistently higher means than CURL on all six tasks (text on Table 4, whose own "
+        "numbers say otherwise on Run). Measured: CLLR(CURL+nuclear-norm) against CURL.",
+        better="CLLR(CURL+nuclear-norm)",
         than="CURL",
         columns=LABELS,
         tolerance=TOLERANCE,
@@ -370,11 +391,35 @@ NOTES = (
     "evaluation without noise. Deviations are over seeds, not over episodes.",
     SILENT_NOTE,
     "Simulator and renderer are not those of 2020, which shifts returns; each run records both.",
-    "No short tier: an update of 512 takes 8 seconds of a CPU core, from which the planned minutes "
-    "are computed: a cell is a day or more of a core. One agent with batches of 128 learnt in two "
-    "and a half hours ('learning-gate'). In the short tier, the table that ends in '-state-probe' "
-    "asks another question of the same rows.",
+    "An update of 512 takes 8 seconds of a CPU core, from which the planned minutes are computed: "
+    "a cell is a day or more of a core. With batches of 128 it is two and a half hours on Swingup: "
+    "rl/curl has such an agent ('learning-gate') and a short tier of returns ('returns-on-a-cpu'). "
+    "In the short tier, the tables that end in '-imitation' and '-state-probe' ask other questions "
+    "of the same rows.",
 )
+# Of an F test, two-sided at 5%, on the variances of three seeds each.
+F_RATIO = 39.0
+VARIANCE_NOTE = (
+    "Said of Table {number}, too, but no claim that could be judged: that the method's returns "
+    "vary less than those of the loss without it. Two variances of three trials each differ "
+    "significantly (F test, two-sided, 5%) when one is {ratio:g} times the other; the printed ones "
+    "of CURL are {low:.1f} to {high:.1f} times those with the method. At three seeds it cannot be "
+    "tested, here or there."
+)
+
+
+def _variance_note(published: Published, row: str) -> str:
+    """What the printed deviations of three seeds can say of a row's variance beside CURL's."""
+    ratios = [
+        (base.std / with_it.std) ** 2
+        for base, with_it in zip(published.rows["CURL"], published.rows[row], strict=True)
+        if base and with_it and base.std and with_it.std
+    ]
+    return VARIANCE_NOTE.format(
+        number=published.source.rpartition(" ")[2], ratio=F_RATIO, low=min(ratios), high=max(ratios)
+    )
+
+
 PROBE_NOTES = (
     LABEL_NOTE,
     "Asked by this suite, not by the paper. A uniformly random policy plays 100 episodes of 20 "
@@ -393,6 +438,8 @@ PROBE_NOTES = (
     f"Claims are of direction alone, with a tolerance of {PROBE_TOLERANCE:g} points of R^2.",
     "Batch, updates and the numbers of episodes were set after trials with a seed that no table "
     "has (CURL, raw pixels and the untrained encoder on two tasks), before any of these runs.",
+    "Closed: much of what a seed changes here are the frames. The second version of the probe, "
+    "beside the returns of the table that ends in '-imitation', has one set of an expert's frames.",
     SILENT_NOTE,
 )
 CLLR_PROBE_NOTE = (
@@ -407,9 +454,13 @@ def _returns(
     by: str,
     rows: tuple[Row, ...],
     comparisons: Sequence[tuple[str, str]],
-    in_words: tuple[Claim, ...] = (),
+    in_words: tuple[Claim, ...],
+    method: str,
 ) -> Table:
-    """The table ``name`` of a paper: returns at 100K environment steps."""
+    """The table ``name`` of a paper: returns at 100K environment steps.
+
+    ``method`` is the printed row whose deviations are held against CURL's.
+    """
     printed_as = name.replace("-", " ").capitalize()
     published = load_published(PUBLISHED / f"{paper}.toml", name)
     return Table(
@@ -432,7 +483,7 @@ def _returns(
             load_published(PUBLISHED / "references.toml", key)
             for key in ("curl-100k", "curl-500k", "curl-issue-15", "curl-rerun", "drq")
         ),
-        notes=NOTES,
+        notes=(*NOTES, _variance_note(published, method)),
         aggregates=("interquartile mean",),
     )
 
@@ -505,6 +556,140 @@ def _probe(
     )
 
 
+# 70 seconds of a core beside the episodes of the evaluation, whose decisions take 10 ms each, as
+# measured on Swingup; the first cell of a task trains its expert and draws its frames, 3 minutes.
+IMITATION_COLUMNS = tuple(
+    dataclasses.replace(
+        each, minutes=round((70 + 100 / each.changes["action_repeat"]) / 60, 1), gigabytes=1.5
+    )
+    for each in COLUMNS
+)
+IMITATION_POWER = Power(
+    50.0,
+    40.0,
+    LABELS,
+    "Gain: a twentieth of the scale. Spread: PILOT",
+    "short",
+)
+# Floors and ceiling of the imitation returns.
+WITHOUT_CONTRAST = (
+    Row(
+        "random actions",
+        {"train": False, "acts": "random"},
+        deviation="Uniformly random; without an encoder.",
+        floor=True,
+    ),
+    Row(
+        "raw pixels",
+        {"train": False, "probe_input": "pixels"},
+        deviation="No encoder: as many principal components of the centre crop's pixels as the "
+        "embedding is wide, each of unit variance; the same head on them.",
+        floor=True,
+    ),
+    Row(
+        "untrained encoder",
+        {"train": False},
+        deviation="As initialised; what contrast adds is measured from here.",
+        floor=True,
+    ),
+    Row(
+        "state expert",
+        {"train": False, "acts": "expert"},
+        deviation="Whom the heads imitate, from the physics state; the most that is to be had.",
+    ),
+)
+IMITATION_SEEDS: dict[Tier, tuple[int, ...]] = {
+    "paper": (),
+    "short": tuple(range(8)),
+    "smoke": (0,),
+}
+READ = ("action_r2", "r2", "r2_position", "r2_velocity")
+IMITATION_NOTES = (
+    LABEL_NOTE,
+    "Asked by this suite, not by the paper. Soft actor-critic learns each task from the physics "
+    "state, 15,000 decisions with an update each, some two minutes of a CPU core; its policy is "
+    "kept at three levels of skill, where an evaluation first reaches a third, two thirds and the "
+    "whole of the best. Each plays 12 episodes with its noise, of which the first 125 decisions "
+    "are drawn: 4500 frames; 4 more of each, 1500 frames, are held out. They are the same for all "
+    "seeds and rows.",
+    "Each row trains its encoder on these frames by the contrastive step alone, 500 updates of "
+    "batch 64, without rewards or actions. A head of two hidden layers on the frozen q of the "
+    "centre crop is fitted by least squares to what the best policy would do in each frame. The "
+    "number is the return of that head's policy in the environment, mean over 10 episodes.",
+    "action_r2, below: R^2 of the head's actions on the held-out frames, against the expert's. A "
+    "policy that errs drifts to where nobody showed it what to do, so that a return can turn the "
+    "order of two weak heads round; a claim counts where both agree in sign.",
+    "r2, below: the second version of the state probe, of the same encoder: R^2 of the physics "
+    "state on the held-out frames, every third of them, by the regression of state-probe-v1.",
+    "A seed decides initialisation, batches, the head's random numbers and the episodes of the "
+    "evaluation, the last two alike for all rows: differences between rows are paired.",
+    "Frames are drawn without multisampling and with coarser shadows (quality 'fast').",
+    "Penalties that add over the batch weigh an eighth of what they do at 512.",
+    SILENT_NOTE,
+)
+
+
+def _imitation(
+    returns: Table,
+    question: str,
+    comparisons: Sequence[tuple[str, str]],
+    notes: tuple[str, ...] = (),
+) -> Table:
+    """Imitation returns of the rows of ``returns`` that train an encoder by contrast."""
+    asked_of = f"asked of the rows of {returns.section}"
+    left_out = (*CONTROLS, BATCH_128_ROW)
+    asked = (
+        *((question, better, than) for better, than in comparisons),
+        ("does contrast make an expert easier to imitate at all?", "CURL", "untrained encoder"),
+    )
+    return Table(
+        domain="rl",
+        paper=returns.paper,
+        name=f"{returns.name}-imitation",
+        title="DeepMind Control from pixels, an expert imitated from the embedding",
+        section=f"ours, {asked_of}",
+        metric="return",
+        unit="points of 1000",
+        protocol="imitation-return-v1",
+        config=ImitationConfig(),
+        rows=(
+            *WITHOUT_CONTRAST,
+            *(
+                dataclasses.replace(
+                    row, published=None, deviation=CONTRAST if row == CURL_ROW else row.deviation
+                )
+                for row in returns.rows
+                if row not in left_out
+            ),
+        ),
+        columns=IMITATION_COLUMNS,
+        seeds=IMITATION_SEEDS,
+        published=Published(
+            source=f"A question of this suite, {asked_of}",
+            title="Imitation returns",
+            columns=(),
+            rows={},
+        ),
+        claims=tuple(
+            Claim(
+                f"Asked by this suite, not by the paper: {text} Measured: {better} against {than}.",
+                better=better,
+                than=than,
+                columns=LABELS,
+                tolerance=TOLERANCE,
+                second="action_r2",
+            )
+            for text, better, than in asked
+        ),
+        varies="seed (initialisation, batches, head, episodes of evaluation)",
+        notes=(*IMITATION_NOTES, *notes),
+        also=READ,
+        units=dict.fromkeys(READ, "% of variance"),
+        aggregates=("interquartile mean",),
+        powers=(IMITATION_POWER,),
+    )
+
+
 TABLE_5 = _returns(
     "lmcl",
     "table-5",
@@ -512,10 +697,16 @@ TABLE_5 = _returns(
     LMCL_ROWS,
     LMCL_COMPARISONS,
     LMCL_IN_WORDS,
+    "LMCL(CURL+DP)",
 )
 TABLE_5_PROBE = _probe(
     TABLE_5,
     "does distance polarization make the physics state easier to read?",
+    LMCL_COMPARISONS,
+)
+TABLE_5_IMITATION = _imitation(
+    TABLE_5,
+    "does distance polarization make an expert easier to imitate?",
     LMCL_COMPARISONS,
 )
 TABLE_4 = _returns(
@@ -524,12 +715,20 @@ TABLE_4 = _returns(
     "Chen et al. 2022 (CLLR)",
     CLLR_ROWS,
     CLLR_COMPARISONS,
+    CLLR_IN_WORDS,
+    "CLLR(CURL+)",
 )
 TABLE_4_PROBE = _probe(
     TABLE_4,
     "does the low-rank projection make the physics state easier to read?",
     CLLR_COMPARISONS,
     (CLLR_PROBE_NOTE,),
+)
+TABLE_4_IMITATION = _imitation(
+    TABLE_4,
+    "does the low-rank projection make an expert easier to imitate?",
+    CLLR_COMPARISONS,
+    ("Head and regression read q, as actor and critic do, not L q.",),
 )
 
 # Until an agent from pixels is seen to learn, no return of this domain says anything.
@@ -547,7 +746,7 @@ LEARNING_GATE = Table(
         CONTROLS[0],
         Row(
             GATE_LABEL,
-            {"batch_size": 128, "precision": "bfloat16_convolutions"},
+            ON_A_CPU,
             deviation="The network of the paper tier; the batch of the published command of CURL's "
             "program; convolutions in bfloat16, which takes 0.4 to 0.5 of float32's time on a CPU "
             "with bfloat16 instructions.",
@@ -583,8 +782,94 @@ LEARNING_GATE = Table(
     ),
 )
 
+CLLR_LABEL = "CLLR(CURL+nuclear-norm), norm over batch"
+RETURNS_ON_A_CPU = Table(
+    domain="rl",
+    paper="curl",
+    name="returns-on-a-cpu",
+    title="DeepMind Control from pixels, mean return from 20K to 100K environment steps",
+    section="ours, asked of rows of LMCL's Table 5 and CLLR's Table 4",
+    metric="mean_return",
+    unit="points of 1000",
+    protocol="dmc-return-v2",
+    config=Config(protocol="dmc-return-v2"),
+    rows=(
+        dataclasses.replace(CONTROLS[0], floor=True),
+        CONTROLS[1],
+        dataclasses.replace(CURL_ROW, published=None, deviation=CONTRAST),
+        *(
+            dataclasses.replace(row, published=None)
+            for row in LMCL_ROWS
+            if row.label in ("LMCL(CURL+DP)", "LMCL(DCL+DP)")
+        ),
+        Row(
+            CLLR_LABEL,
+            _low_rank(RAW, "bilinear", norm="nuclear", alpha=ALPHA / ON_A_CPU["batch_size"]),
+            deviation=f"{SAID['nuclear']} {OF_50} The norm of L divided by the batch size "
+            "(alpha = 10 / 128), as the authors' image program divides what it penalises: the "
+            "printed alpha may leave little of L.",
+        ),
+    ),
+    # As the learning gate took on a core; Catch has 24,000 updates where Swingup has 11,500.
+    columns=tuple(
+        dataclasses.replace(column, minutes=minutes, gigabytes=2.0)
+        for column, minutes in ((COLUMNS[1], 146.0), (COLUMNS[5], 305.0))
+    ),
+    seeds={"paper": (), "short": tuple(range(8)), "smoke": (0,)},
+    published=Published(
+        source="A question of this suite",
+        title="Mean return from 20K to 100K environment steps",
+        columns=(),
+        rows={},
+    ),
+    claims=tuple(
+        Claim(
+            f"Asked by this suite, not by the paper: {text} Measured: {better} against {than}.",
+            better=better,
+            than=than,
+            columns=("Swingup", "Catch"),
+            tolerance=TOLERANCE,
+            second="return",
+        )
+        for text, better, than in (
+            ("does contrast help an agent at all?", "CURL", "SAC on the same crops"),
+            ("does distance polarization help?", "LMCL(CURL+DP)", "CURL"),
+            ("does distance polarization of DCL help?", "LMCL(DCL+DP)", "CURL"),
+            ("does the low-rank projection help?", CLLR_LABEL, "CURL"),
+        )
+    ),
+    short=ON_A_CPU,
+    varies="seed (initialisation, batches, actions, episodes of training and of evaluation)",
+    references=(load_published(PUBLISHED / "references.toml", "curl-rerun"),),
+    notes=(
+        LABEL_NOTE,
+        "The network of the paper tier, batches of 128 as in the published command of CURL's "
+        "program, convolutions in bfloat16: the agent of the learning gate. The number is the mean "
+        "over the evaluations at 20K, 30K and so on to 100K environment steps; the last one alone "
+        "stands below.",
+        "It can see contrast against none. It cannot see what LMCL prints of Swingup, 682 against "
+        "680: a gain of 2 at a rerun's deviations of 117 and 126 over seeds takes some 58,000 "
+        "seeds of each row.",
+    ),
+    also=("return",),
+    powers=(
+        Power(
+            185.0,
+            172.0,
+            ("Swingup", "Catch"),
+            "Gain: between agents with and without the contrastive step in a rerun of CURL's "
+            "program on Swingup, three seeds each. Spread: of differences of independent runs with "
+            "its deviations, 117 and 126; of single evaluations, where a mean over nine is "
+            "steadier.",
+            "short",
+        ),
+    ),
+)
+
 TABLES = {
-    "lmcl": (TABLE_5, TABLE_5_PROBE),
-    "cllr": (TABLE_4, TABLE_4_PROBE),
-    "curl": (LEARNING_GATE,),
+    "lmcl": (TABLE_5, TABLE_5_PROBE, TABLE_5_IMITATION),
+    "cllr": (TABLE_4, TABLE_4_PROBE, TABLE_4_IMITATION),
+    "curl": (LEARNING_GATE, RETURNS_ON_A_CPU),
 }
+# Those whose runs have policies, by paper: what is filmed.
+AGENTS = {"lmcl": (TABLE_5,), "cllr": (TABLE_4,), "curl": (LEARNING_GATE, RETURNS_ON_A_CPU)}

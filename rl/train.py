@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rl.agent import Agent
+from rl.agent import CHECK_EVERY, Agent
 from rl.config import Config
 from rl.environment import (
     DeepMindControl,
@@ -24,9 +24,8 @@ from rl.environment import (
     settings_of,
     task_fingerprint,
 )
-from rl.evaluate import PROTOCOLS, evaluation_seeds, returns
+from rl.evaluate import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
-from shared import max_margin
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
 
@@ -65,14 +64,15 @@ def run(config: Config, run: Run) -> dict[str, Any]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol, see :data:`rl.evaluate.PROTOCOLS`.
+        The metrics of the protocol, see :data:`rl.evaluate.SUMMARIES`, and the curve as details.
 
     Raises:
         ValueError: an unknown protocol, or steps that do not divide.
         FloatingPointError: the training diverged, or the physics did.
     """
-    if config.protocol not in PROTOCOLS:
-        raise ValueError(f"no protocol {config.protocol!r} in rl; see rl.evaluate.PROTOCOLS")
+    if config.protocol not in SUMMARIES:
+        known = ", ".join(SUMMARIES)
+        raise ValueError(f"agents have no protocol {config.protocol!r}; they have {known}")
     if config.evaluate_every % config.action_repeat or (
         config.environment_steps % config.evaluate_every
     ):
@@ -88,7 +88,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
         policy = random_policy(config, dimensions)
         entry = evaluation(config, run, environments, policy, config.environment_steps)
         environments.close()
-        return summary_of([entry])
+        return summary_of(config, [entry])
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
@@ -150,7 +150,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
     environment.close()
     environments.close()
     save_weights(run, agent, ("contrast.encoder.", "actor."))
-    return summary_of(progress.curve)
+    return summary_of(config, progress.curve)
 
 
 def evaluation(
@@ -171,9 +171,9 @@ def evaluation_environments(config: Config, run: Run) -> Environments:
     return make_vector(config.evaluation_episodes, run.workers, **settings_of(config))
 
 
-def summary_of(curve: list[dict[str, Any]]) -> dict[str, Any]:
-    """The metrics of a run: the last evaluation, and all of them as its details."""
-    return {"return": curve[-1]["return"], "details": {"curve": curve}}
+def summary_of(config: Config, curve: Curve) -> dict[str, Any]:
+    """The metrics of a run by its protocol, and all evaluations as its details."""
+    return {**SUMMARIES[config.protocol](curve), "details": {"curve": list(curve)}}
 
 
 def random_policy(config: Config, dimensions: int) -> Callable[[Tensor], Tensor]:
@@ -201,22 +201,27 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
     """One update of the agent from a draw; on a GPU as captured graphs where that can be.
 
     The kernels of an update are small and many: launched one by one, the launches take longer than
-    the work. Frames that did not fit on the GPU, the singular values of a nuclear norm and the
-    solver behind max_margin wait for the device, which nothing can inside a graph.
+    the work. Inside a graph nothing can wait for the device, as frames that did not fit on the GPU
+    make it, and some objectives, see :attr:`shared.Objective.waits`.
     """
-    waits = config.contrastive and (
-        config.objective.loss.function is max_margin or config.objective.projection is not None
-    )
-    if replay.home.type != "cuda" or waits:
+    if replay.home.type != "cuda" or not can_be_captured(config):
         return lambda draw, step: agent.update(replay.batch(draw, config.crop), step)
     return CapturedUpdate(agent, replay, config)
+
+
+def can_be_captured(config: Config) -> bool:
+    """Whether no update waits for the device, but where the criterion looks at its loss."""
+    # Every update with a step of the actor would be one at which the criterion looks.
+    always_looked_at = config.update_every % CHECK_EVERY == 0
+    return not config.contrastive or not (config.objective.waits or always_looked_at)
 
 
 class CapturedUpdate:
     """Updates as CUDA graphs: one for those with a step of the actor, one for those without.
 
     A graph reads its draw from buffers of its own and writes its parts to tensors that the next
-    replay overwrites. The first updates run uncaptured, since libraries set themselves up in them.
+    replay overwrites. The first updates run uncaptured, since libraries set themselves up in them,
+    and so does the first of each kind, in which optimisers make the state that a graph must find.
     """
 
     WARM_UP = 6
@@ -230,20 +235,22 @@ class CapturedUpdate:
         )
         self.graphs: dict[bool, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
         self.calls = 0
+        self.kinds: set[bool] = set()  # that have run uncaptured
 
     def __call__(self, draw: Draw, step: int) -> dict[str, Tensor]:
         """The parts of one update; they are overwritten by the next of its kind."""
         self.calls += 1
         self.draw.index.copy_(draw.index.pin_memory(), non_blocking=True)
         self.draw.offsets.copy_(draw.offsets.pin_memory(), non_blocking=True)
-        if self.calls <= self.WARM_UP:
+        full = step % self.config.update_every == 0
+        if self.calls <= self.WARM_UP or full not in self.kinds:
+            self.kinds.add(full)
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 parts = self._update(step)
             torch.cuda.current_stream().wait_stream(side)
             return parts
-        full = step % self.config.update_every == 0
         if full not in self.graphs:
             graph = torch.cuda.CUDAGraph()
             # A step of the same kind at which the criterion does not look at its loss: a look

@@ -1,6 +1,6 @@
 """Networks that follow others, and the bank of keys that their outputs are kept in.
 
-Shapes: B inputs of a batch, D dimensions of a key, Q keys of a bank.
+Shapes: B inputs of a batch, D dimensions of a key, Q keys of a bank, S mixtures of each query.
 """
 
 import copy
@@ -88,3 +88,43 @@ def enqueue(bank: Tensor, keys: Tensor) -> None:
     """
     everything = torch.cat([unit_rows(keys.float()), bank])
     bank.copy_(everything[: len(bank)])
+
+
+@torch.no_grad()
+def mixed_negatives(
+    query: Tensor, bank: Tensor, *, hardest: int, pairs: int, with_query: int
+) -> Tensor:
+    """Synthetic negatives (B, S, D) of length 1, S = ``pairs + with_query``, each query's own.
+
+    A mixture of two is ``a x + (1 - a) y`` with a from [0, 1), of two of the query's nearest keys;
+    one with the query has a from [0, 0.5) for the query. Drawn from torch's generator of the
+    device; no gradient.
+
+    Args:
+        query: (B, D), of any length and precision.
+        bank: (Q, D), of length 1.
+        hardest: how many keys nearest to a query are mixed, MoCHI's N.
+        pairs: mixtures of two keys, MoCHI's s.
+        with_query: mixtures of a key and the query, MoCHI's s'.
+
+    Raises:
+        ValueError: more keys than the bank has, or fewer than 1.
+
+    Source: Kalantidis et al. 2020 (MoCHI), Eqs. 3 and 4.
+    """
+    if not 1 <= hardest <= len(bank):
+        raise ValueError(f"hardest is from 1 to the {len(bank)} keys of the bank; got {hardest}")
+    query = unit_rows(query.float())
+    nearest = (query @ bank.T).topk(hardest, dim=1).indices
+    count, device = len(query), query.device
+
+    def drawn(mixtures: int) -> Tensor:
+        place = torch.randint(hardest, (count, mixtures), device=device)
+        return bank[nearest.gather(1, place)]
+
+    share = torch.rand(count, pairs, 1, device=device)
+    of_two = torch.lerp(drawn(pairs), drawn(pairs), share)
+    share = 0.5 * torch.rand(count, with_query, 1, device=device)
+    of_query = torch.lerp(drawn(with_query), query[:, None].expand(-1, with_query, -1), share)
+    mixed = torch.cat([of_two, of_query], dim=1)
+    return unit_rows(mixed.flatten(0, 1)).view_as(mixed)

@@ -25,12 +25,20 @@ from torch import Tensor, nn
 from shared.checks import FINITE, check_cosines, lift, require
 from shared.distributed import share_of_mean, total, world_size
 from shared.functions import identity
-from shared.losses import debiased_nce, hard_nce, max_margin
+from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
+from shared.notices import notice
 from shared.pairs import Pairs, cosine
 from shared.penalties import band_statistics, distance_polarization
 from shared.projection import LowRankProjection
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
+
+# Losses that equal similarities give the logarithm of the number of candidates (margins more), and
+# that a collapse of the embeddings brings there.
+SOFTMAX = (info_nce, debiased_nce, hard_nce, margin_nce)
+WARM_UP = 200  # steps in which a loss may be there
+NEAR_CHANCE = 0.05  # nats
+LOOKS = 3  # in a row that find it there
 
 
 @dataclass(frozen=True, repr=False)
@@ -97,6 +105,18 @@ class Objective:
     penalties: tuple[Term, ...] = ()
     projection: Projection | None = None
 
+    @property
+    def waits(self) -> bool:
+        """Whether its value waits for an accelerator, and so cannot be captured in a CUDA graph.
+
+        It does for the solver behind :func:`shared.losses.max_margin`, and for the singular values
+        of a nuclear norm. What :class:`Criterion` and :class:`LowRankProjection` look at now and
+        then is not meant: ``check_every`` spaces the one, and a capture leaves the other out.
+        """
+        projection = self.projection
+        nuclear = projection is not None and projection.options.get("norm") == "nuclear"
+        return self.loss.function is max_margin or nuclear
+
     def build(self, dim: int, similarity: Similarity = cosine) -> "Criterion":
         """The criterion for features of width ``dim``.
 
@@ -123,7 +143,8 @@ class Criterion(nn.Module):
         similarity: see :meth:`Objective.build`.
         check_every: on an accelerator the loss is looked at for NaN, and similarities that have to
             be cosines for their range, every so many steps only, since each look waits for the
-            device; on the CPU at every step.
+            device; on the CPU at every step. As often it is seen whether the loss of a softmax is
+            near that of equal similarities, after ``WARM_UP`` steps, and a notice says so once.
     """
 
     def __init__(
@@ -150,6 +171,7 @@ class Criterion(nn.Module):
         self.objective = objective
         self.similarity = similarity
         self.check_every = check_every
+        self._at_chance = 0  # looks in a row
         terms = (objective.loss, *objective.penalties)
         numbers_of_all = [number for item in terms for number in item.numbers.values()]
         self.learned = nn.ParameterList(x for x in numbers_of_all if isinstance(x, nn.Parameter))
@@ -198,6 +220,8 @@ class Criterion(nn.Module):
             # Anchors without a positive have no loss; they do not count in the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
+            if (step or 0) >= WARM_UP and (step or 0) % self.check_every == 0:
+                self._look_for_collapse(pairs, similarity, mean, step)
             if pairs.blocks:
                 mean = share_of_mean(value, defined)
             parts = {self.objective.loss.function.__name__: mean.detach()}
@@ -232,6 +256,23 @@ class Criterion(nn.Module):
         if looked_at:
             _check_finite(pairs, loss, step)
         return loss, parts
+
+    @torch.no_grad()
+    def _look_for_collapse(
+        self, pairs: Pairs, similarity: Tensor, mean: Tensor, step: int | None
+    ) -> None:
+        """Say once if the loss stays near that of embeddings which are all alike."""
+        if self.objective.loss.function not in SOFTMAX or not len(similarity):
+            return
+        value = self.objective.loss(pairs, similarity.mean().expand_as(similarity))
+        chance = value.sum() / (pairs.positives() >= 0).any(1).sum().clamp(min=1)
+        self._at_chance = self._at_chance + 1 if mean > chance - NEAR_CHANCE else 0
+        if self._at_chance == LOOKS:
+            notice(
+                f"at step {step} the contrastive loss is {float(mean):.2f}, where embeddings that "
+                f"are all alike have {float(chance):.2f}: they may have collapsed; lower the "
+                f"learning rate"
+            )
 
 
 def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:

@@ -216,6 +216,37 @@ def query_key(
     return replace(pairs, negative=negative, outsider_index=everyone, trusted=True)
 
 
+def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
+    """The pairs with further negatives, each set for one anchor alone.
+
+    Every anchor is compared with the sets of all, those of the others being ignored: more than is
+    needed by a factor of N, in return for which every loss and penalty takes them.
+
+    Args:
+        pairs: N anchors, M candidates.
+        own: (N, S, D), the negatives of each anchor.
+
+    Returns:
+        Pairs with M + N S candidates.
+
+    Raises:
+        ValueError: not one set for each anchor.
+    """
+    if own.ndim != 3 or len(own) != len(pairs.anchor) or own.shape[2] != pairs.candidate.shape[1]:
+        shape = (len(pairs.anchor), "S", pairs.candidate.shape[1])
+        raise ValueError(f"own is of shape {shape}; got {tuple(own.shape)}")
+    mine = torch.eye(len(own), dtype=torch.bool, device=own.device)
+    mine = mine.repeat_interleave(own.shape[1], dim=1)
+    return replace(
+        pairs,
+        candidate=torch.cat([pairs.candidate, own.flatten(0, 1).to(pairs.candidate.dtype)]),
+        positive=torch.cat([pairs.positive, torch.zeros_like(mine)], dim=1),
+        negative=torch.cat([pairs.negative, mine], dim=1),
+        outsider_index=None,
+        trusted=True,
+    )
+
+
 def context_window(
     sentence: Tensor,
     context: Tensor,

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shared.checks import checked, one_of
+from shared.checks import FLAG, TEMPERATURE, checked, lift, one_of
 from shared.distributed import gather_ragged, lengths, total
-from shared.pairs import Pairs, cosine
+from shared.pairs import Pairs, cosine, unit_rows
 
 
 def _is_band(numbers: Mapping[str, Any]) -> None:
@@ -69,6 +69,53 @@ def distance_polarization(
         return value * anchors
     count = total(mask.sum()) if pairs.blocks else mask.sum()
     return value * (anchors / count.clamp(min=1).to(value.dtype))
+
+
+@checked(temperature=TEMPERATURE, with_positive=FLAG, cosines=True)
+def consistency(
+    pairs: Pairs,
+    similarity: Tensor,
+    *,
+    temperature: float = 0.05,
+    with_positive: bool = False,
+) -> Tensor:
+    """CO2's penalty: an anchor and its positive are to be alike in what they are similar to.
+
+    With p the softmax over an anchor's negatives of its cosines with them and q that of its
+    positive's cosines with the same negatives, ``(KL(p | q) + KL(q | p)) / 2``; the mean over the
+    positives of an anchor, 0 for one without positives or negatives. The gradient flows through
+    both; keys of a teacher have none.
+
+    Args:
+        pairs: N anchors, M candidates.
+        similarity: (N, M), cosines.
+        temperature: of both softmaxes.
+        with_positive: True counts the cosine of anchor and positive in both softmaxes, as the
+            program of lightly does.
+
+    Returns:
+        (N,).
+
+    Source: Wei et al. 2021 (CO2), Section 2.
+    """
+    index = pairs.positives()
+    candidate = unit_rows(lift(pairs.candidate)).to(similarity.dtype)
+    theirs = candidate[index.clamp(min=0)] @ candidate.T
+    defined = pairs.negative.any(1, keepdim=True)
+    mask = (pairs.negative | ~defined)[:, None].expand_as(theirs)
+    mine = similarity[:, None].expand_as(theirs)
+    if with_positive:
+        shared = similarity.gather(1, index.clamp(min=0))[..., None]
+        mine, theirs = (torch.cat([rows, shared], dim=2) for rows in (mine, theirs))
+        mask = torch.cat([mask, torch.ones_like(shared, dtype=torch.bool)], dim=2)
+    # What is no negative has no part: no share, and log shares that agree.
+    p, q = (
+        torch.where(mask, (rows / temperature).masked_fill(~mask, -torch.inf).log_softmax(2), 0.0)
+        for rows in (mine, theirs)
+    )
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum(2) / 2
+    present = (index >= 0) & defined
+    return torch.where(present, divergence, 0.0).sum(1) / present.sum(1).clamp(min=1)
 
 
 @checked(_is_band)

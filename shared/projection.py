@@ -87,7 +87,9 @@ class LowRankProjection(nn.Module):
         """
         views = [features] if isinstance(features, Tensor) else list(features)
         views = [view.to(self.matrix.dtype) for view in views]
-        if self._calls % CHECK_EVERY == 0:
+        # Inside a CUDA graph nothing can be waited for; whoever replays it looks by itself.
+        captured = self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()
+        if self._calls % CHECK_EVERY == 0 and not captured:
             self.warn_if_collapsed()
         self._calls += 1
         if self.form == "authors":

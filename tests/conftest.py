@@ -44,7 +44,11 @@ pytest_runtest_setup = pytest_runtest_call  # fixtures draw, too
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a ``pairwise`` test, leaves fast what covers every pair of values of its parameters."""
+    """Skips ``cuda`` without a GPU; leaves fast what covers every pair of a ``pairwise`` test."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="needs a GPU"))
     covered: defaultdict[str, set[object]] = defaultdict(set)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("pairwise"):

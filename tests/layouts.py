@@ -50,6 +50,19 @@ def _query_key(size: int, rows: Callable[[int], Tensor], bank: int, in_batch: bo
     )
 
 
+def _own_negatives(size: int, rows: Callable[[int], Tensor]) -> Case:
+    """A queue of 3, and 2 negatives more for each anchor."""
+    return Case(
+        (rows(size), rows(size), rows(3), rows(2 * size)),
+        lambda module, query, key, bank, own: module.with_own_negatives(
+            module.query_key(query, key, bank, in_batch=False), own.view(size, 2, -1)
+        ),
+        lambda query, key, bank, own: reference.own_negatives(
+            reference.query_key(query, key, bank, in_batch=False), own.view(size, 2, -1)
+        ),
+    )
+
+
 def _context_window(size: int, rows: Callable[[int], Tensor], reach: int, cut: int) -> Case:
     document = [int(place >= cut) for place in range(size)] if cut else None
     return Case(
@@ -114,6 +127,7 @@ MAKERS: dict[str, Callable[[int, Callable[[int], Tensor]], Case]] = {
     "query key": lambda size, rows: _query_key(size, rows, 0),
     "query key bank": lambda size, rows: _query_key(size, rows, 4),
     "bank alone": lambda size, rows: _query_key(size, rows, 4, in_batch=False),
+    "own negatives": _own_negatives,
     "context window": lambda size, rows: _context_window(size, rows, 1, 0),
     "documents": lambda size, rows: _context_window(size, rows, 2, size // 2),
     "local global": _local_global,

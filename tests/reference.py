@@ -55,6 +55,17 @@ def query_key(
     return Layout(query, candidate, positives, negatives)
 
 
+def own_negatives(layout: Layout, own: Tensor) -> Layout:
+    """Each anchor's own rows, (N, S, D), stand after the candidates, set after set."""
+    count, each = len(layout.candidate), own.shape[1]
+    negatives = [
+        [*others, *(count + each * i + j for j in range(each))]
+        for i, others in enumerate(layout.negatives)
+    ]
+    candidate = torch.cat([layout.candidate, *own])
+    return Layout(layout.anchor, candidate, layout.positives, negatives)
+
+
 def context_window(
     sentence: Tensor, context: Tensor, reach: int, document: Sequence[int] | None = None
 ) -> Layout:
@@ -440,6 +451,30 @@ def distance_polarization(
     if reduction == "mean":
         return total / max(1, sum(map(len, chosen)))
     return total / len(similarity) if reduction == "anchor_sum" else total
+
+
+def consistency(
+    layout: Layout, *, temperature: float = 0.05, with_positive: bool = False
+) -> Tensor:
+    """``(KL(p | q) + KL(q | p)) / 2`` over an anchor's negatives, mean over positives, (N,)."""
+
+    def shares(row: Tensor, others: list[int], more: list[Tensor]) -> list[Tensor]:
+        cosine = [(unit(row) * unit(layout.candidate[j])).sum() for j in others] + more
+        exponentials = [torch.exp(number / temperature) for number in cosine]
+        total = sum(exponentials, row.new_zeros(()))
+        return [number / total for number in exponentials]
+
+    values = []
+    for anchor, own, others in zip(layout.anchor, layout.positives, layout.negatives, strict=True):
+        value = anchor.new_zeros(())
+        for positive in own if others else ():
+            row = layout.candidate[positive]
+            more = [(unit(anchor) * unit(row)).sum()] if with_positive else []
+            one, other = shares(anchor, others, more), shares(row, others, more)
+            for p, q in zip(one, other, strict=True):
+                value = value + (p * torch.log(p / q) + q * torch.log(q / p)) / 2 / len(own)
+        values.append(value)
+    return torch.stack(values)
 
 
 def low_rank_paper(

@@ -16,6 +16,7 @@ from shared import (
     alignment,
     attenuation_weight,
     band_statistics,
+    consistency,
     context_window,
     cosine,
     debiased_nce,
@@ -45,6 +46,7 @@ DOORS: dict[str, tuple[Loss, dict[str, Any]]] = {
     "max_margin": (max_margin, {}),
     "distance_polarization": (distance_polarization, {}),
     "band_statistics": (band_statistics, {}),
+    "consistency": (consistency, {}),
 }
 NEED_COSINES = [name for name in DOORS if name not in ("info_nce", "band_statistics")]
 
@@ -313,6 +315,8 @@ def test_same_label_over_processes_has_the_classes_of_all(monkeypatch: pytest.Mo
         (max_margin, {"step_size": -1e-3}, "step_size is positive, or None; got -0.001"),
         (max_margin, {"offset": math.nan}, "offset is a finite number; got nan"),
         (max_margin, {"kernel": "poly"}, "kernel is 'rbf', 'linear' or 'tanh'; got 'poly'"),
+        (consistency, {"temperature": 0.0}, "temperature is positive; got 0"),
+        (consistency, {"with_positive": 1}, "with_positive is True or False; got 1"),
         (distance_polarization, {"lower": 0.6}, "got lower 0.6, upper 0.5"),
         (distance_polarization, {"among": "positives"}, "among is 'negatives', 'all' or 'anchors'"),
     ],

@@ -18,6 +18,7 @@ from shared import (
     alignment,
     angular_margin,
     attenuation_weight,
+    consistency,
     cosine,
     curvature_weight,
     debiased_nce,
@@ -61,6 +62,7 @@ SMOOTH: dict[str, tuple[Loss, dict[str, Any]]] = {
     "margin_nce": (margin_nce, {"temperature": 0.5, "angular": 0.4, "subtractive": 0.2}),
     "alignment": (alignment, {}),
     "distance_polarization": (distance_polarization, {"lower": 0.0, "upper": 1.0}),
+    "consistency": (consistency, {"temperature": 0.5}),
     "among anchors": (
         distance_polarization,
         {"lower": 0.0, "upper": 1.0, "among": "anchors", "reduction": "mean"},

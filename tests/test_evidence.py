@@ -38,7 +38,7 @@ from shared.report.evidence import (
 )
 from shared.report.files import csv_text, latex, markdown, write
 from shared.report.measuring import Judged, Measured, measure
-from shared.report.page import html
+from shared.report.page import site
 from shared.report.statistics import Verdict, judge
 from shared.report.wording import badge, evidence_of, headline, legend_of
 
@@ -344,18 +344,20 @@ def test_every_form_of_the_report_says_it() -> None:
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
     with console.capture() as capture:
         console.print(terminal(measured))
-    texts = [markdown(measured), html([measured]), " ".join(capture.get().split())]
+    pages = "".join(site([measured]).values())
+    texts = [markdown(measured), pages, " ".join(capture.get().split()), latex(measured)]
     for text in texts:
         assert "paper tier: no evidence" in text
         assert "Highest floor. left 2.50 (guess; below it: plain)" in text
-        assert "2 seeds" in text  # of the row with fewer than the tier
+        # Of the row with fewer than the tier.
+        assert "2 seeds" in text or "$^{2/2}$" in text
     # A row without a part in a column has neither a number nor a reason nor a printed number.
     assert "| better | **measured here** | 4.00 ± 1.10 |  |" in texts[0]
     assert "| *3.00* |  |" in texts[0]
     assert not any("better" in line for line in legend_of(measured))
     line = next(each for each in csv_text(measured).splitlines() if ",better,no,right," in each)
     assert ",0,0," in line
-    assert "2.10 $\\pm$ 0.14, 2 seeds" in latex(measured)
+    assert "2.10$\\pm$0.14$^{2/2}$" in latex(measured)
     assert "seeds 0, 1, 2 (fewer where a cell says so);" in headline(measured)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import shared.losses
 import shared.penalties
-from shared.command.explain import TWINS
+from shared.report.losses import TWINS
 
 ROOT = Path(__file__).resolve().parents[1]
 Call = Callable[..., tuple[str, str]]

@@ -291,7 +291,7 @@ def test_wrong_arguments():
             fit(x, y, training, costs)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_same_on_a_gpu():
     x, y = clouds(200, 30, 3)
     training = folds(200)

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shared import Teacher, enqueue, follow, random_bank
+from shared import Teacher, enqueue, follow, mixed_negatives, random_bank
+from shared.pairs import unit_rows
 from tests import reference
 
 
@@ -129,3 +130,38 @@ def test_the_bank_takes_the_same_bits_as_a_concatenation() -> None:
 def test_an_empty_bank_is_refused(count: int) -> None:
     with pytest.raises(ValueError, match=f"queue {count}: its keys are the only negatives"):
         random_bank(count, 4)
+
+
+def test_mixtures_are_of_a_query_s_own_hardest_keys() -> None:
+    """The loop of the paper's Eqs. 3 and 4, with the draws in the order that they are made in."""
+    torch.manual_seed(0)
+    bank, queries = random_bank(12, 4), 3 * torch.randn(5, 4, requires_grad=True)
+    torch.manual_seed(7)
+    found = mixed_negatives(queries, bank, hardest=3, pairs=40, with_query=30)
+    assert found.shape == (5, 70, 4)
+    assert not found.requires_grad
+    torch.manual_seed(7)
+    shares = [torch.rand(5, 40, 1)]
+    places = [torch.randint(3, (5, 40)), torch.randint(3, (5, 40))]
+    shares.append(0.5 * torch.rand(5, 30, 1))
+    places.append(torch.randint(3, (5, 30)))
+    for row, query in enumerate(unit_rows(queries.detach())):
+        cosines = [float((query * key).sum()) for key in bank]
+        hardest = sorted(range(12), key=lambda k: -cosines[k])[:3]
+        for place in range(40):
+            one, two = (bank[hardest[int(places[i][row, place])]] for i in (0, 1))
+            share = float(shares[0][row, place])
+            mixture = (1 - share) * one + share * two
+            torch.testing.assert_close(found[row, place], mixture / mixture.norm())
+        for place in range(30):
+            key, share = bank[hardest[int(places[2][row, place])]], float(shares[1][row, place])
+            mixture = share * query + (1 - share) * key
+            torch.testing.assert_close(found[row, 40 + place], mixture / mixture.norm())
+    # With less than half of the query in it, a mixture lies nearer to the key.
+    assert float(shares[1].max()) < 0.5
+
+
+@pytest.mark.parametrize("hardest", [0, 8])
+def test_more_keys_to_mix_than_the_bank_has_are_refused(hardest: int) -> None:
+    with pytest.raises(ValueError, match=f"hardest is from 1 to the 7 keys .* got {hardest}"):
+        mixed_negatives(torch.ones(2, 4), random_bank(7, 4), hardest=hardest, pairs=1, with_query=1)

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from shared import Pairs, context_window, cosine, inner_product, local_global, query_key, two_views
-from shared.pairs import Pairing, paired_views, unit_rows
+from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from tests import layouts, reference
 
 
@@ -53,6 +53,8 @@ def test_anchor_and_candidate_are_one_tensor_where_they_can_be() -> None:
 def test_builders_reject_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"\(3, 2\) and \(4, 2\)"):
         two_views(torch.zeros(3, 2), torch.zeros(4, 2))
+    with pytest.raises(ValueError, match=r"own is of shape \(3, 'S', 2\); got \(2, 4, 2\)"):
+        with_own_negatives(query_key(torch.zeros(3, 2), torch.zeros(3, 2)), torch.zeros(2, 4, 2))
     with pytest.raises(ValueError, match="one row per instance"):
         query_key(torch.zeros(3, 2), torch.zeros(3, 5))
     with pytest.raises(ValueError, match="reach is at least 1; got 0"):

@@ -42,6 +42,14 @@ def mean_loss(case: dict[str, Any], first: Tensor, second: Tensor, core: Any = s
             cost=settings["cost"],
             ridge=settings["ridge"],
         ).mean()
+    if name in ("moco", "co2"):
+        bank = torch.tensor(settings["bank"], dtype=torch.float64)
+        pairs = core.query_key(first, second, bank, in_batch=False)
+        similarity = core.cosine(first, pairs.candidate)
+        numbers = {"temperature": settings["temperature"]}
+        if name == "co2":
+            return core.consistency(pairs, similarity, with_positive=True, **numbers).mean()
+        return core.info_nce(pairs, similarity, **numbers).mean()
     if name == "supcon":
         views = {"both views": [first, second], "first view": [first]}
         chosen = views[settings["layout"].removeprefix("same_label, ")]
@@ -92,6 +100,8 @@ def test_the_cases_are_there_and_can_fail() -> None:
         "graphcl_nce",
         "max_margin",
         "supcon",
+        "moco",
+        "co2",
     }
     case = next(case.values[0] for case in CASES if case.values[0]["loss"] == "info_nce")
     with pytest.raises(AssertionError):

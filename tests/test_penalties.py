@@ -4,7 +4,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import Pairs, band_statistics, cosine, distance_polarization, query_key, two_views
+from shared import (
+    Pairs,
+    band_statistics,
+    consistency,
+    cosine,
+    distance_polarization,
+    query_key,
+    two_views,
+)
 from tests import layouts, reference
 
 AMONG = ["negatives", "all", "anchors"]
@@ -142,3 +150,37 @@ def test_numbers_out_of_range_are_named(numbers: dict[str, Any], message: str) -
     pairs, similarity = two_pairs([[0.4, 0.6], [0.3, 0.1]])
     with pytest.raises(ValueError, match=message):
         distance_polarization(pairs, similarity, **numbers)
+
+
+# CO2's consistency
+
+
+@pytest.mark.parametrize("with_positive", [False, True])
+@pytest.mark.parametrize("name", layouts.MAKERS)
+def test_consistency_equals_the_loops(name: str, with_positive: bool) -> None:
+    numbers: dict[str, Any] = {"temperature": 0.4, "with_positive": with_positive}
+    for size in (1, 2, 5):
+        layouts.assert_agreement(
+            layouts.make(name, size, seed=size),
+            lambda pairs, _: consistency(pairs, cosine(pairs.anchor, pairs.candidate), **numbers),
+            lambda layout, _: reference.consistency(layout, **numbers),
+        )
+
+
+def test_consistency_is_0_for_a_positive_that_is_the_anchor() -> None:
+    rows, bank = torch.randn(4, 3), torch.randn(6, 3)
+    pairs = query_key(rows, 2 * rows, bank, in_batch=False)
+    similarity = cosine(pairs.anchor, pairs.candidate)
+    assert consistency(pairs, similarity).abs().max() < 1e-6
+    other = query_key(rows, rows.roll(1, 0), bank, in_batch=False)
+    assert consistency(other, cosine(rows, other.candidate)).min() > 1e-2
+
+
+def test_consistency_is_finite_at_a_small_temperature_and_opposite_views() -> None:
+    rows = torch.randn(4, 3, requires_grad=True)
+    pairs = query_key(rows, -rows, torch.randn(6, 3), in_batch=False)
+    value = consistency(pairs, cosine(rows, pairs.candidate), temperature=0.01)
+    (gradient,) = torch.autograd.grad(value.sum(), rows)
+    assert torch.isfinite(value).all()
+    assert torch.isfinite(gradient).all()
+    assert value.min() > 1

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 from pathlib import Path
 from statistics import median
 
@@ -120,13 +121,35 @@ def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
     assert "Time and memory: ~ as the committed records took, elsewhere; ~ declared" in words
 
 
+def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> None:
+    _, figure = TOY["partial"]
+    here = places(tmp_path)
+    wanted = (
+        f"Data to get first: toys: data missing in {here.data / 'toys'}; fetch it with: "
+        "./reproduce.sh data toy --dataset toys"
+    )
+
+    def unfolded() -> str:
+        return "".join(text_of(figure, here).split())
+
+    assert "".join(wanted.split()) in unfolded()
+    assert unfolded().count("Datatogetfirst") == 1
+    for cell in figure.cells("paper", column="far"):
+        finish(here, cell.address, cell.config, 60.0, 1.0)
+    assert "Datatogetfirst" not in unfolded()
+    for cell in figure.cells("paper", column="far"):
+        shutil.rmtree(here.runs / cell.address)
+    assert "Datatogetfirst" in unfolded()
+    (here.data / "toys").mkdir(parents=True)
+    assert "Datatogetfirst" not in unfolded()
+
+
 def test_what_cannot_run_is_marked_and_what_is_done_takes_no_time(tmp_path: Path) -> None:
     _, figure = TOY["partial"]
     text = text_of(figure, places(tmp_path))
-    assert "(1) not implemented yet: needs a telescope" in text
-    assert "(2) not implemented yet: needs needles" in text
+    assert "(1) not implemented yet: needs needles" in text
     assert [line.split() for line in text.splitlines() if line.startswith(" needy")] == [
-        ["needy", "(2)", "(2)", "(2)"]
+        ["needy", "(1)", "(1)", "(1)"]
     ]
     (table,) = TOY["toy"]
     for cell in table.cells("paper"):

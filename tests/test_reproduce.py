@@ -108,16 +108,19 @@ def test_cells_that_cannot_run_are_planned_shown_and_left_alone(
     arguments = ("toy", "partial", "--table", "figure-3")
     out, _ = at_once(*arguments, "--plan")
     words = " ".join(out.split())
-    assert "4 of 4 cells to run" in words
-    assert "8 cells are not implemented yet." in words
-    assert "not implemented yet: needs a telescope" in words
-    out, err = call(tmp_path, *arguments)
-    assert err == ""
-    assert "2 cells are not implemented yet: needs a telescope" in out
+    assert "6 of 6 cells to run" in words
+    assert "6 cells are not implemented yet." in words
+    assert "Data to get first: toys: data missing in" in words
+    # What only lacks its data is tried, and says what to do.
+    out, err = call(tmp_path, *arguments, code=1)
+    for seed in (0, 1):
+        assert f"toy/partial/figure-3/curve/far/seed-{seed}: not run: data missing; fetch" in err
+    assert err.count("fetch it with: ./reproduce.sh data toy --dataset toys") == 2
     assert "6 cells are not implemented yet: needs needles" in out
-    assert "(2) every column (needy): not implemented yet: needs needles" in out
+    assert "every column (needy): not implemented yet: needs needles" in out
     folder = tmp_path / "runs/toy/partial/figure-3"
     assert {file.parts[-4:-2] for file in folder.rglob("config.json")} == {
+        ("curve", "far"),
         ("curve", "left"),
         ("curve", "right"),
     }

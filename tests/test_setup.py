@@ -45,7 +45,8 @@ case "$1 ${{2:-}}" in
     echo "WARNING: noise"
     echo "Collecting rich==1.0"
     echo "  Downloading rich-1.0-py3-none-any.whl (2 MB)"
-    [ ! -e "$FAKE/pip-fails" ] || {{ echo "ERROR: No matching distribution" && exit 1; }} ;;
+    [ ! -e "$FAKE/pip-fails" ] ||
+      {{ echo "ERROR: No matching distribution" && cat "$FAKE/pip-fails" && exit 1; }} ;;
   -m\\ shared) echo "command: $SUITE_COMMAND" && echo "${{SUITE_FROM:-}}" >"$FAKE/from" ;;
 esac
 """
@@ -243,6 +244,54 @@ def test_a_failed_installation_names_its_log_and_is_tried_again(checkout: Checko
     (checkout.fake / "pip-fails").unlink()
     checkout.call("graph", "mmcl")
     assert [PIP in call for call in checkout.calls()] == [True, False]
+
+
+def test_wheels_of_a_folder_are_all_that_is_installed_from(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    checkout.add("uv", UV)  # which would ask for an index
+    wheels = tmp_path / "two words"
+    wheels.mkdir()
+    (wheels / "rich-1.0-py3-none-any.whl").touch()
+    done = checkout.call("prove", "--wheels", "two words", "--minutes", "5", cwd=tmp_path)
+    every = "test,graph,rl,text,video,vision,slurm"
+    options = f"--no-index --find-links {wheels} --constraint requirements.lock"
+    assert checkout.calls() == [
+        f"python3 -m venv {checkout.home}/.venv",
+        f"python {PIP} {options} --editable .[{every}]",
+        "python -m shared prove --minutes 5",
+    ]
+    assert f"from {wheels} alone; nothing is downloaded" in done.stderr
+    assert "to download" not in done.stderr
+    checkout.call(f"--wheels={wheels}", "prove")
+    assert checkout.calls() == ["python -m shared prove"]
+
+
+def test_a_folder_of_wheels_that_lacks_a_package_is_named_with_it(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    wheels = tmp_path / "wheels"
+    (checkout.fake / "pip-fails").write_text(
+        "      ERROR: No matching distribution found for setuptools>=77\n"
+        "ERROR: No matching distribution found for rich>=13.9 (from margins)\n"
+    )
+    for given in ("wheels", str(wheels)):
+        error = checkout.call("prove", "--wheels", given, code=2, cwd=tmp_path).stderr
+        assert error == (
+            f"error: --wheels: {wheels} is no folder with wheels in it; docs/gpu.md says how one "
+            "is made\n"
+        )
+    assert "is no folder" in checkout.call("prove", "--wheels", code=2).stderr
+    wheels.mkdir()
+    (wheels / "numpy-2.0-py3-none-any.whl").touch()
+    last = checkout.call("prove", "--wheels", str(wheels), code=2).stderr.splitlines()[-1]
+    assert last == (
+        f"error: {wheels} lacks rich>=13.9 for Python of python; docs/gpu.md says how such a "
+        "folder is made"
+    )
+    (checkout.fake / "pip-fails").unlink()
+    checkout.call("prove", "--wheels", str(wheels))
+    assert checkout.calls()[-1] == "python -m shared prove"
 
 
 def test_a_python_that_every_domain_is_built_for_comes_first(checkout: Checkout) -> None:

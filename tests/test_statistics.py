@@ -9,7 +9,7 @@ from scipy import stats
 
 from shared.experiment.tables import Claim, Power, Tier, Value, slug
 from shared.report.console import KIND_COLOURS
-from shared.report.page import SHAPES
+from shared.report.site import SHAPES
 from shared.report.statistics import (
     DECIDED,
     KINDS,
@@ -232,8 +232,8 @@ def test_every_kind_is_decided_or_leaves_the_claim_open() -> None:
     assert set(KINDS) - set(DECIDED) == {"inconclusive", "undecided", "no evidence", "not run"}
     assert set(KINDS) == set(KIND_COLOURS)  # each has a look in the terminal, and on the page
     assert set(KINDS) == set(SHAPES)
-    page = (ROOT / "shared/report/page.html.j2").read_text()
-    assert all(f".{slug(kind)}" in page.split("</style>")[0] for kind in KINDS)
+    style = (ROOT / "shared/report/site.css").read_text()
+    assert all(f".{slug(kind)}" in style for kind in KINDS)
 
 
 def test_interquartile_mean_of_known_values() -> None:

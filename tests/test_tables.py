@@ -184,6 +184,8 @@ def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
             {"claims": (dataclasses.replace(CLAIM, metric="nom"),)},
             r"metrics that the table does not show: \['nom'\]",
         ),
+        ({"units": {"nom": "%"}}, r"units of metrics not in also: \['nom'\]"),
+        ({"also": ("nom",), "units": {"nom": "furlongs"}}, "no unit 'furlongs'; known are: %"),
     ],
 )
 def test_a_mistake_about_seeds_power_or_read_outs_is_an_error(
@@ -191,6 +193,12 @@ def test_a_mistake_about_seeds_power_or_read_outs_is_an_error(
 ) -> None:
     with pytest.raises(ValueError, match=text):
         dataclasses.replace(TABLE, **change)
+
+
+def test_a_further_metric_may_have_a_unit_of_its_own() -> None:
+    table = dataclasses.replace(TABLE, also=("nom", "other"), units={"nom": "points of 1000"})
+    assert table.unit_of("nom") == "points of 1000"
+    assert table.unit_of("other") == table.unit_of(table.metric) == table.unit
 
 
 def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
@@ -225,10 +233,10 @@ def test_cells_that_cannot_run_say_why() -> None:
     assert why == {
         ("curve", "left"): "",
         ("curve", "right"): "",
-        ("curve", "far"): "needs a telescope",
+        ("curve", "far"): "",  # that data are missing is found out when it runs
         ("needy", "left"): "needs needles",
         ("needy", "right"): "needs needles",
-        ("needy", "far"): "needs needles",  # the row's reason before the column's
+        ("needy", "far"): "needs needles",
     }
     smoke = {cell.row: cell.unavailable for cell in FIGURE.cells("smoke")}
     assert smoke == {"curve": "", "needy": "needs needles"}

@@ -11,7 +11,7 @@ Folders under the data root:
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics as _MANUAL
@@ -90,6 +90,31 @@ def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, 
     if corpus == MANUAL:
         return _manual()
     return _numbered(data_root / corpus, _corpus_files(corpus, data_root), layout)
+
+
+def chapters_of(books: int, corpus: str, layout: str, data_root: Path) -> int:
+    """How many chapters the first so many books of a corpus have; a book is one of its files.
+
+    Of the embedded manual a topic is a book.
+
+    Raises:
+        MissingData: the folder is not there.
+        UserError: the corpus has no more books than these.
+    """
+    files = sorted(_MANUAL) if corpus == MANUAL else _corpus_files(corpus, data_root)
+    if books >= len(files):
+        raise UserError(
+            f"the first {books} books of {corpus} cannot be left out: it has {len(files)}; lower "
+            f"held_out"
+        )
+    if corpus == MANUAL:
+        return books
+    first = _corpus_files(corpus, data_root)[:books]
+    # Whether a paragraph is one sentence or ten, it belongs to one chapter.
+    numbered = _numbered(
+        data_root / corpus, first, layout, split=lambda text: [text] if text else []
+    )
+    return 1 + max(chapter for chapter, _ in numbered)
 
 
 def corpus_fingerprint(corpus: str, data_root: Path) -> str:
@@ -226,10 +251,15 @@ def _split(paragraph: str) -> Iterator[str]:
             yield text[start:end]
 
 
-def _numbered(folder: Path, files: Sequence[Path], layout: str) -> Iterator[tuple[int, str]]:
+def _numbered(
+    folder: Path,
+    files: Sequence[Path],
+    layout: str,
+    split: Callable[[str], Iterable[str]] = _split,
+) -> Iterator[tuple[int, str]]:
     chapter, empty = 0, True
     for file in files:
-        for sentence in _sentences_of(file, layout):
+        for sentence in _sentences_of(file, layout, split):
             if sentence is not None:
                 yield chapter, sentence
                 empty = False
@@ -240,7 +270,9 @@ def _numbered(folder: Path, files: Sequence[Path], layout: str) -> Iterator[tupl
         raise UserError(f"{folder}: no sentences in its files; {_remedy(folder.name)}")
 
 
-def _sentences_of(file: Path, layout: str) -> Iterator[str | None]:
+def _sentences_of(
+    file: Path, layout: str, split: Callable[[str], Iterable[str]]
+) -> Iterator[str | None]:
     """The sentences of a file, and None wherever a chapter ends, once or several times."""
     paragraph: list[str] = []
     blank = 0
@@ -249,15 +281,15 @@ def _sentences_of(file: Path, layout: str) -> Iterator[str | None]:
         if layout == "sentences":
             yield line or None
         elif layout == "paragraphs":
-            yield from _split(line) if line else [None]
+            yield from split(line) if line else [None]
         elif line:
             paragraph.append(line)
         elif blank == 1:
-            yield from _split(" ".join(paragraph))
+            yield from split(" ".join(paragraph))
             paragraph = []
         else:
             yield None
-    yield from _split(" ".join(paragraph))
+    yield from split(" ".join(paragraph))
     yield None
 
 

@@ -7,6 +7,7 @@ A figure is drawn from the models that finished runs keep, on fixed batches of t
 were trained on. Where something lacks, the figure is not drawn, and a line says what it waits for.
 """
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +179,7 @@ class Histograms:
 
     Args:
         paper: whose table.
-        table: its name.
+        table: its name; that of its short tier ends in ``-small``.
         rows: labels of the rows, as they stand in the figure.
         compared: what of two sentences the distances are between.
         between: the same in words.
@@ -199,8 +200,9 @@ class Histograms:
             Lacking: no finished run with a model.
             MissingData: the corpus is not there.
         """
-        table = next(table for table in TABLES[self.paper] if table.name == self.table)
-        records = kept(table, [label for line in self.rows for label in line], runs)
+        names = (self.table, f"{self.table}-small")
+        tables = [table for table in TABLES[self.paper] if table.name in names]
+        table, records = kept(tables, [label for line in self.rows for label in line], runs)
         distances = {
             label: distances_of(
                 home(runs, record.address, Config), record.config, data_root, self.compared
@@ -226,22 +228,26 @@ class Histograms:
         return tier, figure
 
 
-def kept(table: Table, labels: Sequence[str], runs: Path) -> dict[str, Record]:
-    """For each of the rows its first finished run that keeps a model, all of one tier.
+def kept(
+    tables: Sequence[Table], labels: Sequence[str], runs: Path
+) -> tuple[Table, dict[str, Record]]:
+    """For each of the rows its first finished run that keeps a model, all of one table and tier.
 
     Raises:
         Lacking: there is none.
     """
-    for tier in TIERS:
+    for tier, table in itertools.product(TIERS, tables):
         records: dict[str, Record] = {}
+        known = {row.label for row in table.rows}
         for label in labels:
-            for cell in table.cells(tier, row=label):
+            for cell in table.cells(tier, row=label) if label in known else ():
                 run = counting_run(runs, cell)
                 if run and (run[0] / MODEL).is_dir():
                     records.setdefault(label, run[1])
         if records:
-            return records
-    raise nothing_of(table, "no finished run of {} with a model", runs)
+            return table, records
+    small = next(table for table in tables if table.name.endswith("-small"))
+    raise nothing_of(small, "no finished run of {} with a model", runs)
 
 
 # Drawing

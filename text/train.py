@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
@@ -15,16 +16,19 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
-from shared.distributed import gather, part, replicated
+from shared.distributed import from_first, gather, part, replicated, world_size
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run
 from shared.objective import Similarity
+from text import counts
 from text.config import Config
-from text.data import corpus_fingerprint, task_fingerprint
+from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluate import evaluate, majority, tfidf
-from text.tokens import Batch, Tokens, expand, order_of_batches, prepare
+from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
+from text.optimiser import RowAdam, clip_each
+from text.tokens import Batch, Tokens, expand, fixed_table, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 LOG_EVERY = 100  # steps that a line of the log is the mean of
@@ -40,13 +44,18 @@ def run(config: Config, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol: accuracy of each task, and their mean, in percent.
+        The metrics of the protocol: accuracy of each task, and their mean, in percent; where books
+        are held out also those of :mod:`text.neighbours`.
     """
     tasks, protocol = config.tasks, config.protocol
     run.record_data(tasks=task_fingerprint(tasks, run.data_root))
     if config.baseline == "majority":
-        return majority(run.data_root, tasks=tasks, protocol=protocol)
-    if config.baseline == "tfidf":
+        guessed = 100 / (config.batch_size - 1)  # among a block's other sentences
+        return {
+            **majority(run.data_root, tasks=tasks, protocol=protocol),
+            **(dict.fromkeys(NEIGHBOURS, guessed) if config.held_out else {}),
+        }
+    if config.baseline == "tfidf" and not config.held_out:
         return tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
 
     run.record_data(**{config.corpus: corpus_fingerprint(config.corpus, run.data_root)})
@@ -58,20 +67,69 @@ def run(config: Config, run: Run) -> dict[str, object]:
         lower_case=config.lower_case,
         progress=run.progress,
     )
-    model, criterion = pretrain(config, tokens, run, words=len(tokenizer))
-    run.alone()
-    matrix = evaluated_projection(config, criterion)
-    if config.word_vectors is not None:
-        model, tokenizer = expand(model, tokenizer, run.data_root / config.word_vectors)
-    if run.tier != "smoke":
-        save_model(run.folder / "model", model, tokenizer, matrix)
-    project = None if matrix is None else lambda both: both @ matrix.T
-    encode = sentence_encoder(model, tokenizer, project=project)
-    return evaluate(encode, run.data_root, tasks=tasks, protocol=protocol, progress=run.progress)
+    unread, tokens = held_out(config, tokens, run.data_root)
+    scores: Scores
+    if config.baseline == "tfidf":
+        found = tfidf(run.data_root, tasks=tasks, protocol=protocol, workers=run.workers)
+        scores = counts.tfidf_scores(tokens, unread, len(tokenizer))
+    else:
+        if config.baseline == "ppmi_svd":
+            vectors = counts.ppmi_vectors(tokens, len(tokenizer), 2 * config.embedding, config.seed)
+            encode = counts.encoder(vectors, tokenizer)
+            scores = counts.vector_scores(vectors, unread)
+        else:
+            table = None
+            if config.fixed_vectors is not None:
+                file = run.data_root / config.fixed_vectors
+                table = fixed_table(tokenizer, file, config.seed)
+                run.record_data(fixed_vectors=sha256_of(file))
+            model, criterion = pretrain(config, tokens, run, words=len(tokenizer), table=table)
+            run.alone()
+            scores = model_scores(config, model, unread)
+            matrix = evaluated_projection(config, criterion)
+            further = config.word_vectors or config.fixed_vectors
+            if further is not None:  # over fixed vectors the map is the identity
+                model, tokenizer = expand(model, tokenizer, run.data_root / further)
+            if run.tier != "smoke":
+                save_model(run.folder / "model", model, tokenizer, matrix)
+            project = None if matrix is None else lambda both: both @ matrix.T
+            encode = sentence_encoder(model, tokenizer, project=project)
+        found = evaluate(
+            encode, run.data_root, tasks=tasks, protocol=protocol, progress=run.progress
+        )
+    if not config.held_out:
+        return found
+    return {**found, **neighbour_accuracies(scores, unread.chapter, config.batch_size)}
+
+
+def held_out(config: Config, tokens: Tokens, data_root: Path) -> tuple[Tokens, Tokens]:
+    """The sentences of the books that are not trained on, and those that are.
+
+    Raises:
+        UserError: the corpus has no more books than those.
+    """
+    first = 0
+    if config.held_out:
+        chapters = chapters_of(config.held_out, config.corpus, config.layout, data_root)
+        first = int(np.searchsorted(tokens.chapter, chapters))
+    return tokens.part(0, first), tokens.part(first, len(tokens))
+
+
+def model_scores(config: Config, model: QuickThought, tokens: Tokens) -> Scores:
+    """What a model's f and g say of the sentences of a block, by the similarity it trains with."""
+    similarity = cosine if config.similarity == "cosine" else inner_product
+
+    @torch.no_grad()
+    def scores(start: int, stop: int) -> Tensor:
+        batch = tokens.batch(start, stop, config.length)
+        f, g = model(batch.ids.to(next(model.parameters()).device), batch.mask)
+        return similarity(f.float(), g.float())
+
+    return scores
 
 
 def pretrain(
-    config: Config, tokens: Tokens, run: Run, *, words: int
+    config: Config, tokens: Tokens, run: Run, *, words: int, table: Tensor | None = None
 ) -> tuple[QuickThought, Criterion]:
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
 
@@ -80,6 +138,8 @@ def pretrain(
         tokens: of consecutive sentences.
         run: where it is logged, saved and resumed from.
         words: V, how many the tokenizer knows.
+        table: (V, E), word vectors that both encoders have and do not train; None: they train
+            their own.
 
     Returns:
         The encoders, on the GPU where there is one, and the criterion with what of it was trained.
@@ -91,8 +151,10 @@ def pretrain(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = QuickThought(shape_of(config, words))
+    if table is not None:
+        fix_words(model, table)
     criterion = make_criterion(config, model.dim)
-    modules = nn.ModuleList([model, criterion]).to(device)
+    nn.ModuleList([model, criterion]).to(device)
     if not config.train:
         return model, criterion
     per_epoch = len(tokens) // config.batch_size
@@ -101,7 +163,7 @@ def pretrain(
             f"batch_size {config.batch_size} is larger than the {len(tokens)} sentences of the "
             f"corpus; lower it, or give more text"
         )
-    optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate, fused=True)
+    optimiser = make_optimiser(config, model, criterion)
     run.keep_checkpoint = False
     first = run.track(model=model, criterion=criterion, optimiser=optimiser)
     forward = replicated(losses, model, criterion)
@@ -117,7 +179,59 @@ def pretrain(
         start = int(order[place]) * config.batch_size
         batch = tokens.batch(start + own.start, start + own.stop, config.length)
         run.means.add(train_step(config, model, criterion, optimiser, batch, step, forward))
+    if isinstance(optimiser, RowAdam):
+        optimiser.finish()
     return model, criterion
+
+
+def fix_words(model: QuickThought, table: Tensor) -> None:
+    """Give both encoders these word vectors (V, E), which are not trained.
+
+    Raises:
+        ValueError: vectors of another width than the encoders' embedding.
+    """
+    for encoder in (model.sentence, model.context):
+        weight = encoder.embedding.weight
+        if weight.shape != table.shape:
+            raise ValueError(
+                f"fixed vectors of {table.shape[1]} dimensions for an embedding of "
+                f"{weight.shape[1]}; set embedding={table.shape[1]}"
+            )
+        weight.data.copy_(table)
+        weight.requires_grad_(False)
+
+
+def make_optimiser(
+    config: Config, model: QuickThought, criterion: Criterion
+) -> torch.optim.Optimizer | RowAdam:
+    """Adam of all that is trained, as the configuration has it; sets what gradients tables get.
+
+    Raises:
+        ValueError: an ``update`` or ``clip_words`` of another name, or a ``dropout`` that leaves
+            nothing or less.
+    """
+    if config.update not in ("dense", "rows"):
+        raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
+    if config.clip_words not in ("words", "tokens"):
+        raise ValueError(f"clip_words is 'words' or 'tokens'; got {config.clip_words!r}")
+    if world_size() > 1 and (config.update, config.clip_words) != ("dense", "words"):
+        raise UserError(
+            f"update={config.update!r} with clip_words={config.clip_words!r} works on the tokens "
+            f"of one process; leave --processes out, or take 'dense' and 'words'"
+        )
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout is at least 0 and below 1; got {config.dropout}")
+    tables = [encoder.embedding for encoder in (model.sentence, model.context)]
+    for table in tables:
+        table.sparse = config.update == "rows" or config.clip_words == "tokens"
+    # Said, or torch warns at the first such gradient.
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    parameters = [*model.parameters(), *criterion.parameters()]
+    if config.update == "dense":
+        return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+    words = [table.weight for table in tables]
+    others = [each for each in parameters if all(each is not table for table in words)]
+    return RowAdam(words, others, config.learning_rate)
 
 
 def losses(
@@ -128,6 +242,9 @@ def losses(
     half = config.precision == "bfloat16" and device.type == "cuda"
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
         f, g = model(batch.ids.to(device, non_blocking=True), batch.mask)
+    if config.dropout:
+        kept = (from_first(torch.rand(1, f.shape[1])) > config.dropout).to(f)
+        f, g = f * kept, g * kept
     pairs = pairs_of(config, f, g, batch.chapter.to(device, non_blocking=True))
     features = None if criterion.projection is None else torch.cat([f, g], dim=1).float()
     loss, parts = criterion(pairs, features=features, step=step)
@@ -138,7 +255,7 @@ def train_step(
     config: Config,
     model: QuickThought,
     criterion: Criterion,
-    optimiser: torch.optim.Optimizer,
+    optimiser: torch.optim.Optimizer | RowAdam,
     batch: Batch,
     step: int,
     forward: Forward = losses,
@@ -157,12 +274,18 @@ def train_step(
     Raises:
         FloatingPointError: NaN or infinite vectors or loss.
     """
+    modules = nn.ModuleList([model, criterion])
+    if isinstance(optimiser, RowAdam):
+        optimiser.catch_up(batch.ids[batch.mask].unique())
     loss, parts = forward(config, model, criterion, batch, step)
     optimiser.zero_grad()
     loss.backward()
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:  # each by itself, as S2V's create_train_op does
-            nn.utils.clip_grad_norm_(parameter, config.clip)
+    # Each by itself, as S2V's create_train_op does.
+    clip_each(modules.parameters(), config.clip, tokens=config.clip_words == "tokens")
+    if not isinstance(optimiser, RowAdam):
+        for parameter in modules.parameters():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
     optimiser.step()
     return {"loss": loss.detach(), **parts}
 

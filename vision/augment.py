@@ -143,7 +143,8 @@ POLICIES: dict[str, Policy] = {
     # policies. Its blur is PIL's; at the largest sigma it reaches as far as 13 pixels.
     "moco_v3_first": _MOCO_V3,
     "moco_v3_second": dataclasses.replace(_MOCO_V3, blur=0.1, solarize=0.2),
-    # train_moco_ins.py of the CMC program, behind the ImageNet-100 tables of LMCL and CLLR
+    # train_moco_ins.py of the CMC program, behind the ImageNet-100 tables of LMCL and CLLR; the
+    # first MoCo's program has the same
     "cmc": Policy(
         scale=(0.2, 1.0),
         flip=0.5,
@@ -152,6 +153,9 @@ POLICIES: dict[str, Policy] = {
         grayscale=0.2,
         grayscale_first=True,
     ),
+    # transform of SwAV's program, its large and its small crops; its blur is PIL's
+    "swav": dataclasses.replace(_SIMCLR, scale=(0.14, 1.0), kernel=13),
+    "swav_small": dataclasses.replace(_SIMCLR, scale=(0.05, 0.14), kernel=13),
     # linear probes: the ReSSL and MMCL programs train theirs so
     "crop_flip": Policy(scale=(0.08, 1.0), flip=0.5),
     "plain": Policy(),

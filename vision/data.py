@@ -7,6 +7,10 @@ Folders under the data root are laid out as the archives and torchvision lay the
     cifar-10-batches-py/  cifar-100-python/  stl10_binary/      as downloaded
     tiny-imagenet-200/    train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt
     imagenet/             train/<wnid>/*.JPEG, val/<wnid>/*.JPEG; ImageNet-100 is a part of it
+    imagenette/           likewise, ten classes of ImageNet
+
+A folder whose ``APPROXIMATE.json`` says what of it differs from the published files is taken as it
+says, in all but the paper tier; its fingerprint ends in "approximate", and so every record of it.
 """
 
 import contextlib
@@ -32,7 +36,10 @@ from torch.utils.data import Dataset as TorchDataset
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import (
+    APPROXIMATE,
+    MARKER,
     MissingData,
+    approximation,
     fetch_archive,
     remembered,
     sha256_of_files,
@@ -70,6 +77,11 @@ class Dataset:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     unlabelled: int = 0
+
+    @property
+    def streams(self) -> bool:
+        """Whether its images are read from disk as they are needed."""
+        return self.folder in _STREAMED
 
 
 _IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -115,11 +127,17 @@ DATASETS: dict[str, Dataset] = {
         std=(0.2302, 0.2265, 0.2262),
     ),
     "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, _IMAGENET_MEAN, _IMAGENET_STD),
+    "imagenette": Dataset("imagenette", 10, 160, 9_469, 3_925, _IMAGENET_MEAN, _IMAGENET_STD),
     "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, _IMAGENET_MEAN, _IMAGENET_STD),
 }
 _DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
 _IMAGENET100 = Path(__file__).with_name("imagenet100.txt")
+# By folder, where those come from that nobody may or need pass on.
+_STREAMED = {
+    "imagenet": "ILSVRC 2012 from image-net.org",
+    "imagenette": "imagenette2-160 from github.com/fastai/imagenette",
+}
 # Where the archives are, by https where torchvision has http, and their SHA-256: of the CIFARs as
 # Keras, of STL-10 as TensorFlow Datasets has it, of TinyImageNet as several projects publish it.
 _DOWNLOADS = {
@@ -201,7 +219,7 @@ def describe(name: str) -> Dataset:
 def load(
     name: str, data_root: Path, split: Split, *, allow_missing: bool = False
 ) -> Images | ImageFiles:
-    """A split of a dataset: in memory, or for the ImageNets as a list of files.
+    """A split of a dataset: in memory, or for ImageNet and its parts as a list of files.
 
     ``"pretrain"`` is the training split, with STL-10's unlabelled images; ``"test"`` of the
     ImageNets is their validation split. Files are verified before they are read for the first time
@@ -251,7 +269,7 @@ def fetch(name: str, data_root: Path) -> None:
         _download(name, data_root)
     if name in _ARCHIVES:
         _verify_checksums(name, folder)
-    elif folder.name == "imagenet":
+    elif folder.name in _STREAMED:
         _decode_all(name, data_root)
     load(name, data_root, "train")
     load(name, data_root, "test")
@@ -274,17 +292,33 @@ def fingerprint(name: str, data_root: Path) -> str:
         return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
     folder = _folder(name, data_root)
     files = _raw_files(name, folder)
+    end = "" if approximation(folder) is None else APPROXIMATE
     if folder.name == "imagenet":
-        return sha256_of_lines(
-            f"{file.relative_to(folder)} {file.stat().st_size}" for file in files
-        )
+        names = (f"{file.relative_to(folder)} {file.stat().st_size}" for file in files)
+        return sha256_of_lines(names) + end
 
     def verified() -> str:
         if name in _ARCHIVES:
             _verify_checksums(name, folder)
         return sha256_of_files(file for file in files if file.is_file())
 
-    return remembered(folder / ".verified", files, verified)
+    return remembered(folder / ".verified", files, verified) + end
+
+
+def missing(names: Iterable[str], data_root: Path) -> list[MissingData]:
+    """Which of some datasets have no folder below the data root.
+
+    Raises:
+        UserError: a name is unknown.
+    """
+    found = []
+    for name in names:
+        try:
+            if name != DIGITS:
+                _folder(name, data_root)
+        except MissingData as error:
+            found.append(error)
+    return found
 
 
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
@@ -328,7 +362,7 @@ def stream(
     images: ImageFiles,
     batches: Iterable[np.ndarray],
     policies: Sequence[Policy],
-    size: int,
+    size: int | Sequence[int],
     seed: int,
     epoch: int,
     workers: int = 0,
@@ -343,7 +377,7 @@ def stream(
         images: what to read from.
         batches: (B,) positions in ``images``, one array for each batch.
         policies: of view 0, 1, ...; their ``scale``, ``ratio`` and ``bicubic`` are used here.
-        size: S in pixels.
+        size: S in pixels, of all views or of each.
         seed: of the run.
         epoch: number of the epoch.
         workers: processes that decode; 0: this one.
@@ -354,7 +388,7 @@ def stream(
     crops = functools.partial(
         _random_crops,
         policies=tuple(policies),
-        size=size,
+        sizes=(size,) * len(policies) if isinstance(size, int) else tuple(size),
         seed=seed,
         epoch=epoch,
     )
@@ -422,13 +456,17 @@ class _STL10(_Verified, sources.STL10):
     pass
 
 
+_UNLABELLED = "unlabeled_X.bin"
 _ARCHIVES: dict[str, Any] = {"CIFAR10": _CIFAR10, "CIFAR100": _CIFAR100, "STL10": _STL10}
 
 
 def _archive(name: str, data_root: Path, split: Split) -> Images:
     fingerprint(name, data_root)  # verifies the files
     if name == "STL10":
-        source = _STL10(data_root, "train+unlabeled" if split == "pretrain" else split)
+        folder = _folder(name, data_root)
+        # An approximate copy may lack the unlabelled images.
+        everything = "train+unlabeled" if (folder / _UNLABELLED).is_file() else "train"
+        source = _STL10(data_root, everything if split == "pretrain" else split)
         pixels, labels = source.data, source.labels
     else:
         source = _ARCHIVES[name](data_root, train=split != "test")
@@ -437,8 +475,10 @@ def _archive(name: str, data_root: Path, split: Split) -> Images:
     return Images(pixels, torch.from_numpy(np.array(labels, dtype=np.int64)))
 
 
-def _checksums(name: str) -> dict[str, str]:
-    """The MD5 of each file, as torchvision has them."""
+def _checksums(name: str, folder: Path) -> dict[str, str]:
+    """The MD5 of each file: as torchvision has them, or as the marker of a copy says."""
+    if (said := approximation(folder)) is not None:
+        return dict(said.md5)
     source = _ARCHIVES[name]
     checksums = dict(source.train_list + source.test_list)
     if name != "STL10":
@@ -448,7 +488,7 @@ def _checksums(name: str) -> dict[str, str]:
 
 def _verify_checksums(name: str, folder: Path) -> None:
     remedy = _remedy(name, folder)
-    for part, checksum in _checksums(name).items():
+    for part, checksum in _checksums(name, folder).items():
         if not (folder / part).is_file():
             raise UserError(f"{folder}: expected {part}, found {_content(folder)}; {remedy}")
         if not check_integrity(folder / part, checksum):
@@ -616,6 +656,8 @@ def _annotated(name: str, place: Path, classes: dict[str, int]) -> tuple[list[Pa
 
 def _check_count(name: str, folder: Path, part: Part, found: int, allow_missing: bool) -> None:
     expected: int = getattr(describe(name), part)
+    if found and approximation(folder) is not None:
+        return
     place = folder / ("val" if part == "test" else "train")
     if found > expected or not found:
         raise UserError(f"{place}: {found} images, {name} has {expected}; {_remedy(name, folder)}")
@@ -647,11 +689,8 @@ def _wrong_layout(name: str, place: Path, expected: str) -> UserError:
 
 def _download(name: str, data_root: Path) -> None:
     folder = data_root / describe(name).folder
-    if folder.name == "imagenet":
-        raise UserError(
-            f"{name} cannot be downloaded freely: get ILSVRC 2012 from image-net.org and unpack it "
-            f"to {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
-        )
+    if folder.name in _STREAMED:
+        raise UserError(f"{name} is not downloaded by this project: {_how_to_get(folder)}")
     url, sha256 = _DOWNLOADS[name]
     fetch_archive(name, url, data_root, sha256)
 
@@ -659,16 +698,25 @@ def _download(name: str, data_root: Path) -> None:
 def _folder(name: str, data_root: Path) -> Path:
     folder = data_root / describe(name).folder
     if not folder.is_dir():
-        raise MissingData(name, folder, _command(name))
+        how = _how_to_get(folder) if folder.name in _STREAMED else ""
+        raise MissingData(name, folder, _command(name), how)
     return folder
+
+
+def _how_to_get(folder: Path) -> str:
+    layout = f"{folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
+    return f"get {_STREAMED[folder.name]} and unpack it to {layout}"
 
 
 def _raw_files(name: str, folder: Path) -> list[Path]:
     """All files of a dataset that are read; missing ones among them where their names are known."""
+    marker = [folder / MARKER] if (folder / MARKER).is_file() else []
     if name in _ARCHIVES:
-        return [folder / part for part in _checksums(name)]
+        return [*marker, *(folder / part for part in _checksums(name, folder))]
     files = _listing(name, folder, "train")[0] + _listing(name, folder, "test")[0]
-    return [*files, folder / "val" / "val_annotations.txt"] if name == "TinyImageNet" else files
+    if name == "TinyImageNet":
+        files.append(folder / "val" / "val_annotations.txt")
+    return [*marker, *files]
 
 
 def _name(folder: Path, file: Path) -> str:
@@ -682,7 +730,7 @@ def _content(folder: Path) -> str:
 
 
 def _remedy(name: str, folder: Path) -> str:
-    if folder.name == "imagenet":
+    if folder.name in _STREAMED:
         return f"{name} belongs in {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
     return f"delete {folder} and run: {_command(name)}"
 
@@ -717,12 +765,12 @@ def _random_crops(
     image: Image.Image,
     sample: int,
     policies: Sequence[Policy],
-    size: int,
+    sizes: Sequence[int],
     seed: int,
     epoch: int,
 ) -> list[Image.Image]:
     views = []
-    for view, policy in enumerate(policies):
+    for view, (policy, size) in enumerate(zip(policies, sizes, strict=True)):
         drawn = parameters(policy, seed, epoch, np.array([sample]), view, image.height, image.width)
         left, top = int(drawn.left[0]), int(drawn.top[0])
         box = (left, top, left + int(drawn.width[0]), top + int(drawn.height[0]))
@@ -755,6 +803,10 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
         return tuple(torch.from_numpy(view).permute(0, 3, 1, 2).contiguous() for view in views)
 
 
+# Below so many images a pass over them takes less time than its workers take to start.
+FEW_FILES = 5000
+
+
 def _loaded(
     images: ImageFiles,
     crops: Callable[[Image.Image, int], list[Image.Image]],
@@ -765,7 +817,7 @@ def _loaded(
         _Batches(images.files, crops),
         batch_size=None,
         sampler=batches,
-        num_workers=workers,
+        num_workers=workers if len(images) > FEW_FILES else 0,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # else each pass would draw from the global one
     )

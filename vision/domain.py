@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from shared.experiment.data import MissingData
 from shared.experiment.domain import Domain, Experiment, Metrics
 from shared.experiment.runs import Run
 from vision.config import Config, ToyConfig
@@ -25,6 +26,13 @@ def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
     from vision import estimate
 
     return estimate.estimate(config, data_root)
+
+
+def _missing(config: Config, data_root: Path) -> list[MissingData]:
+    from vision import data
+
+    names = (config.dataset, config.evaluate_on or config.dataset)
+    return data.missing(dict.fromkeys(names), data_root)
 
 
 def _datasets() -> Sequence[str]:
@@ -55,7 +63,7 @@ DOMAIN = Domain(
     name="vision",
     tables=TABLES,
     experiments=(
-        Experiment(Config, _run, _estimate, several=True),
+        Experiment(Config, _run, _estimate, _missing, several=True),
         Experiment(ToyConfig, _run_toy),
     ),
     datasets=_datasets,

@@ -30,6 +30,8 @@ from torch.nn.functional import cross_entropy, normalize
 
 from shared import logistic
 from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.experiment.data import is_approximate
 from shared.experiment.runs import Interrupted, Run
 from vision.augment import POLICIES, augment
 from vision.config import Config
@@ -273,7 +275,7 @@ def evaluate(
         for split in ("train", "test")
     )
     if name != config.dataset:
-        run.record_data(**{name: fingerprint(name, run.data_root)})
+        record_data(run, name)
     if config.images is not None:
         train = choose(train, min(config.images, len(train)))
     device = _device(encoder)
@@ -347,6 +349,21 @@ def evaluate(
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
+
+
+def record_data(run: Run, name: str) -> None:
+    """Note which files of a dataset a run is about.
+
+    Raises:
+        UserError: they are an approximate copy, and the run is of the paper tier.
+    """
+    found = fingerprint(name, run.data_root)
+    if run.tier == "paper" and is_approximate(found):
+        raise UserError(
+            f"{name} in {run.data_root} is an approximate copy, which the paper tier does not "
+            f"take; get the published files, or choose --tier short"
+        )
+    run.record_data(**{name: found})
 
 
 def statistics(config: Config, dataset: Dataset) -> tuple[tuple[float, ...], tuple[float, ...]]:

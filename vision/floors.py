@@ -3,13 +3,13 @@
 Shapes: B images, S side in pixels, n training images, H features.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
 
-from vision.data import ImageFiles, Images
+from vision.data import ImageFiles, Images, central_crops
 from vision.evaluate import BATCH, as_test_images
 
 THUMBNAIL = 8  # side in pixels
@@ -67,16 +67,11 @@ def calibrate(
 
     Args:
         encoder: (B, 3, S, S) -> (B, H); its mode is restored.
-        images: n images in memory, seen as test images.
+        images: n images, seen as test images.
         size: S.
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
-
-    Raises:
-        ValueError: images on disk.
     """
-    if not isinstance(images, Images):
-        raise ValueError("calibrated needs images in memory; take a dataset that fits")
     norms = [each for each in encoder.modules() if isinstance(each, nn.BatchNorm2d)]
     was_training, momenta = encoder.training, [norm.momentum for norm in norms]
     for norm in norms:
@@ -84,7 +79,12 @@ def calibrate(
         norm.momentum = None  # every batch counts alike
     encoder.train()
     device = next(encoder.parameters()).device
-    for pixels in images.pixels.split(BATCH):
+    everything: Iterable[Tensor]
+    if isinstance(images, Images):
+        everything = images.pixels.split(BATCH)
+    else:
+        everything = central_crops(images, size, batch_size=BATCH)
+    for pixels in everything:
         views = as_test_images(pixels.to(device), size, mean, std)
         encoder(views.contiguous(memory_format=torch.channels_last))
     for norm, momentum in zip(norms, momenta, strict=True):

@@ -9,13 +9,14 @@ from vision.tables_common import (
     CMC_DCL,
     CMC_HARD,
     CMC_NOTES,
+    CMC_TEXT,
+    CMC_TWO,
     DCL,
     HARD,
     HCL_NOTES,
     HCL_QUARTER,
     IMAGENET_100,
-    NEEDS_CMC,
-    NEEDS_SWAV,
+    IMAGENET_SEEDS,
     ONE_SEED,
     PUBLISHED,
     SEEDS,
@@ -23,9 +24,13 @@ from vision.tables_common import (
     SHORT_NOTE,
     SIMCLR,
     STL10,
+    SWAV,
+    SWAV_LOSS,
+    SWAV_TEXT,
     VARIES,
     by_batch_size,
     cost,
+    small,
     swept,
 )
 
@@ -134,8 +139,8 @@ TABLE_2 = Table(
     protocol="linear-cmc-v1",
     config=Config(**CMC),
     rows=(
-        Row("CMC", published="CMC", unavailable=NEEDS_CMC),
-        Row("SwAV", published="SwAV", unavailable=NEEDS_SWAV),
+        Row("CMC", CMC_TWO, published="CMC", deviation=CMC_TEXT),
+        Row("SwAV", SWAV, published="SwAV", deviation=SWAV_TEXT),
         Row(
             "DCL",
             {"objective": Objective(CMC_DCL)},
@@ -148,7 +153,18 @@ TABLE_2 = Table(
             published="HCL",
             deviation="tau+ = 0.01, beta = 1 and temperature 0.07 are not printed.",
         ),
-        Row("LMCL(CMC+DP)", published="LMCL(CMC+DP)", unavailable=NEEDS_CMC),
+        Row(
+            "LMCL(CMC+DP)",
+            {**CMC_TWO, **_with_penalty(CMC["objective"].loss)},
+            published="LMCL(CMC+DP)",
+            deviation=f"As the row CMC, the penalty in both directions. {ANCHOR_SUM}",
+        ),
+        Row(
+            "LMCL(CMC+DP), mean",
+            {**CMC_TWO, **_with_penalty(CMC["objective"].loss, reduction="mean")},
+            published="LMCL(CMC+DP)",
+            deviation=f"As the row CMC, the penalty in both directions. {MEAN}",
+        ),
         Row(
             "LMCL(DCL+DP)",
             _with_penalty(CMC_DCL),
@@ -174,10 +190,16 @@ TABLE_2 = Table(
             deviation=MEAN,
         ),
         Row("MoCo", deviation="Printed by no paper: InfoNCE in the framework of these rows."),
+        Row(
+            "LMCL(SwAV+DP)",
+            {**SWAV, **_with_penalty(SWAV_LOSS)},
+            deviation="Printed by no paper: the penalty on the embeddings of SwAV's large crops. "
+            f"{ANCHOR_SUM}",
+        ),
         Row("MoCo + DP", _with_penalty(CMC["objective"].loss), deviation=ANCHOR_SUM),
     ),
     columns=IMAGENET_100,
-    seeds=SEEDS,
+    seeds=IMAGENET_SEEDS,
     published=load_published(PUBLISHED / "lmcl.toml", "table-2"),
     claims=(
         Claim(
@@ -191,6 +213,8 @@ TABLE_2 = Table(
     varies=VARIES,
     notes=(*CMC_NOTES, ONE_SEED),
 )
+
+TABLE_2_SMALL = small(TABLE_2)
 
 TEMPERATURES = {f"tau_{number}": number for number in (0.1, 0.2, 0.25, 0.3, 0.4)}
 TAU = (
@@ -319,4 +343,11 @@ FIGURE_4_ON_CIFAR10 = swept(
     notes=(*FIGURE_4_NOTES, *HCL_NOTES),
 )
 
-LMCL: tuple[Table, ...] = (TABLE_1, TABLE_2, TABLE_3, FIGURE_4, FIGURE_4_ON_CIFAR10)
+LMCL: tuple[Table, ...] = (
+    TABLE_1,
+    TABLE_2,
+    TABLE_3,
+    FIGURE_4,
+    FIGURE_4_ON_CIFAR10,
+    TABLE_2_SMALL,
+)

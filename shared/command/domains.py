@@ -51,6 +51,16 @@ def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:
     return domain_of(domain).tables
 
 
+def every_table(domain: str | None = None) -> list[Table]:
+    """The tables of all papers, in one domain or in all that are there.
+
+    Raises:
+        UserError: as :func:`tables_of`.
+    """
+    papers = [tables_of(each) for each in ([domain] if domain else present_domains())]
+    return [table for some in papers for tables in some.values() for table in tables]
+
+
 def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
     """The tables of one paper in one domain.
 

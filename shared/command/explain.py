@@ -19,22 +19,11 @@ from shared.experiment.tables import Cell, Row, Table, canonical
 from shared.objective import Objective
 from shared.projection import LowRankProjection
 from shared.report.console import KIND_COLOURS
+from shared.report.losses import TWINS
 from shared.report.measuring import Measured, MeasuredCell, narrowed
 from shared.report.wording import explain as explained
 from shared.report.wording import printed_value
 
-# By name of a loss, penalty or projection its slow twin in tests/reference.py, and the test that
-# holds the two together; a test sees to it that they are there.
-TWINS = {
-    **dict.fromkeys(
-        ("info_nce", "debiased_nce", "hard_nce", "margin_nce"),
-        "tests/test_losses.py::test_nce_losses_equal_their_loops",
-    ),
-    "alignment": "tests/test_losses.py::test_alignment_equals_its_loops_in_value_and_gradient",
-    "max_margin": "tests/test_svm.py::test_closed_form_loss_and_gradient_equal_the_loops",
-    "distance_polarization": "tests/test_penalties.py::test_value_and_gradient_equal_the_loops",
-    "LowRankProjection": "tests/test_projection.py::test_the_papers_form_equals_its_loops",
-}
 HASH = 12  # characters shown of one
 
 

@@ -101,8 +101,20 @@ def planned(
     labels = [*rows, "time left", "memory of one"]
     parts += _grids(labels, lines)
     parts += [Text(f"({mark}) {why}") for why, mark in marks.items()]
+    parts += [Text(f"Data to get first: {what}") for what in missing_data(cells, places)]
     parts.append(Text(" ".join(_summary(cells, costs, jobs))))
     return Group(*parts)
+
+
+def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
+    """A sentence for each dataset that cells which are to run need and that is not there."""
+    found: dict[str, None] = {}
+    waiting = [cell for cell in cells if not cell.unavailable and finished(cell, places) is None]
+    for cell in {_without_seed(cell.config): cell for cell in waiting}.values():
+        missing = imported(cell.domain).experiment(cell.config).missing
+        if missing is not None:
+            found.update(dict.fromkeys(map(str, missing(cell.config, places.data))))
+    return list(found)
 
 
 def costs_of(

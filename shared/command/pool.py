@@ -285,7 +285,7 @@ def outcome(run: Run, cell: Cell, twins: Sequence[str], places: Places) -> tuple
     except Interrupted:
         return ("interrupted",)
     except MissingData as error:
-        why = f"{NOT_RUN}: data missing; fetch it with: {error.command}"
+        why = f"{NOT_RUN}: data missing; {error.remedy}"
         return ("missing", error.name, why)
     except (Locked, Conflict, Damaged) as error:
         return ("refused", str(error))

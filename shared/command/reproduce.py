@@ -7,6 +7,7 @@ Exit codes: 0 all is done; 1 a cell failed or its data are missing; 2 the input 
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -39,12 +40,15 @@ USAGE = """\
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
   ./reproduce.sh arithmetic graph mmcl --row GraphCL --seeds 0,1   again, under other code paths
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
+  ./reproduce.sh prove --minutes 9             proof and results from a GPU, packed in an archive
+  ./reproduce.sh adopt ARCHIVE                 take such an archive into results/, once it verifies
   ./reproduce.sh data graph                    fetch or verify the data of a domain
   ./reproduce.sh test                          the fast tests; --all: every one, as CI does
 Every verb has options of its own: ./reproduce.sh plan --help; those of a run: run --help
 """
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
+PARTS = ("tests", "agreement", "speed", "cells")  # of prove
 # Older spellings of verbs.
 FLAGS = {"--plan": "plan", "--figures": "figures", "--video": "film"}
 
@@ -246,6 +250,37 @@ def _verify(arguments: Sequence[str]) -> int:
     return verbs.verify_records(options.words[0] if options.words else None, places(), options)
 
 
+def _prove(arguments: Sequence[str]) -> int:
+    what = "Prove on a GPU what can be proven there, then run paper-tier cells; pack it all."
+    parser = _parser("prove", "", what)
+    add = parser.add_argument
+    add("--minutes", type=_minutes, default=9.0, help="of this slice; default: 9")
+    add(
+        "--only",
+        type=_parts,
+        default=PARTS,
+        metavar="PART,...",
+        help=f"some of {', '.join(PARTS)}; default: all, in this order",
+    )
+    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: try the way itself")
+    add("--again", action="store_true", help="try again what failed or was cut")
+    add("--archive", type=_path, metavar="FILE", help="default: exports/proof-DEVICE-COMMIT.zip")
+    add("--largest", type=float, default=5.0, metavar="MB", help="of a packed file; default: 5")
+    add("--no-download", action="store_true", help="do not fetch missing data")
+    options, places = _parsed(parser, arguments, words=())
+    from shared.command import prove
+
+    return prove.prove_slice(options, places())
+
+
+def _adopt(arguments: Sequence[str]) -> int:
+    parser = _parser("adopt", "ARCHIVE", "Take an archive of prove into results/.")
+    options, places = _parsed(parser, arguments, words=("ARCHIVE",))
+    from shared.command import archive
+
+    return archive.take_in(_path(options.words[0]), places())
+
+
 # What the first word may be; without one of them it is "run".
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
@@ -258,6 +293,8 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "film": _film,
     "export": _export,
     "verify": _verify,
+    "prove": _prove,
+    "adopt": _adopt,
     "data": _data,
 }
 
@@ -412,6 +449,25 @@ def _seeds(text: str) -> tuple[int, ...]:
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds like 0,2,5-7")
         seeds += some
     return tuple(dict.fromkeys(seeds))
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = 0.0
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes")
+    return minutes
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    words = text.split(",")
+    for word in words:
+        if word not in PARTS:
+            near = suggestion(word, PARTS, "there are")
+            raise argparse.ArgumentTypeError(f"no part {word!r}{near}")
+    return tuple(words)
 
 
 def _loss(text: str) -> tuple[Path, str, list[str]]:

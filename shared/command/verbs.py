@@ -13,16 +13,17 @@ from rich.text import Text
 
 from shared.command import domains, verify
 from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
-from shared.command.places import Places, measure
+from shared.command.places import Places, finished, measure, run_folder
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import TIERS, Cell, Tier, slug
-from shared.report import files
+from shared.report import curves, files
 from shared.report.claims import entries, sentences
 from shared.report.console import terminal
-from shared.report.page import write_index
+from shared.report.measuring import Measured
+from shared.report.page import write_site
 
 RESULTS = Path("results")
 # Tables that the documents show as a picture; they show what the project's own results hold.
@@ -30,10 +31,27 @@ DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
 
 
 def report(places: Places) -> int:
-    """Write results/ from every finished run of the paper and short tiers."""
+    """Write results/ from every finished run of the paper and short tiers, and print the tables."""
+    shown, every = write_results(places)
+    console = Console()
+    for measured in shown:
+        console.print(terminal(measured))
+    for sentence in sentences(entries(every)).values():
+        console.print(Text(f"\n{sentence}"))
+    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
+    return 0
+
+
+def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
+    """Write results/ from the records in it and every finished run of the paper and short tiers.
+
+    Returns:
+        The tables that hold anything, and all tables.
+    """
     from shared.report import picture  # brings matplotlib, which no cell needs
 
     shown, every = [], []
+    kept: dict[str, curves.Curve] = {}
     for domain in present_domains():
         for tables in tables_of(domain).values():
             for table in tables:
@@ -45,24 +63,31 @@ def report(places: Places) -> int:
                     if measured.records:
                         shown.append(measured)
                         files.write(places.results, measured)
+                        kept |= keep_curves(measured, places)
                         drawn = DOCUMENTS.get(table.address) if tier == "paper" else None
                         if drawn and places.results.resolve() == RESULTS.resolve():
                             picture.write(drawn, measured)
-                        Console().print(terminal(measured))
-    write_index(places.results, shown, every)
-    console = Console()
-    for sentence in sentences(entries(every)).values():
-        console.print(Text(f"\n{sentence}"))
-    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
-    return 0
+    write_site(places.results, shown, every, kept)
+    return shown, every
+
+
+def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
+    """Keep the learning curves of a table's counted runs, and give them by hash of the record."""
+    counted = {r.address: r for cells in measured.cells for c in cells for r in c.records.values()}
+    logs = {}
+    for cell in measured.table.cells(measured.tier):
+        folder = run_folder(places, cell)
+        if (folder / curves.LOG).exists() and (own := finished(cell, places)) is not None:
+            logs[str(own.sha256)] = folder / curves.LOG
+    folder, name = places.results / measured.folder, measured.table.name
+    curves.keep(folder, name, counted.values(), logs)
+    return curves.read(folder, name)
 
 
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
     console = Console()
-    papers = [tables_of(each) for each in ([domain] if domain else present_domains())]
-    tables = [table for some in papers for tables in some.values() for table in tables]
-    checked = verify.check(tables, places.results, places.runs, domain)
+    checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     faults = list(checked.faults)
     for note in checked.notes:
@@ -74,6 +99,11 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
                 faults.append(text)
             else:
                 print(text)
+    return print_faults(faults)
+
+
+def print_faults(faults: Sequence[str]) -> int:
+    """Print what is wrong, a line each, to stderr; returns the exit code."""
     for fault in faults:
         print(f"fault: {fault}", file=sys.stderr)
     return 1 if faults else 0

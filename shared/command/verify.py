@@ -107,11 +107,7 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         runs: the folder of runs; it need not exist.
         domain: the only domain to look at; None for all.
     """
-    declared = {
-        ("" if tier == "paper" else f"{tier}/") + table.address: (table, tier)
-        for table in tables
-        for tier in table.tiers
-    }
+    declared = _declared(tables)
     groups, faults, notes, counted = [], [], [], []
     found = itertools.chain(_committed(results), _finished(runs))
     for (name, committed), some in itertools.groupby(found, key=lambda each: each[:2]):
@@ -149,6 +145,27 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         faults += wrong
     notes += _not_in_history(groups)
     return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(counted))
+
+
+def objections(tables: Sequence[Table], records: Iterable[Record]) -> dict[str, str]:
+    """By address, why a record cannot be taken into the results; those that can are not named.
+
+    Args:
+        tables: those of all domains.
+        records: finished runs.
+    """
+    declared = _declared(tables)
+    found = {}
+    for record in records:
+        name = record.address.rsplit("/", 3)[0]
+        _, whys = _join(declared.get(name), [record])
+        if why := whys.get(record.address):
+            found[record.address] = "; ".join(why)
+        elif name.startswith("smoke/"):
+            found[record.address] = "the smoke tier proves the path only and never enters results"
+        elif record.environment["dirty"]:
+            found[record.address] = "it was not measured at a clean commit"
+    return found
 
 
 def summary(checked: Checked) -> Grid:
@@ -330,6 +347,15 @@ def _repeats(
             seen.add((record.address, path))
             right += len(faults) == before
         yield Group(f"{name}, repeated", True, records, right), faults
+
+
+def _declared(tables: Iterable[Table]) -> dict[str, tuple[Table, Tier]]:
+    """The tables in each of their tiers, by ``[tier/]domain/paper/table``."""
+    return {
+        ("" if tier == "paper" else f"{tier}/") + table.address: (table, tier)
+        for table in tables
+        for tier in table.tiers
+    }
 
 
 def _join(

@@ -7,11 +7,13 @@ is part of the code, and only then unpacked, to nowhere but their folder.
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -23,16 +25,61 @@ TIMEOUT = 60.0  # seconds without a byte after which a download is given up
 
 
 class MissingData(UserError):
-    """A dataset that is not on this disk; cells that need it are 'not run', the others go on."""
+    """A dataset that is not on this disk; cells that need it are 'not run', the others go on.
 
-    def __init__(self, name: str, folder: Path, command: str) -> None:
-        super().__init__(f"{name}: data missing in {folder}; fetch it with: {command}")
+    Args:
+        name: of the dataset.
+        folder: where it belongs.
+        command: what fetches it.
+        how: what to do where no command can.
+    """
+
+    def __init__(self, name: str, folder: Path, command: str, how: str = "") -> None:
+        self.remedy = how or f"fetch it with: {command}"
+        super().__init__(f"{name}: data missing in {folder}; {self.remedy}")
         self.name = name
         self.folder = folder
         self.command = command
+        self.how = how
 
-    def __reduce__(self) -> tuple[type["MissingData"], tuple[str, Path, str]]:
-        return type(self), (self.name, self.folder, self.command)
+    def __reduce__(self) -> tuple[type["MissingData"], tuple[str, Path, str, str]]:
+        return type(self), (self.name, self.folder, self.command, self.how)
+
+
+APPROXIMATE = " approximate"  # ends the fingerprint of data that are not the published files
+MARKER = "APPROXIMATE.json"
+
+
+@dataclass(frozen=True)
+class Approximation:
+    """How a copy of data differs from the published files, and its checksums by name of a file."""
+
+    what: str
+    md5: Mapping[str, str]
+
+
+def approximation(folder: Path) -> Approximation | None:
+    """What ``APPROXIMATE.json`` in a folder of data says of them; None without one.
+
+    Raises:
+        UserError: a marker that says neither.
+    """
+    marker = folder / MARKER
+    if not marker.is_file():
+        return None
+    try:
+        said = json.loads(marker.read_text(encoding="utf-8"))
+        return Approximation(str(said["what"]), dict(said.get("md5", {})))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{marker}: no marker of approximate data ({error}); it is an object with 'what' and "
+            f"'md5'"
+        ) from error
+
+
+def is_approximate(fingerprint: str) -> bool:
+    """Whether a recorded fingerprint is of data that are not the published files."""
+    return fingerprint.endswith(APPROXIMATE)
 
 
 def data_root(argument: str | Path | None = None) -> Path:

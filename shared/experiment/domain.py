@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from shared.errors import UserError
+from shared.experiment.data import MissingData
 from shared.experiment.runs import Run
 from shared.experiment.tables import Config, Table, Tier
 
 Its = TypeVar("Its", bound=Config)
 Metrics = Mapping[str, Any]
 Estimate = Callable[[Its, Path], tuple[float, float]]
+Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 
 class Figures(Protocol):
@@ -41,12 +43,15 @@ class Experiment(Generic[Its]):
         run: trains and evaluates as a configuration says, and gives the metrics of its protocol.
         estimate: minutes and peak gigabytes (of 1e9 bytes) of a run on this machine, given the
             data root; None where the columns' own figures have to do.
+        missing: what of a run's data is not below the data root, at a glance; None where only the
+            run itself finds out.
         several: whether a run may take several processes, see :mod:`shared.distributed`.
     """
 
     config: type[Its]
     run: Callable[[Its, Run], Metrics]
     estimate: Estimate[Its] | None = None
+    missing: Missing[Its] | None = None
     several: bool = False
 
 

@@ -2,7 +2,7 @@
 
     config.json        canonical, written first; another configuration is refused
     environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
-                       facts
+                       facts, notices of the training
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state, and a SHA-256
                        of it all; a domain may have it deleted once the run is done
@@ -50,6 +50,7 @@ from shared.experiment.records import HASH, Record, content_hash, read_json, rea
 from shared.experiment.seal import read_sealed, write_sealed
 from shared.experiment.tables import Cell, Config, canonical, canonical_json
 from shared.experiment.versions import lock_hash
+from shared.notices import listeners
 
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
 PACKAGES = (
@@ -184,6 +185,8 @@ class Run:
                 _check_alike(self._environment, self.config)
             if self.allow_missing:
                 self._environment["allow_missing"] = True
+            if notices := self._notices_before():
+                self._environment["notices"] = notices
             if self._first:
                 for part in self.folder.glob(".*.part"):  # what a killed process left half-written
                     part.unlink(missing_ok=True)
@@ -200,6 +203,7 @@ class Run:
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
         seed_everything(self.config.seed)
+        listeners.append(self._keep_notice)
         return self
 
     def __exit__(
@@ -208,6 +212,7 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        listeners.remove(self._keep_notice)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._writer is not None:
@@ -450,6 +455,18 @@ class Run:
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
+
+    def _keep_notice(self, text: str) -> None:
+        self._environment.setdefault("notices", []).append(text)
+        self._note_environment()
+
+    def _notices_before(self) -> list[str]:
+        """Notices of the part of the run that a checkpoint holds."""
+        file = self.folder / "environment.json"
+        if not file.exists() or not (self.folder / "checkpoint.pt").exists():
+            return []
+        notices: list[str] = read_json(file).get("notices", [])
+        return notices
 
     def _note_environment(self) -> None:
         if not self._first or (self.folder / "result.json").exists():

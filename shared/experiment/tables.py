@@ -83,6 +83,14 @@ class Published:
             return None
         return self.rows[row][self.columns.index(column)]
 
+    def part(self, columns: Sequence[str]) -> "Published":
+        """The printed numbers in some of the columns."""
+        places = [self.columns.index(column) for column in columns]
+        rows = {
+            label: tuple(values[place] for place in places) for label, values in self.rows.items()
+        }
+        return dataclasses.replace(self, columns=tuple(columns), rows=rows)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -96,7 +104,8 @@ class Row:
         deviation: what differs from the paper, and why.
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
-        unavailable: why the row cannot run yet ("needs SwAV"); empty if it can.
+        unavailable: why the row cannot run yet ("needs SwAV"); empty if it can. That data are not
+            there is no reason: who has them runs the row.
         seeds: the only seeds of a row that no seed changes (a baseline); None for those of the
             tier.
         floor: whether the row is trivial: nothing is learned there, and no trained row below it
@@ -124,7 +133,6 @@ class Column:
             long as no cell of the column has finished on this machine.
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
-        unavailable: why the column cannot run yet; empty if it can.
         run: name shared by the columns that are read from one run, each by its own metric; empty
             for a column with runs of its own.
     """
@@ -134,7 +142,6 @@ class Column:
     minutes: float = 1.0
     gigabytes: float = 1.0
     metric: str = ""
-    unavailable: str = ""
     run: str = ""
 
 
@@ -268,7 +275,7 @@ class Table:
         title: one line.
         section: where in the paper.
         metric: key of the result that the table shows, in columns that name no other.
-        unit: unit of the metric and of those in ``also``, of ``UNITS``.
+        unit: unit of the metric, of ``UNITS``, and of those in ``also`` that ``units`` leaves out.
         protocol: name and version of the evaluation protocol; equals the configuration's.
         config: the configuration that rows and columns change.
         rows: the methods.
@@ -284,6 +291,7 @@ class Table:
         references: printed numbers of other papers, shown below the table.
         notes: lines shown under the table.
         also: further metrics of the same runs, shown in small tables of their own.
+        units: by metric of ``also``, its unit, where it is another one.
         aggregates: statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a
             small table of their own; with them every verdict says how many seeds would see the
             published gain, where that can be computed.
@@ -318,6 +326,7 @@ class Table:
     aggregates: tuple[str, ...] = ()
     fewer: tuple[Seeds, ...] = ()
     powers: tuple[Power, ...] = ()
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         where = f"{self.domain}/{self.paper}/{self.name}"
@@ -330,8 +339,11 @@ class Table:
                 f"{where}: protocol {self.protocol!r} is not the configuration's "
                 f"{self.config.protocol!r}"
             )
-        if self.unit not in UNITS:
-            raise ValueError(f"{where}: no unit {self.unit!r}; known are: {', '.join(UNITS)}")
+        for unit in (self.unit, *self.units.values()):
+            if unit not in UNITS:
+                raise ValueError(f"{where}: no unit {unit!r}; known are: {', '.join(UNITS)}")
+        if missing := set(self.units) - set(self.also):
+            raise ValueError(f"{where}: units of metrics not in also: {sorted(missing)}")
         for row in self.rows:
             if row.published is not None and row.published not in self.published.rows:
                 raise ValueError(f"{where}: no published row {row.published!r}")
@@ -427,6 +439,10 @@ class Table:
         """Key of the result that ``column`` shows."""
         return column.metric or self.metric
 
+    def unit_of(self, metric: str) -> str:
+        """The unit of a metric."""
+        return self.units.get(metric, self.unit)
+
     def cells(
         self,
         tier: Tier = "paper",
@@ -480,7 +496,7 @@ class Table:
                             seed=seed,
                             tier=tier,
                             config=changed(config, {"seed": seed}, self.address),
-                            unavailable=each_row.unavailable or each_column.unavailable,
+                            unavailable=each_row.unavailable,
                             run=each_column.run,
                         )
                     )

@@ -151,7 +151,7 @@ def _entry(judged: Judged, measured: Measured) -> Entry:
         than=claim.than,
         column=judged.column,
         metric=metric,
-        unit=table.unit,
+        unit=table.unit_of(metric),
         protocol=table.protocol,
         verdict=verdict.kind,
         counts=judged.counts,

@@ -9,16 +9,11 @@ from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
+from shared.report.blocks import Block, Lines, Numbers, numbers_of, reasons_of
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.statistics import Kind
 from shared.report.wording import (
     HERE,
-    OVER_COLUMNS,
-    aggregates_of,
-    badge,
-    by_claim,
-    evidence_of,
-    explain,
     groups_of,
     headline,
     legend_of,
@@ -86,35 +81,37 @@ def terminal(measured: Measured) -> RenderableType:
         parts.append(Text(note, style="bold yellow"))
     parts.append(grid)
     parts.extend(Text(line, style="dim") for line in legend_of(measured))
-    for what, head, over_columns in aggregates_of(measured):
-        summed = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for name in head:
-            summed.add_column(name, justify="left" if name == head[0] else "right")
-        for line in over_columns:
-            summed.add_row(*map(Text, line))
-        parts += [Text(f"\n{OVER_COLUMNS}. {what}", style="bold"), summed]
-    parts += [Text(line, style="dim") for line in evidence_of(measured)]
-    for claim, verdicts in by_claim(measured):
-        reasons = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-        idle = [
-            judged.column
-            for judged in verdicts
-            if judged.verdict.kind == "not run" and not judged.outlook
-        ]
-        for judged in verdicts:
-            kind = judged.verdict.kind
-            if judged.column not in idle:
-                reasons.add_row(
-                    Text(judged.column),
-                    Text(badge(judged, measured.tier), style=KIND_COLOURS[kind]),
-                    Text(explain(judged, measured)),
-                )
-        parts.append(Text(f"\nClaim: {claim.text}", style="bold"))
-        if len(idle) < len(verdicts):
-            parts.append(Padding(reasons, (0, 0, 0, 2)))
-        if idle:
-            parts.append(Text(f"  not run: {', '.join(idle)}", style=KIND_COLOURS["not run"]))
+    for block in (*numbers_of(measured), *reasons_of(measured)):
+        parts += _block(block)
     return Group(*parts)
+
+
+def _block(block: Block) -> list[RenderableType]:
+    if isinstance(block, Lines):
+        told = (Text(f"- {line}", style="dim") for line in block.lines)
+        return [Text(f"\n{block.heading}", style="bold"), *told]
+    if isinstance(block, Numbers):
+        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+        for place, name in enumerate(block.head):
+            grid.add_column(
+                "\n".join(textwrap.wrap(name, NARROW)), justify="right" if place else "left"
+            )
+        for row in block.rows:
+            grid.add_row(*map(Text, row))
+        notes = (Text(note, style="dim") for note in block.notes)
+        return [Text(f"\n{block.heading}. {block.what}", style="bold"), grid, *notes]
+    reasons = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for each in block.said:
+        if not each.idle:
+            badge = Text(each.badge, style=KIND_COLOURS[each.kind])
+            reasons.add_row(Text(each.column), badge, Text(each.why))
+    idle = [each.column for each in block.said if each.idle]
+    parts: list[RenderableType] = [Text(f"\nClaim: {block.claim}", style="bold")]
+    if len(idle) < len(block.said):
+        parts.append(Padding(reasons, (0, 0, 0, 2)))
+    if idle:
+        parts.append(Text(f"  not run: {', '.join(idle)}", style=KIND_COLOURS["not run"]))
+    return parts
 
 
 def _narrow_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:

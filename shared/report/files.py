@@ -3,25 +3,20 @@
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from shared.experiment.records import RECORDS, REPEATED, record_line
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import slug
-from shared.report.measuring import Measured, refuse_smoke
+from shared.report.blocks import Block, Lines, Numbers, numbers_of, reasons_of
+from shared.report.measuring import UNAVAILABLE, Measured, refuse_smoke
 from shared.report.wording import (
     DASH,
     HERE,
-    OVER_COLUMNS,
     PRINTED,
-    aggregates_of,
-    also_of,
-    badge,
-    by_claim,
-    evidence_of,
-    explain,
     figures_of,
     groups_of,
     headline,
@@ -31,9 +26,7 @@ from shared.report.wording import (
     measured_lines,
     no_numbers,
     origin,
-    printed_lines,
     printed_row,
-    remarks_of,
     tier_note,
 )
 
@@ -66,73 +59,37 @@ def markdown(measured: Measured) -> str:
                 )
     lines.append("")
     lines += [line for text in legend_of(measured) for line in (_md(text), "")]
-    for what, head, summed in aggregates_of(measured):
-        lines += [f"**{OVER_COLUMNS}.** {_md(what)}", ""]
-        lines += [*_md_row(head), *_md_row([":--", *["--:"] * (len(head) - 1)], plain=True)]
-        lines += [text for line in summed for text in _md_row(line)]
-        lines.append("")
-    for further in also_of(measured):
-        lines += _md_grid("Measured here, too", further.heading, further.columns, further.lines)
+    lines += [line for block in numbers_of(measured) for line in _md_block(block)]
     own, others = figures_of(measured)
     lines += [line for name in own for line in (f"!{_md_link(name)}", "")]
     if others:
         lines += [f"Other figures of this paper: {', '.join(map(_md_link, others))}.", ""]
-    if evidence := evidence_of(measured):
-        lines += ["**What counts as evidence here**", ""]
-        lines += [*(f"- {_md(line)}" for line in evidence), ""]
-    for claim, verdicts in by_claim(measured):
-        lines += [f"**Claim.** {_md(claim.text)}", ""]
-        lines += _md_row(["column", "verdict", "why"])
-        lines += _md_row([":--"] * 3, plain=True)
-        for judged in verdicts:
-            why = _md(explain(judged, measured))
-            said = badge(judged, measured.tier)
-            lines += _md_row([_md(judged.column), f"**{said}**", why], plain=True)
-        lines.append("")
-    for heading, remarks in remarks_of(measured):
-        lines += [f"**{heading}**", "", *(f"- {_md(remark)}" for remark in remarks), ""]
-    for reference in table.references:
-        lines += _md_grid(
-            "Published elsewhere", origin(reference), reference.columns, printed_lines(reference)
-        )
-        lines += [f"{_md(key)}: {_md(note)}\n" for key, note in reference.notes.items()]
+    lines += [line for block in reasons_of(measured) for line in _md_block(block)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def latex(measured: Measured) -> str:
-    """The table as a LaTeX ``table`` that needs the package booktabs."""
+    """The table for a two-column page, as floats over both columns; needs the package booktabs.
+
+    What is too wide or too long for one float goes on in a further one. What is said of the table
+    beside its numbers follows as text.
+    """
     table = measured.table
-    marks = marks_of(measured)
-    width = len(measured.columns) + 2
-    caption = [f"{table.title} ({table.section}). Lines marked {HERE}: {headline(measured)}"]
+    caption = [f"{table.title} ({table.section}). Upright: {headline(measured)}"]
     if measured.tier != "smoke":
-        printed = f"Lines marked {PRINTED}: {origin(table.published)}."
+        printed = f"Italic: {PRINTED}, {origin(table.published)}."
         caption.append(printed if table.published.rows else no_numbers(table))
     caption += [tier_note(measured), *legend_of(measured)]
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        "\\begin{table}",
-        "\\centering",
-        f"\\begin{{tabular}}{{ll{'r' * len(measured.columns)}}}",
-        "\\toprule",
-        _tex_row(["method", "whose number", *(column.label for column in measured.columns)]),
-    ]
-    for heading, rows in groups_of(measured):
-        lines.append("\\midrule")
-        if heading:
-            lines.append(f"\\multicolumn{{{width}}}{{l}}{{\\textit{{{_tex(heading)}}}}} \\\\")
-        for cells in rows:
-            here = [", ".join(measured_lines(cell, marks)) for cell in cells]
-            lines.append(_tex_row([cells[0].row.label, HERE, *here]))
-            if numbers := printed_row(cells, measured):
-                lines.append(_tex_row(["", PRINTED, *numbers], italic=True))
-    lines += [
-        "\\bottomrule",
-        "\\end{tabular}",
-        f"\\caption{{{_tex(' '.join(filter(None, caption)))}}}",
-        f"\\label{{tab:{slug(measured.tier + ' ' + table.address)}}}",
-        "\\end{table}",
-    ]
+    head = ["method", *(column.label for column in measured.columns)]
+    lines = ["% needs \\usepackage{booktabs}"]
+    lines += _tex_floats(
+        head,
+        list(_tex_rows(measured)),
+        " ".join(filter(None, caption)),
+        slug(f"{measured.tier} {table.address}"),
+    )
+    for block in (*numbers_of(measured), *reasons_of(measured)):
+        lines += _tex_block(block)
     return "\n".join(lines) + "\n"
 
 
@@ -195,14 +152,18 @@ def _md_link(figure: str) -> str:
     return f"[{_md(figure)}](figures/{quote(figure)})"
 
 
-def _md_grid(
-    heading: str, what: str, columns: Sequence[str], numbers: Mapping[str, Sequence[str]]
-) -> list[str]:
-    lines = [f"**{heading}.** {_md(what)}", ""]
-    lines += _md_row(["method", *columns])
-    lines += _md_row([":--", *["--:"] * len(columns)], plain=True)
-    for label, texts in numbers.items():
-        lines += _md_row([label, *texts])
+def _md_block(block: Block) -> list[str]:
+    if isinstance(block, Lines):
+        return [f"**{block.heading}**", "", *(f"- {_md(line)}" for line in block.lines), ""]
+    if isinstance(block, Numbers):
+        lines = [f"**{block.heading}.** {_md(block.what)}", "", *_md_row(block.head)]
+        lines += _md_row([":--", *["--:"] * (len(block.head) - 1)], plain=True)
+        lines += [line for row in block.rows for line in _md_row(row)]
+        return [*lines, "", *(line for note in block.notes for line in (_md(note), ""))]
+    lines = [f"**Claim.** {_md(block.claim)}", "", *_md_row(["column", "verdict", "why"])]
+    lines += _md_row([":--"] * 3, plain=True)
+    for each in block.said:
+        lines += _md_row([_md(each.column), f"**{each.badge}**", _md(each.why)], plain=True)
     return [*lines, ""]
 
 
@@ -217,16 +178,123 @@ _TEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
+    "|": r"\textbar{}",
     "±": r"$\pm$",
     DASH: "--",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
+    "/": r"/\allowbreak{}",
+    "_": r"\_\allowbreak{}",
+    **{character: f"\\{character}" for character in "&%$#{}"},
 }
+TEX_COLUMNS = 6  # beside the labels, so that they fit the width of a page in two columns
+TEX_LINES = 56  # of a float, so that it fits the height
+TEX_LABEL = 30  # characters of a line of a label
+LINE_BREAK = r" \\ "
+TEX_HEADING = 13  # and of a column's heading
 
 
 def _tex(text: str) -> str:
     return "".join(_TEX.get(character, character) for character in " ".join(text.split()))
 
 
-def _tex_row(cells: Iterable[str], italic: bool = False) -> str:
-    texts = (f"\\textit{{{_tex(cell)}}}" if italic and cell else _tex(cell) for cell in cells)
-    return " & ".join(texts) + r" \\"
+def _tex_rows(measured: Measured) -> Iterator[list[str]]:
+    """The lines of the table: label, then cells, as LaTeX; a single text is a heading."""
+    marks = marks_of(measured)
+    for heading, rows in groups_of(measured):
+        if heading:
+            yield [f"\\textit{{{_tex(heading)}}}"]
+        for cells in rows:
+            here = []
+            for cell in cells:
+                number, *seeds = measured_lines(cell, marks)
+                if cell.unavailable:  # the legend says what the mark means
+                    number = number.removeprefix(UNAVAILABLE).strip()
+                few = f"$^{{{len(cell.values)}/{len(cell.declared)}}}$" if seeds else ""
+                here.append(_tex(number.replace(" ± ", "±")) + few)
+            yield [_tex_lines(cells[0].row.label, TEX_LABEL, "l"), *here]
+            if numbers := printed_row(cells, measured):
+                short = (each.replace(" ± ", "±") for each in numbers)
+                yield ["", *(f"\\textit{{{_tex(each)}}}" if each else "" for each in short)]
+
+
+def _tex_lines(text: str, width: int, side: str) -> str:
+    """Text in as many lines as a narrow cell needs."""
+    lines = list(map(_tex, textwrap.wrap(text, width))) or [""]
+    stacked = LINE_BREAK.join(lines)
+    return lines[0] if len(lines) == 1 else f"\\shortstack[{side}]{{{stacked}}}"
+
+
+def _tex_floats(
+    head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, label: str
+) -> list[str]:
+    """Floats over both columns of a page that hold the rows; the cells of ``rows`` are LaTeX."""
+    parts = []
+    for first in range(1, len(head), TEX_COLUMNS):
+        columns = slice(first, first + TEX_COLUMNS)
+        for begin in _begins(rows):
+            parts.append((columns, rows[begin]))
+    lines = []
+    for number, (columns, some) in enumerate(parts):
+        shown = head[columns]
+        lines += [
+            "\\begin{table*}",
+            "\\centering\\scriptsize\\setlength{\\tabcolsep}{4pt}",
+            f"\\begin{{tabular}}{{l{'r' * len(shown)}}}",
+            "\\toprule",
+            _tex_line([_tex(head[0]), *(_tex_lines(name, TEX_HEADING, "r") for name in shown)]),
+            "\\midrule",
+        ]
+        for row in some:
+            if len(row) == 1:
+                lines += [f"\\multicolumn{{{len(shown) + 1}}}{{l}}{{{row[0]}}} \\\\"]
+            else:
+                lines.append(_tex_line([row[0], *row[columns]]))
+        told = (
+            f"\\caption{{{_tex(caption)}}}\n\\label{{tab:{label}}}"
+            if number == 0
+            else (f"\\par\\smallskip Table~\\ref{{tab:{label}}}, continued.")
+        )
+        lines += ["\\bottomrule", "\\end{tabular}", told, "\\end{table*}"]
+    return lines
+
+
+def _begins(rows: Sequence[Sequence[str]]) -> Iterator[slice]:
+    """Where the rows are cut: never between a measured line and the published one below it."""
+    begin = lines = 0
+    for end, row in enumerate(rows):
+        height = 1 + row[0].count(LINE_BREAK)
+        if row[0] and lines + height > TEX_LINES:
+            yield slice(begin, end)
+            begin, lines = end, 0
+        lines += height
+    yield slice(begin, len(rows))
+
+
+def _tex_line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _tex_block(block: Block) -> list[str]:
+    if isinstance(block, Numbers):
+        rows = [[_tex_lines(row[0], TEX_LABEL, "l"), *map(_tex, row[1:])] for row in block.rows]
+        told = " ".join((f"{block.heading}. {block.what}", *block.notes))
+        return _tex_floats(block.head, rows, told, slug(told))
+    if isinstance(block, Lines):
+        heading, lines = block.heading, list(map(_tex, block.lines))
+    else:
+        heading = f"Claim. {block.claim}"
+        idle = [each.column for each in block.said if each.idle]
+        lines = [
+            f"\\textit{{{_tex(each.column)}}}, {_tex(each.badge)}: {_tex(each.why)}"
+            for each in block.said
+            if not each.idle
+        ]
+        lines += [f"not run: {_tex(', '.join(idle))}"] if idle else []
+    items = [f"\\item {line}" for line in lines]
+    return [
+        "\\begin{sloppypar}\\footnotesize",
+        f"\\noindent\\textbf{{{_tex(heading)}}}",
+        "\\begin{itemize}",
+        *items,
+        "\\end{itemize}",
+        "\\end{sloppypar}",
+    ]

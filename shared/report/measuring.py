@@ -87,7 +87,7 @@ class MeasuredCell:
     @property
     def unavailable(self) -> str:
         """Why the cell cannot run yet; empty if it can."""
-        return self.row.unavailable or self.column.unavailable
+        return self.row.unavailable
 
     def read(self, metric: str) -> dict[int, float]:
         """By seed another metric of the records that count, of those that have it."""
@@ -324,7 +324,9 @@ def read_figures(results: Path, table: Table, tier: Tier) -> tuple[str, ...]:
 def refused(metrics: Mapping[str, Any], table: Table, metric: str) -> str | None:
     """Why numbers of a result cannot be those that ``table`` shows of it; None when they can."""
     names = [name for name in (metric, *table.also) if name in metrics]
-    found = [fault for name in names if (fault := impossible(name, metrics[name], table.unit))]
+    found = [
+        fault for name in names if (fault := impossible(name, metrics[name], table.unit_of(name)))
+    ]
     return f"{REFUSED}: {'; '.join(found)}" if found else None
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from shared.experiment.data import is_approximate
 from shared.experiment.tables import Claim, Column, Published, Row, Table, Tier, Value, canonical
 from shared.report.evidence import power_sentence
 from shared.report.measuring import (
@@ -40,7 +41,7 @@ class Further:
 
     Args:
         metric: its key in the results.
-        unit: of the table.
+        unit: its unit.
         columns: labels of the columns, or of their runs.
         rows: by label of the row, one summary over seeds for each column; None without a number.
     """
@@ -194,7 +195,7 @@ def also_of(measured: Measured) -> list[Further]:
             if any(row.label == of for of, _ in found)
         }
         if rows:
-            grids.append(Further(metric, measured.table.unit, tuple(columns), rows))
+            grids.append(Further(metric, measured.table.unit_of(metric), tuple(columns), rows))
     return grids
 
 
@@ -366,6 +367,12 @@ def remarks_of(measured: Measured) -> list[tuple[str, list[str]]]:
     printed = [f"{label}: {note}" for label, note in table.published.notes.items()]
     counted = [r for cells in measured.cells for cell in cells for r in cell.records.values()]
     incomplete = [r.address for r in counted if r.environment.get("allow_missing")]
+    approximate = Counter(
+        name
+        for r in counted
+        for name, hash in r.environment["data"].items()
+        if is_approximate(hash)
+    )
     adopted = {  # columns may share a run
         record.address: (cell.row.label, record.environment["run_at"].rsplit("/", 3)[0])
         for cells in measured.cells
@@ -381,6 +388,10 @@ def remarks_of(measured: Measured) -> list[tuple[str, list[str]]]:
         ("About the published numbers", [*printed, *table.published.warnings]),
         ("Notes", list(table.notes)),
         ("Measured with --allow-missing: files that were missing or broken left out", incomplete),
+        (
+            "Measured on approximate copies: the data are not the published files",
+            [f"{name}: {count} records" for name, count in sorted(approximate.items())],
+        ),
         (
             "Taken over from runs of an equal configuration",
             [

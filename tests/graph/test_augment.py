@@ -437,7 +437,7 @@ def test_wrong_arguments_are_named(names: tuple[str, ...], settings: dict, messa
         augment(mixed_batch(), names, generator(), **settings)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("settings", [{}, PROGRAM])
 def test_accelerator_gives_the_same_view(settings: dict):
     graphs = add_self_loops_but_last(mixed_batch())

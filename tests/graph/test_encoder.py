@@ -138,7 +138,7 @@ def test_projection_head_is_linear_relu_linear():
     torch.testing.assert_close(head(x), expected)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_accelerator_agrees():
     encoder, graphs = nontrivial_encoder(), graphs_with_features()
     expected = encode(encoder, graphs)

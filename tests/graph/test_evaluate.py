@@ -118,7 +118,7 @@ def test_embedding_of_a_graph_does_not_depend_on_its_batch():
     np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_embedding_moves_graphs_to_the_encoder():
     graphs = load(ATLAS, Path("nowhere"))
     encoder = Encoder(1)

@@ -226,7 +226,7 @@ def test_half_precision_gives_single_precision_latents_near_the_others() -> None
     assert not torch.equal(near, exact)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_on_a_gpu_values_and_gradients_are_those_of_the_cpu() -> None:
     encoder, batch = made().double(), images()
     other = copy.deepcopy(encoder).cuda()

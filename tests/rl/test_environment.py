@@ -387,6 +387,64 @@ def test_gymnasium_approves(cartpole: DeepMindControl, monkeypatch: pytest.Monke
         check_env(cartpole, skip_render_check=True)
 
 
+def test_gymnasium_knows_how_long_and_how_to_render() -> None:
+    for task, repeat in ACTION_REPEATS.items():
+        specification = gymnasium.spec(f"rl/{task.replace('_', '-')}-v0")
+        assert specification.max_episode_steps == 1000 // repeat
+    made = gymnasium.make(
+        "rl/cartpole-swingup-v0", render_mode="rgb_array", quality="fast", frame_size=SIZE
+    )
+    assert made.render_mode == "rgb_array"
+    assert made.metadata["render_fps"] == 12  # 8 steps of 0.01 seconds
+    made.reset(seed=0)
+    shown = made.render()
+    assert isinstance(shown, np.ndarray)
+    assert shown.shape == (240, 240, 3)
+    assert shown.dtype == np.uint8
+    control = made.unwrapped
+    assert isinstance(control, DeepMindControl)
+    assert np.array_equal(shown, control.picture(240))
+    made.step(np.ones(1, np.float32))
+    made.step(np.ones(1, np.float32))
+    assert not np.array_equal(made.render(), shown)
+    made.close()
+    # Episodes are recorded by gymnasium's own wrapper, which asks for the pictures of each step.
+    recorded = gymnasium.wrappers.RenderCollection(
+        gymnasium.make("rl/cartpole-swingup-v0", render_mode="rgb_array", quality="fast")
+    )
+    recorded.reset(seed=0)
+    recorded.step(np.ones(1, np.float32))
+    assert [picture.shape for picture in recorded.render()] == [(240, 240, 3)] * 2
+    recorded.close()
+
+
+def test_without_a_render_mode_nothing_is_rendered(cartpole: DeepMindControl) -> None:
+    cartpole.reset(seed=0)
+    assert cartpole.render() is None
+    assert cartpole.metadata["render_fps"] == 12
+    assert "render_fps" not in DeepMindControl.metadata  # of each environment, not of all
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_states_are_those_beside_the_frames(task: str) -> None:
+    drawn, stated = make(task), make(task, observe="state")
+    _, info = drawn.reset(seed=3)
+    state, stated_info = stated.reset(seed=3)
+    assert stated.observation_space.shape == (len(stated.state_names),)
+    assert set(stated_info) == {"state"}
+    np.testing.assert_array_equal(state, info["state"])
+    for action in actions_for(drawn, 5):
+        _, reward, *ends, info = drawn.step(action)
+        state, same, *same_ends, stated_info = stated.step(action)
+        np.testing.assert_array_equal(state, info["state"])
+        assert (reward, ends) == (same, same_ends)
+    with pytest.raises(ValueError, match="snapshots are of environments that observe pixels"):
+        stated.snapshot()
+    assert stated.picture(24).shape == (24, 24, 3)  # films can be made all the same
+    drawn.close()
+    stated.close()
+
+
 def test_a_configuration_makes_its_environment() -> None:
     config = Config().reduced()
     environment = make_environment(config)

@@ -6,9 +6,16 @@ import pytest
 import torch
 
 from rl import estimate as module
-from rl.config import Config, ProbeConfig
+from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.data import random_frames
-from rl.estimate import are_rendered, cost_of_agent, estimate, estimate_probe, seconds_of_frame
+from rl.estimate import (
+    are_rendered,
+    cost_of_agent,
+    estimate,
+    estimate_imitation,
+    estimate_probe,
+    seconds_of_frame,
+)
 from shared.experiment.trial import Cost
 
 AGENT = Config()
@@ -96,6 +103,30 @@ def test_a_probe_takes_frames_updates_and_a_regression(
     of_pixels = 5e-10 * 2000**3 + 3.2e-11 * 2000 * 2500 * 63_504
     assert seconds(pixels, tmp_path) == pytest.approx(2500 * 0.01 + of_pixels)
     assert estimate_probe(pixels, tmp_path)[1] > 2500 * 63_504 * 4 / 1e9
+
+
+def test_an_imitation_takes_updates_its_frames_seen_once_a_regression_and_episodes(
+    measured: list[tuple[Any, ...]], tmp_path: Path
+) -> None:
+    def of(**changes: Any) -> tuple[float, float]:
+        minutes, gigabytes = estimate_imitation(
+            dataclasses.replace(ImitationConfig(), **changes), tmp_path
+        )
+        return 60 * minutes, gigabytes
+
+    # 10 episodes of 125; 4500 frames of training and 1500 of the test, every third of them read.
+    played = 10 * 125 * 0.01
+    seen = (6000 + 1250) * 0.0005
+    regression = 5e-10 * 1500**3 + 3.2e-11 * 1500 * 2000 * 50
+    updates = 500 * (0.1 + 64 * 0.002)
+    assert of()[0] == pytest.approx(played + seen + regression + updates)
+    assert of(train=False)[0] == pytest.approx(played + seen + regression)
+    components = 3.2e-11 * 1500**2 * 63_504
+    raw = of(train=False, probe_input="pixels")
+    assert raw[0] == pytest.approx(played + regression + components)
+    assert raw[1] > 1500 * 63_504 * 8 / 1e9
+    for acts in ("expert", "random"):
+        assert of(train=False, acts=acts)[0] == pytest.approx(played)
 
 
 def test_frames_that_lie_there_are_not_rendered_again(

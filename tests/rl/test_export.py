@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rl.agent import Agent, Contrast
-from rl.config import Config, ProbeConfig
+from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.encoder import Encoder
 from rl.export import (
     CONFIG,
@@ -195,6 +195,24 @@ def test_the_card_of_a_probe_says_what_it_is(tmp_path: Path) -> None:
     assert "not trained at all" in card
 
 
+def test_the_encoder_of_an_imitation_says_whose_frames_it_saw(tmp_path: Path) -> None:
+    fields = {**vars(AGENT), "protocol": "imitation-return-v1", "probe_episodes": 12}
+    with Run(tmp_path / "run", ImitationConfig(**fields), tier="short") as run:
+        run.record_data(finger_spin="5f" * 32, frames="6e" * 32, expert="7d" * 32)
+        save_weights(run, Contrast(run.config), ENCODER_NAMES)
+        run.finish({"return": 512.5, **SCORES})
+    card = (write(tmp_path / "run", tmp_path / "export") / "README.md").read_text()
+    for text in (
+        "12 episodes at each of three levels of an expert's skill: 500 updates",
+        "| return | 512.50 |\n| r2 | 40.50 |",
+    ):
+        assert text in card
+    (model,) = front_of(card)["model-index"]  # type: ignore[misc, attr-defined]
+    kinds = [item["type"] for item in model["results"][0]["metrics"]]
+    assert kinds == ["mean_reward", "r2", "r2", "r2"]
+    assert isinstance(load(tmp_path / "export"), Encoder)
+
+
 @pytest.mark.parametrize("make", [finished_agent, finished_probe])
 def test_the_lines_of_the_card_run(
     make: Callable[[Path], nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -331,11 +349,12 @@ def test_runs_without_a_network_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="a smoke run"):
         write(tmp_path / "smoke", tmp_path / "export")
     finished_agent(tmp_path / "random", dataclasses.replace(AGENT, train=False))
-    with pytest.raises(UserError, match="the random policy"):
-        write(tmp_path / "random", tmp_path / "export")
-    finished_probe(tmp_path / "pixels", dataclasses.replace(PROBE, probe_input="pixels"))
-    with pytest.raises(UserError, match="raw pixels"):
-        write(tmp_path / "pixels", tmp_path / "export")
+    raw = dataclasses.replace(PROBE, train=False, probe_input="pixels")
+    finished_probe(tmp_path / "pixels", raw)
+    for run in ("random", "pixels"):
+        (tmp_path / run / MODEL).unlink()
+        with pytest.raises(UserError, match="keeps no network, as random actions, raw pixels"):
+            write(tmp_path / run, tmp_path / "export")
     finished_agent(tmp_path / "lost")
     (tmp_path / "lost" / MODEL).unlink()
     with pytest.raises(UserError, match="there is no such file"):

@@ -1,7 +1,4 @@
-import dataclasses
-import os
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +9,12 @@ from matplotlib.figure import Figure
 from PIL import Image
 from resealed import set_config
 
-from rl import figures, train
-from rl.agent import Agent
-from rl.config import Config
-from rl.export import POLICY_NAMES
+from rl import figures
 from rl.figures import (
     BAND,
     FIGURES,
-    film,
     finished_runs,
-    play,
     write,
-    write_gif,
 )
 from rl.tables import TABLES
 from shared.errors import UserError
@@ -265,7 +256,7 @@ def test_a_baseline_looks_the_same_wherever_it_stands(tmp_path: Path) -> None:
 def test_every_baseline_of_the_probe_has_a_look() -> None:
     for paper in ("lmcl", "cllr"):
         probe = TABLES[paper][1]
-        baselines = {row.label for row in probe.rows if not figures._trains(probe, row)}
+        baselines = {row.label for row in probe.rows if not figures._trains(row)}
         assert baselines == set(figures.BASELINES)
 
 
@@ -385,6 +376,50 @@ def test_figures_of_the_probe_are_written(tmp_path: Path) -> None:
         assert_is_picture(file)
 
 
+def finish_imitations(runs: Path, returns: dict[tuple[str, str], tuple[float, ...]]) -> None:
+    """By row and column, the return of each seed from 0 on."""
+    for (row, column), values in returns.items():
+        for seed, value in enumerate(values):
+            cell = cell_of("lmcl", "table-5-imitation", "short", row, column, seed)
+            finish(runs, cell, {"return": value, "r2": 1.0})
+
+
+def test_a_ranking_is_of_paired_means_over_tasks(tmp_path: Path) -> None:
+    returns = {
+        ("untrained encoder", "Spin"): (100.0, 200.0, 50.0),
+        ("untrained encoder", "Catch"): (300.0, 100.0, 50.0),
+        ("CURL", "Spin"): (120.0, 230.0, 999.0),
+        ("CURL", "Catch"): (320.0, 130.0),  # the third seed has not finished there
+        ("MMCL", "Spin"): (190.0, 210.0, 60.0),
+        ("MMCL", "Catch"): (310.0, 120.0, 60.0),
+    }
+    finish_imitations(tmp_path, returns)
+    table = table_of("lmcl", "table-5-imitation")
+    found = finished_runs(table, "short", tmp_path)
+    first, second, third = figures.ranked(found)
+    assert (first.row, first.value, first.gain, first.seeds) == ("CURL", 200.0, 25.0, 2)
+    # Gains of 20 and 30: 25 and 12.706 standard errors of 5 on each side.
+    assert first.low == pytest.approx(25 - 63.53, abs=0.01)
+    assert first.high == pytest.approx(25 + 63.53, abs=0.01)
+    assert (second.row, second.seeds, third.row) == ("MMCL", 3, "untrained encoder")
+    assert second.gain == pytest.approx((50 + 15 + 10) / 3)
+    assert (third.gain, third.low, third.high) == (0, 0, 0)
+    lines_ = figures.ranking_csv(found).splitlines()
+    assert lines_[0] == "row,return,gain,low,high,seeds"
+    assert lines_[1].startswith("CURL,200.0,25.0,-38.5")
+    figure = figures.ranking(table, found)
+    assert rows_of(figure.axes[0]) == ["CURL", "MMCL", "untrained encoder"]
+    marks = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
+    assert [line.get_xdata()[0] for line in marks] == [first.gain, second.gain, 0]
+    assert "mean over 2 tasks" in texts(figure)
+
+
+def test_a_ranking_waits_for_its_base_on_all_tasks(tmp_path: Path) -> None:
+    finish_imitations(tmp_path, {("untrained encoder", "Spin"): (1.0,), ("CURL", "Catch"): (2.0,)})
+    with pytest.raises(Lacking, match="no seed of untrained encoder has finished on all of 2"):
+        draw("lmcl", "table-5-imitation", tmp_path)
+
+
 def test_rows_and_limits_are_the_tables() -> None:
     for paper, rows in (("lmcl", figures.LMCL_ROWS), ("cllr", figures.CLLR_ROWS)):
         probe = TABLES[paper][1]
@@ -408,9 +443,13 @@ def test_what_lacks_is_said_in_one_line_each(
         f"table-5-curves: not drawn: no finished run of rl/lmcl/table-5 (paper tier) under {runs}; "
         "run ./reproduce.sh rl lmcl --table table-5",
         *(
-            f"{name}: not drawn: no finished run of rl/lmcl/table-5-state-probe (short tier) under "
-            f"{runs}; run ./reproduce.sh rl lmcl --table table-5-state-probe --tier short"
-            for name in ("table-5-state-probe", "table-5-state-probe-distances")
+            f"{name}: not drawn: no finished run of rl/lmcl/{table} (short tier) under {runs}; "
+            f"run ./reproduce.sh rl lmcl --table {table} --tier short"
+            for name, table in (
+                ("table-5-state-probe", "table-5-state-probe"),
+                ("table-5-imitation", "table-5-imitation"),
+                ("table-5-state-probe-distances", "table-5-state-probe"),
+            )
         ),
     ]
     assert not (tmp_path / "results").exists()
@@ -448,125 +487,3 @@ def test_distances_wait_for_a_log(tmp_path: Path) -> None:
 def test_an_unknown_paper_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rl has no figures for 'mmcl'; it has lmcl, cllr"):
         write("mmcl", tmp_path, tmp_path, data_root=tmp_path)
-    with pytest.raises(UserError, match="rl has no policies for 'mmcl'; it has lmcl, cllr"):
-        film("mmcl", "paper", tmp_path)
-
-
-# Films
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finished runs of two rows of the smoke tier; the second with a policy as initialised."""
-    runs = tmp_path_factory.mktemp("trained")
-    for row in ("random policy", "CURL"):
-        cell = cell_of("lmcl", "table-5", "smoke", row, None, 0)
-        config = cell.config
-        assert isinstance(config, Config)
-        with Run(runs / cell.address, config, tier="smoke", data_root=runs) as run:
-            if row == "random policy":
-                run.finish(train.run(config, run))
-                continue
-            agent = Agent(config, 1)
-            train.save_weights(run, agent, POLICY_NAMES)
-            environments = train.evaluation_environments(config, run)
-            act = partial(agent.act, sample=False)
-            entry = train.evaluation(config, run, environments, act, config.environment_steps)
-            environments.close()
-            run.finish(train.summary_of([entry]))
-    return runs
-
-
-@pytest.mark.slow
-def test_films_show_an_episode(trained: Path) -> None:
-    films = film("lmcl", "smoke", trained)
-    random, curl = finished_runs(table_of("lmcl", "table-5"), "smoke", trained)
-    assert films == [run.folder / "episode.gif" for run in (random, curl)]
-    decisions = curl.config.episode_steps // curl.config.action_repeat
-    for file, run in zip(films, (random, curl), strict=True):
-        with Image.open(file) as picture:
-            assert picture.format == "GIF"
-            assert picture.size == (240, 240)
-            assert picture.info["loop"] == 0
-            assert picture.info["comment"].startswith(f"{run.record.address}: return ".encode())
-            shown = []
-            for frame in range(picture.n_frames):
-                picture.seek(frame)
-                shown.append(np.asarray(picture.convert("RGB"), dtype=int))
-                assert picture.info["duration"] % 50 == 0
-        # Pictures that do not differ are one that is shown for longer.
-        assert decisions // 2 < len(shown) <= decisions + 1
-        assert np.abs(shown[0] - shown[-1]).max() > 50
-    pictures, _ = play(curl)
-    with Image.open(films[1]) as picture:
-        first = np.asarray(picture.convert("RGB"), dtype=int)
-    assert np.abs(first - pictures[0]).mean() < 4  # of 255; the palette has 256 colours
-
-
-@pytest.mark.slow
-def test_the_episode_is_the_first_of_the_last_evaluation(trained: Path) -> None:
-    (curl,) = (
-        run
-        for run in finished_runs(table_of("lmcl", "table-5"), "smoke", trained)
-        if run.cell.row == "CURL"
-    )
-    pictures, total = play(curl)
-    assert pictures.shape == (
-        curl.config.episode_steps // curl.config.action_repeat + 1,
-        240,
-        240,
-        3,
-    )
-    evaluated = curl.record.result["metrics"]["details"]["curve"][-1]["episodes"]
-    assert total == pytest.approx(evaluated[0], rel=1e-3)
-    assert abs(total - evaluated[1]) > 1e-2 * total
-
-
-@pytest.mark.slow
-def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
-    first = film("lmcl", "smoke", trained)
-    for file in first:
-        file.write_bytes(b"kept")
-    assert film("lmcl", "smoke", trained) == first
-    assert {file.read_bytes() for file in first} == {b"kept"}
-    stale = first[0]
-    later = stale.stat().st_mtime + 10
-    os.utime(stale.parent / "result.json", (later, later))
-    film("lmcl", "smoke", trained)
-    assert stale.read_bytes()[:6] == b"GIF89a"
-    assert first[1].read_bytes() == b"kept"
-
-
-@pytest.mark.slow
-def test_a_policy_that_is_lost_is_named(trained: Path, tmp_path: Path) -> None:
-    (curl,) = (
-        run
-        for run in finished_runs(table_of("lmcl", "table-5"), "smoke", trained)
-        if run.cell.row == "CURL"
-    )
-    lost = tmp_path / "lost"
-    shutil.copytree(curl.folder, lost)
-    (lost / "model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"model\.safetensors: there is no such file"):
-        play(dataclasses.replace(curl, folder=lost))
-
-
-def test_pictures_keep_their_colours(tmp_path: Path) -> None:
-    pictures = np.zeros((3, 16, 16, 3), dtype=np.uint8)
-    for place, colour in enumerate([(250, 10, 10), (10, 250, 10), (10, 10, 250)]):
-        pictures[place] = colour
-    write_gif(tmp_path / "film", pictures, "three colours")
-    with Image.open(tmp_path / "film") as picture:
-        assert picture.n_frames == 3
-        for place in range(3):
-            picture.seek(place)
-            assert picture.info["duration"] == 50
-            shown = np.asarray(picture.convert("RGB"), dtype=int)
-            assert np.abs(shown - pictures[place]).max() <= 4
-
-
-def test_tiers_without_a_policy_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no policy to film; use --tier paper or --tier smoke"):
-        film("lmcl", "short", tmp_path)
-    with pytest.raises(UserError, match=r"no policy to film: no finished run of rl/cllr/table-4"):
-        film("cllr", "paper", tmp_path)

@@ -447,7 +447,7 @@ def test_sampling_is_quick(tmp_path: Path):
     assert min(seconds) < 0.08  # a tenth of an update; 6 ms as measured, 20 on a crowded machine
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 def test_a_gpu_gives_the_same_batches_also_from_a_graph(tmp_path: Path):
     device = torch.device("cuda")
     replays = [make(tmp_path / name, device=torch.device(name)) for name in ("cpu", "cuda")]

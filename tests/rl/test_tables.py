@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -10,8 +11,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl.config import TASKS, Config
-from rl.tables import LABELS, TABLE_4, TABLE_4_PROBE, TABLE_5, TABLE_5_PROBE, TABLES
+from rl.config import TASKS, Config, ImitationConfig
+from rl.tables import (
+    AGENTS,
+    F_RATIO,
+    LABELS,
+    LEARNING_GATE,
+    RETURNS_ON_A_CPU,
+    TABLE_4,
+    TABLE_4_IMITATION,
+    TABLE_4_PROBE,
+    TABLE_5,
+    TABLE_5_IMITATION,
+    TABLE_5_PROBE,
+    TABLES,
+)
 from shared import (
     Objective,
     cosine,
@@ -28,6 +42,7 @@ from shared.experiment.tables import Table, Tier, Value, canonical_json
 from shared.objective import Similarity
 from shared.report.files import markdown
 from shared.report.measuring import measure
+from shared.report.statistics import seeds_for
 
 RETURNS = (TABLE_5, TABLE_4)
 PROBES = (TABLE_5_PROBE, TABLE_4_PROBE)
@@ -70,10 +85,13 @@ SIMILARITIES: dict[str, Similarity] = {"cosine": cosine, "bilinear": bilinear}
 
 def test_both_papers_are_there_as_returns_and_as_a_probe_and_a_gate_before_them() -> None:
     assert {paper: [table.address for table in some] for paper, some in TABLES.items()} == {
-        "lmcl": ["rl/lmcl/table-5", "rl/lmcl/table-5-state-probe"],
-        "cllr": ["rl/cllr/table-4", "rl/cllr/table-4-state-probe"],
-        "curl": ["rl/curl/learning-gate"],
+        "lmcl": ["rl/lmcl/table-5", "rl/lmcl/table-5-state-probe", "rl/lmcl/table-5-imitation"],
+        "cllr": ["rl/cllr/table-4", "rl/cllr/table-4-state-probe", "rl/cllr/table-4-imitation"],
+        "curl": ["rl/curl/learning-gate", "rl/curl/returns-on-a-cpu"],
     }
+    # Those and no others have policies to film.
+    for paper, some in TABLES.items():
+        assert AGENTS[paper] == tuple(t for t in some if t.protocol.startswith("dmc-return"))
     assert [table.section for table in RETURNS] == [
         "Chen et al. 2021 (LMCL), Table 5",
         "Chen et al. 2022 (CLLR), Table 4",
@@ -394,8 +412,12 @@ def test_cllr_claims() -> None:
         for suffix in ("", ", norm over batch")
     }
     expected["CLLR(CURL+), authors' form", "CURL"] = "Run"
-    assert len(TABLE_4.claims) == len(expected)
-    for claim in TABLE_4.claims:
+    *claims, in_words = TABLE_4.claims
+    assert len(claims) == len(expected)
+    assert "consistently higher means" in in_words.text
+    assert (in_words.better, in_words.than) == ("CLLR(CURL+nuclear-norm)", "CURL")
+    assert in_words.columns == LABELS
+    for claim in claims:
         but = expected[claim.better, claim.than]
         assert claim.columns == tuple(label for label in LABELS if label != but)
 
@@ -467,6 +489,98 @@ def test_the_probe_prints_no_numbers_and_claims_directions(table: Table) -> None
         assert claim.columns == LABELS
         assert claim.tolerance == 2
         assert claim.text.startswith("Asked by this suite, not by the paper: ")
+
+
+@returns
+def test_what_the_note_says_of_variances(table: Table) -> None:
+    """F with 2 and 2 degrees of freedom is a closed form: P(F > x) = 1 / (1 + x)."""
+    assert 1 / (1 + F_RATIO) == 0.025
+    method = "LMCL(CURL+DP)" if table is TABLE_5 else "CLLR(CURL+)"
+    ratios = [
+        ((one.std or 0) / (other.std or 1)) ** 2
+        for one, other in zip(
+            table.published.rows["CURL"], table.published.rows[method], strict=True
+        )
+        if one and other
+    ]
+    assert len(ratios) == 6
+    assert max(ratios) < F_RATIO
+    note = table.notes[-1]
+    assert f"{min(ratios):.1f} to {max(ratios):.1f} times" in note
+    assert note.startswith(f"Said of {table.section.rpartition(', ')[2]}, too")
+
+
+# Questions of our own
+
+
+@pytest.mark.parametrize(
+    ("table", "of_returns"), [(TABLE_5_IMITATION, TABLE_5), (TABLE_4_IMITATION, TABLE_4)]
+)
+def test_an_imitation_has_the_contrastive_rows_of_the_returns(
+    table: Table, of_returns: Table
+) -> None:
+    assert (table.metric, table.unit) == ("return", "points of 1000")
+    assert {name: table.unit_of(name) for name in table.also} == dict.fromkeys(
+        ("action_r2", "r2", "r2_position", "r2_velocity"), "% of variance"
+    )
+    base = ["random actions", "raw pixels", "untrained encoder", "state expert"]
+    assert [row.label for row in table.rows[:4]] == base
+    assert [row.label for row in table.rows if row.floor] == base[:3]
+    left_out = ("random policy", "SAC on the same crops", "CURL, batch 128")
+    contrastive = [row for row in of_returns.rows if row.label not in left_out]
+    assert [row.label for row in table.rows[4:]] == [row.label for row in contrastive]
+    for row, other in zip(table.rows[4:], contrastive, strict=True):
+        assert row.changes == other.changes
+        config = config_of(table, row.label, tier="short")
+        assert isinstance(config, ImitationConfig)
+        assert config.material_seed == 0
+    texts = {canonical_json(cell.config) for cell in table.cells("short", seeds=(0,))}
+    assert len(texts) == 6 * len(table.rows)
+    for claim in table.claims:
+        assert claim.text.startswith("Asked by this suite, not by the paper: ")
+        assert (claim.columns, claim.second) == (LABELS, "action_r2")
+    # What both papers' tables ask alike is run once.
+    common = {row.label for row in TABLE_5_IMITATION.rows} & {
+        row.label for row in TABLE_4_IMITATION.rows
+    }
+    assert common == {*base, "CURL", "CURL, cosine", "DCL", "HCL"}
+    for label in common:
+        one, other = (
+            [cell.config for cell in each.cells("short", row=label)]
+            for each in (TABLE_5_IMITATION, TABLE_4_IMITATION)
+        )
+        assert one == other
+
+
+def test_the_short_tier_of_returns_is_the_gate_s_agent_on_two_tasks() -> None:
+    table = RETURNS_ON_A_CPU
+    assert [column.label for column in table.columns] == ["Swingup", "Catch"]
+    assert [row.label for row in table.rows] == [
+        "random policy",
+        "SAC on the same crops",
+        "CURL",
+        "LMCL(CURL+DP)",
+        "LMCL(DCL+DP)",
+        "CLLR(CURL+nuclear-norm), norm over batch",
+    ]
+    assert table.seeds["short"] == tuple(range(8))
+    assert len(table.cells("short")) == 6 * 2 * 8
+    gate = LEARNING_GATE.cells("short", row="CURL, batch 128, bfloat16 convolutions")[0].config
+    (curl,) = table.cells("short", row="CURL", column="Swingup", seeds=(0,))
+    # Another protocol, so that the gate's run, which lacks the mean, is not taken for this one.
+    assert isinstance(gate, Config)
+    assert curl.config == dataclasses.replace(gate, protocol="dmc-return-v2")
+    for row in ("LMCL(CURL+DP)", "LMCL(DCL+DP)"):
+        ours, paper_s = config_of(table, row, tier="short"), config_of(TABLE_5, row)
+        assert (ours.objective, ours.similarity) == (paper_s.objective, paper_s.similarity)
+    projection = config_of(table, table.rows[-1].label, tier="short").objective.projection
+    assert projection is not None
+    assert projection.options == {"norm": "nuclear", "alpha": 10 / 128}
+    (power,) = table.powers
+    assert power.gain == 571 - 386
+    assert round(math.hypot(117, 126)) == power.spread
+    assert seeds_for(682 - 680, power.spread) == 58053
+    assert "some 58,000 seeds" in table.notes[-1]
 
 
 # What every row trains

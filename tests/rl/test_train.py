@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import dataclasses
 import json
@@ -7,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -22,8 +25,8 @@ from rl.config import CURL, Config, ProbeConfig
 from rl.data import random_frames
 from rl.environment import make_environment, renderer_in_use, task_fingerprint
 from rl.evaluate import evaluate_policy, evaluation_seeds
-from rl.replay import Batch, Replay
-from shared import Objective, Projection, distance_polarization, term
+from rl.replay import Batch, Draw, Replay
+from shared import Objective, Projection, distance_polarization, max_margin, term
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run
 
@@ -415,7 +418,10 @@ def test_the_random_policy_is_evaluated_once(
     [
         ({"evaluate_every": 36, "environment_steps": 72}, "evaluate_every 36 must be a multiple"),
         ({"environment_steps": 100}, "evaluate_every 48 .* divide environment_steps 100"),
-        ({"protocol": "dmc-return-v2"}, "no protocol 'dmc-return-v2' in rl"),
+        (
+            {"protocol": "state-probe-v1"},
+            "agents have no protocol 'state-probe-v1'; they have dmc-return-v1, dmc-return-v2",
+        ),
     ],
 )
 def test_meaningless_configurations_are_refused(
@@ -530,14 +536,86 @@ def test_pixels_are_read_without_an_encoder(
     assert episode.tolist() == [number for number in range(5) for _ in range(6)]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+class Recorded(train.CapturedUpdate):
+    """Notes how each update went, without a GPU."""
+
+    def __init__(self, update_every: int) -> None:
+        config = dataclasses.replace(AGENT, update_every=update_every)
+        replay = SimpleNamespace(device=torch.device("cpu"))
+        super().__init__(cast(Agent, None), cast(Replay, replay), config)
+        self.went: list[tuple[str, int]] = []
+        self.captures = False
+
+    def _update(self, step: int) -> dict[str, torch.Tensor]:
+        self.went.append(("captured" if self.captures else "eager", step))
+        return {}
+
+
+@pytest.mark.parametrize("update_every", [1, 2, 8, 50])
+def test_a_kind_of_update_is_captured_only_after_an_eager_one(
+    update_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the graph would hold how Adam makes its state, and make it anew at every replay."""
+    update = Recorded(update_every)
+
+    @contextlib.contextmanager
+    def capture(graph: object) -> Iterator[None]:
+        update.captures = True
+        yield
+        update.captures = False
+
+    monkeypatch.setattr(torch.cuda, "Stream", mock.MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda side: contextlib.nullcontext())
+    monkeypatch.setattr(torch.cuda, "current_stream", mock.MagicMock())
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    replays: list[object] = []
+    monkeypatch.setattr(
+        torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: replays.append(update))
+    )
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self)
+    draw = Draw(
+        torch.zeros(AGENT.batch_size, dtype=torch.int64),
+        torch.zeros(3, AGENT.batch_size, 2, dtype=torch.int64),
+    )
+    for step in range(1, 121):
+        update(draw, step)
+    for full in {step % update_every == 0 for step in range(1, 121)}:
+        kinds = [how for how, step in update.went if (step % update_every == 0) == full]
+        assert kinds.count("captured") == 1, full
+        assert kinds[0] == "eager", full
+        assert kinds[-1] == "captured", full
+    assert [how for how, _ in update.went[:6]] == ["eager"] * 6
+    # No capture at a step at which the criterion looks at its loss.
+    assert all(step % 100 for how, step in update.went if how == "captured")
+    eager = sum(how == "eager" for how, _ in update.went)
+    assert len(replays) == 120 - eager
+
+
+def test_only_what_waits_for_the_device_is_not_captured() -> None:
+    loss = AGENT.objective.loss
+    for objective, captured in (
+        (AGENT.objective, True),
+        (Objective(loss, projection=Projection()), True),
+        (Objective(loss, projection=Projection(options={"norm": "nuclear"})), False),
+        (Objective(term(max_margin, gamma=0.5)), False),
+    ):
+        config = dataclasses.replace(AGENT, objective=objective)
+        assert train.can_be_captured(config) == captured
+        without = dataclasses.replace(config, contrastive=False)
+        assert train.can_be_captured(without)
+    assert not train.can_be_captured(dataclasses.replace(AGENT, update_every=200))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("update_every", [2, 8])  # 8: no step of the actor among the first 6
 @pytest.mark.parametrize("name", ["CURL", "CLLR", "SAC", "polarization"])
 def test_captured_updates_are_the_eager_ones(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, name: str, update_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
     polarized = dataclasses.replace(CURL, penalties=(term(distance_polarization, weight=0.1),))
     config = CONFIGS.get(name) or dataclasses.replace(AGENT, objective=polarized)
+    config = dataclasses.replace(config, update_every=update_every)
     device = torch.device("cuda")
     replay = Replay(
         tmp_path,
@@ -565,7 +643,7 @@ def test_captured_updates_are_the_eager_ones(
         else:
             update = lambda draw, step: agent.update(replay.batch(draw, config.crop), step)  # noqa: B023, E731
         parts = []
-        for step in range(12):
+        for step in range(1, 13 if update_every == 2 else 25):
             named = update(replay.draw(config.batch_size, config.crop), step)
             parts.append({key: float(value) for key, value in named.items()})
         found.append((parts, {key: x.cpu() for key, x in agent.state_dict().items()}))
@@ -574,6 +652,5 @@ def test_captured_updates_are_the_eager_ones(
         assert other == pytest.approx(one, rel=1e-3, abs=1e-4)
     for key in weights:
         torch.testing.assert_close(same[key], weights[key], rtol=1e-2, atol=1e-3)
-    if name in ("SAC", "CURL", "polarization"):
-        assert isinstance(train.make_update(agent, replay, config), train.CapturedUpdate)
+    assert isinstance(train.make_update(agent, replay, config), train.CapturedUpdate)
     replay.delete()

@@ -58,8 +58,8 @@ def data_root(tmp_path: Path) -> Path:
 
 
 def cell_of(paper: str, row: str, tier: Tier = "short") -> Cell:
-    name = {"lmcl": "table-4", "cllr": "table-2"}[paper]
-    (table,) = (each for each in TABLES[paper] if each.name == name)
+    name = {"lmcl": "table-4", "cllr": "table-2"}[paper] + ("-small" if tier == "short" else "")
+    (table,) = (each for each in TABLES[paper] if each.name == name and tier in each.tiers)
     return table.cells(tier, row=row, seeds=(0,))[0]
 
 
@@ -202,7 +202,7 @@ def test_the_figure_shows_what_was_measured(tmp_path: Path, data_root: Path) -> 
     figure = draw("lmcl", tmp_path, data_root)
     assert titles(figure) == ["QT", "DCL", "LMCL(QT+DP)", "LMCL(DCL+DP)"]  # no column without any
     assert notes(figure.axes[2]) == ["no finished run"]
-    assert "rows of LMCL's table-4 (short tier)" in texts(figure)
+    assert "rows of LMCL's table-4-small (short tier)" in texts(figure)
     assert "seed 0" in texts(figure)
     for cell, axis in zip(cells, [figure.axes[place] for place in (0, 1, 3)], strict=True):
         config = dataclasses.asdict(cell.config)
@@ -252,7 +252,7 @@ def test_the_papers_tier_is_drawn_as_soon_as_it_has_something(
 
 def test_runs_that_do_not_count(tmp_path: Path, data_root: Path) -> None:
     cell = cell_of("lmcl", "QT")
-    with pytest.raises(Lacking, match="no finished run of text/lmcl/table-4 with a model"):
+    with pytest.raises(Lacking, match="no finished run of text/lmcl/table-4-small with a model"):
         draw("lmcl", tmp_path, data_root)
     finish(tmp_path, data_root, cell)
     folder = tmp_path / cell.address
@@ -279,8 +279,8 @@ def test_what_lacks_is_said_in_one_line(
     assert write(paper, tmp_path / "runs", tmp_path / "results", data_root=data_root) == []
     (line,) = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        rf"figure-\d-distances: not drawn: no finished run of text/{paper}/table-\d with a model "
-        rf"under .*; run ./reproduce.sh text {paper} --table table-\d --tier short",
+        rf"figure-\d-distances: not drawn: no finished run of text/{paper}/table-\d-small with a "
+        rf"model under .*; run ./reproduce.sh text {paper} --table table-\d-small --tier short",
         line,
     )
     finish(tmp_path / "runs", data_root, cell_of(paper, "DCL"))

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import statistics
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,27 +23,48 @@ from shared import (
     max_margin,
     term,
 )
+from shared.command.choosing import find_cell
+from shared.experiment.records import read_records
 from shared.experiment.tables import TIERS, Published, Table, Tier, Value, canonical_json, changed
 from shared.objective import Similarity
-from text.config import TASKS, Config
+from shared.report.measuring import measure
+from shared.report.statistics import power_of, seeds_for
+from text.config import Config
+from text.evaluate import WITHOUT_TREC
+from text.neighbours import NEXT, PREVIOUS
 from text.tables import (
     CLLR_ROWS,
+    CLOSED,
+    FURTHER,
+    JUDGED,
     LMCL_ROWS,
-    SHORT,
+    RAW_RATE,
+    SMALL,
+    SPREADS,
     TABLE_2,
     TABLE_2_BOOKCORPUS,
+    TABLE_2_CLOSED,
+    TABLE_2_SMALL,
     TABLE_4,
     TABLE_4_BOOKCORPUS,
+    TABLE_4_CLOSED,
+    TABLE_4_SMALL,
     TABLES,
     with_exchanged,
 )
 
+RESULTS = Path(__file__).parents[2] / "results"
 EVERY = (TABLE_4, TABLE_4_BOOKCORPUS, TABLE_2, TABLE_2_BOOKCORPUS)
+SMALL_TABLES = (TABLE_4_SMALL, TABLE_2_SMALL)
 PAIRED = ((TABLE_4, TABLE_4_BOOKCORPUS), (TABLE_2, TABLE_2_BOOKCORPUS))
 BASELINES = ["majority class", "tf-idf unigrams", "untrained encoder"]
 SIMILARITIES: dict[str, Similarity] = {"cosine": cosine, "inner_product": inner_product}
 DEBIASED = {"temperature": 0.1, "tau_plus": 0.01}
 tables = pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
+small_tables = pytest.mark.parametrize("table", SMALL_TABLES, ids=lambda table: table.address)
+closed_tables = pytest.mark.parametrize(
+    "table", [TABLE_4_CLOSED, TABLE_2_CLOSED], ids=lambda table: table.address
+)
 
 
 def config_of(table: Table, row: str, tier: Tier = "paper") -> Config:
@@ -73,8 +96,8 @@ def pairs_of(config: Config, scale: float = 1.0) -> tuple[Tensor, Tensor, Any]:
 
 def test_both_papers_are_there_on_both_corpora() -> None:
     assert {paper: [table.name for table in some] for paper, some in TABLES.items()} == {
-        "lmcl": ["table-4", "table-4-bookcorpus"],
-        "cllr": ["table-2", "table-2-bookcorpus"],
+        "lmcl": ["table-4", "table-4-bookcorpus", "table-4-small", "table-4"],
+        "cllr": ["table-2", "table-2-bookcorpus", "table-2-small", "table-2"],
     }
     assert TABLE_4_BOOKCORPUS.address == "text/lmcl/table-4-bookcorpus"
     assert TABLE_2.section == "Chen et al. 2022 (CLLR), Table 2"
@@ -119,22 +142,28 @@ def test_the_rows_of_cllr() -> None:
 
 @tables
 def test_seeds(table: Table) -> None:
-    assert table.seeds == {"paper": (0,), "short": (0, 1, 2), "smoke": (0,)}
+    assert table.seeds == {"paper": (0, 1, 2), "smoke": (0,)}
     seeds: dict[str, set[int]] = {}
-    for cell in table.cells("short"):
+    for cell in table.cells("paper"):
         seeds.setdefault(cell.row, set()).add(cell.seed)
     assert seeds.pop("majority class") == seeds.pop("tf-idf unigrams") == {0}
     assert all(each == {0, 1, 2} for each in seeds.values())
 
 
+def test_tables_of_one_name_have_no_tier_in_common() -> None:
+    for some in TABLES.values():
+        tiers = [(table.name, tier) for table in some for tier in table.tiers]
+        assert len(set(tiers)) == len(tiers)
+
+
 @pytest.mark.parametrize("tier", TIERS)
-@tables
+@pytest.mark.parametrize("table", [*EVERY, *SMALL_TABLES], ids=lambda table: table.address)
 def test_rows_of_one_table_are_different_runs(table: Table, tier: Tier) -> None:
     texts = {}
     for cell in table.cells(tier, seeds=(0,)):
         texts[cell.row] = text = canonical_json(cell.config)
         assert json.loads(text)["seed"] == 0
-    assert len(set(texts.values())) == len(table.rows)
+    assert len(set(texts.values())) == len(texts) == (len(table.rows) if tier in table.tiers else 0)
 
 
 @tables
@@ -171,7 +200,7 @@ def test_columns_are_read_from_one_run(table: Table) -> None:
         "MSRP": "MSRP",
         "MSRP F1": "MSRP_f1",
     }
-    assert {cell.address for cell in table.cells("paper", row="QT")} == {
+    assert {cell.address for cell in table.cells("paper", row="QT", seeds=(0,))} == {
         f"{table.address}/qt/six-tasks/seed-0"
     }
     (smoke,) = table.cells("smoke", row="QT")
@@ -201,44 +230,30 @@ def test_published_numbers_in_both_readings(
 
 
 @pytest.mark.parametrize("books", [TABLE_4, TABLE_2], ids=lambda table: table.address)
-def test_the_default_of_the_paper_tier_is_quick_thought_on_books(books: Table) -> None:
-    assert config_of(books, "QT") == Config()
-    assert books.protocol == Config().protocol == "skip-thoughts-nested-10fold-v1"
+def test_the_paper_tier_is_quick_thought_for_as_many_steps_on_books(books: Table) -> None:
+    assert config_of(books, "QT") == Config(epochs=55, steps=114_466)
+    assert 54 * 2_090 < 114_466 <= 55 * 2_090  # the last epoch is not whole
+    assert books.protocol == Config().protocol == "skip-thoughts-nested-10fold-v2"
 
 
 @pytest.mark.parametrize(("books", "bookcorpus"), PAIRED, ids=lambda table: table.address)
 def test_on_bookcorpus_it_is_the_same_table(books: Table, bookcorpus: Table) -> None:
     assert (books.rows, books.claims) == (bookcorpus.rows, bookcorpus.claims)
     assert books.published == bookcorpus.published
-    elsewhere = {"corpus": "bookcorpus", "layout": "sentences", "steps": 114_466}
+    elsewhere = {"corpus": "bookcorpus", "layout": "sentences", "epochs": 1}
     for row in books.rows:
         config = config_of(books, row.label)
         assert config.corpus == "books"
         assert config_of(bookcorpus, row.label) == changed(config, elsewhere, "")
-    # In the short tier the batches are as many on either corpus, of which BookCorpus has more.
-    short = config_of(bookcorpus, "QT", "short")
-    assert (short.corpus, short.layout) == ("bookcorpus", "sentences")
-    assert (short.epochs, short.steps) == (1, SHORT["epochs"] * 2090)
-
-
-@pytest.mark.parametrize("books", [TABLE_4, TABLE_2], ids=lambda table: table.address)
-def test_the_short_tier(books: Table) -> None:
-    for row in books.rows:
-        config = config_of(books, row.label, "short")
-        assert config == changed(config_of(books, row.label), SHORT, "")
-        assert (config.encoder, config.order, config.batch_size) == (
-            "bag_of_words",
-            "shuffled",
-            400,
-        )
 
 
 def test_equal_rows_of_both_papers_are_equal_runs() -> None:
     common = {row.label for row in TABLE_4.rows} & {row.label for row in TABLE_2.rows}
     assert common == {*BASELINES, "QT", "QT, cosine", "DCL", "HCL"}
-    for lmcl, cllr in ((TABLE_4, TABLE_2), (TABLE_4_BOOKCORPUS, TABLE_2_BOOKCORPUS)):
+    pairs = zip((*PAIRED[0], TABLE_4_SMALL), (*PAIRED[1], TABLE_2_SMALL), strict=True)
+    for lmcl, cllr in pairs:
         for label in common:
-            for tier in TIERS:
+            for tier in lmcl.tiers:
                 assert config_of(lmcl, label, tier) == config_of(cllr, label, tier)
 
 
@@ -334,8 +349,8 @@ def test_lmcl_claims() -> None:
         ("LMCL(QT+DP), mean", "QT"),
         ("LMCL(QT+DP), cosine", "QT, cosine"),
     }
-    published = [column.label for column in TABLE_4.columns if column.label != "MSRP F1"]
-    assert claims["LMCL(QT+DP)", "QT"].columns == tuple(published)
+    published = JUDGED
+    assert claims["LMCL(QT+DP)", "QT"].columns == published
     # The printed numbers have HCL ahead on CR (83.6 and 83.5), and QT on TREC (89.8 and 89.1).
     for suffix in ("", ", mean"):
         for than, contradicted in (("HCL", "CR"), ("QT", "TREC"), ("QT, cosine", "TREC")):
@@ -357,10 +372,140 @@ def test_cllr_claims() -> None:
     }
     assert set(claims) == printed | in_words
     for pair in in_words:
-        assert claims[pair].columns == TASKS
+        assert claims[pair].columns == JUDGED
     # 93.7 is printed for both under MPQA, which is no gain of either reading.
     tied = claims["CLLR(DCL+l21-norm)", "DCL"]
-    assert tied.columns == ("MR", "CR", "SUBJ", "MPQA (printed as SUBJ)", "TREC", "MSRP")
+    assert tied.columns == ("MR", "CR", "MPQA (printed as SUBJ)", "TREC", "MSRP")
+    assert "every task but SUBJ (numbers of Table 2)" in tied.text
+
+
+def test_claims_are_judged_once_a_task() -> None:
+    for table in (*EVERY, *SMALL_TABLES):
+        metrics = [table.metric_of(column) for column in table.columns if column.label in JUDGED]
+        assert metrics == ["MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP"]
+        for claim in table.claims:
+            assert set(claim.columns) <= {*JUDGED, *FURTHER}
+
+
+# The short tier
+
+
+@small_tables
+def test_the_short_tier(table: Table) -> None:
+    assert table.seeds == {"short": tuple(range(10)), "smoke": (0,)}
+    paper = {"lmcl": TABLE_4, "cllr": TABLE_2}[table.paper]
+    assert [row.label for row in table.rows] == [
+        *BASELINES,
+        "PPMI-SVD",
+        *(row.label for row in paper.rows[len(BASELINES) :]),
+    ]
+    for row in table.rows:
+        config = config_of(table, row.label, "short")
+        raw = config.train and config.baseline is None and config.similarity != "cosine"
+        assert config.learning_rate == (RAW_RATE if raw else 5e-3)
+        changes = {**SMALL, **row.changes, "learning_rate": config.learning_rate}
+        assert config == changed(Config(), changes, "")
+        assert (config.embedding, config.epochs, config.held_out) == (50, 1, 6)
+    assert config_of(table, "QT", "short").learning_rate == RAW_RATE
+
+
+@small_tables
+def test_the_floors_of_the_short_tier(table: Table) -> None:
+    assert {row.label for row in table.rows if row.floor} == {*BASELINES, "PPMI-SVD"}
+    ppmi = config_of(table, "PPMI-SVD", "short")
+    assert (ppmi.baseline, ppmi.embedding, ppmi.held_out) == ("ppmi_svd", 50, 6)
+
+
+@small_tables
+def test_the_columns_of_the_short_tier(table: Table) -> None:
+    assert {column.label: table.metric_of(column) for column in table.columns} == {
+        "MR": "MR",
+        "CR": "CR",
+        "SUBJ (printed as MPQA)": "SUBJ",
+        "MPQA (printed as SUBJ)": "MPQA",
+        "TREC": "TREC",
+        "MSRP": "MSRP",
+        "MSRP F1": "MSRP_f1",
+        "mean of the tasks": "mean",
+        "mean without TREC": WITHOUT_TREC,
+        "next sentence": NEXT,
+    }
+    assert table.also == (PREVIOUS,)
+    assert table.published.value("QT", "SUBJ (printed as MPQA)") == Value(93.4)
+    assert len({cell.address for cell in table.cells("short", row="QT")}) == 10
+
+
+@small_tables
+def test_the_short_tier_asks_what_no_paper_prints(table: Table) -> None:
+    paper = {"lmcl": TABLE_4, "cllr": TABLE_2}[table.paper]
+    printed = [claim for claim in table.claims if not claim.asked_here]
+    asked = [claim for claim in table.claims if claim.asked_here]
+    assert tuple(printed) == paper.claims
+    assert {(claim.better, claim.than) for claim in asked} == {
+        *((claim.better, claim.than) for claim in paper.claims),
+        ("QT", "untrained encoder"),
+        ("QT, cosine", "untrained encoder"),
+    }
+    assert all(claim.columns == tuple(FURTHER) for claim in asked)
+
+
+@pytest.mark.parametrize("table", [*EVERY, *SMALL_TABLES], ids=lambda table: table.address)
+def test_declared_seeds_see_the_declared_gains(table: Table) -> None:
+    """Every column with a claim has one, and it is the smallest of its kind, to half a tenth."""
+    (tier,) = set(table.tiers) - {"smoke"}
+    seeds = len(table.seeds[tier])
+    claimed = {column for claim in table.claims for column in claim.columns}
+    declared = {column: power for power in table.powers for column in power.columns}
+    assert claimed <= declared.keys()
+    for power in table.powers:
+        assert power.tier == tier
+        needed = seeds_for(power.gain, power.spread)
+        assert needed is not None
+        assert needed <= seeds
+        assert power_of(seeds, power.gain - 0.05 - 1e-9, power.spread) < 0.8
+
+
+def test_spreads_are_those_of_the_closed_tier() -> None:
+    """Of the paired differences of LMCL's claims that have three seeds, pooled."""
+    rows: dict[tuple[str, int], dict[str, float]] = {}
+    measured = measure(TABLE_4_CLOSED, "short", list(read_records(RESULTS)), {})
+    for row, cells in zip(TABLE_4_CLOSED.rows, measured.cells, strict=True):
+        for seed, record in cells[0].records.items():
+            metrics = dict(record.result["metrics"])
+            without = [metrics[name] for name in ("MR", "CR", "SUBJ", "MPQA", "MSRP")]
+            rows[row.label, seed] = {**metrics, WITHOUT_TREC: statistics.mean(without)}
+    pairs = [
+        (claim.better, claim.than)
+        for claim in TABLE_4.claims
+        if all((label, 2) in rows for label in (claim.better, claim.than))
+    ]
+    assert len(pairs) == 8
+    for metric, spread in SPREADS.items():
+        variances = [
+            statistics.variance(rows[a, seed][metric] - rows[b, seed][metric] for seed in range(3))
+            for a, b in pairs
+        ]
+        assert spread == pytest.approx(statistics.mean(variances) ** 0.5, abs=0.01)
+
+
+@closed_tables
+def test_the_closed_tier_is_that_of_its_records_and_claims_nothing(table: Table) -> None:
+    assert table.claims == table.powers == ()
+    records = [
+        record
+        for record in read_records(RESULTS)
+        if record.address.startswith(f"short/{table.address}/")
+    ]
+    assert {record.address for record in records} == {cell.address for cell in table.cells("short")}
+    measured = measure(table, "short", records, {})
+    assert all(cell.values for row in measured.cells for cell in row)
+    assert not measured.ignored
+    for cell in table.cells("short"):
+        assert isinstance(cell.config, Config)
+        for name, value in CLOSED.items():
+            assert getattr(cell.config, name) == value
+    assert find_cell(f"short/{table.address}/qt/six-tasks/seed-0").table is table
+    assert find_cell(f"{table.address}/qt/six-tasks/seed-0").table is not table
 
 
 @tables

@@ -46,7 +46,7 @@ FIGURE = dataclasses.replace(
     columns=(
         Column("left"),
         Column("right", {"offset": 1.0}, metric="norm"),
-        Column("far", unavailable="needs a telescope"),
+        Column("far", {"kind": "missing"}),
     ),
     seeds={"paper": (0, 1), "short": (0,), "smoke": (0,)},
     published=Published("Toy 2026, Figure 3", "Curves", columns=(), rows={}),

@@ -406,7 +406,7 @@ def test_crop_of_the_whole_frame_at_its_own_size_changes_nothing():
     torch.testing.assert_close(whole, pixels / 255, atol=1e-6, rtol=0)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("policy", POLICIES)
 def test_accelerator_gives_the_same_view_without_being_waited_for(policy: str):
     pixels = clips(24)

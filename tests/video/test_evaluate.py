@@ -445,7 +445,7 @@ def test_embedding_leaves_the_mode_and_the_buffers() -> None:
     assert torch.equal(embed_clips(encoder, clips, "bfloat16"), features)  # on a GPU alone
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.cuda
 def test_embedding_in_bfloat16_is_rounded() -> None:
     encoder = Tiny().cuda()
     clips = 3 + torch.randn(4, 3, 4, 16, 16, device="cuda")

@@ -504,7 +504,7 @@ def test_impossible_policies_are_named(settings: dict, message: str):
         Policy(**settings)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", POLICIES)
 def test_accelerator_gives_the_same_view_without_being_waited_for(name: str):
     pixels = bytes_of(48, 96, 96)

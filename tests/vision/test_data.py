@@ -1,4 +1,5 @@
 import hashlib
+import json
 import os
 import pickle
 import shutil
@@ -33,6 +34,7 @@ from vision.data import (
     fetch,
     fingerprint,
     load,
+    missing,
     permutation,
     stream,
 )
@@ -42,6 +44,12 @@ make_torchvision_importable()
 # After the call above, without which the import fails beside a CPU build of torch.
 import torchvision  # noqa: E402
 from torchvision.transforms.v2 import functional  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def workers_for_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vision.data.FEW_FILES", 0)
+
 
 WNIDS = ("n00000001", "n00000002", "n00000003")
 
@@ -632,6 +640,84 @@ def test_imagenet_without_class_folders_is_refused(imagenet: Path):
     assert "train: expected 3 folders named like n01440764 (0 are there), found nothing" in message
 
 
+@pytest.fixture
+def imagenette(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with a part of an imagenette: 2 classes, 3 images each to train on, 1 in val."""
+    for label, wnid in enumerate(WNIDS[:2]):
+        for number in range(3):
+            file = tmp_path / "imagenette" / "train" / wnid / f"{number}.webp"
+            save_image(file, 10 * label + number, 60, 50)
+        save_image(tmp_path / "imagenette" / "val" / wnid / "9.webp", 50 + label, 60, 50)
+    small = Dataset("imagenette", 2, 160, 10, 4, (0.5,) * 3, (0.5,) * 3)
+    monkeypatch.setitem(DATASETS, "imagenette", small)
+    return tmp_path
+
+
+def approximate(folder: Path, **more: object) -> None:
+    (folder / "APPROXIMATE.json").write_text(json.dumps({"what": "a part of it", **more}))
+
+
+def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
+    message = error_of(lambda: load("imagenette", imagenette, "train"))
+    assert "train: 4 of 10 images missing; restore them" in message
+    approximate(imagenette / "imagenette")
+    train = on_disk("imagenette", imagenette, "pretrain")
+    assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert len(on_disk("imagenette", imagenette, "test")) == 2
+    fetch("imagenette", imagenette)
+    digest, _, end = fingerprint("imagenette", imagenette).partition(" ")
+    assert (len(digest), end) == (64, "approximate")
+    (imagenette / "imagenette" / "APPROXIMATE.json").write_text("{}")
+    message = error_of(lambda: load("imagenette", imagenette, "train"))
+    assert "no marker of approximate data ('what'); it is an object with 'what' and" in message
+
+
+def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):
+    folder = cifar100 / "cifar-100-python"
+    exact = fingerprint("CIFAR100", cifar100)
+    with (folder / "train").open("rb") as stream:
+        content = pickle.load(stream)
+    content["data"] = content["data"] // 2
+    (folder / "train").write_bytes(pickle.dumps(content))
+    assert "its MD5 is not" in error_of(lambda: load("CIFAR100", cifar100, "train"))
+    names = ("train", "test", "meta")
+    md5 = {name: hashlib.md5((folder / name).read_bytes()).hexdigest() for name in names}
+    approximate(folder, md5=md5)
+    found = in_memory("CIFAR100", cifar100, "train")
+    assert found.pixels.max() < 128
+    digest, _, end = fingerprint("CIFAR100", cifar100).partition(" ")
+    assert end == "approximate"
+    assert digest != exact
+    truncate(folder / "test")
+    assert "its MD5 is not" in error_of(lambda: load("CIFAR100", cifar100, "train"))
+
+
+def test_an_approximate_stl10_may_lack_its_unlabelled_images(stl10: Path):
+    folder = stl10 / "stl10_binary"
+    whole = in_memory("STL10", stl10, "pretrain")
+    (folder / "unlabeled_X.bin").unlink()
+    error_of(lambda: load("STL10", stl10, "pretrain"))
+    files = [file for file in folder.iterdir() if file.suffix == ".bin"]
+    approximate(folder, md5={f.name: hashlib.md5(f.read_bytes()).hexdigest() for f in files})
+    assert torch.equal(in_memory("STL10", stl10, "pretrain").pixels, whole.pixels[:4])
+
+
+def test_what_is_not_there_is_named_with_what_to_do(tmp_path: Path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    names = ("CIFAR10", "digits", "ImageNet100", "imagenette", "CIFAR100")
+    imagenet100, imagenette, cifar100 = missing(names, tmp_path)
+    assert str(imagenet100) == (
+        f"ImageNet100: data missing in {tmp_path}/imagenet; get ILSVRC 2012 from image-net.org and "
+        f"unpack it to {tmp_path}/imagenet/train/<wnid>/*.JPEG and "
+        f"{tmp_path}/imagenet/val/<wnid>/*.JPEG"
+    )
+    assert "get imagenette2-160 from github.com/fastai/imagenette" in str(imagenette)
+    assert str(cifar100).endswith("fetch it with: ./reproduce.sh data vision --dataset CIFAR100")
+    assert str(pickle.loads(pickle.dumps(imagenet100))) == str(imagenet100)
+    with pytest.raises(UserError, match="unknown dataset 'CIFAR'"):
+        missing(["CIFAR"], tmp_path)
+
+
 def test_missing_images_of_imagenet_are_counted(imagenet: Path):
     imagenet_file(imagenet, 1, 3).unlink()
     message = error_of(lambda: load("ImageNet", imagenet, "train"))
@@ -698,7 +784,7 @@ def test_imagenet100_has_the_hundred_classes_of_the_list(
 
 def test_imagenet_is_not_downloaded_but_explained(tmp_path: Path):
     message = error_of(lambda: fetch("ImageNet100", tmp_path))
-    assert message.startswith("ImageNet100 cannot be downloaded freely")
+    assert message.startswith("ImageNet100 is not downloaded by this project: get ILSVRC 2012")
     assert f"{tmp_path}/imagenet/val/<wnid>/*.JPEG" in message
 
 

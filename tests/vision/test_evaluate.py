@@ -831,7 +831,7 @@ def test_pixels_of_cifar10_are_worth_more_than_chance(tmp_path: Path, suite_data
     assert 70 < found["linear_top5"] < 95
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.cuda
 def test_cuda_agrees_with_the_cpu(tmp_path: Path) -> None:
     config = dataclasses.replace(DIGITS, probe_augmentation=True)
     expected = scored(tmp_path / "cpu", config)

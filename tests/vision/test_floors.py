@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from torchvision.transforms.v2.functional import center_crop
 
 from shared.experiment.runs import Run
 from vision.config import Config
@@ -94,10 +96,21 @@ def test_calibrated_batch_norms_pass_on_standardised_features() -> None:
     torch.testing.assert_close(output.std(1), torch.ones(32), atol=1e-2, rtol=0)
 
 
-def test_images_on_disk_cannot_calibrate() -> None:
-    files = ImageFiles((Path("a.png"),), torch.zeros(1, dtype=torch.int64))
-    with pytest.raises(ValueError, match="calibrated needs images in memory"):
-        calibrate(encoder("resnet8"), files, 8, CIFAR10.mean, CIFAR10.std)
+def test_images_on_disk_calibrate_as_those_in_memory(tmp_path: Path) -> None:
+    pixels = torch.randint(0, 256, (12, 3, 8, 8), dtype=torch.uint8)
+    files = tuple(tmp_path / f"{number}.png" for number in range(12))
+    for file, image in zip(files, pixels, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(file)
+    labels = torch.zeros(12, dtype=torch.int64)
+    made = []
+    # 7 of 8 pixels are kept of images on disk.
+    for images in (ImageFiles(files, labels), Images(center_crop(pixels, [7, 7]), labels)):
+        torch.manual_seed(0)
+        network = encoder("resnet8")
+        calibrate(network, images, 7, CIFAR10.mean, CIFAR10.std)
+        made.append(network.state_dict())
+    for name, item in made[0].items():
+        torch.testing.assert_close(item, made[1][name])
 
 
 @pytest.mark.parametrize("changes", [{"features": "pixels"}, {"calibrated": True}])

@@ -12,6 +12,7 @@ from shared import (
     Objective,
     Projection,
     alignment,
+    consistency,
     debiased_nce,
     distance_polarization,
     hard_nce,
@@ -23,6 +24,7 @@ from shared import (
 from shared.pairs import unit_rows
 from vision.config import Config
 from vision.methods import METHODS, Networks, check, compare
+from vision.swav import swapped_prediction
 from vision.train import make_optimiser, train_step
 
 LOSSES = {
@@ -36,12 +38,24 @@ LOSSES = {
     "max_margin": term(max_margin, gamma=0.5),
     "max_margin, gradient": term(max_margin, gamma=0.5, solver="projected_gradient"),
     "alignment": term(alignment, curvature=2.5),
+    "swapped": term(swapped_prediction),
 }
 REGULARISERS: dict[str, dict[str, Any]] = {
     "none": {},
     "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
+    "consistency": {"penalties": (term(consistency, weight=1.0),)},
     "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
     "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
+}
+# The losses of methods that take no other, and nothing else takes.
+OWN_LOSS = {"byol": "alignment", "swav": "swapped"}
+# Every method, and what there is of it beside the plain one.
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{method: {"method": method} for method in METHODS},
+    "moco, first version": {"method": "moco_v2", "head_layers": 1},
+    "swav, small crops": {"method": "swav", "small_crops": 2, "prototypes": 5, "small_size": 8},
+    "cmc": {"method": "cmc", "statistics": "none", "head_layers": 1},
+    "mochi": {"method": "moco_v2", "mixed": (4, 3, 2)},
 }
 SMALL = dataclasses.replace(Config().reduced(), head_hidden=16, head_output=8, batch_size=6)
 
@@ -64,28 +78,34 @@ class Tiny(nn.Module):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("vision.methods.encoder", lambda backbone, stem: Tiny())
+    for name in ("encoder", "LabEncoder"):
+        monkeypatch.setattr(f"vision.methods.{name}", lambda backbone, stem: Tiny())
 
 
 @pytest.mark.pairwise
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize("regulariser", REGULARISERS)
 @pytest.mark.parametrize("loss", LOSSES)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
-    method: str, loss: str, regulariser: str
+    variant: str, loss: str, regulariser: str
 ) -> None:
     objective = Objective(LOSSES[loss], **REGULARISERS[regulariser])
-    config = small(method=method, objective=objective, learning_rate=0.1)
-    if (method == "byol") != (loss == "alignment"):
-        with pytest.raises(ValueError, match=r"byol compares positives alone|no negatives"):
+    config = small(objective=objective, learning_rate=0.1, **VARIANTS[variant])
+    method = config.method
+    if OWN_LOSS.get(method, loss) != loss or (loss in OWN_LOSS.values() and method not in OWN_LOSS):
+        why = r"byol compares positives alone|no negatives|swav and the loss swapped_prediction go"
+        with pytest.raises(ValueError, match=why):
             check(config)
         return
     check(config)
-    networks = Networks(config)
+    networks = Networks(config, images=20)
+    networks.samples = torch.arange(6)
     criterion = Criterion(objective, networks.dim)
     before = {name: item.clone() for name, item in networks.named_parameters()}
-    views = (torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8))
+    views = tuple(torch.randn(6, 3, 8, 8) for _ in range(2 + config.small_crops))
+    if method == "cmc":
+        views = (torch.rand(6, 3, 8, 8),)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     parts = train_step(config, networks, criterion, optimiser, views, 0)
     assert torch.isfinite(torch.stack(list(parts.values()))).all()
@@ -156,14 +176,67 @@ def test_the_queue_holds_the_newest_keys_and_gives_all_negatives() -> None:
     torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
 
 
+@pytest.mark.usefixtures("tiny")
+def test_mixed_negatives_join_the_queue_from_their_epoch_on() -> None:
+    config = small(method="moco_v2", queue=10, mixed=(4, 3, 2), mixed_from=2.0)
+    networks = Networks(config).eval()
+    view = torch.randn(6, 3, 8, 8)
+    networks.epoch = 1.5
+    (before,), _ = compare(config, networks, view, view)
+    assert before.candidate.shape == (16, 8)
+    networks.epoch = 2.0
+    (pairs,), _ = compare(config, networks, view, view)
+    assert pairs.candidate.shape == (16 + 6 * 5, 8)
+    assert pairs.negative.sum(1).tolist() == [10 + 5] * 6
+    for anchor, row in enumerate(pairs.negative[:, 16:].view(6, 6, 5)):
+        assert row.all(1).tolist() == [other == anchor for other in range(6)]
+    assert torch.equal(pairs.candidate[:16], before.candidate)
+    old = networks.queue.clone() if networks.queue is not None else torch.empty(0)
+    networks.remember(pairs)
+    assert networks.queue is not None
+    torch.testing.assert_close(networks.queue[:6], unit_rows(before.candidate[:6]))
+    assert torch.equal(networks.queue[6:], old[:4])
+
+
+def test_the_first_moco_has_a_linear_head() -> None:
+    networks = Networks(small(method="moco_v2", head_layers=1))
+    assert [type(layer) for layer in networks.head] == [nn.Linear]
+    assert networks.head[0].weight.shape == (8, 512)
+
+
+CMC = {"method": "cmc", "statistics": "none"}
+SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"method": "swav"}, "method is one of simclr, moco_v2, moco_v3, byol; got 'swav'"),
+        ({"method": "dino"}, "method is one of simclr, moco_v2, .*, swav, cmc; got 'dino'"),
+        (
+            {"method": "swav"},
+            "swav and the loss swapped_prediction go together.* got swav and info",
+        ),
+        ({"objective": Objective(term(swapped_prediction))}, "got simclr and swapped_prediction"),
+        ({"small_crops": 6}, "small_crops are SwAV's; simclr compares two views"),
+        ({**SWAV, "prototypes": 1}, "prototypes 1: one is every image's; take 2 or more"),
+        ({**SWAV, "queue": -1}, "small_crops and queue are at least 0; got 0 and -1"),
+        ({"method": "cmc"}, "cmc turns images in .* into Lab; set statistics to 'none', not None"),
+        ({**CMC, "queue": 0}, "queue 0: entries of the memory are the only negatives"),
+        ({**CMC, "memory_momentum": 1.0}, "memory_momentum is from 0 to below 1; got 1.0"),
+        ({**CMC, "pairs": "first_view"}, "'first_view' are SimCLR's; cmc has its own"),
+        ({**SWAV, "symmetric": True}, "swav has no other direction"),
         ({"method": "byol"}, "byol compares positives alone, info_nce needs negatives"),
         ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
         ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
         ({"method": "moco_v3", "pairs": "first_view"}, "'first_view' are SimCLR's"),
+        ({"head_layers": 3}, "head_layers is 1 or 2; got 3"),
+        ({"mixed": (16, 8, 4)}, "mixed is of a queue's keys; simclr has none, take 'moco_v2'"),
+        (
+            {"method": "moco_v2", "mixed": (4097, 8, 4)},
+            r"N from 1 to the queue's 4096 and the others at least 0; got \(4097, 8, 4\)",
+        ),
+        ({"method": "moco_v2", "mixed": (16, -8, 4)}, "others at least 0"),
+        ({"mixed_from": 10.0}, "mixed_from 10 is of mixed, which is None; set both"),
         ({"symmetric": True}, "simclr has no other direction"),
         ({"gamma_schedule": ((1, 10.0),)}, "info_nce has no kernel"),
         ({"batch_size": 1}, "batch_size 1: a lone image has no negatives; take 2"),

@@ -1,0 +1,297 @@
+"""An expert for each task: soft actor-critic on the physics state, kept at three levels of skill.
+
+Nothing is drawn while it learns, so that it takes minutes of one CPU core. Networks, density, steps
+and targets are those of the agent from pixels (:mod:`rl.agent`); only the encoder is left out.
+
+    policies.safetensors   the policy at each level of ``LEVELS``
+    meta.json              the task, the budget, the curve, and the return of each level
+    SHA256SUMS             of both
+
+Shapes: n numbers of a state, A dimensions of an action, B of a batch.
+"""
+
+import contextlib
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from rl.agent import Critics, adam, descend, gaussian_of, perceptron, squashed_sample
+from rl.environment import DeepMindControl, task_fingerprint
+from shared.experiment.data import check_sums, sha256_of, write_sums
+from shared.experiment.prepared import build_once, made_again, writing
+from shared.experiment.runs import write_atomically
+from shared.momentum import follow
+
+# Part of the key of what is kept; to be raised when the same budget gives other experts.
+FORMAT = 1
+
+FILES = ("policies.safetensors", "meta.json")
+# By level, the share of the best evaluation's return that its policy is the first to reach.
+LEVELS = {"weak": 1 / 3, "middle": 2 / 3, "expert": 1.0}
+
+HIDDEN = 256  # width of policy and critics
+BATCH = 256
+LEARNING_RATE = 1e-3
+TEMPERATURE = 0.1  # alpha at the start
+DISCOUNT = 0.99  # for each decision
+CRITIC_MOMENTUM = 0.01
+INITIAL = 15  # one in so many decisions, the first ones, is random and without an update
+EVALUATIONS = 15  # in the course of the training, of as many episodes each:
+EPISODES = 3
+# Sets the seeds of its episodes apart from those of evaluations and of anything else.
+STREAM = 0x65787065
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Expert:
+    """Policies of one training, by the names of ``LEVELS``, and what each returns.
+
+    policies: states (B, n) float32 -> (B, 2A), see :func:`rl.agent.gaussian_of`. returns: mean over
+    the episodes of the evaluation at which the policy was kept. fingerprint: SHA-256 of the
+    policies.
+    """
+
+    policies: dict[str, nn.Sequential]
+    returns: dict[str, float]
+    fingerprint: str
+
+
+def trained_expert(
+    task: str,
+    action_repeat: int,
+    *,
+    episode_steps: int,
+    decisions: int,
+    seed: int,
+    data_root: Path,
+    progress: Progress | None = None,
+) -> Expert:
+    """The expert of a task, trained when first asked for, by whichever process comes first.
+
+    On one processor it is a function of its arguments; on another the same arguments may give
+    another one, since rounding grows in so long a training. What counts are its frames, whose
+    fingerprint every run records.
+
+    Args:
+        task: of DM Control.
+        action_repeat: environment steps of a decision.
+        episode_steps: environment steps of an episode.
+        decisions: how many it makes; but for the first ones, which are random, each has an update.
+        seed: of all that is random.
+        data_root: ``prepared`` is made in it.
+        progress: told, while it learns, the decisions done, their number, and what is done.
+
+    Raises:
+        UserError: an unknown task, a data root that cannot be written, or a damaged expert.
+        ValueError: fewer decisions than ``EVALUATIONS``.
+    """
+    if decisions < EVALUATIONS:
+        raise ValueError(f"an expert makes at least {EVALUATIONS} decisions; got {decisions}")
+    key = {
+        "task": task,
+        "fingerprint": task_fingerprint(task),
+        "action_repeat": action_repeat,
+        "episode_steps": episode_steps,
+        "decisions": decisions,
+        "seed": seed,
+        "format": FORMAT,
+    }
+    short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
+    folder = data_root / "prepared" / "rl" / f"{task}-expert-{short}"
+    build_once(folder, lambda part: _build(part, key, progress))
+    return _opened(folder)
+
+
+def mean_action(policy: nn.Module, state: np.ndarray) -> np.ndarray:
+    """What a policy does without noise, (B, A) or (A,) float32, in states (B, n) or (n,)."""
+    with torch.no_grad():
+        mean, _ = gaussian_of(policy(torch.from_numpy(state).float()))
+    action: np.ndarray = mean.tanh().numpy()
+    return action
+
+
+def drawn_action(
+    policy: nn.Module, state: np.ndarray, generator: np.random.Generator
+) -> np.ndarray:
+    """What a policy does with its noise, (A,) float32, in a state (n,)."""
+    with torch.no_grad():
+        mean, log_std = gaussian_of(policy(torch.from_numpy(state).float()))
+    noise = torch.from_numpy(generator.standard_normal(len(mean))).float()
+    action: np.ndarray = (mean + noise * log_std.exp()).tanh().numpy()
+    return action
+
+
+def episode_return(policy: nn.Module, environment: DeepMindControl, seed: int) -> float:
+    """The sum of the rewards of an episode without noise, in an environment of states."""
+    state, _ = environment.reset(seed=seed)
+    total, over = 0.0, False
+    while not over:
+        state, reward, terminated, truncated, _ = environment.step(mean_action(policy, state))
+        total += reward
+        over = terminated or truncated
+    return total
+
+
+def _build(part: Path, key: dict[str, Any], progress: Progress | None) -> None:
+    with writing(part.parent):
+        kept, curve = _train(key, progress)
+        weights = {
+            f"{level}.{name}": value.clone()  # one snapshot may be of several levels
+            for level, (policy, _) in kept.items()
+            for name, value in policy.state_dict().items()
+        }
+        save_file(weights, part / "policies.safetensors")
+        meta = key | {
+            "returns": {level: total for level, (_, total) in kept.items()},
+            "curve": curve,
+        }
+        write_atomically(part / "meta.json", json.dumps(meta, indent=2) + "\n")
+        write_sums(part, {name: sha256_of(part / name) for name in FILES})
+
+
+def _train(
+    key: dict[str, Any], progress: Progress | None
+) -> tuple[dict[str, tuple[nn.Module, float]], list[float]]:
+    """Policy and return at each level, and the return at each evaluation."""
+    threads = torch.get_num_threads()
+    # The random numbers of a run that waits for its expert must not move, nor may the expert
+    # depend on how many threads that run has.
+    with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as stack:
+        torch.manual_seed(key["seed"])
+        torch.set_num_threads(1)
+        stack.callback(torch.set_num_threads, threads)
+        settings = {name: key[name] for name in ("task", "action_repeat", "episode_steps")}
+        environment, other = (
+            stack.enter_context(contextlib.closing(DeepMindControl(observe="state", **settings)))
+            for _ in range(2)
+        )
+        learner = Learner(len(environment.state_names), environment.action_space.shape[0])
+        memory = Memory(key["decisions"], learner.states, learner.actions)
+        initial, every = key["decisions"] // INITIAL, key["decisions"] // EVALUATIONS
+        snapshots: list[tuple[nn.Module, float]] = []
+        state, _ = environment.reset(seed=key["seed"])
+        for step in range(key["decisions"]):
+            if step < initial:
+                action = (2 * torch.rand(learner.actions) - 1).numpy()
+            else:
+                action = learner.act(state)
+            following, reward, terminated, truncated, _ = environment.step(action)
+            memory.add(state, action, reward, following)
+            state = environment.reset()[0] if terminated or truncated else following
+            if step >= initial:
+                learner.update(memory.batch(BATCH), step)
+            if (step + 1) % every == 0:
+                seeds = [
+                    int(np.random.SeedSequence((STREAM, key["seed"], each)).generate_state(1)[0])
+                    for each in range(EPISODES)
+                ]
+                total = fmean(episode_return(learner.policy, other, each) for each in seeds)
+                snapshots.append((copy.deepcopy(learner.policy), total))
+            if progress is not None:
+                progress(step + 1, key["decisions"], f"an expert learns {key['task']}")
+    curve = [total for _, total in snapshots]
+    kept = {
+        level: next(each for each in snapshots if each[1] >= share * max(curve))
+        for level, share in LEVELS.items()
+    }
+    return kept, curve
+
+
+class Memory:
+    """All transitions of a training, (state, action, reward, next state), float32."""
+
+    def __init__(self, capacity: int, states: int, actions: int) -> None:
+        self.arrays = [torch.zeros(capacity, width) for width in (states, actions, 1, states)]
+        self.count = 0
+
+    def add(self, state: np.ndarray, action: np.ndarray, reward: float, after: np.ndarray) -> None:
+        """Keep one."""
+        for array, value in zip(self.arrays, (state, action, [reward], after), strict=True):
+            array[self.count] = torch.as_tensor(value)
+        self.count += 1
+
+    def batch(self, size: int) -> list[Tensor]:
+        """Some of them, with replacement, from torch's global generator."""
+        index = torch.randint(self.count, (size,))
+        return [array[index] for array in self.arrays]
+
+
+class Learner:
+    """Soft actor-critic on states, in float32 on the CPU.
+
+    Args:
+        states: n.
+        actions: A.
+
+    Source: Haarnoja et al. 2018, with the parts of :class:`rl.agent.Agent`.
+    """
+
+    def __init__(self, states: int, actions: int) -> None:
+        self.states, self.actions = states, actions
+        self.policy = perceptron(states, HIDDEN, 2 * actions)
+        self.critics = Critics(states, actions, HIDDEN)
+        self.targets = copy.deepcopy(self.critics).requires_grad_(False)
+        self.log_temperature = nn.Parameter(torch.tensor(TEMPERATURE).log())
+        self.critic_optimiser = adam(self.critics.parameters(), LEARNING_RATE)
+        self.policy_optimiser = adam(self.policy.parameters(), LEARNING_RATE)
+        self.temperature_optimiser = adam([self.log_temperature], LEARNING_RATE, first_beta=0.5)
+
+    @torch.no_grad()
+    def act(self, state: np.ndarray) -> np.ndarray:
+        """An action (A,) drawn from the policy in a state (n,)."""
+        action, _ = squashed_sample(
+            *gaussian_of(self.policy(torch.from_numpy(state).float()[None]))
+        )
+        drawn: np.ndarray = action[0].numpy()
+        return drawn
+
+    def update(self, batch: list[Tensor], step: int) -> None:
+        """One update from transitions; policy, temperature and targets move at even steps."""
+        state, action, reward, after = batch
+        alpha = self.log_temperature.detach().exp()
+        with torch.no_grad():
+            next_action, log_probability = squashed_sample(*gaussian_of(self.policy(after)))
+            value = self.targets(after, next_action).amin(1) - alpha * log_probability
+            # The tasks end by their time limit alone, so that every state has a successor.
+            target = reward + DISCOUNT * value[:, None]
+        loss = (self.critics(state, action) - target).square().mean(0).sum()
+        descend(loss, self.critic_optimiser)
+        if step % 2 == 0:
+            drawn, log_probability = squashed_sample(*gaussian_of(self.policy(state)))
+            value = self.critics(state, drawn).amin(1)
+            descend((alpha * log_probability - value).mean(), self.policy_optimiser)
+            surplus = -log_probability.detach().mean() + self.actions
+            descend(self.log_temperature.exp() * surplus, self.temperature_optimiser)
+            follow(self.targets, self.critics, CRITIC_MOMENTUM)
+
+
+def _opened(folder: Path) -> Expert:
+    """What was kept in ``folder``, if it is as it was written."""
+    check_sums(folder, made_again(folder), FILES)
+    meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+    weights = load_file(folder / "policies.safetensors")
+    policies = {}
+    for level in LEVELS:
+        own = {
+            name.removeprefix(f"{level}."): value
+            for name, value in weights.items()
+            if name.startswith(f"{level}.")
+        }
+        # Building a network draws its first weights; the caller's random numbers must not move.
+        with torch.random.fork_rng(devices=[]):
+            policy = perceptron(own["0.weight"].shape[1], HIDDEN, len(own["4.bias"]))
+        policy.load_state_dict(own)
+        policies[level] = policy.eval()
+    return Expert(policies, meta["returns"], sha256_of(folder / "policies.safetensors"))

@@ -1,0 +1,162 @@
+"""Policies of finished runs on film: one episode each, as a GIF and, with a codec, as an MP4.
+
+Shapes: A dimensions of an action, P pixels of a film.
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from rl.config import Config
+from rl.environment import RENDERED, make_environment
+from rl.evaluate import evaluation_seeds
+from rl.export import read
+from rl.figures import finished_runs
+from rl.tables import AGENTS
+from rl.train import random_policy
+from shared.errors import UserError
+from shared.experiment.runs import replacing
+from shared.experiment.tables import TIERS, Tier
+from shared.report.figures import Finished, Lacking
+
+FILM, CODED = "episode.gif", "episode.mp4"  # in the folder of a run
+PACE = 50  # milliseconds between pictures; decisions of the six tasks take 40 to 80
+CODEC = "libx264"
+
+Run = Finished[Config]
+
+
+def film(paper: str, tier: Tier, runs: Path) -> list[Path]:
+    """Let the policy of each finished run of a paper's agents play one episode, kept on film.
+
+    The episode starts as the first of the run's last evaluation does. A film that is newer than the
+    run's result is kept.
+
+    Args:
+        paper: of :data:`rl.tables.AGENTS`.
+        tier: of the runs.
+        runs: folder of the finished runs; the films go to ``episode.gif`` in each run's own, and to
+            ``episode.mp4`` where PyAV is installed and has the codec.
+
+    Returns:
+        The films, in the order of the tables, those kept included.
+
+    Raises:
+        UserError: a paper without agents, a tier that it has none in or without finished runs, or
+            weights that are missing, damaged or another network's.
+    """
+    if paper not in AGENTS:
+        raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(AGENTS)}")
+    tiers = [each for each in TIERS if any(each in table.tiers for table in AGENTS[paper])]
+    if tier not in tiers:
+        raise UserError(
+            f"rl/{paper} has no policy to film in the {tier} tier; use "
+            f"{' or '.join(f'--tier {each}' for each in tiers)}"
+        )
+    found: list[Run] = []
+    reasons = []
+    for table in AGENTS[paper]:
+        try:
+            found += finished_runs(table, tier, runs)
+        except Lacking as reason:
+            reasons.append(str(reason))
+    if not found:
+        raise UserError(f"there is no policy to film: {'; '.join(reasons)}")
+    return [film for run in found for film in _films_of(run)]
+
+
+def _films_of(run: Run) -> list[Path]:
+    """The films of a run, played if they lack or are of an earlier result."""
+    films = [run.folder / FILM, *([run.folder / CODED] if codec_is_there() else [])]
+    result = (run.folder / "result.json").stat().st_mtime
+    if all(file.exists() and file.stat().st_mtime > result for file in films):
+        return films
+    pictures, total = play(run)
+    text = f"{run.record.address}: return {total:.2f}"
+    for file, write in zip(films, (write_gif, write_mp4), strict=False):
+        with replacing(file) as part:
+            write(part, pictures, text)
+    return films
+
+
+def codec_is_there() -> bool:
+    """Whether films can be coded as MP4: PyAV, of the video domain's extra, with H.264."""
+    if importlib.util.find_spec("av") is None:
+        return False
+    import av
+
+    return CODEC in av.codecs_available
+
+
+def play(run: Run) -> tuple[np.ndarray, float]:
+    """One episode of a run's policy without noise.
+
+    Returns:
+        Pictures before each decision and at the end, (n, P, P, 3) uint8, and the return.
+    """
+    config = run.config
+    environment = make_environment(config)
+    if config.train:
+        act = read(run.folder)
+    else:
+        act = random_policy(config, environment.action_space.shape[0])
+    seed, *_ = evaluation_seeds(config, config.environment_steps)
+    observation, _ = environment.reset(seed=seed)
+    pictures, total, over = [environment.picture(RENDERED)], 0.0, False
+    while not over:
+        action = act(torch.from_numpy(observation)[None])[0]
+        observation, reward, terminated, truncated, _ = environment.step(action.numpy())
+        pictures.append(environment.picture(RENDERED))
+        total += reward
+        over = terminated or truncated
+    environment.close()
+    return np.stack(pictures), total
+
+
+def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
+    """Write pictures as an endless GIF in one palette, which keeps it small and still.
+
+    Args:
+        file: where to.
+        pictures: (n, P, P, 3) uint8.
+        comment: kept in the file.
+    """
+    some = pictures[:: max(1, len(pictures) // 8)]
+    palette = Image.fromarray(np.concatenate(some)).quantize(256)
+    first, *rest = (
+        Image.fromarray(picture).quantize(palette=palette, dither=Image.Dither.NONE)
+        for picture in pictures
+    )
+    first.save(
+        file,
+        format="GIF",
+        save_all=True,
+        append_images=rest,
+        duration=PACE,
+        loop=0,
+        comment=comment,
+    )
+
+
+def write_mp4(file: Path, pictures: np.ndarray, comment: str) -> None:
+    """Write pictures as an MP4 in H.264, which players and browsers know.
+
+    Args:
+        file: where to.
+        pictures: (n, P, P, 3) uint8, P even.
+        comment: kept in the file.
+    """
+    import av
+
+    with av.open(str(file), "w", format="mp4") as container:
+        container.metadata["comment"] = comment
+        stream: Any = container.add_stream(CODEC, rate=1000 // PACE)  # of pictures
+        stream.height, stream.width = pictures.shape[1:3]
+        stream.pix_fmt = "yuv420p"
+        for picture in pictures:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())

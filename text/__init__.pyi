@@ -1,0 +1,26 @@
+"""What ``text`` offers: names, and the modules they are imported from when first used."""
+
+from .config import TASKS as TASKS
+from .config import Config as Config
+from .data import LAYOUTS as LAYOUTS
+from .data import Task as Task
+from .data import load_task as load_task
+from .data import sentences as sentences
+from .domain import DOMAIN as DOMAIN
+from .encoder import Encode as Encode
+from .encoder import QuickThought as QuickThought
+from .encoder import QuickThoughtConfig as QuickThoughtConfig
+from .encoder import hugging_face_encoder as hugging_face_encoder
+from .encoder import sentence_encoder as sentence_encoder
+from .encoder import side_by_side as side_by_side
+from .evaluate import PROTOCOLS as PROTOCOLS
+from .evaluate import evaluate as evaluate
+from .evaluate import majority as majority
+from .evaluate import tfidf as tfidf
+from .tables import TABLES as TABLES
+from .tokens import Batch as Batch
+from .tokens import Tokens as Tokens
+from .tokens import expand as expand
+from .tokens import make_tokenizer as make_tokenizer
+from .tokens import prepare as prepare
+from .train import run as run

@@ -1,0 +1,13 @@
+"""What ``video`` offers: names, and the modules they are imported from when first used."""
+
+from .config import Config as Config
+from .data import Video as Video
+from .data import Videos as Videos
+from .data import load as load
+from .domain import DOMAIN as DOMAIN
+from .encoder import S3D as S3D
+from .encoder import Networks as Networks
+from .evaluate import PROTOCOLS as PROTOCOLS
+from .tables import TABLES as TABLES
+from .train import pretrain as pretrain
+from .train import run as run
