@@ -556,9 +556,21 @@ def _probe(
     )
 
 
-# To be set by the pilot.
-IMITATION_COLUMNS = tuple(dataclasses.replace(each, minutes=3.0, gigabytes=1.5) for each in COLUMNS)
-IMITATION_POWER = Power(50.0, 50.0, LABELS, "PILOT", "short")
+# 70 seconds of a core beside the episodes of the evaluation, whose decisions take 10 ms each, as
+# measured on Swingup; the first cell of a task trains its expert and draws its frames, 3 minutes.
+IMITATION_COLUMNS = tuple(
+    dataclasses.replace(
+        each, minutes=round((70 + 100 / each.changes["action_repeat"]) / 60, 1), gigabytes=1.5
+    )
+    for each in COLUMNS
+)
+IMITATION_POWER = Power(
+    50.0,
+    40.0,
+    LABELS,
+    "Gain: a twentieth of the scale. Spread: PILOT",
+    "short",
+)
 # Floors and ceiling of the imitation returns.
 WITHOUT_CONTRAST = (
     Row(
@@ -595,10 +607,10 @@ READ = ("action_r2", "r2", "r2_position", "r2_velocity")
 IMITATION_NOTES = (
     LABEL_NOTE,
     "Asked by this suite, not by the paper. Soft actor-critic learns each task from the physics "
-    "state, 15,000 decisions with an update each, about a minute of a CPU core; its policy is kept "
-    "at three levels of skill, where an evaluation first reaches a third, two thirds and the whole "
-    "of the best. Each plays 12 episodes with its noise, of which the first 125 decisions are "
-    "drawn: 4500 frames; 4 more of each, 1500 frames, are held out. They are the same for all "
+    "state, 15,000 decisions with an update each, some two minutes of a CPU core; its policy is "
+    "kept at three levels of skill, where an evaluation first reaches a third, two thirds and the "
+    "whole of the best. Each plays 12 episodes with its noise, of which the first 125 decisions "
+    "are drawn: 4500 frames; 4 more of each, 1500 frames, are held out. They are the same for all "
     "seeds and rows.",
     "Each row trains its encoder on these frames by the contrastive step alone, 500 updates of "
     "batch 64, without rewards or actions. A head of two hidden layers on the frozen q of the "

@@ -249,7 +249,7 @@ def _work(
     except Interrupted:
         message = ("interrupted",)
     except MissingData as error:
-        why = f"{NOT_RUN}: data missing; fetch it with: {error.command}"
+        why = f"{NOT_RUN}: data missing; {error.remedy}"
         message = ("missing", error.name, why)
     except (Locked, Conflict, Damaged) as error:
         message = ("refused", str(error))
