@@ -114,7 +114,7 @@ def test_cells_that_cannot_run_are_planned_shown_and_left_alone(
     # What only lacks its data is tried, and says what to do.
     out, err = call(tmp_path, *arguments, code=1)
     for seed in (0, 1):
-        assert f"toy/partial/figure-3/curve/far/seed-{seed}: not run: toys: data missing in" in err
+        assert f"toy/partial/figure-3/curve/far/seed-{seed}: not run: data missing; fetch" in err
     assert err.count("fetch it with: ./reproduce.sh data toy --dataset toys") == 2
     assert "6 cells are not implemented yet: needs needles" in out
     assert "every column (needy): not implemented yet: needs needles" in out

@@ -153,6 +153,9 @@ POLICIES: dict[str, Policy] = {
         grayscale=0.2,
         grayscale_first=True,
     ),
+    # transform of SwAV's program, its large and its small crops; its blur is PIL's
+    "swav": dataclasses.replace(_SIMCLR, scale=(0.14, 1.0), kernel=13),
+    "swav_small": dataclasses.replace(_SIMCLR, scale=(0.05, 0.14), kernel=13),
     # linear probes: the ReSSL and MMCL programs train theirs so
     "crop_flip": Policy(scale=(0.08, 1.0), flip=0.5),
     "plain": Policy(),

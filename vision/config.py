@@ -3,7 +3,8 @@
 [margins]: Rho et al. 2023; [ReSSL]: the small-data code of Zheng et al. 2021 that it builds on;
 [HCL]: the image program of Robinson et al. 2021, which DCL, LMCL, CLLR and MMCL's CIFAR and STL-10
 numbers go back to; [CMC]: Tian et al. 2020, the program of LMCL's and CLLR's ImageNet-100 tables;
-[LMCL]: Chen et al. 2021; [MMCL]: Shah et al. 2022 and its configurations for ImageNet.
+[SwAV]: Caron et al. 2020 and its program; [LMCL]: Chen et al. 2021; [MMCL]: Shah et al. 2022 and
+its configurations for ImageNet.
 """
 
 import dataclasses
@@ -17,7 +18,7 @@ from shared.pairs import Pairing
 
 Backbone = Literal["resnet8", "resnet18", "resnet50"]
 Stem = Literal["cifar", "strided", "small", "imagenet"]
-Method = Literal["simclr", "moco_v2", "moco_v3", "byol"]
+Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav", "cmc"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
@@ -73,11 +74,23 @@ class Config:
     loss_factor: float = added(1.0, was=1.0)
     teacher_momentum: float = 0.99  # [ReSSL]: 0.99 CIFAR, 0.996 STL-10 and TinyImageNet
     teacher_schedule: Literal["constant", "cosine"] = "constant"  # [ReSSL]
-    queue: int = 4096  # negatives of MoCo v2; [ReSSL]
+    # Negatives of MoCo v2 ([ReSSL]) and of CMC; of SwAV, what is kept of each large crop.
+    queue: int = 4096
     # MoCHI's N, s and s': of the N hardest negatives of a query in the queue, s mixtures of two and
     # s' of one with the query are further negatives of it, from an epoch on, counted from 0.
     mixed: tuple[int, int, int] | None = added(None, was=None)
     mixed_from: float = added(0.0, was=0.0)
+    memory_momentum: float = added(
+        0.5, was=0.5
+    )  # the share of itself that CMC's memory keeps; [CMC]
+    # [SwAV]: prototypes, how many epochs they stay as they start, the epoch
+    # from which its queue fills (it is used once full), and small crops beside the two large ones.
+    prototypes: int = added(3000, was=3000)
+    prototypes_still: float = added(0.0, was=0.0)
+    queue_from: float = added(0.0, was=0.0)
+    small_crops: int = added(0, was=0)
+    small_size: int = added(96, was=96)  # side of a small crop in pixels
+    small_augmentation: str = added("swav_small", was="swav_small")
 
     # Policies of vision.augment for the first (student's) and second (teacher's) view.
     augmentations: tuple[str, str] = ("ressl_strong", "ressl_weak")  # [margins]
@@ -115,7 +128,7 @@ class Config:
             images=96,
             image_size=8,
             test_size=None,
-            statistics=None,
+            statistics="none" if self.method == "cmc" else None,
             backbone=self.backbone if self.backbone == "resnet8" else "resnet18",
             stem="small",
             head_hidden=min(self.head_hidden, 128),
@@ -124,6 +137,10 @@ class Config:
             queue=96,
             mixed=None if self.mixed is None else (16, 8, 4),
             mixed_from=0.0,
+            prototypes=min(self.prototypes, 30),
+            prototypes_still=0.0,
+            queue_from=0.0,
+            small_size=8,
             batch_size=48,
             epochs=min(self.epochs, 1),
             warmup_epochs=0.0,

@@ -362,7 +362,7 @@ def stream(
     images: ImageFiles,
     batches: Iterable[np.ndarray],
     policies: Sequence[Policy],
-    size: int,
+    size: int | Sequence[int],
     seed: int,
     epoch: int,
     workers: int = 0,
@@ -377,7 +377,7 @@ def stream(
         images: what to read from.
         batches: (B,) positions in ``images``, one array for each batch.
         policies: of view 0, 1, ...; their ``scale``, ``ratio`` and ``bicubic`` are used here.
-        size: S in pixels.
+        size: S in pixels, of all views or of each.
         seed: of the run.
         epoch: number of the epoch.
         workers: processes that decode; 0: this one.
@@ -388,7 +388,7 @@ def stream(
     crops = functools.partial(
         _random_crops,
         policies=tuple(policies),
-        size=size,
+        sizes=(size,) * len(policies) if isinstance(size, int) else tuple(size),
         seed=seed,
         epoch=epoch,
     )
@@ -478,7 +478,7 @@ def _archive(name: str, data_root: Path, split: Split) -> Images:
 def _checksums(name: str, folder: Path) -> dict[str, str]:
     """The MD5 of each file: as torchvision has them, or as the marker of a copy says."""
     if (said := approximation(folder)) is not None:
-        return said["md5"]
+        return dict(said.md5)
     source = _ARCHIVES[name]
     checksums = dict(source.train_list + source.test_list)
     if name != "STL10":
@@ -765,12 +765,12 @@ def _random_crops(
     image: Image.Image,
     sample: int,
     policies: Sequence[Policy],
-    size: int,
+    sizes: Sequence[int],
     seed: int,
     epoch: int,
 ) -> list[Image.Image]:
     views = []
-    for view, policy in enumerate(policies):
+    for view, (policy, size) in enumerate(zip(policies, sizes, strict=True)):
         drawn = parameters(policy, seed, epoch, np.array([sample]), view, image.height, image.width)
         left, top = int(drawn.left[0]), int(drawn.top[0])
         box = (left, top, left + int(drawn.width[0]), top + int(drawn.height[0]))
@@ -803,6 +803,10 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
         return tuple(torch.from_numpy(view).permute(0, 3, 1, 2).contiguous() for view in views)
 
 
+# Below so many images a pass over them takes less time than its workers take to start.
+FEW_FILES = 5000
+
+
 def _loaded(
     images: ImageFiles,
     crops: Callable[[Image.Image, int], list[Image.Image]],
@@ -813,7 +817,7 @@ def _loaded(
         _Batches(images.files, crops),
         batch_size=None,
         sampler=batches,
-        num_workers=workers,
+        num_workers=workers if len(images) > FEW_FILES else 0,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator(),  # else each pass would draw from the global one
     )

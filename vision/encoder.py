@@ -3,7 +3,9 @@
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 """
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,12 @@ from shared.compat import make_torchvision_importable
 make_torchvision_importable()
 
 from torchvision.models import resnet18, resnet50  # noqa: E402 (needs the line above)
-from torchvision.models.resnet import BasicBlock, conv1x1  # noqa: E402
+from torchvision.models.resnet import (  # noqa: E402
+    BasicBlock,
+    Bottleneck,
+    ResNet,
+    conv1x1,
+)
 
 from vision.config import Backbone, Stem  # noqa: E402
 
@@ -61,7 +68,28 @@ BUILDERS = {"resnet8": SmallResNet, "resnet18": resnet18, "resnet50": resnet50}
 WIDTH: dict[str, int] = {"resnet8": 128, "resnet18": 512, "resnet50": 2048}
 
 
-def encoder(backbone: Backbone = "resnet18", stem: Stem = "cifar") -> nn.Module:
+class _HalfResNet(ResNet):
+    """torchvision's ResNet with half as many channels behind its stem."""
+
+    def _make_layer(self, block: Any, planes: int, *others: Any, **options: Any) -> nn.Sequential:
+        layers: nn.Sequential = super()._make_layer(block, planes // 2, *others, **options)
+        return layers
+
+
+HALVES: dict[str, Callable[[], nn.Module]] = {
+    "resnet8": partial(SmallResNet, 16),
+    "resnet18": partial(_HalfResNet, BasicBlock, [2, 2, 2, 2]),
+    "resnet50": partial(_HalfResNet, Bottleneck, [3, 4, 6, 3]),
+}
+
+
+def encoder(
+    backbone: Backbone = "resnet18",
+    stem: Stem = "cifar",
+    *,
+    channels: int = 3,
+    half: bool = False,
+) -> nn.Module:
     """A ResNet without its classifier: (B, 3, S, S) -> (B, H).
 
     Its parameters have torchvision's names.
@@ -72,6 +100,8 @@ def encoder(backbone: Backbone = "resnet18", stem: Stem = "cifar") -> nn.Module:
         stem: ``"cifar"``: 3x3 convolution of stride 1, no pooling; ``"strided"``: the same of
             stride 2; ``"small"``: that of stride 1 with torchvision's max pooling; ``"imagenet"``:
             torchvision's 7x7 of stride 2 with pooling.
+        channels: of the images, if not 3.
+        half: half as wide, H / 2 features; see :class:`LabEncoder`.
 
     Raises:
         ValueError: an unknown backbone or stem.
@@ -82,16 +112,72 @@ def encoder(backbone: Backbone = "resnet18", stem: Stem = "cifar") -> nn.Module:
         raise ValueError(f"backbone is one of {', '.join(BUILDERS)}; got {backbone!r}")
     if stem not in STEMS:
         raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
-    network = BUILDERS[backbone]()
+    network: Any = (HALVES if half else BUILDERS)[backbone]()
     network.fc = nn.Identity()
-    if stem != "imagenet":
-        first, stride = network.conv1.out_channels, 2 if stem == "strided" else 1
-        network.conv1 = nn.Conv2d(3, first, kernel_size=3, stride=stride, padding=1, bias=False)
+    side, stride = (7, 2) if stem == "imagenet" else (3, 2 if stem == "strided" else 1)
+    if stem != "imagenet" or channels != 3:
+        first = network.conv1.out_channels
+        network.conv1 = nn.Conv2d(channels, first, side, stride, side // 2, bias=False)
         nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
     if stem in ("cifar", "strided"):
         network.maxpool = nn.Identity()
     made: nn.Module = network.to(memory_format=torch.channels_last)
     return made
+
+
+class LabEncoder(nn.Module):
+    """CMC's encoder: (B, 3, S, S) in [0, 1], RGB -> (B, H), of two networks half as wide.
+
+    The first sees the lightness of CIE Lab, the second its two colours; the first half of the
+    features is the first's. A network of half the width has half the channels behind its stem.
+
+    Args:
+        backbone: as of :func:`encoder`; H is that of one network of full width.
+        stem: as of :func:`encoder`.
+
+    Source: Tian et al. 2020 (CMC) and the ResNets of its program.
+    """
+
+    def __init__(self, backbone: Backbone, stem: Stem) -> None:
+        super().__init__()
+        self.lightness = encoder(backbone, stem, channels=1, half=True)
+        self.colours = encoder(backbone, stem, channels=2, half=True)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, S, S) -> (B, H)."""
+        with torch.autocast(images.device.type, enabled=False):  # a cube root of little light
+            lab = (rgb_to_lab(images.float()) - _LAB_CENTRE.to(images.device)) / _LAB_HALF.to(
+                images.device
+            )
+        return torch.cat([self.lightness(lab[:, :1]), self.colours(lab[:, 1:])], dim=1)
+
+
+# Middle and half of the ranges that CMC's program takes for L, a and b.
+_LAB_CENTRE = torch.tensor([50.0, 6.025, -6.6895])[:, None, None]
+_LAB_HALF = torch.tensor([50.0, 92.208, 101.1675])[:, None, None]
+# Of sRGB, linear, to CIE XYZ; rows divided by the white of D65 seen by the observer of 2 degrees.
+_XYZ = torch.tensor(
+    [
+        [0.412453, 0.357580, 0.180423],
+        [0.212671, 0.715160, 0.072169],
+        [0.019334, 0.119193, 0.950227],
+    ]
+) / torch.tensor([[0.95047], [1.0], [1.08883]])
+
+
+def rgb_to_lab(images: Tensor) -> Tensor:
+    """CIE Lab of sRGB images (B, 3, S, S) in [0, 1]: L in [0, 100], a and b about [-108, 99].
+
+    By the definition that scikit-image has, with white D65.
+    """
+    dark = images <= 0.04045
+    linear = torch.where(dark, images / 12.92, ((images.clamp(min=0) + 0.055) / 1.055) ** 2.4)
+    xyz = torch.einsum("ij,bjhw->bihw", _XYZ.to(images), linear)
+    bright = xyz > 0.008856
+    # The root's derivative has no bound at 0: what is not taken must not see a 0.
+    root = torch.where(bright, xyz, 1.0) ** (1 / 3)
+    x, y, z = torch.where(bright, root, 7.787 * xyz + 16 / 116).unbind(1)
+    return torch.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], dim=1)
 
 
 def head(

@@ -18,12 +18,15 @@ from vision.config import Config
 from vision.data import Dataset, Images, describe
 from vision.encoder import WIDTH
 from vision.evaluate import BATCH, PROTOCOLS
+from vision.swav import swapped_prediction
 from vision.train import pretrain
 
 BASELINE = 0.5e9  # bytes of a process that has imported everything and done nothing
 # What an image of a batch costs in passes of an encoder: two views forward, and each way back twice
 # as much as forward; a teacher has no way back.
-PASSES = {"simclr": 6, "moco_v2": 4, "moco_v3": 4, "byol": 4}
+PASSES = {"simclr": 6, "moco_v2": 4, "moco_v3": 4, "byol": 4, "swav": 6, "cmc": 3}
+# The losses of methods that take no other.
+OWN_LOSS = {"byol": term(alignment), "swav": term(swapped_prediction)}
 # Bytes that a frozen encoder holds for an image, of those that a step keeps of it: measured.
 FROZEN = 0.05
 
@@ -41,6 +44,10 @@ DECIDING = (
     "symmetric",
     "queue",
     "mixed",
+    "prototypes",
+    "small_crops",
+    "small_size",
+    "small_augmentation",
     "augmentations",
     "optimiser",
     "precision",
@@ -55,8 +62,8 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
         data_root: not read; the images are made up.
     """
     deciding = {name: getattr(config, name) for name in DECIDING}
-    if config.method == "byol":  # the one method that takes no loss with negatives
-        deciding["objective"] = Objective(term(alignment))
+    if loss := OWN_LOSS.get(config.method):
+        deciding["objective"] = Objective(loss)
     cost = cost_of(train, Config(dataset=of_size(config)), deciding)
     source, target = describe(config.dataset), describe(config.evaluate_on or config.dataset)
     pretrained = _at_most(config.images, source.train + source.unlabelled)
@@ -64,7 +71,8 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
 
     steps = config.epochs * (pretrained // config.batch_size)
     step = cost.seconds(config.batch_size)
-    step += seconds_of_loss(config.objective, config.batch_size, config.head_output)
+    if config.method != "swav":  # whose loss needs more than pairs; it was measured in the step
+        step += seconds_of_loss(config.objective, config.batch_size, config.head_output)
     # Test images, and training images seen as such, are larger by this factor.
     scale = ((config.test_size or config.image_size) / config.image_size) ** 2
     passed = scale * (trained + target.test)
@@ -79,7 +87,9 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
         if drifts:
             passed += epochs * scale * target.test
     both = 1 + (config.symmetric and config.method in ("moco_v3", "byol"))
-    seconds = steps * step + passed * cost.per_item / (both * PASSES[config.method])
+    small = config.small_crops * (config.small_size / config.image_size) ** 2 / 2
+    passes = both * PASSES[config.method] * (1 + small)
+    seconds = steps * step + passed * cost.per_item / passes
 
     images = sum(_bytes(dataset) for dataset in {source, target})
     features = 4 * WIDTH[config.backbone] * (trained + target.test)

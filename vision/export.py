@@ -36,10 +36,11 @@ from shared.experiment.runs import replacing
 from shared.functions import function_name
 from vision.config import Config
 from vision.data import describe
-from vision.encoder import WIDTH, encoder
+from vision.encoder import WIDTH, LabEncoder, encoder
 from vision.evaluate import statistics
 
 FILE = "encoder.safetensors"
+LAB = "lab"  # two networks, of the lightness and the colours of an image
 PROBE_SIDE = 32  # pixels of the fixed input
 PROBE_GROUPS = 16  # sums over as many groups of features are kept
 TOLERANCE = 1e-2  # of the features' norm, for other hardware; another network differs by about 1
@@ -56,7 +57,7 @@ def save_encoder(encoder: nn.Module, file: Path, *, config: Config) -> None:
     """Write the encoder's state, with what is needed to rebuild and to check it.
 
     Args:
-        encoder: of ``vision.encoder.encoder(config.backbone, config.stem)``, on any device.
+        encoder: of ``vision.Networks(config)``, on any device.
         file: where to; replaced in one move.
         config: of the run that trained it.
 
@@ -64,8 +65,9 @@ def save_encoder(encoder: nn.Module, file: Path, *, config: Config) -> None:
         ValueError: a module with other parameters than the configuration's backbone has.
     """
     state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
+    lab = config.method == "cmc"
     try:
-        network = _rebuild(config.backbone, config.stem, state)
+        network = _rebuild(config.backbone, config.stem, state, lab=lab)
     except RuntimeError as error:
         raise ValueError(f"this module is no {config.backbone} as built here: {error}") from error
     mean, std = statistics(config, describe(config.dataset))
@@ -79,6 +81,8 @@ def save_encoder(encoder: nn.Module, file: Path, *, config: Config) -> None:
         "std": json.dumps(std),
         "features": json.dumps(_probe(network).tolist()),
     }
+    if lab:  # other files have no such entry
+        metadata["colours"] = LAB
     metadata["sha256"] = _digest(state, metadata)
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as part:
@@ -96,7 +100,8 @@ def load_encoder(path: Path) -> nn.Module:
     """
     metadata, state = read(path)
     try:
-        network = _rebuild(metadata["backbone"], metadata["stem"], state)
+        lab = metadata.get("colours") == LAB
+        network = _rebuild(metadata["backbone"], metadata["stem"], state, lab=lab)
         stored = torch.tensor(json.loads(metadata["features"]), dtype=torch.float64)
     except (KeyError, RuntimeError, ValueError) as error:
         raise damaged(path, str(error)) from error
@@ -164,7 +169,7 @@ def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _rebuild(backbone: Any, stem: Any, state: Mapping[str, Tensor]) -> nn.Module:
+def _rebuild(backbone: Any, stem: Any, state: Mapping[str, Tensor], *, lab: bool) -> nn.Module:
     """The encoder with this state, in eval mode.
 
     Raises:
@@ -172,7 +177,7 @@ def _rebuild(backbone: Any, stem: Any, state: Mapping[str, Tensor]) -> nn.Module
     """
     # On "meta" nothing is drawn: building a network must not move the run's random numbers.
     with torch.device("meta"):
-        network = encoder(backbone, stem)
+        network = (LabEncoder if lab else encoder)(backbone, stem)
     network = network.to_empty(device="cpu")
     network.load_state_dict(state, strict=True)
     return network.eval()
@@ -222,7 +227,7 @@ def _card(record: Record, metadata: Mapping[str, str]) -> Card:
                 accuracies(metrics),
             )
         ],
-        loading=_loading(config["backbone"], config["stem"]),
+        loading=_loading(config["backbone"], config["stem"], lab=metadata.get("colours") == LAB),
         measured=f" on {evaluated}, tier `{record.result['tier']}`, last epoch; accuracies in\n"
         "percent.",
         results=results,
@@ -231,7 +236,7 @@ def _card(record: Record, metadata: Mapping[str, str]) -> Card:
     )
 
 
-def _loading(backbone: str, stem: str) -> str:
+def _loading(backbone: str, stem: str, *, lab: bool = False) -> str:
     """How to load the file, with this project and without."""
     here = python(
         "from pathlib import Path",
@@ -239,6 +244,10 @@ def _loading(backbone: str, stem: str) -> str:
         "",
         f'encoder = load_encoder(Path("{FILE}"))',
     )
+    if lab:
+        return (
+            f"{here}\n\nIt turns RGB into Lab and has two networks of half the width: `LabEncoder`."
+        )
     if backbone == "resnet8":
         alone = "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
         return f"{here}\n\n{alone}"

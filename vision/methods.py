@@ -1,22 +1,27 @@
-"""SimCLR, MoCo v2, MoCo v3 and BYOL: from two views of a batch to who is compared with whom.
+"""SimCLR, MoCo, BYOL, SwAV and CMC: from the views of a batch to who is compared with whom.
 
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 
-A method is a function ``(config, networks, first, second) -> (pairs, features)``: one ``Pairs`` for
-each direction, whose losses are averaged, and the backbone's features of the student's views, which
+A method is a function ``(config, networks, *views) -> (pairs, features)``: one ``Pairs`` for each
+direction, whose losses are averaged, and the backbone's features of the student's views, which
 CLLR's projection works on.
 """
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import get_args
 
+import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
+from shared.distributed import gather, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
-from shared.pairs import Pairing, paired_views, with_own_negatives
+from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from vision.config import Config
-from vision.encoder import WIDTH, encoder, head
+from vision.encoder import WIDTH, LabEncoder, encoder, head
+from vision.swav import Crops, crop_pairs, swapped_prediction
 
 Compared = tuple[list[Pairs], list[Tensor]]
 
@@ -26,49 +31,85 @@ class Networks(nn.Module):
 
     Args:
         config: names backbone, stem, widths and method.
+        images: how many there are to train on, each with a place in CMC's memory.
     """
 
-    def __init__(self, config: Config) -> None:
+    memory: Tensor | None
+
+    def __init__(self, config: Config, images: int = 0) -> None:
         super().__init__()
         self.dim = WIDTH[config.backbone]
-        self.encoder = encoder(config.backbone, config.stem)
-        self.head = head(
-            self.dim,
+        lab = config.method == "cmc"
+        build = LabEncoder if lab else encoder
+        self.encoder = build(config.backbone, config.stem)
+        make_head = partial(
+            head,
+            self.dim // 2 if lab else self.dim,
             config.head_hidden,
             config.head_output,
             layers=config.head_layers,
             output_norm=config.head_output_norm,
             output_scale=config.head_output_scale,
         )
+        self.head = make_head()
+        self.colour_head = make_head() if lab else None
         self.predictor: nn.Module | None = None
         if config.method in ("moco_v3", "byol"):
             self.predictor = head(config.head_output, config.predictor_hidden, config.head_output)
         self.teacher: Teacher | None = None
-        if config.method != "simclr":
+        if config.method not in ("simclr", "swav", "cmc"):
             self.teacher = Teacher(self.encoder, self.head)
         self.queue: Tensor | None
+        self.prototypes: nn.Linear | None = None
+        if config.method == "swav":
+            self.prototypes = nn.Linear(config.head_output, config.prototypes, bias=False)
         queue = None
         if config.method == "moco_v2":
             queue = random_bank(config.queue, config.head_output)
+        elif config.method == "swav" and config.queue:
+            queue = torch.zeros(2, config.queue, config.head_output)  # of zeros until it is full
         self.register_buffer("queue", queue)
+        # CMC's, by its program: evenly drawn numbers, of length 1 in the mean of their squares
+        bound = math.sqrt(3 / config.head_output)
+        memory = torch.rand(2, images, config.head_output) * 2 * bound - bound if lab else None
+        self.register_buffer("memory", memory)
+        self.memory_momentum = config.memory_momentum
+        self.samples: Tensor | None = None  # which images the step sees, for the memory
         self.epoch = 0.0  # of the step; what waits for an epoch looks at it
+        self.queue_from = config.queue_from
 
     def follow(self, momentum: float) -> None:
         """Move the teacher, where there is one; ``momentum`` is the share of itself it keeps."""
         if self.teacher is not None:
             self.teacher.follow(self.encoder, self.head, momentum)
 
-    def remember(self, pairs: Pairs) -> None:
-        """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
-        if self.queue is not None:
-            enqueue(self.queue, pairs.candidate[: len(pairs.anchor)])
+    @torch.no_grad()
+    def remember(self, pairs: Pairs, *others: Pairs) -> None:
+        """Put the keys of the batch into the queue, where there is one, in place of the oldest.
+
+        CMC's memory moves towards the embeddings of both directions.
+        """
+        if self.memory is not None:
+            kept = self.memory_momentum
+            for memory, direction in zip(self.memory, (pairs, *others), strict=True):
+                moved = kept * memory[self.samples] + (1 - kept) * unit_rows(
+                    direction.anchor.float()
+                )
+                memory[self.samples] = unit_rows(moved)
+        if self.queue is None:
+            return
+        if not isinstance(pairs, Crops):
+            enqueue(self.queue, pairs.candidate[: len(pairs.anchor) * world_size()])
+        elif self.epoch >= self.queue_from:
+            for bank, crop in zip(self.queue, pairs.crops, strict=False):  # of the large ones
+                enqueue(bank, crop.detach())
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """Both views through one network, each in a pass of its own (batch norm sees one view)."""
     features = [networks.encoder(view) for view in (first, second)]
     x, z = (networks.head(feature) for feature in features)
-    return [paired_views(x, z, config.pairs)], features
+    return [paired_views(x, z, config.pairs, gather=gather)], features
 
 
 def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -79,7 +120,7 @@ def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     feature = networks.encoder(first)
     query = networks.head(feature)
     key = _teacher(networks)(second)
-    pairs = query_key(query, key, networks.queue, in_batch=False)
+    pairs = query_key(query, key, networks.queue, in_batch=False, gather=gather)
     if config.mixed is not None and networks.queue is not None:
         if networks.epoch >= config.mixed_from:
             hardest, two, one = config.mixed
@@ -98,29 +139,73 @@ def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     for query_view, key_view in directions:
         feature = networks.encoder(query_view)
         query = _predictor(networks)(networks.head(feature))
-        pairs.append(query_key(query, _teacher(networks)(key_view)))
+        pairs.append(query_key(query, _teacher(networks)(key_view), gather=gather))
         features.append(feature)
     return pairs, features
 
 
-METHODS: dict[str, Callable[[Config, Networks, Tensor, Tensor], Compared]] = {
+def swav(config: Config, networks: Networks, *crops: Tensor) -> Compared:
+    """Crops against prototypes (Caron et al. 2020): two large ones, then any number of small ones.
+
+    As in its program, crops of one size share a pass, so that batch norms see them together, and
+    all of them one of the head.
+    """
+    if networks.prototypes is None:
+        raise ValueError("these networks were made for a method without prototypes")
+    weight = networks.prototypes.weight
+    with torch.no_grad():
+        weight.copy_(unit_rows(weight))
+    passes = [crops[:2], crops[2:]][: 2 if config.small_crops else 1]
+    features = torch.cat([networks.encoder(torch.cat(some)) for some in passes])
+    embeddings = networks.head(features).unflatten(0, (len(crops), -1))
+    older = networks.queue
+    if older is not None and not older[:, -1].any():  # not full yet
+        older = None
+    still = networks.epoch < config.prototypes_still
+    pairs = crop_pairs(embeddings, weight.detach() if still else weight, older)
+    return [pairs], list(features.unflatten(0, (len(crops), -1))[:2])
+
+
+def cmc(config: Config, networks: Networks, images: Tensor, *_: Tensor) -> Compared:
+    """Lightness against the memory of colours, and the reverse (Tian et al. 2020).
+
+    As in its program, an image's positive is its own entry in the other memory, and the negatives
+    are entries drawn with replacement; here they are drawn once for the batch.
+    """
+    if networks.memory is None or networks.colour_head is None or networks.samples is None:
+        raise ValueError("cmc needs networks made for it, and the numbers of the step's images")
+    features = networks.encoder(images)
+    lightness, colours = features.chunk(2, dim=1)
+    embeddings = networks.head(lightness), networks.colour_head(colours)
+    count = networks.memory.shape[1]
+    drawn = torch.randint(count, (config.queue,), device=networks.memory.device)
+    pairs = [
+        query_key(query, other[networks.samples], other[drawn], in_batch=False)
+        for query, other in zip(embeddings, (networks.memory[1], networks.memory[0]), strict=True)
+    ]
+    return pairs, [features]
+
+
+METHODS: dict[str, Callable[..., Compared]] = {
     "simclr": simclr,
     "moco_v2": moco_v2,
     "moco_v3": moco_v3,
     "byol": moco_v3,  # they differ in the loss alone
+    "swav": swav,
+    "cmc": cmc,
 }
 
 
-def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
+def compare(config: Config, networks: Networks, *views: Tensor) -> Compared:
     """The pairs of a batch, one for each direction, and the student's features.
 
     Args:
         config: names the method.
         networks: made for the same configuration.
-        first: (B, 3, S, S), the student's view.
-        second: (B, 3, S, S), the teacher's view.
+        views: (B, 3, S, S) each: the student's and the teacher's, and SwAV's small crops; one
+            for CMC.
     """
-    return METHODS[config.method](config, networks, first, second)
+    return METHODS[config.method](config, networks, *views)
 
 
 def check(config: Config) -> None:
@@ -142,15 +227,24 @@ def check(config: Config) -> None:
             f"alignment has no negatives and {config.method} nothing else against a collapse; "
             f"take method 'byol'"
         )
+    if (config.method == "swav") is not (function is swapped_prediction):
+        raise ValueError(
+            f"swav and the loss swapped_prediction go together, since it has prototypes and no "
+            f"negatives; got {config.method} and {function.__name__}"
+        )
+    _check_swav(config)
+    _check_cmc(config)
     if config.pairs not in get_args(Pairing):
         raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method != "simclr" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
-    if config.symmetric and config.method in ("simclr", "moco_v2"):
+    if config.symmetric and config.method not in ("moco_v3", "byol"):
         raise ValueError(f"{config.method} has no other direction; symmetric is for moco_v3, byol")
     if config.head_layers not in (1, 2):
         raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
     if config.mixed is not None:
+        if world_size() > 1:
+            raise ValueError("mixed draws for the queries of one process; run it without torchrun")
         if config.method != "moco_v2":
             raise ValueError(
                 f"mixed is of a queue's keys; {config.method} has none, take 'moco_v2'"
@@ -173,6 +267,37 @@ def check(config: Config) -> None:
     for name in ("epochs", "learning_rate", "weight_decay", "warmup_epochs"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} is at least 0; got {getattr(config, name)}")
+
+
+def _check_swav(config: Config) -> None:
+    if config.method != "swav":
+        if config.small_crops:
+            raise ValueError(f"small_crops are SwAV's; {config.method} compares two views")
+        return
+    if config.prototypes < 2:
+        raise ValueError(f"prototypes {config.prototypes}: one is every image's; take 2 or more")
+    if config.small_crops < 0 or config.queue < 0:
+        raise ValueError(
+            f"small_crops and queue are at least 0; got {config.small_crops} and {config.queue}"
+        )
+    if world_size() > 1:
+        raise ValueError("swav balances its codes over one process; run it without torchrun")
+
+
+def _check_cmc(config: Config) -> None:
+    if config.method != "cmc":
+        return
+    if config.statistics != "none":
+        raise ValueError(
+            f"cmc turns images in [0, 1] into Lab; set statistics to 'none', not "
+            f"{config.statistics!r}"
+        )
+    if config.queue < 1:
+        raise ValueError(f"queue {config.queue}: entries of the memory are the only negatives")
+    if not 0 <= config.memory_momentum < 1:
+        raise ValueError(f"memory_momentum is from 0 to below 1; got {config.memory_momentum}")
+    if world_size() > 1:
+        raise ValueError("cmc's memory lies in one process; run it without torchrun")
 
 
 def _teacher(networks: Networks) -> Teacher:

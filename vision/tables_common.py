@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared import consistency, debiased_nce, hard_nce, info_nce, term
+from shared import Objective, consistency, debiased_nce, hard_nce, info_nce, term
 from shared.experiment.tables import Column, Published, Row, Table, Tier, load_published
+from vision.swav import swapped_prediction
 
 PUBLISHED = Path(__file__).parent / "published"
 REFERENCES = (
@@ -28,6 +29,45 @@ CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
 
 # CO2's penalty with the numbers of lightly's program; neither LMCL nor CLLR prints any.
 CO2 = term(consistency, weight=1.0, temperature=0.05)
+
+# CMC itself, on one crop: its program train_CMC.py, with the softmax, both directions added.
+CMC_TWO: dict[str, Any] = {
+    "method": "cmc",
+    "statistics": "none",
+    "augmentations": ("ressl_weak", "ressl_weak"),  # crops from 0.2 and flips, as there
+    "loss_factor": 2.0,
+}
+CMC_TEXT = (
+    "CMC's own program: lightness and colours (Lab) of one crop through two ResNets of half the "
+    "width, each against the other's memory of all images (momentum 0.5), softmax in place of its "
+    "default NCE, both losses added. Other than there: the negatives are drawn once for a batch, "
+    "not for each image."
+)
+# SwAV in CMC's framework: its own crops, head and optimiser, the rate of its program (4.8 at 4096)
+# in proportion to batches of 128. A table's number of negatives is the length of its queue.
+SWAV_LOSS = term(swapped_prediction, temperature=0.1, epsilon=0.05, iterations=3)
+SWAV: dict[str, Any] = {
+    "method": "swav",
+    "objective": Objective(SWAV_LOSS),
+    "head_layers": 2,
+    "head_hidden": 2048,
+    "augmentations": ("swav", "swav"),
+    "small_crops": 6,
+    "small_size": 96,
+    "prototypes": 3000,
+    "prototypes_still": 1.0,
+    "queue_from": 15.0,
+    "optimiser": "lars",
+    "learning_rate": 0.15,
+    "weight_decay": 1e-6,
+    "schedule": "cosine",
+    "milestones": (),
+}
+SWAV_TEXT = (
+    "Nothing of it is printed. By its program: 2 crops of 224 and 6 of 96 pixels, 3000 prototypes "
+    "that stay for an epoch, temperature 0.1, epsilon 0.05, LARS at 4.8 per 4096 images; the "
+    "negatives of the column are the length of its queue, used from epoch 15 on."
+)
 
 CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
 STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
@@ -61,9 +101,6 @@ CMC_NOTES = (
     "Top-1 and top-5 are two readings of one probe.",
 )
 
-NEEDS_SWAV = "needs SwAV"
-# Its own rows put the luminance and the colours of an image through two networks.
-NEEDS_CMC = "needs CMC"
 
 # Images that pretraining sees, and the gigabytes they take.
 SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
@@ -270,14 +307,15 @@ ON_SMALL: dict[str, Any] = {
 }
 # By data set: its changes, epochs, and epochs of warm-up.
 SMALL_SETS: dict[str, tuple[dict[str, Any], int, float]] = {
-    "CIFAR10": ({**CIFAR10, "image_size": 32}, 5, 0.25),
-    "imagenette": ({"dataset": "imagenette", "image_size": 64}, 40, 2.0),
+    "CIFAR10": ({**CIFAR10, "image_size": 32, "small_size": 16}, 5, 0.25),
+    "imagenette": ({"dataset": "imagenette", "image_size": 64, "small_size": 32}, 40, 2.0),
 }
 SMALL = "-small"  # ends the names of the tier's tables
 SMALL_NOTE = (
     "CIFAR-10, 5 epochs, and imagenette, ten classes of ImageNet in crops of 64 pixels that stream "
     "from its files, 40 epochs. Queues of 1024 keys, MoCHI's N, s and s' 64, 64 and 8 from the "
-    "second epoch on, heads 512 wide; of a row's own budget its batch size stays. Chosen for what "
+    "second epoch on, heads 512 wide, SwAV with 100 prototypes and small crops half as wide as the "
+    "large ones; of a row's own budget its batch size stays. Chosen for what "
     "a core does in minutes, before any counted run."
 )
 _SMALLER: dict[str, Any] = {
@@ -286,8 +324,11 @@ _SMALLER: dict[str, Any] = {
     "mixed_from": 1.0,
     "head_hidden": 512,
     "predictor_hidden": 512,
+    "prototypes": 100,
+    "prototypes_still": 0.25,
+    "queue_from": 1.0,
 }
-_GIVES_WAY = {*ON_SMALL, "warmup_epochs"} - {"batch_size"}
+_GIVES_WAY = {*ON_SMALL, "warmup_epochs", "small_size"} - {"batch_size"}
 
 
 def small(table: Table, *, times: Sequence[int] = (1,)) -> Table:

@@ -5,13 +5,14 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared import Criterion
+from shared import Criterion, Pairs
+from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from vision.augment import POLICIES, augment
@@ -31,6 +32,8 @@ from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
 
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
+
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
 
 
 def run(config: Config, run: Run) -> dict[str, object]:
@@ -55,6 +58,7 @@ def run(config: Config, run: Run) -> dict[str, object]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return evaluate(config, Trivial(config.features, mean, std).to(device), run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
+    run.alone()
     if config.calibrated:
         calibrate(networks.encoder, images, config.image_size, mean, std)
     if run.tier != "smoke":
@@ -98,13 +102,15 @@ def pretrain(
             f"batch_size {config.batch_size} is larger than the {len(images)} training images; "
             f"lower it"
         )
-    networks = Networks(config).to(device)
+    networks = Networks(config, len(images)).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
+    synchronise(networks)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     run.keep_checkpoint = False
     first = run.track(networks=networks, criterion=criterion, optimiser=optimiser)
     if config.compile:
         networks.encoder.compile()
+    forward = replicated(losses, networks, criterion)
 
     networks.train()
     total = config.epochs * per_epoch
@@ -119,12 +125,36 @@ def pretrain(
     steps = run.steps(total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state)
     for step, views in zip(steps, every_view, strict=True):
         networks.epoch = step / per_epoch
+        if config.method == "cmc":
+            networks.samples = samples_of(config, step, len(images)).to(device)
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
-        run.means.add(train_step(config, networks, criterion, optimiser, views, step))
+        run.means.add(train_step(config, networks, criterion, optimiser, views, step, forward))
         networks.follow(teacher_momentum(config, step, total))
     return networks, criterion
+
+
+def losses(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    views: tuple[Tensor, ...],
+    step: int,
+) -> tuple[Tensor, dict[str, Tensor], list[Pairs]]:
+    """The loss of the views of a batch, its parts, and the pairs of each direction."""
+    views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
+    device = views[0].device.type
+    with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        pairs, features = compare(config, networks, *views)
+    values, every_part = [], []
+    for direction in pairs:
+        value, parts = criterion(direction, features=features, step=step)
+        values.append(value)
+        every_part.append(parts)
+    loss = config.loss_factor * torch.stack(values).mean()
+    means = {name: torch.stack([each[name] for each in every_part]).mean() for name in parts}
+    return loss, means, pairs
 
 
 def train_step(
@@ -132,29 +162,30 @@ def train_step(
     networks: Networks,
     criterion: Criterion,
     optimiser: torch.optim.Optimizer,
-    views: tuple[Tensor, Tensor],
+    views: tuple[Tensor, ...],
     step: int,
+    forward: Forward = losses,
 ) -> dict[str, Tensor]:
-    """One step of the optimiser on a pair of views, (B, 3, S, S) each; the parts of the loss.
+    """One step of the optimiser on views, (B, 3, S, S) each; the parts of the loss.
+
+    Args:
+        config: how.
+        networks: of the configuration.
+        criterion: of the configuration.
+        optimiser: of both.
+        views: on several processes, this one's part of them.
+        step: its number.
+        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
 
     Raises:
         FloatingPointError: NaN or infinite embeddings or loss.
     """
-    first, second = (view.contiguous(memory_format=torch.channels_last) for view in views)
-    with torch.autocast(first.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
-        pairs, features = compare(config, networks, first, second)
-    losses, parts = [], []
-    for direction in pairs:
-        value, part = criterion(direction, features=features, step=step)
-        losses.append(value)
-        parts.append(part)
-    loss = config.loss_factor * torch.stack(losses).mean()
+    loss, parts, pairs = forward(config, networks, criterion, views, step)
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
-    networks.remember(pairs[0])
-    mean_parts = {name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]}
-    return {"loss": loss.detach(), **mean_parts}
+    networks.remember(*pairs)
+    return {"loss": loss.detach(), **parts}
 
 
 def batches(
@@ -167,13 +198,19 @@ def batches(
     mean: Sequence[float],
     std: Sequence[float],
     workers: int = 0,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Both views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
+) -> Iterator[tuple[Tensor, ...]]:
+    """The views of the batches of steps ``first`` to ``total - 1``, (B, 3, S, S) each.
+
+    Two of them, and SwAV's small crops; one for CMC.
 
     Order and augmentations are functions of (seed, epoch, sample) alone; what is left of an epoch
-    after its last full batch is dropped.
+    after its last full batch is dropped. On several processes it is this one's part of each batch.
     """
-    policies = [POLICIES[name] for name in config.augmentations]
+    # CMC's two views are the lightness and the colours of one crop.
+    large = config.augmentations[: 1 if config.method == "cmc" else 2]
+    small = (config.small_augmentation,) * config.small_crops
+    policies = [POLICIES[name] for name in (*large, *small)]
+    sizes = (config.image_size,) * len(large) + (config.small_size,) * len(small)
     remaining = policies
     if isinstance(images, Images):
         images = images.to(device)
@@ -182,21 +219,19 @@ def batches(
     per_epoch = len(images) // config.batch_size
     for epoch in range(first // per_epoch, math.ceil(total / per_epoch)):
         order = permutation(len(images), config.seed, epoch)[: per_epoch * config.batch_size]
-        chosen = order.reshape(per_epoch, config.batch_size)
+        chosen = order.reshape(per_epoch, config.batch_size)[:, part(config.batch_size)]
         chosen = chosen[first - epoch * per_epoch :] if first > epoch * per_epoch else chosen
         pixels_of_views: Iterator[tuple[Tensor, ...]]
         if isinstance(images, Images):
-            pixels_of_views = _resident(images, chosen)
+            pixels_of_views = _resident(images, chosen, len(policies))
         else:
-            pixels_of_views = stream(
-                images, chosen, policies, config.image_size, config.seed, epoch, workers
-            )
+            pixels_of_views = stream(images, chosen, policies, sizes, config.seed, epoch, workers)
         for samples, pixels in zip(chosen, pixels_of_views, strict=True):
-            one, two = (
+            yield tuple(
                 augment(
                     view_pixels.to(device, non_blocking=True),
                     policy,
-                    config.image_size,
+                    size,
                     seed=config.seed,
                     epoch=epoch,
                     samples=samples,
@@ -204,16 +239,23 @@ def batches(
                     mean=mean,
                     std=std,
                 )
-                for view, (policy, view_pixels) in enumerate(zip(remaining, pixels, strict=True))
+                for view, (policy, size, view_pixels) in enumerate(
+                    zip(remaining, sizes, pixels, strict=True)
+                )
             )
-            yield one, two
 
 
-def _resident(images: Images, chosen: np.ndarray) -> Iterator[tuple[Tensor, ...]]:
-    """The pixels of each batch, twice, from images that lie on the device."""
+def samples_of(config: Config, step: int, count: int) -> Tensor:
+    """The numbers (B,) of the images that a step sees, of so many."""
+    epoch, place = divmod(step, count // config.batch_size)
+    order = permutation(count, config.seed, epoch)
+    return torch.from_numpy(order[place * config.batch_size :][: config.batch_size])
+
+
+def _resident(images: Images, chosen: np.ndarray, views: int) -> Iterator[tuple[Tensor, ...]]:
+    """The pixels of each batch, so many times, from images that lie on the device."""
     for index in torch.from_numpy(chosen).to(images.pixels.device):
-        pixels = images.pixels[index]
-        yield pixels, pixels
+        yield (images.pixels[index],) * views
 
 
 def make_optimiser(config: Config, modules: nn.Module) -> torch.optim.Optimizer:

@@ -13,8 +13,8 @@ import shutil
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.request import urlopen
 
 from shared.errors import UserError
@@ -35,7 +35,8 @@ class MissingData(UserError):
     """
 
     def __init__(self, name: str, folder: Path, command: str, how: str = "") -> None:
-        super().__init__(f"{name}: data missing in {folder}; {how or f'fetch it with: {command}'}")
+        self.remedy = how or f"fetch it with: {command}"
+        super().__init__(f"{name}: data missing in {folder}; {self.remedy}")
         self.name = name
         self.folder = folder
         self.command = command
@@ -49,11 +50,16 @@ APPROXIMATE = " approximate"  # ends the fingerprint of data that are not the pu
 MARKER = "APPROXIMATE.json"
 
 
-def approximation(folder: Path) -> dict[str, Any] | None:
-    """What the marker file in a folder of data says of them; None without one.
+@dataclass(frozen=True)
+class Approximation:
+    """How a copy of data differs from the published files, and its checksums by name of a file."""
 
-    ``APPROXIMATE.json`` says in ``what`` that, and how, the files differ from the published ones,
-    and in ``md5`` what their checksums are instead, by name.
+    what: str
+    md5: Mapping[str, str]
+
+
+def approximation(folder: Path) -> Approximation | None:
+    """What ``APPROXIMATE.json`` in a folder of data says of them; None without one.
 
     Raises:
         UserError: a marker that says neither.
@@ -63,7 +69,7 @@ def approximation(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         said = json.loads(marker.read_text(encoding="utf-8"))
-        return {"what": str(said["what"]), "md5": dict(said.get("md5", {}))}
+        return Approximation(str(said["what"]), dict(said.get("md5", {})))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{marker}: no marker of approximate data ({error}); it is an object with 'what' and "

@@ -45,6 +45,12 @@ make_torchvision_importable()
 import torchvision  # noqa: E402
 from torchvision.transforms.v2 import functional  # noqa: E402
 
+
+@pytest.fixture(autouse=True)
+def workers_for_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vision.data.FEW_FILES", 0)
+
+
 WNIDS = ("n00000001", "n00000002", "n00000003")
 
 

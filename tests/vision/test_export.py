@@ -14,7 +14,7 @@ from shared import Objective, Projection, info_nce, term
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from vision.config import HCL, Config
-from vision.encoder import encoder
+from vision.encoder import LabEncoder, encoder
 from vision.export import FILE, load_encoder, save_encoder, write
 
 State = dict[str, Tensor]
@@ -59,6 +59,22 @@ def test_round_trip_gives_the_same_outputs(tmp_path: Path, backbone: str, stem: 
     assert not loaded.training
     images = torch.randn(2, 3, 40, 40)
     assert torch.equal(loaded(images), network.eval()(images))
+
+
+def test_cmc_s_two_networks_go_the_same_way(tmp_path: Path) -> None:
+    config = Config(method="cmc", statistics="none", backbone="resnet8", stem="small")
+    torch.manual_seed(0)
+    network = LabEncoder("resnet8", "small").eval()
+    save_encoder(network, tmp_path / "encoder.safetensors", config=config)
+    images = torch.rand(2, 3, 16, 16)
+    loaded = load_encoder(tmp_path)
+    assert isinstance(loaded, LabEncoder)
+    assert torch.equal(loaded(images), network(images))
+    with pytest.raises(ValueError, match="this module is no resnet8 as built here"):
+        save_encoder(encoder("resnet8", "small"), tmp_path / "other", config=config)
+    plain = dataclasses.replace(config, method="simclr")
+    save_encoder(encoder("resnet8", "small"), tmp_path / "plain", config=plain)
+    assert "colours" not in metadata(tmp_path / "plain")
 
 
 def test_metadata_say_how_the_encoder_is_built_and_fed(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from shared import (
 from shared.pairs import unit_rows
 from vision.config import Config
 from vision.methods import METHODS, Networks, check, compare
+from vision.swav import swapped_prediction
 from vision.train import make_optimiser, train_step
 
 LOSSES = {
@@ -37,6 +38,7 @@ LOSSES = {
     "max_margin": term(max_margin, gamma=0.5),
     "max_margin, gradient": term(max_margin, gamma=0.5, solver="projected_gradient"),
     "alignment": term(alignment, curvature=2.5),
+    "swapped": term(swapped_prediction),
 }
 REGULARISERS: dict[str, dict[str, Any]] = {
     "none": {},
@@ -45,10 +47,14 @@ REGULARISERS: dict[str, dict[str, Any]] = {
     "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
     "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
 }
+# The losses of methods that take no other, and nothing else takes.
+OWN_LOSS = {"byol": "alignment", "swav": "swapped"}
 # Every method, and what there is of it beside the plain one.
 VARIANTS: dict[str, dict[str, Any]] = {
     **{method: {"method": method} for method in METHODS},
     "moco, first version": {"method": "moco_v2", "head_layers": 1},
+    "swav, small crops": {"method": "swav", "small_crops": 2, "prototypes": 5, "small_size": 8},
+    "cmc": {"method": "cmc", "statistics": "none", "head_layers": 1},
     "mochi": {"method": "moco_v2", "mixed": (4, 3, 2)},
 }
 SMALL = dataclasses.replace(Config().reduced(), head_hidden=16, head_output=8, batch_size=6)
@@ -72,7 +78,8 @@ class Tiny(nn.Module):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("vision.methods.encoder", lambda backbone, stem: Tiny())
+    for name in ("encoder", "LabEncoder"):
+        monkeypatch.setattr(f"vision.methods.{name}", lambda backbone, stem: Tiny())
 
 
 @pytest.mark.pairwise
@@ -86,15 +93,19 @@ def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
     objective = Objective(LOSSES[loss], **REGULARISERS[regulariser])
     config = small(objective=objective, learning_rate=0.1, **VARIANTS[variant])
     method = config.method
-    if (method == "byol") != (loss == "alignment"):
-        with pytest.raises(ValueError, match=r"byol compares positives alone|no negatives"):
+    if OWN_LOSS.get(method, loss) != loss or (loss in OWN_LOSS.values() and method not in OWN_LOSS):
+        why = r"byol compares positives alone|no negatives|swav and the loss swapped_prediction go"
+        with pytest.raises(ValueError, match=why):
             check(config)
         return
     check(config)
-    networks = Networks(config)
+    networks = Networks(config, images=20)
+    networks.samples = torch.arange(6)
     criterion = Criterion(objective, networks.dim)
     before = {name: item.clone() for name, item in networks.named_parameters()}
-    views = (torch.randn(6, 3, 8, 8), torch.randn(6, 3, 8, 8))
+    views = tuple(torch.randn(6, 3, 8, 8) for _ in range(2 + config.small_crops))
+    if method == "cmc":
+        views = (torch.rand(6, 3, 8, 8),)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     parts = train_step(config, networks, criterion, optimiser, views, 0)
     assert torch.isfinite(torch.stack(list(parts.values()))).all()
@@ -193,10 +204,27 @@ def test_the_first_moco_has_a_linear_head() -> None:
     assert networks.head[0].weight.shape == (8, 512)
 
 
+CMC = {"method": "cmc", "statistics": "none"}
+SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"method": "swav"}, "method is one of simclr, moco_v2, moco_v3, byol; got 'swav'"),
+        ({"method": "dino"}, "method is one of simclr, moco_v2, .*, swav, cmc; got 'dino'"),
+        (
+            {"method": "swav"},
+            "swav and the loss swapped_prediction go together.* got swav and info",
+        ),
+        ({"objective": Objective(term(swapped_prediction))}, "got simclr and swapped_prediction"),
+        ({"small_crops": 6}, "small_crops are SwAV's; simclr compares two views"),
+        ({**SWAV, "prototypes": 1}, "prototypes 1: one is every image's; take 2 or more"),
+        ({**SWAV, "queue": -1}, "small_crops and queue are at least 0; got 0 and -1"),
+        ({"method": "cmc"}, "cmc turns images in .* into Lab; set statistics to 'none', not None"),
+        ({**CMC, "queue": 0}, "queue 0: entries of the memory are the only negatives"),
+        ({**CMC, "memory_momentum": 1.0}, "memory_momentum is from 0 to below 1; got 1.0"),
+        ({**CMC, "pairs": "first_view"}, "'first_view' are SimCLR's; cmc has its own"),
+        ({**SWAV, "symmetric": True}, "swav has no other direction"),
         ({"method": "byol"}, "byol compares positives alone, info_nce needs negatives"),
         ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
         ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),

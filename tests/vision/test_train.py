@@ -17,6 +17,7 @@ from vision.augment import POLICIES, augment
 from vision.config import CMC, HCL, MMCL_IMAGENET, Config
 from vision.data import choose, describe, load, permutation
 from vision.methods import Networks, check
+from vision.swav import swapped_prediction
 from vision.train import batches, learning_rate, make_optimiser, teacher_momentum
 
 DIGITS = dataclasses.replace(Config().reduced(), epochs=2, learning_rate=0.01)
@@ -41,6 +42,21 @@ def losses(folder: Path) -> list[float]:
         {"method": "moco_v2", "queue": 64, "head_layers": 1, "mixed": (8, 6, 4), "mixed_from": 0.5},
         {"method": "moco_v3", "symmetric": True, "optimiser": "adam"},
         {
+            "method": "cmc",
+            "statistics": "none",
+            "head_layers": 1,
+            "queue": 20,
+            "loss_factor": 2.0,
+        },
+        {
+            "method": "swav",
+            "objective": Objective(term(swapped_prediction)),
+            "prototypes": 20,
+            "prototypes_still": 0.5,
+            "queue": 60,
+            "small_crops": 2,
+        },
+        {
             "objective": Objective(
                 term(info_nce, temperature=0.25),
                 (term(distance_polarization, weight=0.1),),
@@ -48,7 +64,7 @@ def losses(folder: Path) -> list[float]:
             )
         },
     ],
-    ids=["simclr", "moco_v2", "mochi", "moco_v3", "regularised"],
+    ids=["simclr", "moco_v2", "mochi", "moco_v3", "cmc", "swav", "regularised"],
 )
 def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]
@@ -127,6 +143,32 @@ def test_batches_are_functions_of_seed_epoch_and_sample() -> None:
             **normal,
         )
         assert torch.equal(every[3][view], expected)
+
+
+def test_small_crops_are_further_views_of_their_own_policy_and_size() -> None:
+    images = choose(load("digits", Path(), "pretrain"), 96)
+    assert not isinstance(images, vision.ImageFiles)
+    dataset = describe("digits")
+    normal = {"mean": dataset.mean, "std": dataset.std}
+    config = dataclasses.replace(DIGITS, small_crops=2, small_size=7)
+    (found,) = batches(config, images, "cpu", 3, 4, **normal)
+    (plain,) = batches(DIGITS, images, "cpu", 3, 4, **normal)
+    assert [tuple(view.shape) for view in found] == [(48, 3, 8, 8)] * 2 + [(48, 3, 7, 7)] * 2
+    assert torch.equal(found[0], plain[0])
+    assert torch.equal(found[1], plain[1])
+    order = permutation(96, 0, 1)[48:]
+    for view in (2, 3):
+        expected = augment(
+            images.pixels[torch.from_numpy(order)],
+            POLICIES["swav_small"],
+            7,
+            seed=0,
+            epoch=1,
+            samples=order,
+            view=view,
+            **normal,
+        )
+        assert torch.equal(found[view], expected)
 
 
 def test_learning_rates() -> None:

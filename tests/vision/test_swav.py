@@ -1,0 +1,204 @@
+"""SwAV's codes and loss against loops and an independent program, and its queue and prototypes."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shared import Criterion, Objective, cosine, distance_polarization, info_nce, term, two_views
+from vision.config import Config
+from vision.methods import Networks, compare
+from vision.swav import codes, crop_pairs, swapped_prediction
+from vision.train import make_optimiser, train_step
+
+CASES = json.loads((Path(__file__).parents[1] / "parity" / "vision" / "swav.json").read_text())
+LOSS = term(swapped_prediction)
+SMALL = dataclasses.replace(
+    Config().reduced(),
+    method="swav",
+    objective=Objective(LOSS),
+    head_hidden=16,
+    head_output=8,
+    prototypes=5,
+    queue=0,
+    batch_size=6,
+)
+
+
+def twin_of_codes(scores: Tensor, epsilon: float, iterations: int) -> list[list[float]]:
+    """The iteration on the plain exponentials, number by number."""
+    q = [[math.exp(x / epsilon) for x in row] for row in scores.tolist()]
+    for _ in range(iterations):
+        for k in range(len(q[0])):
+            total = sum(row[k] for row in q)
+            for row in q:
+                row[k] /= total
+        q = [[x / sum(row) for x in row] for row in q]
+    return q
+
+
+def twin_of_loss(
+    crops: Tensor, prototypes: Tensor, older: Tensor | None, temperature: float, epsilon: float
+) -> Tensor:
+    views, batch = crops.shape[:2]
+    values = []
+    for crop in (0, 1):
+        rows = [z / z.norm() for z in crops[crop]] + list(() if older is None else older[crop])
+        scores = torch.stack([torch.stack([z @ c for c in prototypes]) for z in rows])
+        code = twin_of_codes(scores.detach(), epsilon, 3)[:batch]
+        for i in range(batch):
+            value = crops.new_zeros(())
+            for view in range(views):
+                if view != crop:
+                    z = crops[view, i] / crops[view, i].norm()
+                    exponentials = [torch.exp(z @ c / temperature) for c in prototypes]
+                    total = sum(exponentials, crops.new_zeros(()))
+                    for q, e in zip(code[i], exponentials, strict=True):
+                        value = value - q * torch.log(e / total) / (views - 1)
+            values.append(value)
+    return torch.stack(values)
+
+
+def units(*shape: int, seed: int = 0) -> Tensor:
+    rows = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return rows / rows.norm(dim=-1, keepdim=True)
+
+
+@pytest.mark.parametrize("iterations", [1, 3, 20])
+def test_codes_equal_the_loop_and_use_the_prototypes_alike(iterations: int) -> None:
+    scores = units(9, 4) @ units(3, 4, seed=1).T
+    found = codes(scores, epsilon=0.3, iterations=iterations)
+    expected = torch.tensor(twin_of_codes(scores, 0.3, iterations), dtype=torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found.sum(1), torch.ones(9, dtype=torch.float64))
+    if iterations == 20:
+        torch.testing.assert_close(found.sum(0), torch.full((3,), 3.0).double(), rtol=1e-3, atol=0)
+
+
+def test_codes_are_finite_where_the_exponentials_are_not() -> None:
+    assert torch.isfinite(codes(units(4, 3) @ units(5, 3).T, epsilon=1e-4, iterations=3)).all()
+
+
+@pytest.mark.parametrize("queue", [0, 7])
+@pytest.mark.parametrize("views", [2, 5])
+def test_loss_and_gradient_equal_the_loops(views: int, queue: int) -> None:
+    prototypes = units(4, 3, seed=5).requires_grad_()
+    older = units(2, queue, 3, seed=6) if queue else None
+    crops = (3 * units(views, 6, 3)).requires_grad_()
+    pairs = crop_pairs(crops, prototypes, older)
+    value = swapped_prediction(
+        pairs, cosine(pairs.anchor, pairs.candidate), temperature=0.4, epsilon=0.2
+    )
+    expected = twin_of_loss(crops, prototypes, older, 0.4, 0.2)
+    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
+    upstream = torch.linspace(0.5, 1.5, 12, dtype=torch.float64)
+    for got, want in zip(
+        torch.autograd.grad(value, (crops, prototypes), upstream),
+        torch.autograd.grad(expected, (crops, prototypes), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{len(case['settings']['small'])} small")
+def test_value_and_gradients_are_those_of_an_independent_program(case: dict[str, Any]) -> None:
+    settings = case["settings"]
+
+    def double(rows: Any) -> Tensor:
+        return torch.tensor(rows, dtype=torch.float64)
+
+    first, second = (double(case[name]).requires_grad_() for name in ("first", "second"))
+    older = double(settings["queue"]) if settings["queue"] else None
+    crops = torch.stack([first, second, *map(double, settings["small"])])
+    pairs = crop_pairs(crops, double(settings["prototypes"]), older)
+    numbers = {name: settings[name] for name in ("temperature", "epsilon", "iterations")}
+    value = swapped_prediction(pairs, cosine(pairs.anchor, pairs.candidate), **numbers).mean()
+    assert float(value.detach()) == pytest.approx(case["value"], rel=1e-12)
+    for got, name in zip(
+        torch.autograd.grad(value, (first, second)), ("first", "second"), strict=True
+    ):
+        torch.testing.assert_close(got, double(case[f"grad_{name}"]), rtol=1e-10, atol=1e-10)
+
+
+def test_pairs_without_prototypes_are_refused() -> None:
+    rows = units(3, 4)
+    with pytest.raises(ValueError, match="needs crops and prototypes; take method 'swav'"):
+        swapped_prediction(two_views(rows, rows), cosine(rows.repeat(2, 1), rows.repeat(2, 1)))
+
+
+def test_penalties_and_the_projection_see_the_large_crops() -> None:
+    """The objective's parts are those of the two views that the large crops are."""
+    penalty = term(distance_polarization, weight=0.1)
+    crops, prototypes = units(4, 6, 3), units(5, 3, seed=2)
+    both = Criterion(Objective(LOSS, (penalty,)), 3)
+    _, parts = both(crop_pairs(crops, prototypes))
+    plain = Criterion(Objective(term(info_nce, temperature=1.0), (penalty,)), 3)
+    _, of_views = plain(two_views(crops[0], crops[1]))
+    assert parts["distance_polarization"] == of_views["distance_polarization"]
+
+
+def views(count: int, config: Config = SMALL) -> tuple[Tensor, ...]:
+    sizes = [8, 8, *[6] * (count - 2)]
+    return tuple(torch.randn(config.batch_size, 3, side, side) for side in sizes)
+
+
+def step(config: Config, networks: Networks, seen: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    criterion = Criterion(config.objective, networks.dim)
+    optimiser = make_optimiser(config, networks)
+    return train_step(config, networks, criterion, optimiser, seen, 0)
+
+
+def test_prototypes_have_length_1_and_stay_while_they_are_to() -> None:
+    config = dataclasses.replace(SMALL, prototypes_still=1.0, learning_rate=0.1)
+    networks = Networks(config)
+    assert networks.prototypes is not None
+    weight = networks.prototypes.weight
+    networks.epoch = 0.9
+    step(config, networks, views(2))
+    start = weight.detach().clone()
+    torch.testing.assert_close(start.norm(dim=1), torch.ones(5))
+    step(config, networks, views(2))
+    assert torch.equal(weight, start / start.norm(dim=1, keepdim=True))
+    networks.epoch = 1.0
+    step(config, networks, views(2))
+    assert not torch.allclose(weight, start, atol=1e-4)
+
+
+def test_the_queue_fills_from_its_epoch_on_and_counts_once_full() -> None:
+    config = dataclasses.replace(SMALL, queue=9, queue_from=2.0)
+    networks = Networks(config)
+    assert networks.queue is not None
+    networks.epoch = 1.9
+    step(config, networks, views(2))
+    assert not networks.queue.any()
+    networks.epoch = 2.0
+    for filled in (6, 9):
+        (pairs,), _ = compare(config, networks, *views(2))
+        assert pairs.older is None  # type: ignore[attr-defined]
+        networks.remember(pairs)
+        assert int(networks.queue.any(2).sum()) == 2 * filled
+        newest = pairs.crops.detach()  # type: ignore[attr-defined]
+        newest = newest / newest.norm(dim=2, keepdim=True)
+        torch.testing.assert_close(networks.queue[:, :6], newest)
+    (pairs,), _ = compare(config, networks, *views(2))
+    assert pairs.older is networks.queue  # type: ignore[attr-defined]
+
+
+def test_crops_of_one_size_share_a_pass() -> None:
+    config = dataclasses.replace(SMALL, small_crops=3)
+    networks = Networks(config)
+    seen: list[tuple[int, ...]] = []
+    networks.encoder.register_forward_hook(
+        lambda _, inputs, __: seen.append(tuple(inputs[0].shape))
+    )
+    (pairs,), features = compare(config, networks, *views(5))
+    assert seen == [(12, 3, 8, 8), (18, 3, 6, 6)]
+    assert pairs.crops.shape == (5, 6, 8)  # type: ignore[attr-defined]
+    assert [len(feature) for feature in features] == [6, 6]
+    large = networks.encoder(torch.cat(views(2)))
+    assert large.shape[1] == features[0].shape[1]

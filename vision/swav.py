@@ -1,0 +1,110 @@
+"""SwAV: the code of one crop, predicted from the others.
+
+Shapes: V crops of an image, the two large ones first, B images, D dimensions of an embedding, K
+prototypes, Q older embeddings of each large crop, N = 2 B anchors.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from shared.checks import COUNT, POSITIVE, TEMPERATURE, checked, lift
+from shared.pairs import Pairs, two_views, unit_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crops(Pairs):
+    """The pairs of two large crops, which penalties look at, and what SwAV's loss does.
+
+    Args:
+        crops: (V, B, D), embeddings of all crops.
+        prototypes: (K, D), of length 1.
+        older: (2, Q, D), of length 1: what the codes are balanced over beside the batch; None
+            for nothing.
+    """
+
+    crops: Tensor
+    prototypes: Tensor
+    older: Tensor | None
+
+
+def crop_pairs(crops: Tensor, prototypes: Tensor, older: Tensor | None = None) -> Crops:
+    """The pairs of embeddings (V, B, D): two views, and the rest of :class:`Crops`."""
+    pairs = two_views(crops[0], crops[1])
+    return Crops(
+        anchor=pairs.anchor,
+        candidate=pairs.candidate,
+        positive=pairs.positive,
+        negative=pairs.negative,
+        positive_index=pairs.positive_index,
+        outsider_index=pairs.outsider_index,
+        trusted=True,
+        crops=crops,
+        prototypes=prototypes,
+        older=older,
+    )
+
+
+@checked(temperature=TEMPERATURE, epsilon=POSITIVE, iterations=COUNT)
+def swapped_prediction(
+    pairs: Pairs,
+    similarity: Tensor,
+    *,
+    temperature: float = 0.1,
+    epsilon: float = 0.05,
+    iterations: int = 3,
+) -> Tensor:
+    """The mean over all other crops v of ``-sum_k q_k log softmax_k(z_v c_k / temperature)``.
+
+    q is the code of the anchor, a large crop: :func:`codes` of its cosines with the prototypes c,
+    balanced over the batch and what is kept of earlier ones, without gradient. Embeddings z count
+    by their direction.
+
+    Args:
+        pairs: of :func:`crop_pairs`, N anchors.
+        similarity: (N, N); not looked at.
+        temperature: of the prediction.
+        epsilon: see :func:`codes`.
+        iterations: see :func:`codes`.
+
+    Returns:
+        (N,).
+
+    Raises:
+        ValueError: pairs without prototypes.
+
+    Source: Caron et al. 2020 (SwAV), Eqs. 1 and 2, and its program.
+    """
+    if not isinstance(pairs, Crops):
+        raise ValueError("swapped_prediction needs crops and prototypes; take method 'swav'")
+    views, batch, _ = pairs.crops.shape
+    prototypes = lift(pairs.prototypes)
+    units = unit_rows(lift(pairs.crops).flatten(0, 1))
+    scores = (units @ prototypes.T).view(views, batch, -1)
+    predicted = (scores / temperature).log_softmax(2)
+    values = []
+    for crop in (0, 1):
+        known = scores[crop].detach()
+        if pairs.older is not None:
+            known = torch.cat([known, pairs.older[crop] @ prototypes.detach().T])
+        code = codes(known, epsilon=epsilon, iterations=iterations)[:batch]
+        others = [view for view in range(views) if view != crop]
+        values.append(-(code * predicted[others]).sum(2).mean(0))
+    return torch.cat(values).to(similarity.dtype)
+
+
+@torch.no_grad()
+def codes(scores: Tensor, *, epsilon: float, iterations: int) -> Tensor:
+    """Shares (n, K) of the prototypes in each of n scores (n, K), the prototypes used alike.
+
+    Sinkhorn and Knopp's iteration on ``exp(scores / epsilon)``, in log space: each prototype's
+    shares are made to sum to the same, then each row's to 1, so many times.
+
+    Source: Caron et al. 2020 (SwAV), Eq. 5.
+    """
+    log = scores / epsilon
+    for _ in range(iterations):
+        log = log - log.logsumexp(0, keepdim=True)
+        log = log - log.logsumexp(1, keepdim=True)
+    return log.exp()
