@@ -61,7 +61,8 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test | prove) echo "test,docs,graph,rl,text,video,vision,slurm" && return ;;
+      test) echo "test,docs,graph,rl,text,video,vision,slurm" && return ;;
+      prove) echo "test,graph,rl,text,video,vision,slurm" && return ;;
       docs) echo "docs" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
       rl | rl/* | */rl/*) echo "rl" && return ;;
