@@ -40,8 +40,8 @@ REGULARISED = Objective(
     (term(distance_polarization, weight=0.1),),
     Projection(0.1, {"norm": "nuclear", "alpha": 0.1}),
 )
-# Where a step is large, what follows amplifies rounding (Adam moves by its rate whatever the size of
-# a gradient is, were it rounding alone): these learning rates are small.
+# Large steps amplify rounding (Adam moves a parameter by its rate though its gradient were rounding
+# alone): these learning rates are small.
 SMALL = {
     "backbone": "resnet8",
     "image_size": 16,
