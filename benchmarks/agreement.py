@@ -46,6 +46,7 @@ from shared import (
 # to was seen with float32 beside float64 on one CPU: up to 0.005 of the gradient and 0.07 of the
 # next loss, but for S3D, whose many batch norms see few numbers here: 0.04 and 0.23.
 TOLERANCES = {"loss": 1e-4, "gradient": 2e-2, "next loss": 0.15}
+UNBOUNDED = 1e9  # what stands for NaN and infinity, which JSON does not have
 OF_VIDEO = {"loss": 1e-3, "gradient": 0.1, "next loss": 0.5}
 POLARIZED = (term(distance_polarization, weight=0.1),)
 CLOSED = term(max_margin, gamma=0.5, cost=100.0, ridge=0.1)
@@ -149,9 +150,9 @@ def errors_of(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> dict[st
     for name in set(one) - {"gradient"}:
         kind = "next loss" if name.startswith("next ") else "loss"
         error = float((one[name] - other[name]).abs() / one[name].abs().clamp(min=1.0))
-        errors[kind] = max(errors[kind], error if math.isfinite(error) else math.inf)
-    difference = (one["gradient"] - other["gradient"]).norm() / one["gradient"].norm()
-    return errors | {"gradient": float(difference)}
+        errors[kind] = max(errors[kind], error if math.isfinite(error) else UNBOUNDED)
+    difference = float((one["gradient"] - other["gradient"]).norm() / one["gradient"].norm())
+    return errors | {"gradient": difference if math.isfinite(difference) else UNBOUNDED}
 
 
 @contextmanager

@@ -9,18 +9,20 @@ random vectors of its words, of length 1. What takes time is the classifiers, an
 on is the spectrum of the features: ``--decay 0.6`` gives word vectors correlated like trained ones,
 which are easier.
 
-* ``solver``: all logistic regressions of a task with ``shared.logistic`` beside scikit-learn's,
-  fold by fold and cost by cost, L-BFGS with its default tolerance, the same float32 features. Of
-  scikit-learn's every ``--every``-th training set is timed, at all costs, and the time scaled;
-  ``--every 1`` runs them all. The objectives are compared in float64, the accuracies on the rows
-  that a training set leaves out. Its default stops well above the minimum; with ``--tolerance
-  1e-8`` both should agree.
+* ``solver``: all logistic regressions of each task (``--task``: of some) with ``shared.logistic``
+  beside scikit-learn's, fold by fold and cost by cost, L-BFGS with its default tolerance, the same
+  float32 features. Of scikit-learn's every ``--every``-th training set is timed, at all costs, and
+  the time scaled; ``--every 1`` runs them all. The objectives are compared in float64, the
+  accuracies on the rows that a training set leaves out. Its default stops well above the minimum;
+  with ``--tolerance 1e-8`` both should agree.
 * ``tasks``: the six tasks as ``text.evaluate`` runs them.
 * ``step``: a training step of the paper's bag of words and GRU pairs, batch 400 and 50,001 words,
-  sentences as long as those of MR.
+  sentences as long as those of MR; of bags of words also those of the short tiers, with Adam moving
+  every row in each step (``dense``) and only those that a batch has (``rows``), side by side.
 """
 
 import argparse
+import dataclasses
 import statistics
 import sys
 import time
@@ -47,8 +49,8 @@ from text.config import TASKS, Config
 from text.data import Task, load_task
 from text.encoder import QuickThought
 from text.evaluate import DEFAULT_PROTOCOL, PROTOCOLS, evaluate, splits_of
-from text.tokens import Batch
-from text.train import make_criterion, pairs_of, shape_of
+from text.optimiser import AT_ONCE, RowAdam, clip_each
+from text.train import make_criterion, make_optimiser, pairs_of, shape_of
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -130,7 +132,7 @@ def objective(
     return cost * float(losses.sum()) + float((weights.astype(np.float64) ** 2).sum()) / 2
 
 
-def report_solver(options: argparse.Namespace, task: Task) -> None:
+def report_solver(options: argparse.Namespace, name: str, task: Task) -> None:
     """Print our time and scikit-learn's on one task, and how far the solutions agree."""
     encode, every = RandomWords(options.dimensions, options.decay), options.every
     features, labels, training, costs = problem(task, encode)
@@ -170,7 +172,7 @@ def report_solver(options: argparse.Namespace, task: Task) -> None:
     ours_seconds = watch.seconds["ours"][0]
     kind = f"{len(timed)} of its {sets} training sets timed, scaled" if every > 1 else "all fits"
     fits = f"{sets} training sets, {len(costs)} costs: {sets * len(costs)} logistic regressions"
-    print(f"{options.task}: {len(features)} rows, {features.shape[1]} features, {fits}")
+    print(f"{name}: {len(features)} rows, {features.shape[1]} features, {fits}")
     print(f"  shared.logistic {ours_seconds:9.1f} s   {solution.iterations} steps", end="")
     print(f", and {watch.seconds['prediction'][0]:.1f} s to predict all rows")
     print(f"  scikit-learn   {theirs_seconds:9.1f} s   {kind}; {unfinished} not converged")
@@ -198,34 +200,45 @@ def report_tasks(root: Path, dimensions: int, decay: float) -> None:
 def report_step(config: Config, lengths: Sequence[int], steps: int) -> None:
     """Print the seconds of a training step and of its parts, medians but for the first."""
     torch.manual_seed(0)
-    model = QuickThought(shape_of(config, config.vocabulary)).to(DEVICE)
-    criterion = make_criterion(config, model.dim).to(DEVICE)
-    parameters = [*model.parameters(), *criterion.parameters()]
-    optimiser = torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+    model = QuickThought(shape_of(config, config.vocabulary))
+    criterion = make_criterion(config, model.dim)
+    modules = nn.ModuleList([model, criterion]).to(DEVICE)
+    optimiser = make_optimiser(config, model, criterion)
     mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ids = torch.randint(2, config.vocabulary, mask.shape).where(mask, 1)
-    batch = Batch(ids.to(DEVICE), mask, torch.zeros(len(lengths), dtype=torch.int64, device=DEVICE))
+    chapter = torch.zeros(len(lengths), dtype=torch.int64, device=DEVICE)
     watch = Stopwatch()
     half = DEVICE == "cuda" and config.precision == "bfloat16"
     for step in range(steps):
+        # As often as in prose: inversely to a word's rank.
+        ids = (config.vocabulary ** torch.rand(mask.shape)).long().clamp(2, config.vocabulary - 1)
+        ids = ids.where(mask, 1)
         with watch("step"):
+            if isinstance(optimiser, RowAdam):
+                with watch("catching up"):
+                    optimiser.catch_up(ids[mask].unique())
             with watch("forward"), torch.autocast(DEVICE, torch.bfloat16, enabled=half):
-                vectors = model(batch.ids, batch.mask)
+                vectors = model(ids.to(DEVICE), mask)
             with watch("loss"):
                 f, g = (each.detach().requires_grad_() for each in vectors)
-                loss, _ = criterion(pairs_of(config, f, g, batch.chapter), step=step)
+                loss, _ = criterion(pairs_of(config, f, g, chapter), step=step)
                 gradients = torch.autograd.grad(loss, (f, g))
             with watch("backward"):
                 optimiser.zero_grad()
                 torch.autograd.backward(vectors, gradients)
             with watch("optimiser"):
-                for parameter in parameters:
-                    nn.utils.clip_grad_norm_(parameter, config.clip)
+                clip_each(modules.parameters(), config.clip, tokens=False)
                 optimiser.step()
-    median = {name: statistics.median(every[1:]) for name, every in watch.seconds.items()}
+    # Rows wait from here on; what comes before is no measure.
+    first = AT_ONCE + 1 if isinstance(optimiser, RowAdam) else 1
+    median = {name: statistics.median(every[first:]) for name, every in watch.seconds.items()}
     encoders, total = median["forward"] + median["backward"], median["step"]
-    print(f"  {config.encoder:13s} {total:8.3f} s a step: encoders {encoders / total:.1%}", end="")
-    print(f", loss {median['loss'] / total:.1%}, optimiser {median['optimiser'] / total:.1%}")
+    rest = median["optimiser"] + median.get("catching up", 0.0)
+    print(f"  {config.encoder:13s} {config.embedding:4d}-d, {config.vocabulary:6d} words", end="")
+    print(
+        f", {config.update:5s} {1000 * total:8.1f} ms a step: encoders {encoders / total:.0%}",
+        end="",
+    )
+    print(f", loss {median['loss'] / total:.0%}, optimiser {rest / total:.0%}")
 
 
 def main() -> None:
@@ -236,7 +249,9 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=2400, help="of a sentence's vector")
     parser.add_argument("--decay", type=float, default=0.0, help="of the word vectors' spectrum")
     parser.add_argument("--only", choices=("solver", "tasks", "step"), nargs="+")
-    parser.add_argument("--task", choices=TASKS, default="CR", help="of the solvers' comparison")
+    parser.add_argument(
+        "--task", choices=TASKS, nargs="+", default=TASKS, help="of the solvers' comparison"
+    )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="scikit-learn's")
     parser.add_argument("--every", type=int, default=25, help="training set that scikit-learn fits")
     parser.add_argument(
@@ -249,7 +264,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} CPU threads"
     print(f"{where}; sentence vectors of {options.dimensions} dimensions\n")
     if "solver" in parts:
-        report_solver(options, load_task(options.task, root))
+        for name in options.task:
+            report_solver(options, name, load_task(name, root))
     if "tasks" in parts:
         print("the six tasks, without the encoder")
         report_tasks(root, options.dimensions, options.decay)
@@ -257,7 +273,13 @@ def main() -> None:
         print("a training step on 400 sentences")
         sentences = load_task("MR", root).first[:400]
         lengths = [min(50, len(sentence.split())) for sentence in sentences]
-        report_step(Config(encoder="bag_of_words"), lengths, options.steps)
+        bag = Config(encoder="bag_of_words")
+        closed = dataclasses.replace(bag, embedding=200, vocabulary=20_001)
+        small = dataclasses.replace(closed, embedding=50)
+        for config in (bag, closed, small):
+            report_step(config, lengths, options.steps)
+            by_rows = dataclasses.replace(config, update="rows")
+            report_step(by_rows, lengths, AT_ONCE + options.steps)
         report_step(Config(), lengths, options.steps)
 
 

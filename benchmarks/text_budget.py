@@ -1,7 +1,7 @@
 """How the learning rate of the short text tier's raw inner products is chosen: QT alone.
 
 Run it as ``SUITE_DATA=data python benchmarks/text_budget.py`` or with ``--data-root data``, where
-the books and the six tasks of SentEval are; twelve minutes on one core.
+the books and the six tasks of SentEval are; six minutes on one core.
 
 The rule, fixed before the first of these runs. The tier's QT is trained and evaluated as its cells
 are, at every rate, on two seeds that no table has. Quick-thought's own rate stays unless another is

@@ -30,7 +30,7 @@ def _fetch(name: str, data_root: Path) -> None:
 DOMAIN = Domain(
     name="graph",
     tables=TABLES,
-    experiments=(Experiment(Config, _run),),
+    experiments=(Experiment(Config, _run, several=True),),
     datasets=_datasets,
     fetch=_fetch,
 )

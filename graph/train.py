@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -14,6 +15,8 @@ from graph.data import Graphs, batches, fingerprint, load, permutation
 from graph.encoder import Encoder, ProjectionHead
 from graph.evaluate import calibrate, embed, read_out, sizes
 from shared import Criterion, Pairs
+from shared.distributed import gather, part, replicated, synchronise, world_size
+from shared.errors import UserError
 from shared.experiment.runs import Run
 from shared.pairs import paired_views
 
@@ -46,20 +49,24 @@ def run(config: Config, run: Run) -> dict[str, object]:
     head = ProjectionHead(encoder.dim).to(device, dtype)
     criterion = config.objective.build(encoder.dim).to(device, dtype)
     modules = nn.ModuleList([encoder, head, criterion])
+    synchronise(modules)
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
     run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
+    forward = replicated(losses, encoder, head, criterion)
 
+    check_last_batch(config, graphs)
     modules.train()
     per_epoch = math.ceil(graphs.num_graphs / config.batch_size)
     for epoch in run.steps(config.epochs if config.train else 0, "pretraining"):
         for batch, (original, augmented) in enumerate(views(config, graphs, epoch)):
-            pairs, features = compare(config, encoder, head, original, augmented, device)
-            loss, parts = criterion(pairs, features=features, step=epoch * per_epoch + batch)
+            step = epoch * per_epoch + batch
+            loss, parts = forward(config, encoder, head, criterion, original, augmented, step)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
             run.means.add({"loss": loss.detach(), **parts})
 
+    run.alone()
     run.progress(config.epochs, config.epochs, config.protocol)
     if config.calibrate:
         calibrate(encoder, graphs, config.batch_size)
@@ -93,21 +100,59 @@ def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, 
             yield original, augmented
 
 
-def compare(
+def losses(
     config: Config,
     encoder: Encoder,
     head: ProjectionHead,
+    criterion: Criterion,
     original: Graphs,
     augmented: Graphs,
-    device: str,
+    step: int,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch and its parts."""
+    pairs, features = compare(config, encoder, head, original, augmented)
+    loss, parts = criterion(pairs, features=features, step=step)
+    return loss, parts
+
+
+def compare(
+    config: Config, encoder: Encoder, head: ProjectionHead, original: Graphs, augmented: Graphs
 ) -> tuple[Pairs, list[Tensor]]:
-    """The pairs of a batch, and the encoder's features of both views, (B, H) each."""
+    """The pairs of a batch, and the encoder's features of both views, (B, H) each.
+
+    On several processes these are of this one's part of the batch.
+    """
+    device = next(encoder.parameters()).device
     features = [
         encoder(view.x, view.edge_index, view.batch, view.num_graphs)
-        for view in (original.to(device), augmented.to(device))
+        for view in (own_part(original).to(device), own_part(augmented).to(device))
     ]
     x, z = (head(feature) for feature in features)
-    return paired_views(x, z, config.pairs), features
+    collect = partial(gather, count=original.num_graphs)
+    return paired_views(x, z, config.pairs, gather=collect), features
+
+
+def own_part(batch: Graphs) -> Graphs:
+    """This process's part of a batch."""
+    if world_size() == 1:
+        return batch
+    own = part(batch.num_graphs)
+    (graphs,) = batches(batch, batch.num_graphs, torch.arange(own.start, own.stop))
+    return graphs
+
+
+def check_last_batch(config: Config, graphs: Graphs) -> None:
+    """Refuse more processes than the last batch of an epoch has graphs; a lone one is left out.
+
+    Raises:
+        UserError: a process would have none.
+    """
+    left = graphs.num_graphs % config.batch_size
+    if 1 < left < world_size():
+        raise UserError(
+            f"the last batch of {config.dataset} has {left} graphs, too few for {world_size()} "
+            f"processes; take {left} or fewer"
+        )
 
 
 def evaluated_features(

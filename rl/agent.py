@@ -16,7 +16,7 @@ in place after it.
 
 import copy
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -25,10 +25,12 @@ from rl.config import Config
 from rl.encoder import Bilinear, Encoder, Head, initialise, lifted
 from rl.replay import Batch
 from shared import Criterion, alignment, band_statistics, cosine, query_key
+from shared.distributed import gather, part, world_size
 from shared.momentum import follow
 from shared.objective import Similarity
 
 CHECK_EVERY = 100  # steps between two looks for NaN on an accelerator
+Forward = Callable[[Tensor, Tensor, int], tuple[Tensor, dict[str, Tensor]]]  # see Contrast.loss
 LOG_STD = (-10.0, 2.0)  # limits of the policy's logarithmic standard deviation
 
 
@@ -115,29 +117,35 @@ class Contrast(nn.Module):
             query = self.encoder(anchor)
         with torch.no_grad(), autocast(self.config, positive):
             key = self.momentum_encoder(positive)
-        pairs = query_key(query, key)
+        pairs = query_key(query, key, gather=gather)
         loss, parts = self.criterion(pairs, step=step)
         with torch.no_grad():
+            key = pairs.candidate  # those of all processes
             scores = self.criterion.similarity(query, key)
             lowest, highest = scores.aminmax()
+            if world_size() > 1:
+                lowest, highest = gather(lowest[None]).amin(), gather(highest[None]).amax()
             parts = {
                 **band_statistics(pairs, cosine(query, key)),
                 "score_low": lowest,
                 "score_high": highest,
-                "score_positive": scores.diagonal().mean(),
+                "score_positive": scores.diagonal(part(len(key)).start).mean(),
                 **parts,
             }
         return loss, parts
 
-    def update(self, anchor: Tensor, positive: Tensor, step: int) -> dict[str, Tensor]:
+    def update(
+        self, anchor: Tensor, positive: Tensor, step: int, forward: Forward | None = None
+    ) -> dict[str, Tensor]:
         """One backward pass and the optimisers' steps on it; the parts of :meth:`loss`.
 
         Args:
             anchor: see :meth:`loss`.
             positive: see :meth:`loss`.
             step: see :meth:`loss`.
+            forward: :meth:`loss`, on several processes as :func:`shared.distributed.replicated`.
         """
-        loss, parts = self.loss(anchor, positive, step)
+        loss, parts = (forward or self.loss)(anchor, positive, step)
         descend(loss, *self.optimisers.values())
         return {"contrastive_loss": loss.detach(), **parts}
 

@@ -81,7 +81,7 @@ DOMAIN = Domain(
     tables=TABLES,
     experiments=(
         Experiment(Config, _run, _estimate),
-        Experiment(ProbeConfig, _run_probe, _estimate_probe),
+        Experiment(ProbeConfig, _run_probe, _estimate_probe, several=True),
         Experiment(ImitationConfig, _run_imitation, _estimate_imitation),
     ),
     datasets=_datasets,

@@ -14,6 +14,7 @@ from rl.environment import renderer_in_use, task_fingerprint
 from rl.evaluate import embed, pixels, state_probe
 from rl.replay import gather
 from rl.train import SAVE_EVERY, save_weights
+from shared.distributed import from_first, part, replicated
 from shared.experiment.domain import Metrics
 from shared.experiment.runs import Run
 
@@ -47,6 +48,7 @@ def run(config: ProbeConfig, run: Run) -> Metrics:
         features = [pixels(each, crop=config.crop, stack=config.stack) for each in (train, test)]
     else:
         contrast = pretrain(config, train, run)
+        run.alone()
         save_weights(run, contrast, ("encoder.",))
         features = [
             embed(
@@ -94,16 +96,19 @@ def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
         return contrast
     run.keep_checkpoint = False
     run.track(contrast=contrast, **contrast.optimisers)
+    forward = replicated(contrast.loss, contrast)
     images, first = frames.frames.to(device), frames.first.to(device)
     places = config.frame_size - config.crop + 1
+    own = part(config.batch_size)
     for step in run.steps(
         config.probe_updates,
         "contrastive updates",
         log_every=LOG_EVERY,
         save_every=SAVE_EVERY,
     ):
-        index = torch.randint(len(images), (config.batch_size,))
-        offsets = torch.randint(places, (2, config.batch_size, 2)).to(device, non_blocking=True)
+        index = from_first(torch.randint(len(images), (config.batch_size,)))[own]
+        offsets = from_first(torch.randint(places, (2, config.batch_size, 2)))[:, own]
+        offsets = offsets.to(device, non_blocking=True)
         index = index.to(device, non_blocking=True)
         anchor, positive = (
             gather(images, index, first[index], each, stack=config.stack, crop=config.crop)
@@ -111,5 +116,5 @@ def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
         )
         if step % config.update_every == 0:
             contrast.follow()
-        run.means.add(contrast.update(anchor, positive, step))
+        run.means.add(contrast.update(anchor, positive, step, forward))
     return contrast

@@ -1,25 +1,52 @@
-"""Several processes under torchrun: who am I, gathering with gradient, seeds that know the rank.
+"""Several processes under torchrun: who am I, whose rows, gathering with gradient, one model.
+
+Shapes: B rows of this process, G rows of all, C channels.
 
 Without an initialised process group every function behaves as on a single process, and on a single
 process none communicates. All processes must call what communicates equally often.
+
+A batch of G rows lies over the processes in the order of their ranks, each with a part as even as
+can be (:func:`part`). What is drawn at random for a batch process 0 draws for all of it
+(:func:`from_first`), so that it is the same however many processes there are.
 """
 
+import inspect
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parallel import DistributedDataParallel
+
+from shared.errors import UserError
+
+Its = ParamSpec("Its")
+Given = TypeVar("Given")
 
 
-def initialise(backend: str | None = None) -> None:
+def initialise() -> None:
     """Join the process group that torchrun describes in the environment; none there: do nothing.
 
-    Args:
-        backend: ``"nccl"`` or ``"gloo"``; None takes nccl where CUDA is available.
+    Tensors of GPUs go by nccl, those of the CPU by gloo; each process has a GPU of its own.
     """
-    if "RANK" in os.environ and not dist.is_initialized():
-        dist.init_process_group(backend or ("nccl" if torch.cuda.is_available() else "gloo"))
+    if "RANK" not in os.environ or dist.is_initialized():
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+    else:
+        dist.init_process_group("gloo")
+
+
+def leave() -> None:
+    """Wait for all processes, and leave the group: each is then on its own."""
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def rank() -> int:
@@ -32,19 +59,35 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def rank_seed(seed: int) -> int:
-    """A seed of its own for every process; process 0 keeps ``seed``."""
-    return seed + 1_000_003 * rank()
+def part(count: int) -> slice:
+    """Which of ``count`` rows of all processes are this one's; the first have one more, if any."""
+    base, more = divmod(count, world_size())
+    start = rank() * base + min(rank(), more)
+    return slice(start, start + base + (rank() < more))
 
 
-def gather(local: Tensor) -> Tensor:
+def gather(local: Tensor, count: int | None = None) -> Tensor:
     """The rows of all processes in the order of their ranks, (B, D) -> (G, D), with gradient.
 
     The gradients of all processes with respect to a row are added up on the process that owns it,
     so that averaging parameter gradients over processes (as DistributedDataParallel does) gives the
-    gradient of the mean of the local losses. All processes must hold the same number of rows.
+    gradient of the mean of the local losses.
+
+    Args:
+        local: (B, D).
+        count: G, where each process has its :func:`part` of them; None: all hold as many rows.
     """
-    return local if world_size() == 1 else _Gather.apply(local)
+    world = world_size()
+    if world == 1:
+        return local
+    if count is None or count % world == 0:
+        everyone: Tensor = _Gather.apply(local)
+        return everyone
+    most = -(-count // world)
+    padded = torch.cat([local, local.new_zeros(most - len(local), *local.shape[1:])])
+    rows = torch.arange(most * world, device=local.device).reshape(world, most)
+    rows = torch.cat([rows[: count % world].flatten(), rows[count % world :, :-1].flatten()])
+    return gather(padded)[rows]
 
 
 def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
@@ -87,6 +130,215 @@ def from_first(values: Tensor) -> Tensor:
     if world_size() > 1:
         dist.broadcast(values, 0)
     return values
+
+
+def everyone(value: Given) -> list[Given]:
+    """What each process gives, by rank: anything that can be pickled."""
+    values: list[Any] = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(values, value)
+    return values
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that another process cannot be reached any more."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and world_size() > 1 and "gloo" in str(error)
+    )
+
+
+def anywhere(*flags: bool) -> tuple[bool, ...]:
+    """For each flag, whether it is set on any process; a GPU is not waited for."""
+    if world_size() == 1:
+        return flags
+    values = torch.tensor(flags, dtype=torch.uint8)
+    dist.all_reduce(values, dist.ReduceOp.MAX)
+    return tuple(values.bool().tolist())
+
+
+def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[Its, Given]:
+    """The function, as DistributedDataParallel calls it for the parameters of the modules.
+
+    On one process it is the function itself. On several the modules start as those of process 0,
+    and each backward pass gives their parameters the gradients' mean over processes.
+
+    Args:
+        function: the forward pass; called once before each backward pass.
+        modules: all whose parameters are trained in it.
+    """
+    if world_size() == 1:
+        return function
+    # Buffers are the same everywhere: batch norms are synchronised, queues filled alike. Later
+    # versions of torch have another name for it, and warn of the first.
+    known = inspect.signature(DistributedDataParallel.__init__).parameters
+    name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    options: dict[str, Any] = {name: False}
+    model = DistributedDataParallel(_Called(function, modules), **options)
+    if next(model.parameters()).device.type == "cpu":
+        model.register_comm_hook(None, _mean_in_order)
+    return model
+
+
+class _Called(nn.Module):
+    """A function, with the modules that it works on."""
+
+    def __init__(self, function: Callable[..., Any], modules: tuple[nn.Module, ...]) -> None:
+        super().__init__()
+        self.function = function
+        self.parts = nn.ModuleList(modules)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def _mean_in_order(
+    state: None,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # has it at run time alone
+) -> torch.futures.Future[Tensor]:
+    """The mean over processes, added up in the order of their ranks.
+
+    In which order gloo's own sum adds depends on where in its bucket a gradient lies, and the
+    buckets of a first step are others than those of the next: a resumed run would differ.
+    """
+    own = bucket.buffer()
+    parts = [torch.empty_like(own) for _ in range(world_size())]
+    future = dist.all_gather(parts, own, async_op=True).get_future()
+
+    def mean(_: Any) -> Tensor:
+        return torch.stack(parts).sum(0) / len(parts)
+
+    done: torch.futures.Future[Tensor] = future.then(mean)
+    return done
+
+
+def synchronise(module: nn.Module, groups: int = 1) -> None:
+    """Let the batch norms inside a module normalise by the batch of all processes.
+
+    On one process nothing changes.
+
+    Args:
+        module: on its device; its batch norms change their class and keep all else.
+        groups: into how many the processes are divided, each normalised by itself, as one process
+            would normalise the batch in as many passes.
+
+    Raises:
+        UserError: a number of processes that cannot be divided so.
+    """
+    if world_size() == 1:
+        return
+    if world_size() % groups:
+        raise UserError(
+            f"the batch is normalised in {groups} groups, which {world_size()} processes cannot "
+            f"share evenly; take one, or a multiple of {groups}"
+        )
+    if groups == 1 and any(parameter.is_cuda for parameter in module.parameters()):
+        nn.SyncBatchNorm.convert_sync_batchnorm(module)  # has kernels of its own, for GPUs alone
+        return
+    for norm in [each for each in module.modules() if isinstance(each, _BatchNorm)]:
+        # The object stays, and with it who holds it: optimisers, a teacher's average.
+        norm.__class__ = _SynchronisedNorm
+        assert isinstance(norm, _SynchronisedNorm)
+        norm.groups = groups
+
+
+class _SynchronisedNorm(_BatchNorm):
+    """A batch norm of the rows of a group of processes, on any device."""
+
+    groups: int
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not self.training or world_size() == 1:
+            return super().forward(input)
+        with torch.no_grad():
+            everyone = _moments(input)
+            size = world_size() // self.groups
+            by_group = [_united(some) for some in everyone.split(size)]
+            if self.running_mean is not None and self.running_var is not None:
+                for mean, variance, count in by_group:
+                    self._follow(mean, variance * (count / (count - 1).clamp(min=1)))
+        number = rank() // size
+        mean, variance, count = by_group[number]
+        normalised: Tensor = _Normalised.apply(
+            input, self.weight, self.bias, mean, variance, count, self.eps, (number, size)
+        )
+        return normalised
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        pass
+
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+        """Take one pass into the running statistics, as torch's batch norm does."""
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        share = self.momentum
+        if share is None:
+            share = 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean), share)
+        self.running_var.lerp_(variance.to(self.running_var), share)
+
+
+def _moments(rows: Tensor) -> Tensor:
+    """Mean, sum of squared deviations and count of each process, (processes, 2C + 1)."""
+    wide = rows.float() if rows.dtype in (torch.bfloat16, torch.float16) else rows
+    wide = wide.transpose(0, 1).flatten(1)  # (C, numbers)
+    count = wide.shape[1]
+    mean = wide.sum(1) / max(count, 1)
+    deviations = (wide - mean[:, None]).square().sum(1)
+    return gather(torch.cat([mean, deviations, mean.new_tensor([count])])[None])
+
+
+def _united(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean (C,), variance (C,) and count of several processes' moments together."""
+    count = moments[:, -1:]
+    means, deviations = moments[:, :-1].chunk(2, dim=1)
+    all_ = count.sum()
+    mean = (count * means).sum(0) / all_
+    variance = (deviations + count * (means - mean).square()).sum(0) / all_
+    return mean, variance, all_
+
+
+class _Normalised(torch.autograd.Function):
+    """A batch norm with given statistics, and the gradient through them, too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        mean: Tensor,
+        variance: Tensor,
+        count: Tensor,
+        epsilon: float,
+        group: tuple[int, int],
+    ) -> Tensor:
+        ctx.group, ctx.has_bias = group, bias is not None
+        scale = (variance + epsilon).rsqrt()
+        ctx.save_for_backward(rows, weight, mean, scale, count)
+        return functional.batch_norm(rows, mean, variance, weight, bias, False, 0.0, epsilon)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight, mean, scale, count = ctx.saved_tensors
+        number, size = ctx.group
+        shape = (1, -1) + (1,) * (rows.ndim - 2)
+        over = [0, *range(2, rows.ndim)]
+        unit = (rows.to(mean.dtype) - mean.view(shape)) * scale.view(shape)
+        wide = gradient.to(mean.dtype)
+        by_bias, by_weight = wide.sum(over), (wide * unit).sum(over)
+        both = gather(torch.stack([by_bias, by_weight])[None])[number * size :][:size].sum(0)
+        factor = scale if weight is None else scale * weight.to(mean.dtype)
+        by_mean, by_scale = (both / count).unbind()
+        by_rows = factor.view(shape) * (wide - by_mean.view(shape) - unit * by_scale.view(shape))
+        return (
+            by_rows.to(rows.dtype),
+            None if weight is None else by_weight.to(weight.dtype),
+            by_bias.to(mean.dtype) if ctx.has_bias else None,
+            *[None] * 5,
+        )
 
 
 class _Gather(torch.autograd.Function):

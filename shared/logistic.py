@@ -12,8 +12,11 @@ share what is expensive:
 * The features are centred, which moves only the intercept, and rotated into the eigenbasis of X'X,
   which leaves the penalty as it is. There the Hessian of every problem is nearly diagonal,
   1 + C * curvature of the loss * eigenvalue, however badly X is conditioned.
+* More than two classes share the curvature of a row, which no diagonal has, and where they come
+  apart the rows differ in it. There the initial Hessian is that of all training sets together, at
+  where they start from, factorised once for each cost, unless the features are too many for it.
 * All training sets take the steps of L-BFGS (Nocedal and Wright 2006, Algorithm 7.4) together, from
-  that diagonal as the initial Hessian. One product with the features gives the scores along all
+  that initial Hessian. One product with the features gives the scores along all
   directions, another all gradients; the search along a direction needs nothing but scores.
 * The costs come in ascending order, and each training set starts from where its own solutions at
   the two costs before lead to. Labels outside a training set take no part in its solution, and the
@@ -24,6 +27,7 @@ the classes), P training sets still at work at one cost, r coordinates of the ro
 the constant 1 of the intercept.
 """
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -38,6 +42,8 @@ SEARCHES = 2  # evaluations along a direction
 CHECK_EVERY = 2  # steps between looks at what is solved, each of which waits for the device
 SMALLEST_CURVATURE = 1e-6  # of the initial Hessian; the mean over rows that are all far from 0
 ABSENT = -1e30  # the score of a class that a training set lacks: finite, but exp of it is 0
+LARGEST_HESSIAN = 4096  # columns K r of one that is factorised
+NEGLIGIBLE = 1e-3  # curvature of a row, of the mean; such rows are left out of that Hessian
 LARGEST_BLOCK = 2**25  # scores held at a time while predicting
 
 
@@ -205,8 +211,9 @@ class _State:
 
     Attributes:
         sets: their numbers, (P,).
+        present: 1 for the classes that they have and 0 for the others, (P, K, 1).
         inside: 1 for their rows and 0 for the others, (P, n).
-        diagonal: of the initial Hessian, (P, K, r).
+        diagonal: of a Hessian in which all rows have their mean curvature, (P, K, r).
         point: (P, K, r).
         scores: how far ``point`` puts every class above the right one, (P, K, n).
         objective: (P,), float64.
@@ -216,6 +223,7 @@ class _State:
     """
 
     sets: Tensor
+    present: Tensor
     inside: Tensor
     diagonal: Tensor
     point: Tensor
@@ -226,8 +234,9 @@ class _State:
 
     def keep(self, kept: Tensor) -> None:
         """Drop all training sets but these."""
-        self.sets, self.inside, self.diagonal, self.point = (
-            whole[kept] for whole in (self.sets, self.inside, self.diagonal, self.point)
+        self.sets, self.present, self.inside, self.diagonal, self.point = (
+            whole[kept]
+            for whole in (self.sets, self.present, self.inside, self.diagonal, self.point)
         )
         self.scores, self.objective, self.gradient = (
             whole[kept] for whole in (self.scores, self.objective, self.gradient)
@@ -318,8 +327,11 @@ def _minimise(
     scores = _scores(data, start, offset)
     loss, wrong = _losses(data, scores, inside)
     residual = _residual(data, wrong)
+    several = 1 < start.shape[1] <= LARGEST_HESSIAN // start.shape[2]
+    factor = _factor(data, cost, residual, inside) if several else None
     state = _State(
         sets=torch.arange(len(start), device=start.device),
+        present=(offset > ABSENT).to(start),
         inside=inside,
         diagonal=_diagonal(data, cost, residual),
         point=start,
@@ -339,7 +351,7 @@ def _minimise(
             if not len(kept):
                 break
         if step < max_iterations:
-            _step(data, state, cost)
+            _step(data, state, cost, factor)
     return _Minima(point, objective, step, state.sets, state.gradient.flatten(1).norm(dim=1))
 
 
@@ -354,14 +366,59 @@ def _gap(data: _Data, state: _State) -> Tensor:
 
 
 def _diagonal(data: _Data, cost: float, residual: Tensor) -> Tensor:
-    """The initial Hessian (P, K, r), where the losses have these derivatives (P, K, n)."""
+    """A Hessian's diagonal (P, K, r), where the losses have these derivatives (P, K, n)."""
     curvature = (residual.abs() * (1 - residual.abs())).mean(2, keepdim=True)
     return data.penalised + cost * curvature.clamp(min=SMALLEST_CURVATURE) * data.eigenvalues
 
 
-def _step(data: _Data, state: _State, cost: float) -> None:
+def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tensor:
+    """Cholesky factor of the Hessian of all training sets together, for three classes or more.
+
+    The probabilities of a row are their mean over the training sets that have it, and the row
+    counts by the share of these. The intercept is penalised here, which makes the matrix definite.
+
+    Args:
+        data: what the training sets share.
+        cost: C.
+        residual: derivatives of the loss by the scores, (F, K, n).
+        inside: 1 for the rows of a training set and 0 for the others, (F, n).
+
+    Returns:
+        A lower triangle, (K r, K r).
+    """
+    rows, classes = data.rows, residual.shape[1]
+    width = rows.shape[1]
+    right = one_hot(data.labels, classes).T.to(rows)
+    sets = inside.sum(0)
+    probability = residual.sum(0) / sets.clamp(min=1) + right
+    share = cost * sets / len(inside)
+    blocks = rows.new_zeros(classes, width, classes, width)
+    # Those on the diagonal make the sum over classes vanish.
+    for first, second in itertools.combinations(range(classes), 2):
+        weight = share * probability[first] * probability[second]
+        kept = weight > NEGLIGIBLE * weight.mean()
+        some = rows[kept]
+        block = (weight[kept, None] * some).T @ some
+        blocks[first, :, second] = blocks[second, :, first] = -block
+        blocks[first, :, first] += block
+        blocks[second, :, second] += block
+    hessian = blocks.view(classes * width, -1)
+    hessian.diagonal().add_(1)
+    factor, failed = torch.linalg.cholesky_ex(hessian)
+    if failed:  # lost in rounding
+        factor = torch.linalg.cholesky(hessian.double()).to(rows)
+    return factor
+
+
+def _solved(factor: Tensor, right: Tensor) -> Tensor:
+    """The solutions (P, K, r) of the Hessian with that factor for the right sides (P, K, r)."""
+    solved: Tensor = torch.cholesky_solve(right.flatten(1).T, factor)
+    return solved.T.view_as(right)
+
+
+def _step(data: _Data, state: _State, cost: float, factor: Tensor | None) -> None:
     """One step of L-BFGS."""
-    direction = _direction(state)
+    direction = _direction(state, factor)
     along = _scores(data, direction)
     length = _length(data, state, cost, direction, along)[:, None, None].to(along.dtype)
     step = length * direction
@@ -380,15 +437,18 @@ def _step(data: _Data, state: _State, cost: float) -> None:
     state.history = [*state.history, (step, change, inverse)][-HISTORY:]
 
 
-def _direction(state: _State) -> Tensor:
-    """L-BFGS's direction (P, K, r)."""
+def _direction(state: _State, factor: Tensor | None) -> Tensor:
+    """L-BFGS's direction (P, K, r), from the Hessian with that factor, or the diagonal one."""
     direction = -state.gradient
     shares = []
     for step, change, inverse in reversed(state.history):
         share = inverse * (step * direction).sum((1, 2), keepdim=True)
         direction -= share * change
         shares.append(share)
-    direction /= state.diagonal
+    if factor is None:
+        direction /= state.diagonal
+    else:  # which would also move the weights of a class that is not there
+        direction = _solved(factor, direction) * state.present
     for (step, change, inverse), share in zip(state.history, reversed(shares), strict=True):
         direction += (share - inverse * (change * direction).sum((1, 2), keepdim=True)) * step
     return direction

@@ -5,10 +5,11 @@ of the batch over all processes (G = B on one).
 
 A builder takes ``gather`` for training on several processes: a function (B, D) -> (G, D) that
 collects the embeddings of all processes with gradient (:func:`shared.distributed.gather`), so that
-negatives come from the global batch. Anchors stay local, and the pairs know that they are part of a
-global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count over all
-processes, so that the mean over processes of their losses is the loss of the global batch. Pairs
-built without ``gather`` never communicate.
+negatives come from the global batch. Its rows lie over the processes in the order of their ranks,
+each with its :func:`shared.distributed.part`. Anchors stay local, and the pairs know that they are
+part of a global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count
+over all processes, so that the mean over processes of their losses is the loss of the global batch.
+Pairs built without ``gather`` never communicate.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from shared.distributed import rank, world_size
+from shared.distributed import part, world_size
 
 Gather = Callable[[Tensor], Tensor]
 Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see paired_views
@@ -129,13 +130,13 @@ def two_views(
     if anchors not in ("both", "second"):
         raise ValueError(f"anchors is 'both' or 'second'; got {anchors!r}")
     size = len(first)
+    if world_size() == 1:  # the candidates are the very tensor of the anchors
+        gather = None
     both = torch.cat([first, second])
     everyone = both if gather is None else torch.cat([gather(first), gather(second)])
     anchor = both if anchors == "both" else second
-    if gather is None and anchors == "both":
-        everyone = anchor
-    start = 0 if gather is None else rank() * size
     total = len(everyone) // 2
+    start = _start(total, gather)
     own = torch.arange(start, start + size, device=first.device)
     own = torch.cat([own, own + total]) if anchors == "both" else own + total
     blocks = _blocks(gather, 2 if anchors == "both" else 1)
@@ -198,8 +199,8 @@ def query_key(
         ValueError: neither a bank nor the batch is to give negatives.
     """
     _same_shape(query, key)
-    start = 0 if gather is None else rank() * len(query)
     candidate = key if gather is None else gather(key)
+    start = _start(len(candidate), gather)
     if bank is not None:
         candidate = torch.cat([candidate, bank])
     own = torch.arange(start, start + len(query), device=query.device)
@@ -262,7 +263,8 @@ def context_window(
         reach: how many neighbours to each side are positives.
         document: (B,) int; a context never crosses from one document to the next. None: one
             document.
-        gather: see the module; other processes' sentences are negatives.
+        gather: see the module; the sentences of the next process follow those of this one. It
+            collects the documents, too, as (B, 1).
 
     Returns:
         Pairs with up to ``2 * reach`` positives per anchor.
@@ -271,16 +273,14 @@ def context_window(
     if reach < 1:
         raise ValueError(f"reach is at least 1; got {reach}")
     size = len(sentence)
-    start = 0 if gather is None else rank() * size
     candidate = context if gather is None else gather(context)
+    start = _start(len(candidate), gather)
     place = torch.arange(len(candidate), device=sentence.device)
     own = place[start : start + size]
     distance = (own[:, None] - place[None, :]).abs()
-    local = (place >= start) & (place < start + size)
-    positive = (distance > 0) & (distance <= reach) & local[None, :]
+    positive = (distance > 0) & (distance <= reach)
     if document is not None:
-        label = torch.full_like(place, -1)
-        label[start : start + size] = document
+        label = document if gather is None else gather(document[:, None])[:, 0]
         positive &= document[:, None] == label[None, :]
     steps = [step for step in range(-reach, reach + 1) if step]
     near = own[:, None] + torch.tensor(steps, device=sentence.device)
@@ -305,9 +305,8 @@ def local_global(
         owner: (N,) int, the graph of each node.
         gather: see the module; collects the graphs.
     """
-    start = 0 if gather is None else rank() * len(graph)
     candidate = graph if gather is None else gather(graph)
-    own = owner + start
+    own = owner + _start(len(candidate), gather)
     return _one_positive(node, candidate, own, own, _blocks(gather))
 
 
@@ -337,8 +336,8 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
             f"label holds one whole number for each of the {len(embedding)} rows; "
             f"got {label.dtype} of shape {tuple(label.shape)}"
         )
-    start = 0 if gather is None else rank() * len(embedding)
     candidate = embedding if gather is None else gather(embedding)
+    start = _start(len(candidate), gather)
     everyone = label if gather is None else gather(label[:, None])[:, 0]
     own = torch.arange(start, start + len(embedding), device=embedding.device)[:, None]
     alike = label[:, None] == everyone[None, :]
@@ -369,6 +368,11 @@ def unit_rows(rows: Tensor) -> Tensor:
     zero = torch.linalg.vector_norm(rows.detach(), dim=1, keepdim=True) == 0
     length = torch.linalg.vector_norm(torch.where(zero, 1.0, rows), dim=1, keepdim=True)
     return rows / torch.where(zero, 1.0, length)
+
+
+def _start(count: int, gather: Gather | None) -> int:
+    """Where the rows of this process begin among the ``count`` of all."""
+    return 0 if gather is None else part(count).start
 
 
 def _blocks(gather: Gather | None, blocks: int = 1) -> int:

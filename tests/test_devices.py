@@ -160,7 +160,9 @@ def test_steps_that_disagree_are_outside_their_tolerance() -> None:
     assert agreement.errors_of(one, other)["gradient"] == 1.0
     errors = agreement.errors_of(one, one | {"loss": torch.tensor(2.2)})
     assert errors["loss"] == pytest.approx(0.1)
-    assert agreement.errors_of(one, one | {"loss": torch.tensor(torch.nan)})["loss"] == torch.inf
+    nothing = torch.full((4,), torch.nan)
+    for name, value in (("loss", nothing[0]), ("next loss", nothing[0]), ("gradient", nothing)):
+        assert agreement.errors_of(one, one | {name: value})[name] == agreement.UNBOUNDED
     with pytest.raises(RuntimeError, match="other parts"):
         agreement.errors_of(one, {name: one[name] for name in ("loss", "gradient")})
     assert all(each > 0 for each in agreement.TOLERANCES.values())

@@ -1,5 +1,6 @@
 """1, 2 and 4 processes give the loss and the gradients of one process."""
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -38,18 +39,21 @@ from shared.distributed import (
     gather,
     gather_ragged,
     initialise,
+    part,
     rank,
-    rank_seed,
+    synchronise,
     total,
     world_size,
 )
+from shared.errors import UserError
 
 WORLDS = (1, 2, 4)
 GLOBAL, INPUTS, DIM = 8, 5, 4  # instances of the global batch, inputs and outputs of the encoder
 BANK = torch.randn(3, DIM, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
-# The documents of the sentences and the nodes of the graphs: of two processes, one has two
-# sentences with a neighbour and the other four; of four, two have none. Nodes differ likewise.
-DOCUMENT = torch.tensor([0, 1, 1, 2, 3, 3, 3, 3])
+# The documents of the sentences and the nodes of the graphs: of two processes, one has three
+# sentences with a neighbour and the other four, and a document reaches over both; of four, one
+# has one such sentence. Nodes differ likewise.
+DOCUMENT = torch.tensor([0, 1, 1, 2, 2, 3, 3, 3])
 NODES = torch.tensor([1, 2, 1, 3, 2, 4, 1, 1])
 
 
@@ -144,7 +148,7 @@ def _local_global(first: Tensor, second: Tensor, batch: Batch, collect: Any) -> 
 
 def _masks(first: Tensor, second: Tensor, batch: Batch, collect: Any) -> Pairs:
     """Pairs by hand, where one process has anchors with more positives than the other has."""
-    label = batch.document % 10
+    label = batch.document
     keys, labels, start = second, label, 0
     if collect is not None:
         keys, labels, start = collect(second), collect(label), rank() * len(label)
@@ -165,17 +169,17 @@ BUILDERS: dict[str, Callable[[Tensor, Tensor, Batch, Any], Pairs]] = {
         a, b, 2, document=batch.document, gather=collect
     ),
     "local_global": _local_global,
-    "same_label": lambda a, _, batch, collect: same_label(a, batch.document % 10, gather=collect),
+    "same_label": lambda a, _, batch, collect: same_label(a, batch.document, gather=collect),
     "masks": _masks,
 }
 
 
-def whole(world: int) -> Batch:
-    """The global batch. Windows do not reach over processes: a new process is a new document."""
+def whole() -> Batch:
+    """The global batch."""
     inputs = torch.randn(
         2, GLOBAL, INPUTS, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     )
-    return Batch(inputs, torch.arange(GLOBAL) // (GLOBAL // world) * 10 + DOCUMENT, NODES)
+    return Batch(inputs, DOCUMENT, NODES)
 
 
 class Model(nn.Module):
@@ -273,9 +277,9 @@ def work_among(place: int, world: int, folder: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous-{world}", rank=place, world_size=world
     )
-    assert (rank(), world_size(), rank_seed(7)) == (place, world, 7 + 1_000_003 * place)
+    assert (rank(), world_size()) == (place, world)
     size = GLOBAL // world
-    own = whole(world).part(slice(place * size, (place + 1) * size))
+    own = whole().part(slice(place * size, (place + 1) * size))
     with pytest.MonkeyPatch.context() as patch:
         forbid(patch, world == 1)
         torch.save(results(world, own, gather), Path(folder) / f"{world}-{place}.pt")
@@ -283,6 +287,10 @@ def work_among(place: int, world: int, folder: str) -> None:
     if world > 1:
         stopping(place, own)
         wrapped(place, world, own)
+        for groups in (1, 2):
+            normalising(place, world, groups)
+        with pytest.raises(UserError, match=f"in 3 groups, which {world} processes cannot share"):
+            synchronise(nn.BatchNorm1d(2), 3)
     if place == 0:
         # The other processes do not take part: local pairs must not wait for them.
         with pytest.MonkeyPatch.context() as patch:
@@ -317,10 +325,49 @@ def gathering(place: int, world: int) -> None:
     (second,) = torch.autograd.grad((first * (place + 2)).sum(), rows)
     assert second.flatten().tolist() == [shares * 6 * place * (place + 2)] * 2
 
+    for count in (world, world + 1, 2 * world - 1):
+        own = part(count)
+        assert own.stop - own.start in (count // world, -(-count // world))
+        numbers = torch.arange(float(count)).requires_grad_()
+        collected = gather(numbers[own, None], count)
+        assert collected.flatten().tolist() == numbers.tolist()
+        (each,) = torch.autograd.grad((collected**2).sum() * (place + 1), numbers)
+        expected = [2 * shares * n if own.start <= n < own.stop else 0 for n in range(count)]
+        assert each.tolist() == expected
+
     ragged, start = gather_ragged(torch.full((place + 1, 2), float(place)))
     assert ragged[:, 0].tolist() == [float(p) for p in range(world) for _ in range(p + 1)]
     assert start == place * (place + 1) / 2
     assert total(torch.tensor(place + 1)).item() == shares
+
+
+def normalising(place: int, world: int, groups: int) -> None:
+    """Synchronised batch norms are those of the whole batch, or of its groups one by one."""
+    generator = torch.Generator().manual_seed(5)
+    rows, weights = torch.randn(2, GLOBAL, 3, 4, generator=generator, dtype=torch.float64)
+    rows = rows * 2 + 7
+    ours, whole_ = nn.BatchNorm1d(3).double(), nn.BatchNorm1d(3).double()
+    for norm in (ours, whole_):
+        norm.weight.data.copy_(torch.tensor([1.0, 2.0, 3.0]))
+    inside = nn.Sequential(ours)
+    synchronise(inside, groups)
+    size = GLOBAL // world
+    own = slice(place * size, (place + 1) * size)
+    mine, everyone = rows[own].clone().requires_grad_(), rows.clone().requires_grad_()
+    made = inside(mine)
+    expected = torch.cat([whole_(some) for some in everyone.chunk(groups)])
+    (made * weights[own]).sum().backward()
+    (expected * weights).sum().backward()
+    close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
+    close(made, expected[own])
+    assert mine.grad is not None
+    assert everyone.grad is not None
+    close(mine.grad, everyone.grad[own])
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None
+        close(total(parameter.grad), dict(whole_.named_parameters())[name].grad)
+    close(dict(ours.named_buffers()), dict(whole_.named_buffers()))
+    close(inside.eval()(mine), whole_.eval()(everyone)[own])
 
 
 def stopping(place: int, own: Batch) -> None:
@@ -338,7 +385,7 @@ def wrapped(place: int, world: int, own: Batch) -> None:
     names = ("two_views", "info_nce", "every", "authors")
     model = nn.parallel.DistributedDataParallel(Model(*names))
     model(own, gather)[0].backward()
-    expected = result(names, whole(world), None)["parameters"]
+    expected = result(names, whole(), None)["parameters"]
     got = [parameter.grad for parameter in model.parameters()]
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
@@ -369,7 +416,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("world", WORLDS)
 def test_processes_together_give_what_one_gives(world: int, folder: Path) -> None:
     found = [torch.load(folder / f"{world}-{place}.pt") for place in range(world)]
-    for name, expected in results(world, whole(world), None).items():
+    for name, expected in results(world, whole(), None).items():
         of_all = [each[name] for each in found]
         assert_same(together(name, of_all), expected, name)
         assert all(each["parts"] == of_all[0]["parts"] for each in of_all)
@@ -381,11 +428,12 @@ def test_the_halves_of_the_batch_differ_in_what_is_counted() -> None:
     """Else a mean of means would pass."""
     for world in (2, 4):
         size = GLOBAL // world
-        parts = [whole(world).part(slice(start, start + size)) for start in range(0, GLOBAL, size)]
-        rows = torch.zeros(size, DIM)
-        windows = [BUILDERS["context_window"](rows, rows, part, None) for part in parts]
+        parts = [whole().part(slice(start, start + size)) for start in range(0, GLOBAL, size)]
+        rows = torch.zeros(GLOBAL, DIM)
+        windows = BUILDERS["context_window"](rows, rows, whole(), None).positive.any(1)
+        rows = rows[:size]
         masks = [BUILDERS["masks"](rows, rows, part, None) for part in parts]
-        assert len({int(pairs.positive.any(1).sum()) for pairs in windows}) > 1
+        assert len({int(part.sum()) for part in windows.split(size)}) > 1
         assert len({pairs.positives().shape[1] for pairs in masks}) > 1
         assert len({int(part.nodes.sum()) for part in parts}) > 1
 
@@ -398,14 +446,14 @@ def test_every_builder_that_gathers_takes_part() -> None:
     }
     builders = {"two_views", "query_key", "context_window", "local_global", "same_label"}
     # The pairs of two views are those of two_views and query_key.
-    assert gathering - {"_blocks", "paired_views"} == builders
+    assert gathering - {"_blocks", "_start", "paired_views"} == builders
 
 
 def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     initialise()
     assert not dist.is_initialized()
-    assert (rank(), world_size(), rank_seed(7)) == (0, 1, 7)
+    assert (rank(), world_size(), part(7)) == (0, 1, slice(0, 7))
     rows = torch.randn(3, 2)
     assert gather(rows) is rows
     assert total(rows) is rows
@@ -414,6 +462,6 @@ def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gathering_on_one_process_changes_nothing() -> None:
-    plain = results(1, whole(1), None)
-    for name, found in results(1, whole(1), gather).items():
+    plain = results(1, whole(), None)
+    for name, found in results(1, whole(), gather).items():
         assert_same(found, plain[name], name)

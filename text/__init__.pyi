@@ -12,6 +12,7 @@ from .encoder import QuickThought as QuickThought
 from .encoder import QuickThoughtConfig as QuickThoughtConfig
 from .encoder import hugging_face_encoder as hugging_face_encoder
 from .encoder import sentence_encoder as sentence_encoder
+from .encoder import side_by_side as side_by_side
 from .evaluate import PROTOCOLS as PROTOCOLS
 from .evaluate import evaluate as evaluate
 from .evaluate import majority as majority

@@ -42,10 +42,19 @@ class Config:
     # sentences.
     held_out: int = added(0, was=0)
 
-    encoder: Literal["gru", "bag_of_words", "transformer"] = "gru"  # [QT]
+    # Another such file, whose vectors both encoders have and do not train ([QT]'s other mode, with
+    # GloVe's); words that it lacks are unknown. Then ``embedding`` is their width, and all words of
+    # the file are known to the evaluation.
+    fixed_vectors: str | None = added(None, was=None)
+
+    # [QT]: "gru"; "lstm" and "bag_of_words" are options of its program.
+    encoder: Literal["gru", "lstm", "bag_of_words", "transformer"] = "gru"
     embedding: int = 620  # [QT]; a bag of words is as wide as its embedding
     hidden: int = 1200  # [QT] encoder_dim, both directions of the GRU together
     bidirectional: bool = True  # [QT]
+    # Share of the dimensions of f and g that a step leaves out, the same of all sentences and of
+    # both, the rest as it is. [QT]'s program has it off, and 0.3 where it is on.
+    dropout: float = added(0.0, was=0.0)
     layers: int = 2  # of the transformer; ours
     heads: int = 4  # of the transformer; ours
 
@@ -64,6 +73,12 @@ class Config:
     steps: int | None = None  # at most so many; None: all of the epochs
     learning_rate: float = 5e-4  # [QT]; Adam, constant
     clip: float = 5.0  # largest norm of the gradient of each variable, not of all together; [QT]
+    # What the norm of a table's gradient is over: the words, or, as in [QT]'s program, the tokens
+    # of the batch, whose gradients are not added up before.
+    clip_words: Literal["words", "tokens"] = added("words", was="words")
+    # When Adam moves the vectors of words that a batch has not: in each step, or once a batch has
+    # them, by all these steps at once. The same up to rounding; see text.optimiser.
+    update: Literal["dense", "rows"] = added("dense", was="dense")
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only; ours
 
     train: bool = True  # False: the encoder stays as initialised
@@ -71,7 +86,7 @@ class Config:
     # of the corpus, and has 2 ``embedding`` dimensions, as many as [f ; g] of bags of words.
     baseline: Literal["majority", "tfidf", "ppmi_svd"] | None = None
     tasks: tuple[str, ...] = TASKS
-    protocol: str = "skip-thoughts-nested-10fold-v1"  # [QT]; see text.evaluate.PROTOCOLS
+    protocol: str = "skip-thoughts-nested-10fold-v2"  # [QT]; see text.evaluate.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
     history: ClassVar[History] = HISTORY
 
@@ -83,6 +98,7 @@ class Config:
             layout="wrapped",
             vocabulary=1000,
             word_vectors=None,
+            fixed_vectors=None,
             held_out=10 if self.held_out else 0,
             embedding=32,
             hidden=32,

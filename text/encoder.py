@@ -9,8 +9,9 @@ applies it after, r * (U h + b). Everything else about the cell is the same.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequenc
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.pairs import unit_rows
+from text.tokens import UNKNOWN_ID
 
 make_torchvision_importable()
 
@@ -33,19 +35,27 @@ from transformers import (  # noqa: E402 (needs the line above)
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.utils.generic import ModelOutput  # noqa: E402
 
 Encode = Callable[[Sequence[str]], np.ndarray]  # n sentences -> (n, d) float32
+
+
+class HasEncode(Protocol):
+    """Whatever has a method of that name, as a model of sentence-transformers has."""
+
+    def encode(self, sentences: list[str], /) -> Any:
+        """Vectors (n, d): an array, a tensor, or a sequence of either."""
 
 
 class QuickThoughtConfig(PretrainedConfig):
     """What a :class:`QuickThought` is built of; the defaults are [QT]'s.
 
     Args:
-        kind: ``"gru"``, ``"bag_of_words"`` or ``"transformer"``.
+        kind: ``"gru"``, ``"lstm"``, ``"bag_of_words"`` or ``"transformer"``.
         vocab_size: V.
-        embedding: E of a GRU, E = H of a bag of words; a transformer's E is its H.
-        hidden: H of a GRU, both directions together, and of a transformer.
-        bidirectional: of a GRU.
+        embedding: E of a GRU or LSTM, E = H of a bag of words; a transformer's E is its H.
+        hidden: H of a GRU or LSTM, both directions together, and of a transformer.
+        bidirectional: of a GRU or LSTM.
         layers: of a transformer.
         heads: of a transformer.
         length: tokens kept of a sentence that is encoded; a transformer can take no more.
@@ -67,6 +77,11 @@ class QuickThoughtConfig(PretrainedConfig):
     length: int = 50
     pad_token_id: int = 1
 
+    @property
+    def hidden_size(self) -> int:
+        """Width of [f ; g], by transformers' name for the width of what a model gives."""
+        return 2 * (self.embedding if self.kind == "bag_of_words" else self.hidden)
+
     def __post_init__(self, **others: Any) -> None:
         super().__post_init__(**others)
         # What the base class does not know it keeps as an attribute, spelling mistakes as well.
@@ -78,7 +93,7 @@ class QuickThoughtConfig(PretrainedConfig):
         for name in ("vocab_size", "embedding", "hidden", "layers", "heads", "length"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
-        if self.kind == "gru" and self.bidirectional and self.hidden % 2:
+        if self.kind in ("gru", "lstm") and self.bidirectional and self.hidden % 2:
             raise ValueError(f"hidden is even, half for each direction; got {self.hidden}")
         if self.kind == "transformer" and self.hidden % self.heads:
             raise ValueError(f"hidden is a multiple of heads = {self.heads}; got {self.hidden}")
@@ -89,20 +104,45 @@ class Recurrent(nn.Module):
 
     def __init__(self, config: QuickThoughtConfig) -> None:
         super().__init__()
-        units = config.hidden // 2 if config.bidirectional else config.hidden
         self.dim = config.hidden
         self.embedding = nn.Embedding(config.vocab_size, config.embedding)
-        self.gru = nn.GRU(config.embedding, units, bidirectional=config.bidirectional)
+        self.gru = nn.GRU(*_shape_of(config), bidirectional=config.bidirectional)
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
-        # Sorted here, for pack_padded_sequence would wait for the device to sort.
-        lengths, order = lengths.sort(descending=True)
-        ids = input_ids[order.to(input_ids.device, non_blocking=True)]
-        packed = pack_padded_sequence(ids, lengths, batch_first=True)
-        words = PackedSequence(self.embedding(packed.data), packed.batch_sizes)
-        states = torch.cat(list(self.gru(words)[1]), dim=1)
-        return states[order.argsort().to(states.device, non_blocking=True)]
+        return _last_states(self.embedding, self.gru, input_ids, lengths)
+
+
+class LongShortTerm(nn.Module):
+    """The same of an LSTM, whose final output is taken and not its cell: an option of [QT]'s."""
+
+    def __init__(self, config: QuickThoughtConfig) -> None:
+        super().__init__()
+        self.dim = config.hidden
+        self.embedding = nn.Embedding(config.vocab_size, config.embedding)
+        self.lstm = nn.LSTM(*_shape_of(config), bidirectional=config.bidirectional)
+
+    def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
+        """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
+        return _last_states(self.embedding, self.lstm, input_ids, lengths)
+
+
+def _shape_of(config: QuickThoughtConfig) -> tuple[int, int]:
+    """Widths of the words and of the state of one direction."""
+    return config.embedding, config.hidden // 2 if config.bidirectional else config.hidden
+
+
+def _last_states(
+    embedding: nn.Embedding, cell: nn.GRU | nn.LSTM, input_ids: Tensor, lengths: Tensor
+) -> Tensor:
+    """The final states (B, H) of both directions of a cell over (B, T) ids of so many tokens."""
+    # Sorted here, for pack_padded_sequence would wait for the device to sort.
+    lengths, order = lengths.sort(descending=True)
+    ids = input_ids[order.to(input_ids.device, non_blocking=True)]
+    packed = pack_padded_sequence(ids, lengths, batch_first=True)
+    last = cell(PackedSequence(embedding(packed.data), packed.batch_sizes))[1]
+    states = torch.cat(list(last[0] if isinstance(cell, nn.LSTM) else last), dim=1)
+    return states[order.argsort().to(states.device, non_blocking=True)]
 
 
 class BagOfWords(nn.Module):
@@ -123,6 +163,7 @@ class BagOfWords(nn.Module):
             self.embedding.weight,
             starts.to(input_ids.device, non_blocking=True),
             mode="sum",
+            sparse=self.embedding.sparse,
         )
 
 
@@ -157,8 +198,11 @@ class Transformer(nn.Module):
         return _mean(self.bert(input_ids=input_ids, attention_mask=mask).last_hidden_state, mask)
 
 
-ENCODERS: dict[str, type[Recurrent] | type[BagOfWords] | type[Transformer]] = {
+ENCODERS: dict[
+    str, type[Recurrent] | type[LongShortTerm] | type[BagOfWords] | type[Transformer]
+] = {
     "gru": Recurrent,
+    "lstm": LongShortTerm,
     "bag_of_words": BagOfWords,
     "transformer": Transformer,
 }
@@ -206,13 +250,34 @@ class QuickThought(PreTrainedModel):
             raise ValueError(f"at most {self.config.length} tokens; got {mask.shape[1]}")
         return self.sentence(input_ids, lengths), self.context(input_ids, lengths)
 
+    def vectors(
+        self, ids: Sequence[Sequence[int]], project: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
+        """The vectors of B sentences, [f/|f| ; g/|g|] (B, 2H), or (B, d) of the pair projected.
+
+        Args:
+            ids: the tokens of each sentence; those beyond ``config.length`` are left out.
+            project: (B, 2H) -> (B, d) of the pair [f ; g] as it is.
+
+        Raises:
+            ValueError: a sentence without tokens.
+        """
+        rows = [torch.tensor(row[: self.config.length], dtype=torch.int64) for row in ids]
+        mask = _mask(torch.tensor([len(row) for row in rows]), max(map(len, rows)))
+        padded = pad_sequence(rows, batch_first=True, padding_value=self.config.pad_token_id)
+        f, g = QuickThought.forward(self, padded.to(self.device), mask)
+        if project is not None:
+            return project(torch.cat([f, g], dim=1))
+        return torch.cat([unit_rows(f), unit_rows(g)], dim=1)
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """[QT]'s initialisation of a table or a GRU; transformers calls it, also for BERT's own.
 
         TensorFlow keeps a cell's weights in two kernels, of inputs and state together: that of
         the two gates, (E + units, 2 units), and that of the candidate, (E + units, units). Each is
-        Glorot-uniform as a whole, so that torch's matrices take these kernels' bounds.
+        Glorot-uniform as a whole, so that torch's matrices take these kernels' bounds. That of an
+        LSTM is one kernel, (E + units, 4 units), and its forget gates start at a bias of 1.
         """
         if isinstance(module, nn.Embedding):
             nn.init.uniform_(module.weight, -0.1, 0.1)
@@ -229,10 +294,127 @@ class QuickThought(PreTrainedModel):
                     nn.init.zeros_(candidate)
                 else:  # torch adds a second bias to the one that TensorFlow has
                     nn.init.zeros_(parameter)
+        elif isinstance(module, nn.LSTM):
+            units = module.hidden_size
+            bound = (6 / (module.input_size + 5 * units)) ** 0.5
+            for name, parameter in module.named_parameters():
+                if name.startswith("weight"):
+                    nn.init.uniform_(parameter, -bound, bound)
+                else:  # likewise
+                    nn.init.zeros_(parameter)
+                if name.startswith("bias_ih"):
+                    nn.init.ones_(parameter[units : 2 * units])  # torch's order: the second gate
+
+
+@dataclass
+class SentenceVectors(ModelOutput):
+    """What :class:`QuickThoughtVectors` gives; its first and only item is (B, 2H)."""
+
+    sentence_embedding: Tensor | None = None
+
+
+class QuickThoughtVectors(QuickThought):
+    """A :class:`QuickThought` that gives a sentence's vector: what ``AutoModel`` makes of a folder.
+
+    transformers' pipelines show the first thing that a model gives, which for them is all of it.
+    """
+
+    def forward(  # type: ignore[override] # another result is what it is for
+        self, input_ids: Tensor, attention_mask: Tensor, return_dict: bool = True
+    ) -> SentenceVectors | tuple[Tensor]:
+        """The vectors [f/|f| ; g/|g|], (B, 2H).
+
+        A sentence without tokens is one unknown word; tokens beyond ``config.length`` are left out.
+
+        Args:
+            input_ids: (B, T) int64.
+            attention_mask: (B, T), True at tokens.
+            return_dict: False: a tuple of the vectors alone, as of all models of transformers.
+        """
+        f, g = self._pair(input_ids, attention_mask)
+        found = SentenceVectors(torch.cat([unit_rows(f), unit_rows(g)], dim=1))
+        return found if return_dict else (found[0],)
+
+    def pair(self, input_ids: Tensor, attention_mask: Tensor) -> SentenceVectors:
+        """The same of [f ; g] as it is: what CLLR's L is for."""
+        return SentenceVectors(torch.cat(self._pair(input_ids, attention_mask), dim=1))
+
+    def _pair(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
+        ids, mask = input_ids[:, : self.config.length], attention_mask[:, : self.config.length]
+        empty = ~mask.bool().any(1, keepdim=True)
+        if empty.any():
+            room = max(0, 1 - ids.shape[1])
+            ids, mask = (nn.functional.pad(each, (0, room)) for each in (ids, mask.bool()))
+            first = empty & (torch.arange(ids.shape[1], device=ids.device) == 0)
+            ids, mask = ids.long().masked_fill(first, UNKNOWN_ID), mask | first
+        return super().forward(ids, mask)
 
 
 AutoConfig.register(QuickThoughtConfig.model_type, QuickThoughtConfig, exist_ok=True)
-AutoModel.register(QuickThoughtConfig, QuickThought, exist_ok=True)
+AutoModel.register(QuickThoughtConfig, QuickThoughtVectors, exist_ok=True)
+
+
+class SentenceEncoder:
+    """A function of n sentences to their vectors (n, d) float32; ``encode`` is the same function.
+
+    Args:
+        model: whose mode is restored after every call.
+        vectors: of the sentences of a batch.
+        batch_size: sentences of similar length that are encoded together.
+    """
+
+    def __init__(
+        self, model: PreTrainedModel, vectors: Callable[[list[str]], Tensor], batch_size: int
+    ) -> None:
+        self.model = model
+        self.batch_size = batch_size
+        self._vectors = vectors
+
+    def __call__(self, sentences: Sequence[str]) -> np.ndarray:
+        """The vectors of the sentences, in their order.
+
+        Raises:
+            ValueError: there are none.
+        """
+        return _encode(self.model, self._vectors, sentences, self.batch_size)
+
+    def encode(self, sentences: Sequence[str]) -> np.ndarray:
+        """The same under the name that sentence-transformers and its benchmarks call."""
+        return self(sentences)
+
+
+def side_by_side(*encoders: Encode | HasEncode) -> Encode:
+    """The vectors of several encoders as one, (n, d1 + d2 + ...), each as it is.
+
+    Of one with trained and one with fixed word vectors, this is MC-QT ([QT]).
+    """
+    return lambda sentences: np.concatenate(
+        [vectors_of(encode, list(sentences)) for encode in encoders], axis=1
+    )
+
+
+def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
+    """What an encoder of any make gives for n sentences, as it is but an array of float32.
+
+    Args:
+        encode: a function of sentences, or anything with a method ``encode``; of what is both, the
+            method counts. It may give tensors on any device, also such that require gradients.
+        sentences: n.
+
+    Raises:
+        ValueError: neither of the two.
+    """
+    function = getattr(encode, "encode", encode)
+    if not callable(function):
+        raise ValueError(
+            f"encode is a function of sentences, or has a method encode; got {encode!r}"
+        )
+    found = function(sentences)
+    if isinstance(found, Sequence) and len(found) and isinstance(found[0], Tensor):
+        found = torch.stack(list(found))
+    if isinstance(found, Tensor):
+        found = found.detach().float().cpu().numpy()
+    return np.asarray(found, dtype=np.float32)
 
 
 def sentence_encoder(
@@ -241,7 +423,7 @@ def sentence_encoder(
     *,
     project: Callable[[Tensor], Tensor] | None = None,
     batch_size: int = 256,
-) -> Encode:
+) -> SentenceEncoder:
     """The sentence vectors of a model: [f/|f| ; g/|g|], d = 2H ([QT]).
 
     Sentences are cut at ``model.config.length`` tokens; one without tokens is one unknown word.
@@ -254,7 +436,8 @@ def sentence_encoder(
         batch_size: sentences of similar length that are encoded together.
 
     Returns:
-        A function of n sentences; it raises ValueError if there are none.
+        A function of n sentences, with the same as its method ``encode``; it raises ValueError if
+        there are none.
 
     Raises:
         ValueError: a tokenizer with more words than the model, or without an unknown word.
@@ -269,18 +452,12 @@ def sentence_encoder(
         rows = tokenizer(
             sentences, add_special_tokens=False, truncation=True, max_length=model.config.length
         )["input_ids"]
-        ids = [torch.tensor(row or [unknown]) for row in rows]
-        mask = _mask(torch.tensor([len(row) for row in ids]), max(map(len, ids)))
-        padded = pad_sequence(ids, batch_first=True, padding_value=model.config.pad_token_id)
-        f, g = model(padded.to(model.device), mask)
-        if project is not None:
-            return project(torch.cat([f, g], dim=1))
-        return torch.cat([unit_rows(f), unit_rows(g)], dim=1)
+        return model.vectors([row or [unknown] for row in rows], project)
 
-    return lambda sentences: _encode(model, vectors, sentences, batch_size)
+    return SentenceEncoder(model, vectors, batch_size)
 
 
-def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> Encode:
+def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> SentenceEncoder:
     """The sentence vectors of a transformers encoder in a local folder: the mean over its tokens.
 
     A :class:`QuickThought` that was saved with its tokenizer gives what :func:`sentence_encoder`
@@ -291,8 +468,8 @@ def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> Encode:
         batch_size: sentences of similar length that are encoded together.
 
     Returns:
-        A function of n sentences; it raises ValueError if there are none, or if the tokenizer
-        makes no token of one.
+        A function of n sentences, with the same as its method ``encode``; it raises ValueError if
+        there are none, or if the tokenizer makes no token of one.
 
     Raises:
         UserError: the folder does not hold an encoder with all its weights and a tokenizer.
@@ -333,7 +510,7 @@ def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> Encode:
         tokens = tokens.to(model.device)
         return _mean(model(**tokens).last_hidden_state, tokens["attention_mask"])
 
-    return lambda sentences: _encode(model, vectors, sentences, batch_size)
+    return SentenceEncoder(model, vectors, batch_size)
 
 
 @torch.no_grad()

@@ -5,13 +5,13 @@ of a fold's logistic regression comes from ten inner folds of its training part 
 cross-validation); the result is the mean of the ten accuracies. Where it has one, C comes from ten
 folds of the training part, and the classifier of the whole training part is scored on the test
 part. A pair of sentences with vectors u and v has the features ``[|u - v| ; u * v]``. The first of
-the best costs wins; features are used as they are. A blank line of a file (CR has four, MPQA three)
-is a sentence like any other.
+the best costs wins; features are used as they are.
 
-``skip-thoughts-nested-10fold-v1``: the evaluation programs of Kiros et al. 2015, which
+``skip-thoughts-nested-10fold-v2``: the evaluation programs of Kiros et al. 2015, which
 quick-thoughts (Logeswaran and Lee 2018) calls and the papers here follow. Single sentences are
 shuffled once and folded in contiguous parts; pairs are folded in a random order and C maximises
-their mean F1, not accuracy. (Those programs leave blank lines out.)
+their mean F1, not accuracy. Blank lines of a file (CR has four, MPQA three) are left out; in the
+first version, ``skip-thoughts-nested-10fold-v1``, and in SentEval they are sentences as any other.
 
 ``senteval-v1``: the logistic regression (not the network) of Conneau and Kiela's SentEval 2018.
 Folds are stratified, with its seed; each cost's mean accuracy in percent is rounded to two decimals
@@ -20,18 +20,23 @@ by label, only to reduce padding; that decides who falls into which fold and the
 the protocol. Its words of MSRP come from a tokeniser, here they are parted by spaces: those folds,
 which only choose C, are not the same to the row.
 
-Both programs used the liblinear of their time, which fits one classifier for each class against the
-others and penalises the intercept. Here the model is binomial or multinomial and the intercept is
-free, as in today's scikit-learn.
+``senteval-mlp-v1``: SentEval's other classifier, its default, with which most published tables were
+made: the same folds; the same linear model, trained by Adam and stopped early on the very fold that
+then chooses its weight decay (:mod:`text.senteval`). Weight decays stand where costs do.
+
+The logistic regressions of both programs used the liblinear of their time, which fits a classifier
+for each class against the others and penalises the intercept. Here the model is binomial or
+multinomial and the intercept is free, as in today's scikit-learn.
 
 Shapes: n sentences (or pairs) of a task, d dimensions of a vector, F training sets, C costs.
 """
 
 import contextlib
+import itertools
 import multiprocessing
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -47,20 +52,23 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from shared import logistic
+from text import senteval
 from text.config import TASKS
 from text.data import Task, load_task
 
 if TYPE_CHECKING:  # transformers takes seconds to import, which every process of tfidf would wait
-    from text.encoder import Encode
+    from text.encoder import Encode, HasEncode
 
-# Gives the predictions (F, C, n) of classifiers, from the rows of each training set and the costs.
-Predict = Callable[[Sequence[np.ndarray], Sequence[float]], np.ndarray]
+# What a classifier learns from, and the rows that it is validated on; None where it is scored.
+Training = tuple[np.ndarray, np.ndarray | None]
+# Gives the predictions (F, C, n) of classifiers, from the training sets and the costs.
+Predict = Callable[[Sequence[Training], Sequence[float]], np.ndarray]
 
 # TREC's test part of 500 questions moves the mean of the six tasks more than any other.
 WITHOUT_TREC = "mean_without_TREC"
 
 SHUFFLE_SEED = 1234  # of Kiros et al.'s programs
-DEFAULT_PROTOCOL = "skip-thoughts-nested-10fold-v1"
+DEFAULT_PROTOCOL = "skip-thoughts-nested-10fold-v2"
 
 # Words of one letter and single punctuation marks count: "I", "a", "?" and "!" tell classes apart.
 TOKEN = r"(?u)\w+|[^\w\s]"
@@ -79,6 +87,8 @@ class Search:
         costs: C, rising.
         score: whose mean over the inner folds is to be largest.
         decimals: of that mean in percent, kept; None: all.
+        stopped_early: whether the classifier is SentEval's network without a hidden layer, and
+            ``costs`` are weight decays.
     """
 
     order: Literal["given", "shuffled", "length"]
@@ -86,6 +96,7 @@ class Search:
     costs: tuple[float, ...]
     score: Literal["accuracy", "f1"] = "accuracy"
     decimals: int | None = None
+    stopped_early: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,17 +107,32 @@ class Protocol:
         nested: single sentences without a test part.
         tested: single sentences with a test part.
         pairs: pairs of sentences.
+        blank_lines: whether a blank line of single sentences is one of them.
     """
 
     nested: Search
     tested: Search
     pairs: Search
+    blank_lines: bool = True
 
     def search(self, task: Task) -> Search:
         """The search for a task of this kind."""
         if task.second is not None:
             return self.pairs
         return self.nested if task.train == len(task.labels) else self.tested
+
+    def load(self, name: str, data_root: Path) -> Task:
+        """The task of that name with the lines that count."""
+        task = load_task(name, data_root)
+        if self.blank_lines or task.second is not None:
+            return task
+        kept = np.array([bool(sentence) for sentence in task.first])
+        return Task(
+            tuple(itertools.compress(task.first, kept)),
+            None,
+            task.labels[kept],
+            int(kept[: task.train].sum()),
+        )
 
 
 @dataclass(frozen=True)
@@ -132,22 +158,27 @@ _CONTIGUOUS = KFold(10)
 _SHUFFLED = KFold(10, shuffle=True, random_state=SHUFFLE_SEED)
 _STRATIFIED = StratifiedKFold(10, shuffle=True, random_state=1111)
 
+_SKIP_THOUGHTS = Protocol(
+    nested=Search("shuffled", _CONTIGUOUS, _powers_of_two(0, 8)),
+    tested=Search("shuffled", _CONTIGUOUS, _powers_of_two(0, 8)),
+    pairs=Search("given", _SHUFFLED, _powers_of_two(0, 8), score="f1"),
+)
+_DECAYS = Search("length", _STRATIFIED, (1e-5, 1e-4, 1e-3, 1e-2), decimals=2, stopped_early=True)
+
 PROTOCOLS = {
-    DEFAULT_PROTOCOL: Protocol(
-        nested=Search("shuffled", _CONTIGUOUS, _powers_of_two(0, 8)),
-        tested=Search("shuffled", _CONTIGUOUS, _powers_of_two(0, 8)),
-        pairs=Search("given", _SHUFFLED, _powers_of_two(0, 8), score="f1"),
-    ),
+    DEFAULT_PROTOCOL: replace(_SKIP_THOUGHTS, blank_lines=False),
+    "skip-thoughts-nested-10fold-v1": _SKIP_THOUGHTS,
     "senteval-v1": Protocol(
         nested=Search("length", _STRATIFIED, _powers_of_two(-2, 3), decimals=2),
         tested=Search("length", _STRATIFIED, _powers_of_two(-1, 5), decimals=2),
         pairs=Search("length", _STRATIFIED, _powers_of_two(-1, 5), decimals=2),
     ),
+    "senteval-mlp-v1": Protocol(nested=_DECAYS, tested=_DECAYS, pairs=_DECAYS),
 }
 
 
 def evaluate(
-    encode: "Encode",
+    encode: "Encode | HasEncode",
     data_root: Path,
     *,
     tasks: Sequence[str] = TASKS,
@@ -165,19 +196,22 @@ def evaluate(
     class among the rows that are scored.
 
     Args:
-        encode: sentences -> their vectors (n, d).
+        encode: sentences -> their vectors (n, d), or anything with such a method ``encode``, as a
+            model of sentence-transformers has; see :func:`text.encoder.vectors_of`.
         data_root: the folder that holds the datasets.
         tasks: see :func:`text.data.load_task`.
         protocol: see ``PROTOCOLS``.
         progress: called before each task with the number of tasks done, of all, and its name.
 
     Raises:
-        ValueError: an unknown protocol, no tasks, or vectors that are not (n, d) or not finite.
+        ValueError: an unknown protocol, no tasks, no encoder, or vectors that are not (n, d) or not
+            finite.
         shared.experiment.data.MissingData: a task is not below ``data_root``.
     """
 
-    def classifiers(name: str, task: Task) -> Predict:
-        return partial(_logistic_regression, _features(encode, name, task), task)
+    def classifiers(name: str, task: Task, search: Search) -> Predict:
+        fit = _stopped_early if search.stopped_early else _logistic_regression
+        return partial(fit, _features(encode, name, task), task)
 
     return _search_and_score(classifiers, data_root, tasks, protocol, progress)
 
@@ -201,13 +235,15 @@ def tfidf(
             pool = ProcessPoolExecutor(workers, mp_context=context)
             each = stack.enter_context(pool).map
 
-        def classifiers(name: str, task: Task) -> Predict:
+        def classifiers(name: str, task: Task, search: Search) -> Predict:
+            if search.stopped_early:
+                raise ValueError(f"{protocol} has no classifier of words; give another protocol")
             counts = CountVectorizer(token_pattern=TOKEN).fit_transform(_sentences(task))
 
-            def predict(training: Sequence[np.ndarray], costs: Sequence[float]) -> np.ndarray:
+            def predict(training: Sequence[Training], costs: Sequence[float]) -> np.ndarray:
                 pairs = task.second is not None
                 one = partial(_tfidf_predictions, counts, task.labels, pairs, costs)
-                return np.stack(list(each(one, training)))
+                return np.stack(list(each(one, [rows for rows, _ in training])))
 
             return predict
 
@@ -225,7 +261,7 @@ def majority(
     searches = _protocol(protocol)
     details = {}
     for name in tasks:
-        task = load_task(name, data_root)
+        task = searches.load(name, data_root)
         splits = splits_of(task, searches.search(task))
         commonest = [np.bincount(task.labels[split.train]).argmax() for split in splits]
         predicted = [
@@ -289,7 +325,7 @@ def _inner(
 
 
 def _search_and_score(
-    classifiers: Callable[[str, Task], Predict],
+    classifiers: Callable[[str, Task, Search], Predict],
     data_root: Path,
     tasks: Sequence[str],
     protocol: str,
@@ -300,10 +336,10 @@ def _search_and_score(
     for done, name in enumerate(tasks):
         if progress is not None:
             progress(done, len(tasks), name)
-        task = load_task(name, data_root)
+        task = searches.load(name, data_root)
         search = searches.search(task)
         splits = splits_of(task, search)
-        costs, predicted = _search(task, search, splits, classifiers(name, task))
+        costs, predicted = _search(task, search, splits, classifiers(name, task, search))
         details[name] = {"costs": costs, **_scores(task, splits, predicted)}
     return _summary(protocol, details)
 
@@ -312,9 +348,7 @@ def _search(
     task: Task, search: Search, splits: Sequence[Split], predict: Predict
 ) -> tuple[list[float], list[np.ndarray]]:
     """The cost chosen in each split, and the predictions for its test rows with that cost."""
-    training = [
-        rows for split in splits for rows in (split.train, *(fit for fit, _ in split.inner))
-    ]
+    training = [each for split in splits for each in ((split.train, None), *split.inner)]
     predictions = iter(predict(training, search.costs))  # in the order of the training sets
     costs, predicted = [], []
     score = _SCORES[search.score]
@@ -387,10 +421,12 @@ def _sentences(task: Task) -> list[str]:
     return [*task.first, *(task.second or ())]
 
 
-def _features(encode: "Encode", name: str, task: Task) -> Tensor:
+def _features(encode: "Encode | HasEncode", name: str, task: Task) -> Tensor:
     """Features (n, d) of sentences or (n, 2d) of pairs, on the GPU where there is one."""
     sentences = _sentences(task)
-    vectors = np.asarray(encode(sentences), dtype=np.float32)
+    from text.encoder import vectors_of
+
+    vectors = vectors_of(encode, sentences)
     if vectors.ndim != 2 or len(vectors) != len(sentences):
         raise ValueError(
             f"{name}: encode gives one row for each of {len(sentences)} sentences; "
@@ -411,17 +447,24 @@ def _features(encode: "Encode", name: str, task: Task) -> Tensor:
 
 
 def _logistic_regression(
-    features: Tensor, task: Task, training: Sequence[np.ndarray], costs: Sequence[float]
+    features: Tensor, task: Task, training: Sequence[Training], costs: Sequence[float]
 ) -> np.ndarray:
     # No row of a test part reaches the solver. The largest task has 110 training sets, 9 costs and
     # 10,662 rows: 42 MB for each float32 of all scores, so that they need not be cut into blocks.
     member = np.zeros((task.train, len(training)), dtype=bool)
-    for column, rows in enumerate(training):
+    for column, (rows, _) in enumerate(training):
         member[rows, column] = True
     labels = torch.from_numpy(task.labels[: task.train]).to(features.device)
     members = torch.from_numpy(member).to(features.device)
     solution = logistic.fit(features[: task.train], labels, members, costs)
     return solution.predict(features).cpu().numpy()
+
+
+def _stopped_early(
+    features: Tensor, task: Task, training: Sequence[Training], decays: Sequence[float]
+) -> np.ndarray:
+    labels = torch.from_numpy(task.labels).to(features.device)
+    return senteval.predictions(features, labels, training, decays).cpu().numpy()
 
 
 def _tfidf_predictions(

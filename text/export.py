@@ -5,22 +5,24 @@ Shapes: n sentences, H width of one encoder, R rows of CLLR's projection.
     config.json, model.safetensors              QuickThought.from_pretrained
     tokenizer.json, tokenizer_config.json       AutoTokenizer.from_pretrained
     projection.safetensors                      the tensor "matrix" (R, 2H), of CLLR's rows only
+    modules.json and what it names              SentenceTransformer, with the projection
     SHA256SUMS                                  of all the above, as sha256sum writes and checks it
     README.md                                   the model card
 
-A finished run keeps all but the card in its folder ``model/``.
+A finished run keeps the first three lines in its folder ``model/``.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums
+from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
 from shared.experiment.export import (
     REMEDY,
     Card,
@@ -33,17 +35,25 @@ from shared.experiment.export import (
     write_card,
 )
 from shared.experiment.records import Record
+from shared.experiment.runs import write_atomically
 
 make_torchvision_importable()
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402 (needs the line above)
 
 from text.config import Config  # noqa: E402
-from text.encoder import Encode, QuickThought, sentence_encoder  # noqa: E402
+from text.encoder import QuickThought, SentenceEncoder, sentence_encoder  # noqa: E402
 
 MODEL = "model"  # the folder below that of a run
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 PROJECTION = "projection.safetensors"
+DENSE = "1_Dense"  # CLLR's projection as sentence-transformers has it
+MODULES = (
+    "modules.json",
+    "sentence_bert_config.json",
+    f"{DENSE}/config.json",
+    f"{DENSE}/model.safetensors",
+)
 
 CORPORA = {
     "books": "Public-domain books, as found in the folder `books`; the model holds none of their "
@@ -58,7 +68,7 @@ OWN_CORPUS = (
 )
 
 
-def load(folder: Path) -> Encode:
+def load(folder: Path) -> SentenceEncoder:
     """The sentence encoder of an exported folder: n sentences -> (n, 2H), or (n, R) if projected.
 
     Args:
@@ -137,14 +147,46 @@ def write(folder: Path, target: Path) -> Path:
     model, _, matrix = read(source)
     names = FILES if matrix is None else (*FILES, PROJECTION)
     if matrix is None:  # one from an earlier export to the same place
-        (target / PROJECTION).unlink(missing_ok=True)
+        for name in (PROJECTION, *MODULES):
+            (target / name).unlink(missing_ok=True)
     sums = copy_checked({name: source / name for name in names}, target)
+    sums |= _write_modules(target, matrix)
+    write_sums(target, sums)
     return write_card(target, record, _card(record, model, matrix), sums)
 
 
 def _check_sums(folder: Path) -> None:
-    names = (*FILES, PROJECTION) if (folder / PROJECTION).exists() else FILES
-    check_sums(folder, REMEDY, names)
+    further = [name for name in (PROJECTION, *MODULES) if (folder / name).exists()]
+    check_sums(folder, REMEDY, (*FILES, *further))
+
+
+def _write_modules(target: Path, matrix: Tensor | None) -> dict[str, str]:
+    """What a ``SentenceTransformer`` reads beside the model; the SHA-256 of each file, by name."""
+    whole, part = "sentence_transformers.models.Transformer", "sentence_transformers.models.Dense"
+    modules = [{"idx": 0, "name": "0", "path": "", "type": whole}]
+    method = "forward" if matrix is None else "pair"
+    configs: dict[str, Any] = {
+        "sentence_bert_config.json": {
+            "transformer_task": "feature-extraction",
+            "modality_config": {
+                "text": {"method": method, "method_output_name": "sentence_embedding"}
+            },
+            "module_output_name": "sentence_embedding",
+        }
+    }
+    if matrix is not None:
+        modules.append({"idx": 1, "name": "1", "path": DENSE, "type": part})
+        (target / DENSE).mkdir(exist_ok=True)
+        configs[f"{DENSE}/config.json"] = {
+            "in_features": matrix.shape[1],
+            "out_features": matrix.shape[0],
+            "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }
+        save_file({"linear.weight": matrix.contiguous()}, target / DENSE / "model.safetensors")
+    for name, content in {"modules.json": modules, **configs}.items():
+        write_atomically(target / name, json.dumps(content, indent=2) + "\n")
+    return {name: sha256_of(target / name) for name in MODULES if (target / name).exists()}
 
 
 # The model card

@@ -281,6 +281,32 @@ def expand(
     return expanded, _wrapped(larger)
 
 
+def fixed_table(tokenizer: PreTrainedTokenizerFast, file: Path, seed: int) -> Tensor:
+    """The vectors (V, d) that a file has for the words of a tokenizer.
+
+    Words that it lacks share that of the unknown word, which is drawn at random from 0 to 1.
+
+    Args:
+        tokenizer: of :func:`make_tokenizer`.
+        file: word2vec's text format, as for :func:`expand`.
+        seed: of the unknown word's vector.
+
+    Raises:
+        UserError: the file cannot be read, a line of it is wrong, or it has no word of these.
+
+    Source: mode ``fixed`` of the program of Logeswaran and Lee 2018.
+    """
+    words, vectors = _read_vectors(file, tokenizer.backend_tokenizer)
+    vocabulary = tokenizer.get_vocab()
+    known = {word: row for row, word in enumerate(words) if word in vocabulary}
+    if not known:
+        raise UserError(f"{file}: has no word of the vocabulary; is it of the same language?")
+    unknown = np.random.default_rng(seed).random(vectors.shape[1], dtype=np.float32)
+    table = np.tile(unknown, (len(vocabulary), 1))
+    table[[vocabulary[word] for word in known]] = vectors[list(known.values())]
+    return torch.from_numpy(table)
+
+
 def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -5,6 +5,7 @@ Shapes: B consecutive sentences of a batch, T tokens of the longest, H width of 
 
 import dataclasses
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
+from shared.distributed import from_first, gather, part, replicated, world_size
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run
@@ -25,10 +27,13 @@ from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluate import evaluate, majority, tfidf
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
-from text.tokens import Batch, Tokens, expand, order_of_batches, prepare
+from text.optimiser import RowAdam, clip_each
+from text.tokens import Batch, Tokens, expand, fixed_table, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 LOG_EVERY = 100  # steps that a line of the log is the mean of
+
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see losses
 
 
 def run(config: Config, run: Run) -> dict[str, object]:
@@ -73,12 +78,18 @@ def run(config: Config, run: Run) -> dict[str, object]:
             encode = counts.encoder(vectors, tokenizer)
             scores = counts.vector_scores(vectors, unread)
         else:
-            model, criterion = pretrain(config, tokens, run, words=len(tokenizer))
+            table = None
+            if config.fixed_vectors is not None:
+                file = run.data_root / config.fixed_vectors
+                table = fixed_table(tokenizer, file, config.seed)
+                run.record_data(fixed_vectors=sha256_of(file))
+            model, criterion = pretrain(config, tokens, run, words=len(tokenizer), table=table)
+            run.alone()
             scores = model_scores(config, model, unread)
             matrix = evaluated_projection(config, criterion)
-            if config.word_vectors is not None:
-                file = run.data_root / config.word_vectors
-                model, tokenizer = expand(model, tokenizer, file)
+            further = config.word_vectors or config.fixed_vectors
+            if further is not None:  # over fixed vectors the map is the identity
+                model, tokenizer = expand(model, tokenizer, run.data_root / further)
             if run.tier != "smoke":
                 save_model(run.folder / "model", model, tokenizer, matrix)
             project = None if matrix is None else lambda both: both @ matrix.T
@@ -118,7 +129,7 @@ def model_scores(config: Config, model: QuickThought, tokens: Tokens) -> Scores:
 
 
 def pretrain(
-    config: Config, tokens: Tokens, run: Run, *, words: int
+    config: Config, tokens: Tokens, run: Run, *, words: int, table: Tensor | None = None
 ) -> tuple[QuickThought, Criterion]:
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
 
@@ -127,6 +138,8 @@ def pretrain(
         tokens: of consecutive sentences.
         run: where it is logged, saved and resumed from.
         words: V, how many the tokenizer knows.
+        table: (V, E), word vectors that both encoders have and do not train; None: they train
+            their own.
 
     Returns:
         The encoders, on the GPU where there is one, and the criterion with what of it was trained.
@@ -138,8 +151,10 @@ def pretrain(
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = QuickThought(shape_of(config, words))
+    if table is not None:
+        fix_words(model, table)
     criterion = make_criterion(config, model.dim)
-    modules = nn.ModuleList([model, criterion]).to(device)
+    nn.ModuleList([model, criterion]).to(device)
     if not config.train:
         return model, criterion
     per_epoch = len(tokens) // config.batch_size
@@ -148,58 +163,139 @@ def pretrain(
             f"batch_size {config.batch_size} is larger than the {len(tokens)} sentences of the "
             f"corpus; lower it, or give more text"
         )
-    optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate, fused=True)
+    optimiser = make_optimiser(config, model, criterion)
     run.keep_checkpoint = False
     first = run.track(model=model, criterion=criterion, optimiser=optimiser)
+    forward = replicated(losses, model, criterion)
 
     model.train()
     total = config.epochs * per_epoch
     total = total if config.steps is None else min(total, config.steps)
+    own = part(config.batch_size)
     for step in run.steps(total, "pretraining", log_every=LOG_EVERY, save_every=SAVE_EVERY):
         epoch, place = divmod(step, per_epoch)
         if place == 0 or step == first:
             order = order_of_batches(per_epoch, config.seed, epoch, config.order == "shuffled")
         start = int(order[place]) * config.batch_size
-        batch = tokens.batch(start, start + config.batch_size, config.length)
-        run.means.add(train_step(config, model, criterion, optimiser, batch, step))
+        batch = tokens.batch(start + own.start, start + own.stop, config.length)
+        run.means.add(train_step(config, model, criterion, optimiser, batch, step, forward))
+    if isinstance(optimiser, RowAdam):
+        optimiser.finish()
     return model, criterion
+
+
+def fix_words(model: QuickThought, table: Tensor) -> None:
+    """Give both encoders these word vectors (V, E), which are not trained.
+
+    Raises:
+        ValueError: vectors of another width than the encoders' embedding.
+    """
+    for encoder in (model.sentence, model.context):
+        weight = encoder.embedding.weight
+        if weight.shape != table.shape:
+            raise ValueError(
+                f"fixed vectors of {table.shape[1]} dimensions for an embedding of "
+                f"{weight.shape[1]}; set embedding={table.shape[1]}"
+            )
+        weight.data.copy_(table)
+        weight.requires_grad_(False)
+
+
+def make_optimiser(
+    config: Config, model: QuickThought, criterion: Criterion
+) -> torch.optim.Optimizer | RowAdam:
+    """Adam of all that is trained, as the configuration has it; sets what gradients tables get.
+
+    Raises:
+        ValueError: an ``update`` or ``clip_words`` of another name, or a ``dropout`` that leaves
+            nothing or less.
+    """
+    if config.update not in ("dense", "rows"):
+        raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
+    if config.clip_words not in ("words", "tokens"):
+        raise ValueError(f"clip_words is 'words' or 'tokens'; got {config.clip_words!r}")
+    if world_size() > 1 and (config.update, config.clip_words) != ("dense", "words"):
+        raise UserError(
+            f"update={config.update!r} with clip_words={config.clip_words!r} works on the tokens "
+            f"of one process; leave --processes out, or take 'dense' and 'words'"
+        )
+    if not 0 <= config.dropout < 1:
+        raise ValueError(f"dropout is at least 0 and below 1; got {config.dropout}")
+    tables = [encoder.embedding for encoder in (model.sentence, model.context)]
+    for table in tables:
+        table.sparse = config.update == "rows" or config.clip_words == "tokens"
+    # Said, or torch warns at the first such gradient.
+    torch.sparse.check_sparse_tensor_invariants.disable()
+    parameters = [*model.parameters(), *criterion.parameters()]
+    if config.update == "dense":
+        return torch.optim.Adam(parameters, lr=config.learning_rate, fused=True)
+    words = [table.weight for table in tables]
+    others = [each for each in parameters if all(each is not table for table in words)]
+    return RowAdam(words, others, config.learning_rate)
+
+
+def losses(
+    config: Config, model: QuickThought, criterion: Criterion, batch: Batch, step: int
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of B consecutive sentences and its parts."""
+    device = next(model.parameters()).device
+    half = config.precision == "bfloat16" and device.type == "cuda"
+    with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        f, g = model(batch.ids.to(device, non_blocking=True), batch.mask)
+    if config.dropout:
+        kept = (from_first(torch.rand(1, f.shape[1])) > config.dropout).to(f)
+        f, g = f * kept, g * kept
+    pairs = pairs_of(config, f, g, batch.chapter.to(device, non_blocking=True))
+    features = None if criterion.projection is None else torch.cat([f, g], dim=1).float()
+    loss, parts = criterion(pairs, features=features, step=step)
+    return loss, parts
 
 
 def train_step(
     config: Config,
     model: QuickThought,
     criterion: Criterion,
-    optimiser: torch.optim.Optimizer,
+    optimiser: torch.optim.Optimizer | RowAdam,
     batch: Batch,
     step: int,
+    forward: Forward = losses,
 ) -> dict[str, Tensor]:
     """One step of the optimiser on B consecutive sentences; the parts of the loss.
+
+    Args:
+        config: how.
+        model: of the configuration.
+        criterion: of the configuration.
+        optimiser: of both.
+        batch: on several processes, this one's part of it.
+        step: its number.
+        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
 
     Raises:
         FloatingPointError: NaN or infinite vectors or loss.
     """
-    device = next(model.parameters()).device
-    half = config.precision == "bfloat16" and device.type == "cuda"
-    with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        f, g = model(batch.ids.to(device, non_blocking=True), batch.mask)
-    pairs = pairs_of(config, f, g, batch.chapter.to(device, non_blocking=True))
-    features = None if criterion.projection is None else torch.cat([f, g], dim=1).float()
-    loss, parts = criterion(pairs, features=features, step=step)
+    modules = nn.ModuleList([model, criterion])
+    if isinstance(optimiser, RowAdam):
+        optimiser.catch_up(batch.ids[batch.mask].unique())
+    loss, parts = forward(config, model, criterion, batch, step)
     optimiser.zero_grad()
     loss.backward()
-    for group in optimiser.param_groups:
-        for parameter in group["params"]:  # each by itself, as S2V's create_train_op does
-            nn.utils.clip_grad_norm_(parameter, config.clip)
+    # Each by itself, as S2V's create_train_op does.
+    clip_each(modules.parameters(), config.clip, tokens=config.clip_words == "tokens")
+    if not isinstance(optimiser, RowAdam):
+        for parameter in modules.parameters():
+            if parameter.grad is not None and parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.to_dense()
     optimiser.step()
     return {"loss": loss.detach(), **parts}
 
 
 def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
     """Sentences (B, H) against their contexts (B, H); neighbours of one chapter are positives."""
-    pairs = context_window(f, g, config.reach, document=chapter)
+    pairs = context_window(f, g, config.reach, document=chapter, gather=gather)
     if config.diagonal == "masked":
         return pairs
-    own = torch.eye(len(f), dtype=torch.bool, device=f.device)
+    own = _own(pairs.negative)
     return dataclasses.replace(
         pairs, negative=pairs.negative | own, outsider_index=pairs.positive_index
     )
@@ -229,8 +325,13 @@ def make_criterion(config: Config, dim: int) -> Criterion:
 def inner_product_without_self(sentence: Tensor, context: Tensor) -> Tensor:
     """Inner products (B, H), (B, H) -> (B, B) with 0 for a sentence and itself, as S2V has them."""
     scores = inner_product(sentence, context)
-    own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-    return scores.masked_fill(own, 0.0)
+    return scores.masked_fill(_own(scores), 0.0)
+
+
+def _own(scores: Tensor) -> Tensor:
+    """Where a sentence meets itself, bool; rows are this process's, columns those of all."""
+    everyone = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
+    return everyone[part(scores.shape[1])]
 
 
 def shape_of(config: Config, words: int) -> QuickThoughtConfig:

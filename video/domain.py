@@ -48,7 +48,7 @@ def _export(folder: Path, target: Path) -> Path:
 DOMAIN = Domain(
     name="video",
     tables=TABLES,
-    experiments=(Experiment(Config, _run, _estimate),),
+    experiments=(Experiment(Config, _run, _estimate, several=True),),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

@@ -22,6 +22,7 @@ from torch.nn.functional import adaptive_avg_pool3d
 
 from shared import Pairs, alignment, query_key
 from shared.compat import make_torchvision_importable
+from shared.distributed import from_first, gather, part, world_size
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
 from video.augment import MEAN, STD
@@ -285,22 +286,29 @@ class ShuffledTeacher(Teacher):
     would give away which key belongs to the batch. On one device a shuffle alone changes nothing:
     here the shuffled clips pass in groups, and so do the queries, unshuffled. That is what the
     authors of MoCo do on one device, with batch norms that split the batch; with two groups a key
-    and its query share half of their videos, as on [CoCLR]'s two devices.
+    and its query share half of their videos, as on [CoCLR]'s two devices. On several processes each
+    is part of a group (:func:`shared.distributed.synchronise`), and the clips of all are shuffled.
     """
 
     @torch.no_grad()
     def forward(self, clips: Tensor) -> Tensor:
         """(B, 3, T, S, S) -> (B, D), row i of clip i."""
-        order = torch.randperm(len(clips), device=clips.device)
-        keys = embedded(self.head, in_groups(self.encoder, clips[order]))
-        return keys[order.argsort()]
+        everyone = gather(clips)
+        order = from_first(torch.randperm(len(everyone), device=clips.device))
+        own = part(len(everyone))
+        keys = gather(embedded(self.head, in_groups(self.encoder, everyone[order[own]])))
+        return keys[order.argsort()[own]]
 
 
 def in_groups(encoder: nn.Module, clips: Tensor) -> Tensor:
     """Features (B, H) of clips (B, 3, T, S, S), each group normalised by itself in training.
 
-    Of a head in the encoder's place: (B, D) of features (B, H).
+    Of a head in the encoder's place: (B, D) of features (B, H). On several processes those are the
+    groups.
     """
+    if world_size() > 1:
+        outputs: Tensor = encoder(clips)
+        return outputs
     return torch.cat([encoder(group) for group in clips.chunk(GROUPS)])
 
 
@@ -346,7 +354,7 @@ class Networks(nn.Module):
     def remember(self, pairs: Pairs) -> None:
         """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
         if self.queue is not None:
-            enqueue(self.queue, pairs.candidate[: len(pairs.anchor)])
+            enqueue(self.queue, pairs.candidate[: len(pairs.candidate) - len(self.queue)])
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -356,7 +364,7 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
     """
     features = networks.encoder(torch.cat([first, second]))
     x, z = networks.head(features).chunk(2)
-    return paired_views(x, z, config.pairs), list(features.chunk(2))
+    return paired_views(x, z, config.pairs, gather=gather), list(features.chunk(2))
 
 
 def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -366,7 +374,7 @@ def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> C
     feature = in_groups(networks.encoder, first)
     key = networks.teacher(second)
     query = embedded(networks.head, feature)
-    pairs = query_key(query, key, networks.queue, in_batch=False)
+    pairs = query_key(query, key, networks.queue, in_batch=False, gather=gather)
     return pairs, [feature]
 
 

@@ -4,23 +4,27 @@ Shapes: n training videos, B of a batch, T frames of a clip, S side in pixels, H
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from shared import Criterion
+from shared import Criterion, Pairs
+from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from video.augment import views
 from video.config import FLOORS, Config
 from video.data import Videos, fingerprint, load
-from video.encoder import Networks, autocast, check, compare
+from video.encoder import GROUPS, Networks, autocast, check, compare
 from video.evaluate import evaluate
 from video.export import save_encoder
 
 SMALL_QUEUE = 256  # keys, where there are fewer training videos than the queue would keep
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
+
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor], Pairs]]  # see losses
 
 
 def run(config: Config, run: Run) -> dict[str, Any]:
@@ -47,6 +51,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
     run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
     networks, criterion = pretrain(config, videos.of(train=True), run)
+    run.alone()
     if run.tier != "smoke" and config.network not in FLOORS:
         save_encoder(networks.encoder, run.folder, config=config)
     project = None
@@ -85,6 +90,7 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
         if config.calibrate:
             calibrate(config, networks.encoder, videos, device)
         return networks, criterion
+    synchronise(networks, groups=GROUPS if config.method == "moco" else 1)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimiser]
     optimiser = kind(
         nn.ModuleList([networks, criterion]).parameters(),
@@ -94,6 +100,7 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
     )
     run.keep_checkpoint = False
     first = run.track(networks=networks, criterion=criterion, optimiser=optimiser)
+    forward = replicated(losses, networks, criterion)
 
     networks.train()
     total = config.epochs * per_epoch
@@ -111,10 +118,25 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, epoch)
         index = order[place * config.batch_size : (place + 1) * config.batch_size]
+        index = index[part(config.batch_size)]
         pair = views(videos, index, config, epoch, device=device)
-        run.means.add(train_step(config, networks, criterion, optimiser, pair, step))
+        run.means.add(train_step(config, networks, criterion, optimiser, pair, step, forward))
         networks.follow(config.teacher_momentum)
     return networks, criterion
+
+
+def losses(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    pair: tuple[Tensor, Tensor],
+    step: int,
+) -> tuple[Tensor, dict[str, Tensor], Pairs]:
+    """The loss of two clips of each video, its parts, and the pairs."""
+    with autocast(config.precision, pair[0]):
+        pairs, features = compare(config, networks, *pair)
+    loss, parts = criterion(pairs, features=features, step=step)
+    return loss, parts, pairs
 
 
 def train_step(
@@ -124,15 +146,23 @@ def train_step(
     optimiser: torch.optim.Optimizer,
     pair: tuple[Tensor, Tensor],
     step: int,
+    forward: Forward = losses,
 ) -> dict[str, Tensor]:
     """One step of the optimiser on two clips (B, 3, T, S, S) of each video; the loss's parts.
+
+    Args:
+        config: how.
+        networks: of the configuration.
+        criterion: of the configuration.
+        optimiser: of both.
+        pair: on several processes, the clips of this one's part of the batch.
+        step: its number.
+        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
 
     Raises:
         FloatingPointError: NaN or infinite embeddings or loss.
     """
-    with autocast(config.precision, pair[0]):
-        pairs, features = compare(config, networks, *pair)
-    loss, parts = criterion(pairs, features=features, step=step)
+    loss, parts, pairs = forward(config, networks, criterion, pair, step)
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()

@@ -62,7 +62,10 @@ def _export(folder: Path, target: Path) -> Path:
 DOMAIN = Domain(
     name="vision",
     tables=TABLES,
-    experiments=(Experiment(Config, _run, _estimate, _missing), Experiment(ToyConfig, _run_toy)),
+    experiments=(
+        Experiment(Config, _run, _estimate, _missing, several=True),
+        Experiment(ToyConfig, _run_toy),
+    ),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
-from shared.distributed import world_size
+from shared.distributed import gather, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from vision.config import Config
@@ -99,7 +99,7 @@ class Networks(nn.Module):
         if self.queue is None:
             return
         if not isinstance(pairs, Crops):
-            enqueue(self.queue, pairs.candidate[: len(pairs.anchor)])
+            enqueue(self.queue, pairs.candidate[: len(pairs.anchor) * world_size()])
         elif self.epoch >= self.queue_from:
             for bank, crop in zip(self.queue, pairs.crops, strict=False):  # of the large ones
                 enqueue(bank, crop.detach())
@@ -109,7 +109,7 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
     """Both views through one network, each in a pass of its own (batch norm sees one view)."""
     features = [networks.encoder(view) for view in (first, second)]
     x, z = (networks.head(feature) for feature in features)
-    return [paired_views(x, z, config.pairs)], features
+    return [paired_views(x, z, config.pairs, gather=gather)], features
 
 
 def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -120,7 +120,7 @@ def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     feature = networks.encoder(first)
     query = networks.head(feature)
     key = _teacher(networks)(second)
-    pairs = query_key(query, key, networks.queue, in_batch=False)
+    pairs = query_key(query, key, networks.queue, in_batch=False, gather=gather)
     if config.mixed is not None and networks.queue is not None:
         if networks.epoch >= config.mixed_from:
             hardest, two, one = config.mixed
@@ -139,7 +139,7 @@ def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     for query_view, key_view in directions:
         feature = networks.encoder(query_view)
         query = _predictor(networks)(networks.head(feature))
-        pairs.append(query_key(query, _teacher(networks)(key_view)))
+        pairs.append(query_key(query, _teacher(networks)(key_view), gather=gather))
         features.append(feature)
     return pairs, features
 
@@ -243,6 +243,8 @@ def check(config: Config) -> None:
     if config.head_layers not in (1, 2):
         raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
     if config.mixed is not None:
+        if world_size() > 1:
+            raise ValueError("mixed draws for the queries of one process; run it without torchrun")
         if config.method != "moco_v2":
             raise ValueError(
                 f"mixed is of a queue's keys; {config.method} has none, take 'moco_v2'"

@@ -5,13 +5,14 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared import Criterion
+from shared import Criterion, Pairs
+from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from vision.augment import POLICIES, augment
@@ -31,6 +32,8 @@ from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
 
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
+
+Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
 
 
 def run(config: Config, run: Run) -> dict[str, object]:
@@ -55,6 +58,7 @@ def run(config: Config, run: Run) -> dict[str, object]:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return evaluate(config, Trivial(config.features, mean, std).to(device), run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
+    run.alone()
     if config.calibrated:
         calibrate(networks.encoder, images, config.image_size, mean, std)
     if run.tier != "smoke":
@@ -100,11 +104,13 @@ def pretrain(
         )
     networks = Networks(config, len(images)).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
+    synchronise(networks)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     run.keep_checkpoint = False
     first = run.track(networks=networks, criterion=criterion, optimiser=optimiser)
     if config.compile:
         networks.encoder.compile()
+    forward = replicated(losses, networks, criterion)
 
     networks.train()
     total = config.epochs * per_epoch
@@ -124,9 +130,31 @@ def pretrain(
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
-        run.means.add(train_step(config, networks, criterion, optimiser, views, step))
+        run.means.add(train_step(config, networks, criterion, optimiser, views, step, forward))
         networks.follow(teacher_momentum(config, step, total))
     return networks, criterion
+
+
+def losses(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    views: tuple[Tensor, ...],
+    step: int,
+) -> tuple[Tensor, dict[str, Tensor], list[Pairs]]:
+    """The loss of the views of a batch, its parts, and the pairs of each direction."""
+    views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
+    device = views[0].device.type
+    with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        pairs, features = compare(config, networks, *views)
+    values, every_part = [], []
+    for direction in pairs:
+        value, parts = criterion(direction, features=features, step=step)
+        values.append(value)
+        every_part.append(parts)
+    loss = config.loss_factor * torch.stack(values).mean()
+    means = {name: torch.stack([each[name] for each in every_part]).mean() for name in parts}
+    return loss, means, pairs
 
 
 def train_step(
@@ -136,28 +164,28 @@ def train_step(
     optimiser: torch.optim.Optimizer,
     views: tuple[Tensor, ...],
     step: int,
+    forward: Forward = losses,
 ) -> dict[str, Tensor]:
     """One step of the optimiser on views, (B, 3, S, S) each; the parts of the loss.
+
+    Args:
+        config: how.
+        networks: of the configuration.
+        criterion: of the configuration.
+        optimiser: of both.
+        views: on several processes, this one's part of them.
+        step: its number.
+        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
 
     Raises:
         FloatingPointError: NaN or infinite embeddings or loss.
     """
-    views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
-    device = views[0].device.type
-    with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16"):
-        pairs, features = compare(config, networks, *views)
-    losses, parts = [], []
-    for direction in pairs:
-        value, part = criterion(direction, features=features, step=step)
-        losses.append(value)
-        parts.append(part)
-    loss = config.loss_factor * torch.stack(losses).mean()
+    loss, parts, pairs = forward(config, networks, criterion, views, step)
     optimiser.zero_grad()
     loss.backward()
     optimiser.step()
     networks.remember(*pairs)
-    mean_parts = {name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]}
-    return {"loss": loss.detach(), **mean_parts}
+    return {"loss": loss.detach(), **parts}
 
 
 def batches(
@@ -176,7 +204,7 @@ def batches(
     Two of them, and SwAV's small crops; one for CMC.
 
     Order and augmentations are functions of (seed, epoch, sample) alone; what is left of an epoch
-    after its last full batch is dropped.
+    after its last full batch is dropped. On several processes it is this one's part of each batch.
     """
     # CMC's two views are the lightness and the colours of one crop.
     large = config.augmentations[: 1 if config.method == "cmc" else 2]
@@ -191,7 +219,7 @@ def batches(
     per_epoch = len(images) // config.batch_size
     for epoch in range(first // per_epoch, math.ceil(total / per_epoch)):
         order = permutation(len(images), config.seed, epoch)[: per_epoch * config.batch_size]
-        chosen = order.reshape(per_epoch, config.batch_size)
+        chosen = order.reshape(per_epoch, config.batch_size)[:, part(config.batch_size)]
         chosen = chosen[first - epoch * per_epoch :] if first > epoch * per_epoch else chosen
         pixels_of_views: Iterator[tuple[Tensor, ...]]
         if isinstance(images, Images):

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +19,21 @@ from rich.console import Console
 from shared.command.domains import imported, tables_of
 from shared.command.places import Places, run_folder, undamaged
 from shared.command.progress import Watch, watching
+from shared.distributed import everyone, is_lost
 from shared.errors import UserError, describe_os_error
 from shared.experiment.data import MissingData
 from shared.experiment.history import differences, home
 from shared.experiment.records import Damaged, read_record
-from shared.experiment.runs import OWN, Conflict, Interrupted, Locked, Run, adopt, record_failure
+from shared.experiment.runs import (
+    OWN,
+    Conflict,
+    Interrupted,
+    Locked,
+    Run,
+    Served,
+    adopt,
+    record_failure,
+)
 from shared.experiment.tables import Cell, Config, canonical_json
 from shared.report.measuring import NOT_RUN
 
@@ -211,6 +222,28 @@ def _work(
     """The process of one cell: run it, and say through the pipe how it went."""
     if device is not None:  # before anything asks for the GPUs; renderers go by it, too
         os.environ["CUDA_VISIBLE_DEVICES"] = device
+    set_up_torch(threads)
+
+    def progress(done: int, total: int, what: str) -> None:
+        with contextlib.suppress(OSError):
+            pipe.send(("progress", done, total, what))
+
+    run = Run(
+        run_folder(places, cell),
+        cell.config,
+        tier=OWN if own else cell.tier,
+        workers=workers,
+        data_root=places.data,
+        allow_missing=allow_missing,
+        progress=progress,
+    )
+    message = outcome(run, cell, twins, places)
+    with contextlib.suppress(OSError):  # the parent is gone; the files say it all
+        pipe.send(message)
+
+
+def set_up_torch(threads: int) -> None:
+    """Make torch compute the same numbers as in any other process of a cell."""
     import torch
 
     # One cell gives the same numbers to the bit however many run beside it; with another number
@@ -219,57 +252,68 @@ def _work(
     # Bits are promised on the CPU alone: on a GPU that would cost much of its speed.
     torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
     torch.backends.cudnn.benchmark = True
-    folder = run_folder(places, cell)
 
-    def progress(done: int, total: int, what: str) -> None:
-        with contextlib.suppress(OSError):
-            pipe.send(("progress", done, total, what))
 
-    run = Run(
-        folder,
-        cell.config,
-        tier=OWN if own else cell.tier,
-        workers=workers,
-        data_root=places.data,
-        allow_missing=allow_missing,
-        progress=progress,
-    )
+def outcome(run: Run, cell: Cell, twins: Sequence[str], places: Places) -> tuple[Any, ...]:
+    """Run a cell, unless an equal run can be taken over, and say how it went.
+
+    Returns:
+        One of: "done", the result and the address that it was taken over from; "interrupted";
+        "missing", a dataset and why; "refused" and why; "failed", the traceback and why; of several
+        processes also "served", for those that the first leaves behind, and "lost", the traceback
+        and why, for those that others left.
+    """
+    folder = run.folder
     try:
         domain = imported(cell.domain)
         with run:
             _stop_with_parent(run)
-            done = _equal_runs(cell, twins, places)
-            if read_record(folder, cell.address) is None and done:
-                adopt(folder, *done[0], cell.config)
-            elif read_record(folder, cell.address) is None:
+            finished = read_record(folder, cell.address) is not None
+            equal = _equal_runs(cell, twins, places)
+            ((finished, equal), *_) = everyone((finished, equal))  # as the first process sees it
+            if finished or equal:
+                run.alone()
+            if equal and not finished:
+                adopt(folder, *equal[0], cell.config)
+            elif not finished:
                 run.finish(domain.run(cell.config, run))
             record = read_record(folder, cell.address)
         assert record is not None  # just written
-        message: tuple[Any, ...] = ("done", record.result, record.environment.get("run_at"))
+        return ("done", record.result, record.environment.get("run_at"))
+    except Served:
+        return ("served",)
     except Interrupted:
-        message = ("interrupted",)
+        return ("interrupted",)
     except MissingData as error:
         why = f"{NOT_RUN}: data missing; {error.remedy}"
-        message = ("missing", error.name, why)
+        return ("missing", error.name, why)
     except (Locked, Conflict, Damaged) as error:
-        message = ("refused", str(error))
+        return ("refused", str(error))
     except OSError as error:
-        message = ("failed", traceback.format_exc(), f"failed: {describe_os_error(error)}")
+        return ("failed", traceback.format_exc(), f"failed: {describe_os_error(error)}")
     except UserError as error:
-        message = ("failed", traceback.format_exc(), f"failed: {error}")
+        return ("failed", traceback.format_exc(), f"failed: {error}")
     except FloatingPointError as error:
         why = f"failed: {error}"
         if run.saved_step is not None:
             file = folder / "checkpoint.pt"
             why = f"{why}; last good checkpoint: {file} at step {run.saved_step}"
-        message = ("failed", traceback.format_exc(), why)
+        return ("failed", traceback.format_exc(), why)
     except Exception as error:
+        if is_lost(error):
+            return ("lost", traceback.format_exc(), lost(run.processes))
         why = f"failed: {type(error).__name__}: {error}".splitlines()[0]
         if _is_out_of_memory(error):
             why = f"failed: {_describe_out_of_memory(cell.config)}"
-        message = ("failed", traceback.format_exc(), why)
-    with contextlib.suppress(OSError):  # the parent is gone; the files say it all
-        pipe.send(message)
+        return ("failed", traceback.format_exc(), why)
+
+
+def lost(processes: int, which: str = "one", went: str = "ended") -> str:
+    """What to say when one of several processes has gone without a word."""
+    return (
+        f"failed: {which} of its {processes} processes {went}; "
+        f"the same command goes on from the last checkpoint"
+    )
 
 
 def _equal_runs(cell: Cell, twins: Sequence[str], places: Places) -> list[tuple[Path, str]]:
@@ -285,12 +329,14 @@ def _equal_runs(cell: Cell, twins: Sequence[str], places: Places) -> list[tuple[
 
 def _stop_with_parent(run: Run) -> None:
     """Save and stop when the process that started this one is gone."""
-    parent = multiprocessing.parent_process()
+    parent, number = multiprocessing.parent_process(), os.getppid()
 
     def watch() -> None:
         if parent is not None:
             parent.join()
-            run.stopping = True
+        while parent is None and os.getppid() == number:  # under torchrun
+            time.sleep(1)
+        run.stopping = True
 
     threading.Thread(target=watch, daemon=True).start()
 

@@ -188,9 +188,9 @@ class Proof:
                 if self.over and saves and not stopped:
                     child.terminate()
                 stopped |= self.over
-                if stopped and (not saves or time.monotonic() > self.slice.kill):
-                    os.killpg(child.pid, signal.SIGKILL)  # and what it has started
-                with contextlib.suppress(subprocess.TimeoutExpired):
+                with contextlib.suppress(subprocess.TimeoutExpired, ProcessLookupError):
+                    if stopped and (not saves or time.monotonic() > self.slice.kill):
+                        os.killpg(child.pid, signal.SIGKILL)  # and what it has started
                     child.wait(0.1)
         return None if stopped or child.returncode == INTERRUPTED else child.returncode
 

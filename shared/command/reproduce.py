@@ -29,6 +29,7 @@ USAGE = """\
   ./reproduce.sh graph mmcl --set epochs=3         a run of your own, beside the tables
   ./reproduce.sh graph mmcl --with losses.py:mine  your loss as a row, paired with the baseline's
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
+  ./reproduce.sh --cell ADDRESS --processes 2  one run on several processes, or GPUs, with torchrun
   ./reproduce.sh plan graph mmcl               what is done, time, memory, disk; runs nothing
   ./reproduce.sh explain graph/mmcl/table-4/graphcl/mutag    a cell, from the paper to its verdict
   ./reproduce.sh vision margins --slurm --gpus 1   the same as one array job of a cluster
@@ -45,6 +46,7 @@ USAGE = """\
   ./reproduce.sh test                          the fast tests; --all: every one, as CI does
 Every verb has options of its own: ./reproduce.sh plan --help; those of a run: run --help
 """
+STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 PARTS = ("tests", "agreement", "speed", "cells")  # of prove
 # Older spellings of verbs.
@@ -113,13 +115,25 @@ def _run(arguments: Sequence[str]) -> int:
         metavar="FILE.py:LOSS[,NUMBER=...]",
         help="a loss of yours as the row 'mine'; the baseline it is paired with: --row",
     )
+    add(
+        "--processes",
+        type=_positive,
+        metavar="N",
+        help="that share the batch of one run, each with a GPU where there are; with --cell",
+    )
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
     _check_executor(options)
+    together = _check_processes(options)
     _say_first(options)
     from shared.command import own, running
     from shared.command.choosing import choose
 
+    if together > 1:
+        from shared.command import processes
+
+        work = processes.take_part if "RANK" in os.environ else processes.launch
+        return work(choose(options), places(), options, arguments)
     if options.loss is not None:
         return own.run_with_loss(options, places())
     if options.set:
@@ -347,6 +361,20 @@ def _check_executor(options: argparse.Namespace) -> None:
         raise UserError("--slurm is for cells of the tables; leave --set and --with out, or it")
 
 
+def _check_processes(options: argparse.Namespace) -> int:
+    """How many processes work on the run: torchrun's, or those asked for."""
+    started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 0
+    asked = options.processes or started or 1
+    if started and asked != started:
+        raise UserError(f"torchrun has started {started} processes; leave --processes out")
+    if asked > 1 and (not options.cell or options.set or options.loss or options.executor):
+        raise UserError(
+            f"{asked} processes share one run of the tables; name it by --cell ADDRESS, without "
+            f"--set, --with and --slurm"
+        )
+    return asked
+
+
 def _parsed(
     parser: Parser, arguments: Sequence[str], words: tuple[str, ...] | None = None
 ) -> tuple[argparse.Namespace, "Callable[[], Places]"]:
@@ -393,6 +421,8 @@ def _places(options: argparse.Namespace) -> "Places":
 
 def _say_first(options: argparse.Namespace) -> None:
     """The first line, at once: torch and the tables take a while."""
+    if os.environ.get("RANK", "0") != "0" or STARTED in os.environ:
+        return
     what = options.cell or f"{'/'.join(options.words)}, {options.tier} tier"
     print(f"{what}: reading the tables", flush=True)
 

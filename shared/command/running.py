@@ -34,14 +34,28 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
     if options.executor:
         from shared.command import slurm
 
-        waiting, twins = _waiting(chosen, places, options, console)
+        waiting, twins = not_done(chosen, places, options, console)
         return slurm.submit(chosen, waiting, twins, places, options, console) if waiting else 0
     pool = run_waiting(chosen, places, options, console)
+    show_tables(chosen, places, pool.outcomes, console)
+    return say_how_it_went(console, pool, again=options.again)
+
+
+def show_tables(
+    chosen: Sequence[Chosen], places: Places, outcomes: dict[str, str], console: Console
+) -> None:
+    """Print the rows and columns of the tables that the cells lie in.
+
+    Args:
+        chosen: the cells.
+        places: where their runs lie.
+        outcomes: by address, why a cell has no result.
+        console: where to.
+    """
     for each in chosen:
-        measured = measure(each.table, each.cells[0].tier, places, pool.outcomes)
+        measured = measure(each.table, each.cells[0].tier, places, outcomes)
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
         console.print(terminal(narrowed(measured, rows, columns)))
-    return say_how_it_went(console, pool, again=options.again)
 
 
 def run_waiting(
@@ -61,7 +75,7 @@ def run_waiting(
         console: where progress is shown.
         own: whether they are someone's own, see :class:`shared.command.pool.Pool`.
     """
-    waiting, twins = _waiting(chosen, places, options, console, own=own)
+    waiting, twins = not_done(chosen, places, options, console, own=own)
     pool = Pool(
         places,
         options.jobs or default_jobs(options.threads),
@@ -76,7 +90,7 @@ def run_waiting(
     return pool
 
 
-def _waiting(
+def not_done(
     chosen: Sequence[Chosen],
     places: Places,
     options: argparse.Namespace,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from shared.errors import UserError
 from shared.experiment.data import MissingData
 from shared.experiment.runs import Run
 from shared.experiment.tables import Config, Table, Tier
@@ -44,12 +45,14 @@ class Experiment(Generic[Its]):
             data root; None where the columns' own figures have to do.
         missing: what of a run's data is not below the data root, at a glance; None where only the
             run itself finds out.
+        several: whether a run may take several processes, see :mod:`shared.distributed`.
     """
 
     config: type[Its]
     run: Callable[[Its, Run], Metrics]
     estimate: Estimate[Its] | None = None
     missing: Missing[Its] | None = None
+    several: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,12 @@ class Domain:
 
         Raises:
             ValueError: as :meth:`experiment`.
+            UserError: several processes, which its kind of run cannot use.
         """
+        if run.processes > 1 and not self.experiment(config).several:
+            raise UserError(
+                f"a run of {self.name} with a {type(config).__name__} takes one process; leave "
+                f"--processes out, and run seeds side by side with --jobs"
+            )
         metrics: Metrics = self.experiment(config).run(config, run)
         return metrics

@@ -42,6 +42,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.arithmetic import arithmetic_used
 from shared.experiment.history import differences, home
@@ -85,6 +86,13 @@ class Interrupted(SystemExit):
         super().__init__(INTERRUPTED)
 
 
+class Served(SystemExit):
+    """A process that is not the first of its run has nothing left to do."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
 class Stateful(Protocol):
     """Anything with a state that torch can save: modules, optimisers, schedules, scalers."""
 
@@ -100,6 +108,10 @@ class Run:
 
     Entering seeds Python's, numpy's and torch's generators from the configuration, and makes
     SIGTERM and SIGINT a request: the next :meth:`checkpoint` saves and raises :class:`Interrupted`.
+
+    Of several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
+    configuration. The first one's holds the lock and writes, the others read its checkpoint; the
+    steps go on, are saved and end together, and :meth:`alone` leaves the rest to the first.
 
     Args:
         folder: where the run lives.
@@ -117,10 +129,13 @@ class Run:
         means: of what the steps give it; :meth:`steps` logs them, a checkpoint holds them.
         temporary: folders that :meth:`finish` deletes, too, once the result is written.
         saved_step: the step that the checkpoint on disk holds; None without one.
+        processes: how many work on the run.
 
     Raises:
         Locked: another process holds the folder.
         Conflict: the folder was made with another configuration.
+        UserError: of several processes, when the batch cannot be divided among them, another number
+            began the run, or they have another code or configuration than the first.
     """
 
     def __init__(
@@ -145,6 +160,9 @@ class Run:
         self.means = Means()
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
+        self.processes = 1
+        self._first = True
+        self._random_of_others: list[dict[str, Any]] = []
         self._progress = progress
         self._tracked: dict[str, Stateful] = {}
         self._reached = 0
@@ -155,20 +173,28 @@ class Run:
         self._writer: Any = None
 
     def __enter__(self) -> "Run":
-        self.folder.mkdir(parents=True, exist_ok=True)
-        _acquire(self._lock, self.folder)
+        self.processes, self._first = world_size(), rank() == 0
+        check_processes(self.config, self.processes)
+        if self._first:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            _acquire(self._lock, self.folder)
         try:
-            for part in self.folder.glob(".*.part"):  # what a killed process left half-written
-                part.unlink(missing_ok=True)
-            check_config(self.folder, self.config)
-            if not (self.folder / "config.json").exists():
-                write_atomically(self.folder / "config.json", canonical_json(self.config))
             self._environment = environment(self.workers)
+            if self.processes > 1:
+                self._environment["processes"] = self.processes
+                _check_alike(self._environment, self.config)
             if self.allow_missing:
                 self._environment["allow_missing"] = True
             if notices := self._notices_before():
                 self._environment["notices"] = notices
-            self._note_environment()
+            if self._first:
+                for part in self.folder.glob(".*.part"):  # what a killed process left half-written
+                    part.unlink(missing_ok=True)
+                check_config(self.folder, self.config)
+                check_begun(self.folder, self.processes)
+                if not (self.folder / "config.json").exists():
+                    write_atomically(self.folder / "config.json", canonical_json(self.config))
+                self._note_environment()
         except BaseException:
             self._lock.release()
             raise
@@ -208,6 +234,17 @@ class Run:
         self._environment.setdefault("facts", {}).update(facts)
         self._note_environment()
 
+    def alone(self) -> None:
+        """From here on the first process works alone; the others end, and nobody waits for them.
+
+        Raises:
+            Served: in all processes but the first.
+        """
+        if world_size() > 1:
+            leave()
+            if not self._first:
+                raise Served
+
     def track(self, **objects: Stateful) -> int:
         """Name what a checkpoint holds, restore it if there is one, and give the step reached.
 
@@ -222,8 +259,13 @@ class Run:
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
         step = 0
-        if file.exists():
-            state = self._saved_state(file)
+        (saved, *_) = everyone(file.exists())
+        if saved:
+            # The first alone: it may have to put the one before in a damaged one's place.
+            state = self._saved_state(file) if self._first else None
+            everyone(None)
+            if state is None:
+                state = _read_shared(file)
             try:
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
@@ -231,7 +273,9 @@ class Run:
                 self.means.load_state_dict(state["objects"].get("means", Means().state_dict()))
                 step = self.saved_step = int(state["step"])
                 self._seconds_before = float(state["seconds"])
-                restore_random_state(state["random"])
+                self._random_of_others = state.get("random_of_others", [])
+                every_state = [state["random"], *self._random_of_others]
+                restore_random_state(every_state[rank()])
             except UserError:  # what is tracked has files of its own, and names them
                 raise
             except Exception as error:  # what does not fit can raise anything
@@ -239,7 +283,8 @@ class Run:
                 raise UserError(
                     f"{file} cannot be resumed ({reason}); delete the folder to start again"
                 ) from error
-        self._trim_log(step)
+        if self._first:
+            self._trim_log(step)
         self._reached = step
         return step
 
@@ -281,16 +326,20 @@ class Run:
             yield step
             done = step + 1
             if done % log_every == 0 or done == total:
-                numbers = {**(also(step) if also else {}), **self.means.take()}
+                numbers = {**(also(step) if also else {}), **_mean_of(everyone(self.means.take()))}
                 if numbers:
                     self.log(done * unit, **numbers)
             self.progress(done * unit, total * unit, what)
             self.checkpoint(done * unit, every=save_every)
-        if self.stopping or (first < total and self.saved_step != total * unit):
+        last = first < total and self.saved_step != total * unit
+        (stopping,) = anywhere(self.stopping)
+        if stopping or last:
             self.checkpoint(total * unit, every=save_every / 10)
 
     def log(self, step: int, **numbers: float) -> None:
         """Append one line to the log, and the same to TensorBoard's event file."""
+        if not self._first:
+            return
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         with (self.folder / "log.jsonl").open("a") as stream:
             stream.write(json.dumps(line) + "\n")
@@ -322,7 +371,18 @@ class Run:
         Raises:
             Interrupted: after the save, when the run was told to stop.
         """
-        if not self.stopping and time.monotonic() - self._saved < every:
+        due = self._first and time.monotonic() - self._saved >= every
+        if not any(anywhere(self.stopping, due)):  # all processes, or none
+            return
+        self._save(step)
+        self.saved_step, self._saved = step, time.monotonic()
+        if any(anywhere(self.stopping)):
+            raise Interrupted
+
+    def _save(self, step: int) -> None:
+        if world_size() > 1:
+            _, *self._random_of_others = everyone(random_state())
+        if not self._first:
             return
         state = {
             "step": step,
@@ -333,6 +393,8 @@ class Run:
             },
             "random": random_state(),
         }
+        if self._random_of_others:
+            state["random_of_others"] = self._random_of_others
         file = self.folder / "checkpoint.pt"
         with replacing(file) as part:
             write_sealed(part, state)
@@ -341,12 +403,10 @@ class Run:
             with contextlib.suppress(OSError):
                 self._previous.unlink(missing_ok=True)
                 os.link(file, self._previous)
-        self.saved_step, self._saved = step, time.monotonic()
-        if self.stopping:
-            raise Interrupted
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the result; the run is done."""
+        """Write the result; the run is done. Of several processes, the first alone gets here."""
+        self.alone()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
@@ -409,8 +469,8 @@ class Run:
         return notices
 
     def _note_environment(self) -> None:
-        if (self.folder / "result.json").exists():  # whose hash speaks of the file that is there
-            return
+        if not self._first or (self.folder / "result.json").exists():
+            return  # the hash of a result speaks of the file that is there
         text = json.dumps(self._environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
@@ -477,6 +537,38 @@ def check_config(folder: Path, config: Config) -> None:
         raise Conflict(
             f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
             f"move it aside and run anew with --again, or choose another folder with --runs"
+        )
+
+
+def check_processes(config: Config, processes: int) -> None:
+    """Refuse a number of processes that the batch cannot be divided among.
+
+    Raises:
+        UserError: it does not divide the batch.
+    """
+    size = getattr(config, "batch_size", 1)
+    if processes > 1 and size % processes:
+        some = ", ".join(str(number) for number in range(2, 17) if size % number == 0)
+        raise UserError(
+            f"batch_size {size} cannot be divided among {processes} processes; take one"
+            f"{f', or {some}' if some else ''}"
+        )
+
+
+def check_begun(folder: Path, processes: int) -> None:
+    """Refuse to go on from the checkpoint of another number of processes.
+
+    Raises:
+        Conflict: the run in the folder was begun on another number.
+    """
+    if not (folder / "checkpoint.pt").exists() or (folder / "result.json").exists():
+        return
+    begun = read_json(folder / "environment.json").get("processes", 1)
+    if begun != processes:
+        raise Conflict(
+            f"{folder} holds a run that was begun on {begun} process{'es' * (begun > 1)}, not "
+            f"{processes}; go on with --processes {begun}, or move it aside and run anew with "
+            f"--again"
         )
 
 
@@ -658,6 +750,42 @@ def commit() -> dict[str, Any]:
 def now() -> str:
     """The time, UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
+    """Refuse a process whose code or configuration is another than the first one's."""
+    own = {
+        "commit": environment_["commit"],
+        "changed files": environment_["dirty"],
+        "torch": environment_["versions"]["torch"],
+        "configuration": canonical_json(config),
+    }
+    every = everyone(own)
+    for number, other in enumerate(every):
+        for name, value in every[0].items():
+            if other[name] != value:
+                shown = "" if name == "configuration" else f": {other[name]}, not {value}"
+                raise UserError(
+                    f"process {number} has another {name} than process 0{shown}; give all "
+                    f"processes of a run the same checkout and arguments"
+                )
+
+
+def _read_shared(file: Path) -> Any:
+    try:
+        return read_sealed(file)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"process {rank()} cannot read {file} ({error}); all processes of a run need the same "
+            f"runs/, on a file system that they share"
+        ) from None
+
+
+def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
+    """The mean over processes of each number; of one process, its numbers."""
+    if len(found) == 1:
+        return found[0]
+    return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
 
 
 def _processor() -> str:

@@ -19,6 +19,7 @@ from rl.environment import DeepMindControl, settings_of
 from rl.evaluate import (
     PENALTIES,
     PROTOCOLS,
+    SUMMARIES,
     choose_penalty,
     embed,
     episode_seed,
@@ -359,3 +360,19 @@ def test_protocols_are_documented() -> None:
     assert Config().protocol in PROTOCOLS
     for text in PROTOCOLS.values():
         assert len(text) > 50
+
+
+def test_the_second_version_of_returns_adds_their_mean_from_a_fifth_on() -> None:
+    curve = [
+        {"step": 10_000 * place, "return": value, "episodes": [value]}
+        for place, value in enumerate((1000.0, 10.0, *[20.0] * 7, 40.0), start=1)
+    ]
+    assert SUMMARIES["dmc-return-v1"](curve) == {"return": 40.0}
+    mean = (10 + 7 * 20 + 40) / 9  # from 20,000 of 100,000 steps on
+    assert SUMMARIES["dmc-return-v2"](curve) == {
+        "mean_return": pytest.approx(mean),
+        "return": 40.0,
+    }
+    # Random actions are evaluated once.
+    assert SUMMARIES["dmc-return-v2"](curve[-1:]) == {"mean_return": 40.0, "return": 40.0}
+    assert set(SUMMARIES) < set(PROTOCOLS)

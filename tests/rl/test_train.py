@@ -418,7 +418,10 @@ def test_the_random_policy_is_evaluated_once(
     [
         ({"evaluate_every": 36, "environment_steps": 72}, "evaluate_every 36 must be a multiple"),
         ({"environment_steps": 100}, "evaluate_every 48 .* divide environment_steps 100"),
-        ({"protocol": "dmc-return-v2"}, "no protocol 'dmc-return-v2' in rl"),
+        (
+            {"protocol": "state-probe-v1"},
+            "agents have no protocol 'state-probe-v1'; they have dmc-return-v1, dmc-return-v2",
+        ),
     ],
 )
 def test_meaningless_configurations_are_refused(

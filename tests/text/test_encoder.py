@@ -18,8 +18,10 @@ from shared.errors import UserError
 from text.encoder import (
     ENCODERS,
     BagOfWords,
+    LongShortTerm,
     QuickThought,
     QuickThoughtConfig,
+    QuickThoughtVectors,
     Recurrent,
     Transformer,
     hugging_face_encoder,
@@ -121,6 +123,30 @@ def gru_loop(encoder: Recurrent, ids: Tensor, mask: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
+def lstm_loop(encoder: LongShortTerm, ids: Tensor, mask: Tensor) -> Tensor:
+    """Likewise; the final output counts, and the cell does not."""
+    lstm, rows = encoder.lstm, []
+    for row, kept in zip(ids, mask, strict=True):
+        words = [encoder.embedding.weight[int(i)] for i in row[kept]]
+        finals = []
+        for end in ("", "_reverse") if lstm.bidirectional else ("",):
+            weight_x, weight_h, bias_x, bias_h = (
+                getattr(lstm, f"{name}_l0{end}").chunk(4)
+                for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            )
+            h = cell = torch.zeros(lstm.hidden_size, dtype=torch.float64)
+            for x in reversed(words) if end else words:
+                new, forget, candidate, output = (
+                    w @ x + u @ h + b + c
+                    for w, u, b, c in zip(weight_x, weight_h, bias_x, bias_h, strict=True)
+                )
+                cell = forget.sigmoid() * cell + new.sigmoid() * candidate.tanh()
+                h = output.sigmoid() * cell.tanh()
+            finals.append(h)
+        rows.append(torch.cat(finals))
+    return torch.stack(rows)
+
+
 def sum_loop(encoder: BagOfWords, ids: Tensor, mask: Tensor) -> Tensor:
     table = encoder.embedding.weight
     return torch.stack(
@@ -139,6 +165,7 @@ def mean_loop(encoder: Transformer, ids: Tensor, mask: Tensor) -> Tensor:
 
 LOOPS: dict[str, Callable[..., Tensor]] = {
     "gru": gru_loop,
+    "lstm": lstm_loop,
     "bag_of_words": sum_loop,
     "transformer": mean_loop,
 }
@@ -146,7 +173,8 @@ LOOPS: dict[str, Callable[..., Tensor]] = {
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    [(kind, {}) for kind in KINDS] + [("gru", {"bidirectional": False, "hidden": 5})],
+    [(kind, {}) for kind in KINDS]
+    + [(kind, {"bidirectional": False, "hidden": 5}) for kind in ("gru", "lstm")],
 )
 def test_values_and_gradients_are_those_of_the_loop(kind: str, changes: dict[str, int]) -> None:
     model, (ids, mask) = nontrivial(kind, **changes), batch()
@@ -173,6 +201,7 @@ def test_the_widths() -> None:
     assert made("gru").sentence.gru.hidden_size == 4
     assert made("gru", bidirectional=False, hidden=5).sentence.gru.hidden_size == 5
     assert [made(kind).context.embedding.weight.shape for kind in KINDS] == [
+        (20, 6),
         (20, 6),
         (20, 6),
         (20, 8),
@@ -254,6 +283,22 @@ def test_cells_start_as_tensorflow_s_do() -> None:
     assert seen == 2 * 2 * 4 * 2  # encoders, directions, parameters, parts
 
 
+def test_lstms_start_as_tensorflow_s_do() -> None:
+    """One kernel for all gates and for words and state; forget gates are open."""
+    model = made("lstm", embedding=50, hidden=120)
+    bound = (6 / (50 + 60 + 4 * 60)) ** 0.5
+    for encoder in (model.sentence, model.context):
+        for name, parameter in encoder.lstm.named_parameters():
+            values = parameter.detach()
+            if name.startswith("weight"):
+                assert 0.99 * bound < float(values.abs().max()) <= bound
+                assert float(values.std()) == pytest.approx(bound / 3**0.5, rel=0.03)
+            else:
+                expected = torch.zeros(4, 60)
+                expected[1] = 1.0 if name.startswith("bias_ih") else 0.0
+                assert torch.equal(values, expected.flatten())
+
+
 def test_transformers_start_as_bert_does() -> None:
     model = made("transformer")
     torch.manual_seed(0)
@@ -277,11 +322,11 @@ def test_the_start_is_a_function_of_the_seed(kind: str) -> None:
 def test_a_saved_model_is_the_same_when_loaded(kind: str, tmp_path: Path) -> None:
     model = nontrivial(kind, layers=1, vocab_size=17).float()
     model.save_pretrained(tmp_path)
-    for home in (QuickThought, AutoModel):
+    for home, made_of in ((QuickThought, QuickThought), (AutoModel, QuickThoughtVectors)):
         state = torch.get_rng_state()
         loaded = home.from_pretrained(tmp_path, local_files_only=True)
         assert torch.equal(torch.get_rng_state(), state)
-        assert type(loaded) is QuickThought
+        assert type(loaded) is made_of
         for name in inspect.get_annotations(QuickThoughtConfig):
             assert getattr(loaded.config, name) == getattr(model.config, name), name
         expected = model.state_dict()
@@ -289,7 +334,9 @@ def test_a_saved_model_is_the_same_when_loaded(kind: str, tmp_path: Path) -> Non
         for name, values in loaded.state_dict().items():
             assert torch.equal(values, expected[name]), name
         ids, mask = batch(words=17)
-        for found, one in zip(loaded(ids, mask), model(ids, mask), strict=True):
+        for found, one in zip(
+            QuickThought.forward(loaded, ids, mask), model(ids, mask), strict=True
+        ):
             assert torch.equal(found, one)
 
 
@@ -309,7 +356,7 @@ def test_weights_of_one_piece_can_be_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"kind": "lstm"}, "kind is one of gru, bag_of_words, transformer; got 'lstm'"),
+        ({"kind": "rnn"}, "kind is one of gru, lstm, bag_of_words, transformer; got 'rnn'"),
         ({"hiden": 8, "emb": 2}, "QuickThoughtConfig has no emb, hiden"),
         ({"hidden": 7}, "hidden is even, half for each direction; got 7"),
         ({"kind": "transformer", "hidden": 10}, "hidden is a multiple of heads = 4; got 10"),
@@ -461,8 +508,9 @@ def test_a_folder_of_our_own_gives_both_halves(kind: str, tmp_path: Path) -> Non
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     expected = sentence_encoder(model, tokenizer)(SENTENCES)
-    found = hugging_face_encoder(tmp_path)(SENTENCES)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    encoder = hugging_face_encoder(tmp_path)
+    np.testing.assert_allclose(encoder(SENTENCES), expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(encoder.encode(SENTENCES), encoder(SENTENCES))
 
 
 def test_folders_without_an_encoder_are_refused(folder: Path, tmp_path: Path) -> None:

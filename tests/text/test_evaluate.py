@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import importlib
 import zlib
@@ -7,18 +8,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import KFold, StratifiedKFold
 from sklearn.utils import shuffle
+from torch import Tensor, nn
 
 from text.config import EMBEDDED_TASKS
 from text.data import Task, load_task
-from text.evaluate import PROTOCOLS, choose_cost, evaluate, majority, splits_of, tfidf
+from text.evaluate import (
+    DEFAULT_PROTOCOL,
+    PROTOCOLS,
+    choose_cost,
+    evaluate,
+    majority,
+    splits_of,
+    tfidf,
+)
+from text.senteval import predictions
 
 MODULE = importlib.import_module("text.evaluate")
-SKIP_THOUGHTS, SENTEVAL = PROTOCOLS
+SKIP_THOUGHTS, SENTEVAL = DEFAULT_PROTOCOL, "senteval-v1"
+EXACT = [name for name in PROTOCOLS if name != "senteval-mlp-v1"]
 NOWHERE = Path("nowhere")
+TASK = ["questions"]
 
 # Features (n, d) of all rows of a task, from what its training rows teach.
 Design = Callable[[np.ndarray], np.ndarray]
@@ -163,7 +177,7 @@ def of_twin(details: dict[str, Any]) -> dict[str, Any]:
     return {key: of for key, of in details.items() if key not in ("sentences", "majority")}
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EXACT)
 @pytest.mark.parametrize("kind", ["nested", "tested", "pairs"])
 def test_folds_and_costs_are_the_published_ones(kind: str, protocol: str) -> None:
     task = generated(kind, 500)
@@ -179,12 +193,12 @@ def test_folds_and_costs_are_the_published_ones(kind: str, protocol: str) -> Non
         for one, other in zip(split.inner, inner, strict=True):
             np.testing.assert_array_equal(one[0], other[0])
             np.testing.assert_array_equal(one[1], other[1])
-    f1_chooses = (kind, protocol) == ("pairs", SKIP_THOUGHTS)
-    assert search.score == ("f1" if f1_chooses else "accuracy")
-    assert search.decimals == {SKIP_THOUGHTS: None, SENTEVAL: 2}[protocol]
+    skip_thoughts = protocol.startswith("skip-thoughts")
+    assert search.score == ("f1" if skip_thoughts and kind == "pairs" else "accuracy")
+    assert search.decimals == (None if skip_thoughts else 2)
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", EXACT)
 @pytest.mark.parametrize("kind", ["nested", "tested", "pairs"])
 def test_protocol_is_the_published_search(
     kind: str, protocol: str, serve: Callable[[Task], None]
@@ -278,8 +292,9 @@ def test_embedded_tasks_are_encoded_once_and_learnt(protocol: str) -> None:
     keys = {"protocol", "mean", "details", "neighbours_f1", *EMBEDDED_TASKS}
     assert set(result) == keys
     assert result["mean"] == pytest.approx(np.mean([result[name] for name in EMBEDDED_TASKS]))
-    for name in ("topics", "questions"):
-        assert result[name] > result["details"][name]["majority"] + 5
+    if protocol in EXACT:  # the other's few steps on so few rows teach little
+        for name in ("topics", "questions"):
+            assert result[name] > result["details"][name]["majority"] + 5
 
 
 def test_majority_is_that_of_the_training_part(serve: Callable[[Task], None]) -> None:
@@ -388,7 +403,9 @@ def test_vectors_of_another_shape_are_refused(serve: Callable[[Task], None]) -> 
 
 
 def test_wrong_names_are_refused() -> None:
-    with pytest.raises(ValueError, match="skip-thoughts-nested-10fold-v1, senteval-v1; got 'v2'"):
+    with pytest.raises(
+        ValueError, match=r"skip-thoughts-nested-10fold-v1, senteval-v1, .*; got 'v2'"
+    ):
         evaluate(encode, NOWHERE, protocol="v2")
     with pytest.raises(ValueError, match="no tasks"):
         majority(NOWHERE, tasks=[])
@@ -408,7 +425,7 @@ def test_features_lie_on_the_gpu_where_there_is_one(serve: Callable[[Task], None
 def test_the_mean_stands_with_and_without_trec(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = {name: load_task(other, NOWHERE) for name, other in (("TREC", "questions"),)}
     monkeypatch.setattr(
-        "text.evaluate.load_task", lambda name, root: tasks.get(name) or load_task(name, root)
+        MODULE, "load_task", lambda name, root: tasks.get(name) or load_task(name, root)
     )
     result = majority(NOWHERE, tasks=("topics", "TREC", "neighbours"))
     accuracies = [result[name] for name in ("topics", "TREC", "neighbours")]
@@ -416,3 +433,150 @@ def test_the_mean_stands_with_and_without_trec(monkeypatch: pytest.MonkeyPatch) 
     assert result["mean_without_TREC"] == pytest.approx((accuracies[0] + accuracies[2]) / 2)
     assert "mean_without_TREC" not in majority(NOWHERE, tasks=("TREC",))
     assert "mean_without_TREC" not in majority(NOWHERE, tasks=("topics",))
+
+
+def test_blank_lines_count_in_the_first_version_and_in_senteval_only(
+    serve: Callable[[Task], None],
+) -> None:
+    task = generated("nested", 60)
+    blank = [3, 17, 18]
+    lines = tuple("" if row in blank else text for row, text in enumerate(task.first))
+    serve(dataclasses.replace(task, first=lines))
+    asked: list[int] = []
+
+    def counted(texts: Sequence[str]) -> np.ndarray:
+        asked.append(texts.count(""))
+        return encode([text or "w" for text in texts])
+
+    found = {name: evaluate(counted, NOWHERE, tasks=["some"], protocol=name) for name in EXACT}
+    assert EXACT[0] == DEFAULT_PROTOCOL == "skip-thoughts-nested-10fold-v2"
+    assert asked == [0, 3, 3]
+    sizes = [each["details"]["some"]["sentences"] for each in found.values()]
+    assert sizes == [57, 60, 60]
+    kept = np.delete(np.arange(60), blank)
+    serve(Task(tuple(lines[row] for row in kept), None, task.labels[kept], train=57))
+    without = evaluate(counted, NOWHERE, tasks=["some"], protocol=EXACT[1])
+    assert found[DEFAULT_PROTOCOL]["details"] == without["details"]
+
+
+# SentEval's own classifier
+
+
+def trained_as_in_senteval(
+    inputs: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None, decay: float
+) -> nn.Linear:
+    """One classifier by torch's own optimiser, in the order in which SentEval draws numbers."""
+    random = np.random.RandomState(1111)
+    torch.manual_seed(1111)
+    model = nn.Linear(inputs.shape[1], int(labels.max()) + 1)
+    optimiser = torch.optim.Adam(model.parameters(), weight_decay=decay)
+    if validation is None:
+        order = random.permutation(len(inputs))
+        held = int(0.05 * len(order))
+        validation = inputs[order[:held]], labels[order[:held]]
+        inputs, labels = inputs[order[held:]], labels[order[held:]]
+    best, kept, worse, passes = -1, copy.deepcopy(model), 0, 0
+    while passes <= 200:
+        for _ in range(4):
+            order = random.permutation(len(inputs))
+            for start in range(0, len(order), 64):
+                rows = order[start : start + 64]
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+                optimiser.step()
+        passes += 4
+        right = int((model(validation[0]).argmax(1) == validation[1]).sum())
+        if right > best:
+            best, kept = right, copy.deepcopy(model)
+        elif worse >= 5:
+            break
+        else:
+            worse += 1
+    return kept
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_classifiers_side_by_side_are_senteval_s_one_by_one(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    labels = torch.randint(classes, (170,), generator=generator)
+    features = torch.randn(170, 5, generator=generator)
+    features[:, 0] += 1.5 * labels
+    rows = np.random.default_rng(0).permutation(170)
+    training = [
+        (rows[:100], rows[100:140]),
+        (rows[40:140], rows[:40]),
+        (rows[:101], rows[101:140]),
+        (rows[:140], None),
+    ]
+    decays = (1e-4, 3.0)
+    found = predictions(features, labels, training, decays)
+    assert found.shape == (4, 2, 170)
+    for number, (fit, validate) in enumerate(training):
+        validation = None if validate is None else (features[validate], labels[validate])
+        for place, decay in enumerate(decays):
+            model = trained_as_in_senteval(features[fit], labels[fit], validation, decay)
+            assert torch.equal(found[number, place], model(features).argmax(1))
+    assert not torch.equal(found[0, 0], found[0, 1])
+
+
+def test_the_network_protocol_chooses_a_weight_decay_by_the_folds_that_stop_it(
+    serve: Callable[[Task], None],
+) -> None:
+    task = generated("tested")
+    serve(task)
+    result = evaluate(encode, NOWHERE, tasks=["some"], protocol="senteval-mlp-v1")
+    _, ((train, test, inner),) = published(task, "senteval-v1")
+    features = torch.from_numpy(encode(task.first))
+    labels = torch.from_numpy(task.labels)
+    decays = (1e-5, 1e-4, 1e-3, 1e-2)
+    found = predictions(features, labels, [*inner, (train, None)], decays)
+    means = [
+        round(
+            100
+            * float(
+                np.mean(
+                    [
+                        accuracy(task.labels[rest], found[number, place, rest].numpy())
+                        for number, (_, rest) in enumerate(inner)
+                    ]
+                )
+            ),
+            2,
+        )
+        for place in range(4)
+    ]
+    best = means.index(max(means))
+    assert result["details"]["some"]["costs"] == [decays[best]]
+    right = accuracy(task.labels[test], found[-1, best, test].numpy())
+    assert result["some"] == pytest.approx(100 * right)
+    with pytest.raises(ValueError, match="senteval-mlp-v1 has no classifier of words"):
+        tfidf(NOWHERE, tasks=["some"], protocol="senteval-mlp-v1")
+
+
+# Encoders of any make
+
+
+def test_anything_with_encode_is_evaluated_and_tensors_may_require_gradients() -> None:
+    class Model:
+        def __init__(self, kind: str) -> None:
+            self.kind = kind
+
+        def __call__(self, sentences: Sequence[str]) -> None:
+            raise AssertionError("a model is no function of sentences")
+
+        def encode(self, sentences: list[str]) -> Any:
+            found = torch.from_numpy(encode([f"Row {text}" for text in sentences]))
+            found.requires_grad_()
+            return {
+                "tensor": found.double(),
+                "half": found.bfloat16(),
+                "tensors": list(found),
+                "lists": found.tolist(),
+            }[self.kind]
+
+    expected = evaluate(lambda some: encode([f"Row {text}" for text in some]), NOWHERE, tasks=TASK)
+    for kind in ("tensor", "tensors", "lists"):
+        assert evaluate(Model(kind), NOWHERE, tasks=TASK) == expected
+    assert evaluate(Model("half"), NOWHERE, tasks=TASK)["questions"] > 20
+    with pytest.raises(ValueError, match="encode is a function of sentences, or has a method enc"):
+        evaluate(3, NOWHERE, tasks=TASK)  # type: ignore[arg-type] # is what is refused

@@ -20,16 +20,19 @@ from shared.errors import UserError
 from shared.experiment.runs import Run
 from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
-from text.export import FILES, MODEL, PROJECTION, SUMS, load, read, write
+from text.evaluate import evaluate
+from text.export import FILES, MODEL, MODULES, PROJECTION, SUMS, load, read, write
 from text.tokens import make_tokenizer
 from text.train import save_model
 
 make_torchvision_importable()
 
 from transformers import (  # noqa: E402 (needs the line above)
+    AutoModel,
     AutoTokenizer,
     BertConfig,
     BertModel,
+    pipeline,
 )
 
 DOCUMENTATION = Path(__file__).resolve().parents[2] / "docs" / "text.md"
@@ -46,7 +49,7 @@ METRICS = {
     **SCORES,
     "MSRP_f1": 79.125,
     "mean": 78.17,
-    "protocol": "skip-thoughts-nested-10fold-v1",
+    "protocol": "skip-thoughts-nested-10fold-v2",
     "details": {"MR": {"majority": 50.0}},
 }
 
@@ -101,7 +104,7 @@ def test_an_exported_run_gives_the_vectors_of_its_model(tmp_path: Path, kind: st
 
     target = write(tmp_path / "run", tmp_path / "deep" / "export")
     assert target == tmp_path / "deep" / "export"
-    assert {path.name for path in target.iterdir()} == {*FILES, SUMS, "README.md"}
+    assert {path.name for path in target.iterdir()} == {*(*FILES, *MODULES[:2], SUMS, "README.md")}
     assert np.array_equal(load(target)(SENTENCES), expected)
 
     again = QuickThought.from_pretrained(target)
@@ -135,10 +138,13 @@ def test_the_sums_are_those_of_the_files_as_sha256sum_writes_them(tmp_path: Path
         f"{hashlib.sha256((tmp_path / 'run' / MODEL / name).read_bytes()).hexdigest()}  {name}"
         for name in (*FILES, PROJECTION)
     ]
+    lines += [
+        f"{hashlib.sha256((target / name).read_bytes()).hexdigest()}  {name}" for name in MODULES
+    ]
     assert (target / SUMS).read_text().splitlines() == lines
 
 
-@pytest.mark.parametrize("name", [*FILES, PROJECTION])
+@pytest.mark.parametrize("name", [*FILES, PROJECTION, *MODULES])
 def test_a_file_with_one_byte_changed_is_refused(tmp_path: Path, name: str) -> None:
     finished(tmp_path / "run", matrix=a_projection())
     target = write(tmp_path / "run", tmp_path / "export")
@@ -285,7 +291,7 @@ def test_the_card_says_what_it_is(tmp_path: Path) -> None:
         "- Output: 16 numbers, [f/|f| ; g/|g|]",
         environment["commit"],
         f"books: SHA-256 `{'5f' * 32}`",
-        "Protocol `skip-thoughts-nested-10fold-v1`, tier `short`",
+        "Protocol `skip-thoughts-nested-10fold-v2`, tier `short`",
         "| MR | accuracy | 70.25 |",
         "| MSRP | F1 | 79.12 |",
         "| mean of the tasks | accuracy | 78.17 |",
@@ -382,3 +388,52 @@ def test_the_code_of_the_documentation_runs(
     assert names["result"]["tier"] == "own"
     assert names["commonest"]["questions"] < names["floor"]["questions"] <= 100
     assert names["scores"]["protocol"] == "senteval-v1"
+
+
+# Other libraries
+
+
+@pytest.mark.parametrize("kind", ["gru", "bag_of_words", "transformer"])
+def test_transformers_pipeline_shows_all_dimensions(tmp_path: Path, kind: str) -> None:
+    finished(tmp_path / "run", dataclasses.replace(CONFIG, encoder=kind, embedding=8))
+    target = write(tmp_path / "run", tmp_path / "export")
+    sentences = [*SENTENCES, " ".join(SENTENCES), "\u200b"]  # too many tokens, and none
+    expected = load(target)(sentences)
+    extract = pipeline("feature-extraction", model=str(target), device="cpu")
+    found = np.concatenate([extract(sentence) for sentence in sentences])
+    assert found.shape == (7, 16)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    model = AutoModel.from_pretrained(target)
+    assert isinstance(model, QuickThought)
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_sentence_transformers_opens_an_export(tmp_path: Path, projected: bool) -> None:
+    sentence_transformers = pytest.importorskip(
+        "sentence_transformers", reason="sentence-transformers is not installed"
+    )
+    finished(tmp_path / "run", matrix=a_projection() if projected else None)
+    target = write(tmp_path / "run", tmp_path / "export")
+    encode = load(target)
+    model = sentence_transformers.SentenceTransformer(str(target), device="cpu")
+    sentences = [*SENTENCES, " ".join(SENTENCES), "\u200b"]  # too many tokens, and none
+    found = model.encode(sentences)
+    assert found.shape == (7, 5 if projected else 16)
+    np.testing.assert_allclose(found, encode(sentences), rtol=1e-5, atol=1e-6)
+    assert model.get_embedding_dimension() == found.shape[1]
+    tasks = ["neighbours"]
+    assert evaluate(model, tmp_path, tasks=tasks) == evaluate(encode, tmp_path, tasks=tasks)
+    model.save(str(tmp_path / "again"))
+    again = sentence_transformers.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    np.testing.assert_array_equal(again.encode(sentences), found)
+
+
+def test_the_folder_of_an_earlier_version_has_no_modules(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    target = write(tmp_path / "run", tmp_path / "export")
+    expected = load(target)(SENTENCES)
+    for name in MODULES[:2]:
+        (target / name).unlink()
+    lines = (target / SUMS).read_text().splitlines()[: len(FILES)]
+    (target / SUMS).write_text("\n".join(lines) + "\n")
+    assert np.array_equal(load(target)(SENTENCES), expected)

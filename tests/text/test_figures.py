@@ -279,8 +279,8 @@ def test_what_lacks_is_said_in_one_line(
     assert write(paper, tmp_path / "runs", tmp_path / "results", data_root=data_root) == []
     (line,) = capsys.readouterr().out.splitlines()
     assert re.fullmatch(
-        rf"figure-\d-distances: not drawn: no finished run of text/{paper}/table-\d with a model "
-        rf"under .*; run ./reproduce.sh text {paper} --table table-\d-small --tier short",
+        rf"figure-\d-distances: not drawn: no finished run of text/{paper}/table-\d-small with a "
+        rf"model under .*; run ./reproduce.sh text {paper} --table table-\d-small --tier short",
         line,
     )
     finish(tmp_path / "runs", data_root, cell_of(paper, "DCL"))

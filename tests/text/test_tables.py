@@ -233,7 +233,7 @@ def test_published_numbers_in_both_readings(
 def test_the_paper_tier_is_quick_thought_for_as_many_steps_on_books(books: Table) -> None:
     assert config_of(books, "QT") == Config(epochs=55, steps=114_466)
     assert 54 * 2_090 < 114_466 <= 55 * 2_090  # the last epoch is not whole
-    assert books.protocol == Config().protocol == "skip-thoughts-nested-10fold-v1"
+    assert books.protocol == Config().protocol == "skip-thoughts-nested-10fold-v2"
 
 
 @pytest.mark.parametrize(("books", "bookcorpus"), PAIRED, ids=lambda table: table.address)

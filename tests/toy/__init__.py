@@ -8,7 +8,7 @@ from toy.train import Config, run
 DOMAIN = Domain(
     name="toy",
     tables=TABLES,
-    experiments=(Experiment(Config, run, estimate.estimate, data.missing),),
+    experiments=(Experiment(Config, run, estimate.estimate, data.missing, several=True),),
     datasets=lambda: tuple(data.DATASETS),
     fetch=data.fetch,
     figures=figures.write,

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from shared.distributed import part, rank, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from shared.experiment.runs import Run
@@ -66,7 +67,7 @@ def run(config: Config, run: Run) -> dict[str, float]:
         raise RuntimeError("made to fail\nwith a second line")
     if config.kind == "missing" and not (run.data_root / "toys").exists():
         raise MissingData("toys", run.data_root / "toys", "./reproduce.sh data toy --dataset toys")
-    if config.kind == "killed":
+    if config.kind == "killed" and rank() == run.processes - 1:
         import signal
 
         os.kill(os.getpid(), signal.SIGKILL)
@@ -75,13 +76,17 @@ def run(config: Config, run: Run) -> dict[str, float]:
     if shown := os.environ.get("CUDA_VISIBLE_DEVICES"):
         run.record(**{"shown to CUDA": shown})
     model = Padded(config.megabytes)
+    synchronise(model)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
+    torch.rand(rank())  # each process has a random state of its own
     run.track(model=model, optimiser=optimiser, schedule=schedule)
+    forward = replicated(loss_of, model)
+    own = part(config.batch_size)
     for step in run.steps(config.steps, "training", save_every=config.every):
         # One draw from each global generator: all of them must come back after a kill.
-        x = torch.randn(config.batch_size, 4) + random.random() + float(np.random.rand())
-        loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+        x = torch.randn(config.batch_size, 4)[own] + random.random() + float(np.random.rand())
+        loss = forward(model, x)
         if config.kind == "nan" and step == 1:
             raise FloatingPointError(f"the loss is not finite at step {step}")
         optimiser.zero_grad()
@@ -90,8 +95,13 @@ def run(config: Config, run: Run) -> dict[str, float]:
         schedule.step()
         run.means.add({"loss": loss.detach()})
         time.sleep(config.pause)
+    run.alone()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).double()
     return {"accuracy": float(weights.sum()) + config.offset, "norm": float(weights.norm())}
+
+
+def loss_of(model: Padded, x: torch.Tensor) -> torch.Tensor:
+    return (model(x) - x.sum(1, keepdim=True)).square().mean()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,228 @@
+"""The first losses of every domain's own loop on 1, 2 and 4 processes; as a script, docs' table.
+
+python -m tests.curves [CASE ...]    measures, and writes the table of docs/processes.md
+"""
+
+import dataclasses
+import importlib
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+
+from shared import (
+    Objective,
+    Projection,
+    alignment,
+    distance_polarization,
+    hard_nce,
+    info_nce,
+    max_margin,
+    term,
+)
+from shared.experiment.runs import Run
+
+ROOT = Path(__file__).resolve().parents[1]
+WORLDS = (1, 2, 4)
+STEPS = 20
+NCE = Objective(term(info_nce, temperature=0.5))
+REGULARISED = Objective(
+    term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
+    (term(distance_polarization, weight=0.1),),
+    Projection(0.1, {"norm": "nuclear", "alpha": 0.1}),
+)
+SMALL = {"backbone": "resnet8", "image_size": 16, "batch_size": 16, "epochs": 4}
+GRAPHS = {"batch_size": 88, "epochs": 12}  # of 128: the last batch of an epoch has 40
+# By name: the domain, its class of configurations, and what differs from the smoke tier.
+CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "vision, SimCLR": ("vision", "Config", {**SMALL, "objective": REGULARISED}),
+    "vision, MoCo v2": ("vision", "Config", {**SMALL, "method": "moco_v2", "objective": NCE}),
+    "vision, MoCo v3, MMCL": (
+        "vision",
+        "Config",
+        {**SMALL, "method": "moco_v3", "objective": Objective(term(max_margin, gamma=2.0))},
+    ),
+    "vision, BYOL": (
+        "vision",
+        "Config",
+        {**SMALL, "method": "byol", "symmetric": True, "objective": Objective(term(alignment))},
+    ),
+    "text, quick-thoughts": (
+        "text",
+        "Config",
+        {"batch_size": 48, "reach": 2, "objective": Objective(term(info_nce, temperature=1.0))},
+    ),
+    "text, zeros for a sentence and itself": (
+        "text",
+        "Config",
+        {
+            "batch_size": 48,
+            "diagonal": "zero",
+            "objective": Objective(
+                term(info_nce, temperature=1.0), (term(distance_polarization, weight=0.1),)
+            ),
+        },
+    ),
+    "graph, GraphCL": (
+        "graph",
+        "Config",
+        {**GRAPHS, "objective": REGULARISED},
+    ),
+    "graph, MMCL, both views": (
+        "graph",
+        "Config",
+        {
+            **GRAPHS,
+            "pairs": "both",
+            "objective": Objective(term(max_margin, gamma=2.0)),
+        },
+    ),
+    "video, SimCLR": ("video", "Config", {"epochs": 7, "objective": REGULARISED}),
+    "video, MoCo": ("video", "Config", {"epochs": 7, "method": "moco", "objective": NCE}),
+    "rl, CURL's contrast": (
+        "rl",
+        "ProbeConfig",
+        {"objective": Objective(term(info_nce, temperature=1.0))},
+    ),
+}
+
+
+class Enough(Exception):
+    """The losses that were wanted are there."""
+
+
+class Watched(Run):
+    """A run that ends after so many steps, and keeps the loss of each."""
+
+    losses: list[float]
+    double = False
+
+    def __enter__(self) -> "Watched":
+        super().__enter__()
+        self.losses = []
+        add = self.means.add
+
+        def noted(parts: dict[str, Tensor]) -> None:
+            self.losses.append(float(parts["loss" if "loss" in parts else "contrastive_loss"]))
+            if len(self.losses) == STEPS:
+                raise Enough
+            add(parts)
+
+        self.means.add = noted  # type: ignore[method-assign]
+        return self
+
+    def track(self, **objects: Any) -> int:
+        """In double precision what the loop has made: the optimisers hold the same parameters."""
+        for each in objects.values() if self.double else ():
+            if isinstance(each, nn.Module):
+                each.double()
+        return super().track(**objects)
+
+
+def config_of(case: str) -> Any:
+    domain, kind, changes = CASES[case]
+    config = getattr(importlib.import_module(f"{domain}.config"), kind)().reduced()
+    return dataclasses.replace(config, **changes)
+
+
+@contextmanager
+def in_double() -> Iterator[None]:
+    """Whatever enters a module is in double precision."""
+
+    def widened(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            each.double() if isinstance(each, Tensor) and each.dtype == torch.float32 else each
+            for each in inputs
+        )
+
+    hook = nn.modules.module.register_module_forward_pre_hook(widened)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def losses_of(case: str, folder: Path, *, double: bool) -> list[float]:
+    """The first losses of a run, the mean over processes of their shares."""
+    from shared.command.domains import imported
+
+    run = Watched(folder, config_of(case), data_root=folder.parent / "data")
+    run.double = double
+    with suppress(Enough), run, in_double() if double else nullcontext():
+        imported(CASES[case][0]).run(run.config, run)
+    losses = torch.tensor(run.losses, dtype=torch.float64)
+    assert len(losses) == STEPS, f"{case}: {len(losses)} steps"
+    if dist.is_initialized():
+        dist.all_reduce(losses)
+        losses /= dist.get_world_size()
+    return losses.tolist()
+
+
+def work(place: int, cases: Sequence[str], folder: str) -> None:
+    """One of four processes, of which the first, and the first two, also do without the others."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    for world in WORLDS:
+        if place >= world:
+            continue
+        method = f"file://{folder}/rendezvous-{world}"
+        dist.init_process_group("gloo", init_method=method, rank=place, world_size=world)
+        found = {
+            (case, double): losses_of(case, Path(folder, f"{world}-{case}-{double}"), double=double)
+            for case in cases
+            for double in (False, True)
+        }
+        if place == 0:
+            torch.save(found, Path(folder) / f"{world}.pt")
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+def measured(cases: Sequence[str], folder: Path) -> dict[int, dict[tuple[str, bool], list[float]]]:
+    """By number of processes, case and precision (True: double), the losses."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    mp.spawn(work, (cases, str(folder)), nprocs=max(WORLDS))
+    return {world: torch.load(folder / f"{world}.pt") for world in WORLDS}
+
+
+def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
+    """Relative, over all steps."""
+    return max(abs(a - b) / abs(a) for a, b in zip(one, other, strict=True))
+
+
+def table(found: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
+    """The largest relative differences, as Markdown."""
+    lines = [
+        "| loop | losses 1, 20 | 2 processes, float32 | 4, float32 | 2, float64 | 4, float64 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for case in dict.fromkeys(case for case, _ in found[1]):
+        one = found[1][case, False]
+        cells = [f"{one[0]:.4f}, {one[-1]:.4f}"]
+        for double in (False, True):
+            for world in WORLDS[1:]:
+                pair = found[1][case, double], found[world][case, double]
+                cells.append(f"{largest_difference(*pair):.0e}")
+        lines.append(f"| {' | '.join([case, *cells])} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as here:
+        made = table(measured(sys.argv[1:] or list(CASES), Path(here)))
+    print(made)
+    document = ROOT / "docs" / "processes.md"
+    if not sys.argv[1:]:
+        text = document.read_text()
+        start = text.index("| loop |")
+        end = text.index("\n\n", start) + 1
+        document.write_text(text[:start] + made + text[end:])

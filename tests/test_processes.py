@@ -1,0 +1,265 @@
+"""One run on several processes: the same curve, one folder, stops, resumes and refusals."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+import toy
+from toy.train import Config
+
+from shared.command import processes
+from shared.errors import UserError
+from shared.experiment import runs
+from shared.experiment.domain import Experiment
+from shared.experiment.runs import Conflict, Run, check_begun, check_processes
+from tests import curves
+
+ROOT = Path(__file__).resolve().parents[1]
+CELL = "toy/toy/table-1/plain/left/seed-0"
+SLOW = "toy/slow/table-1/plain/left/seed-0"
+AtOnce = Callable[..., tuple[str, str]]
+
+
+def start(folder: Path, *arguments: str, module: tuple[str, ...] = ("toy",)) -> Any:
+    folder.mkdir(parents=True, exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", *module, *arguments],
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "COLUMNS": "120"},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+    process = start(folder, *arguments)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
+    assert "Traceback" not in err
+    return out, err
+
+
+def read(folder: Path, address: str, name: str) -> Any:
+    return json.loads((folder / "runs" / address / name).read_text())
+
+
+def reaches(folder: Path, step: int) -> None:
+    """Wait for a step of the slow cell."""
+    log = folder / "runs" / SLOW / "log.jsonl"
+    for _ in range(2400):
+        if log.exists() and log.read_text().count("\n") >= step:
+            return
+        time.sleep(0.05)
+    raise AssertionError("waited two minutes in vain")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the slow cell has run to its end on two processes."""
+    folder = tmp_path_factory.mktemp("whole")
+    call(folder, "--cell", SLOW, "--processes", "2")
+    return folder
+
+
+@pytest.mark.slow
+def test_two_processes_leave_one_record_that_says_so(whole: Path) -> None:
+    assert read(whole, SLOW, "environment.json")["processes"] == 2
+    lines = (whole / "runs" / SLOW / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 31))
+    accuracy = read(whole, SLOW, "result.json")["metrics"]["accuracy"]
+    out, err = call(whole, "--cell", SLOW, "--processes", "2")
+    assert "1 cells are done already" in out
+    assert f"{accuracy:.2f}" in out
+    assert not err
+    assert not (whole / "runs" / SLOW / "checkpoint.previous.pt").exists()
+
+
+@pytest.mark.slow
+def test_stopped_killed_and_resumed_they_give_the_same_bits(whole: Path, tmp_path: Path) -> None:
+    arguments = ("--cell", SLOW, "--processes", "2")
+    stopped = start(tmp_path, *arguments)
+    reaches(tmp_path, 3)
+    stopped.send_signal(signal.SIGTERM)
+    out, err = stopped.communicate(timeout=60)
+    assert (stopped.returncode, err) == (75, "")
+    assert "interrupted; the same command goes on from here" in out
+
+    _, err = call(tmp_path, "--cell", SLOW, "--processes", "4", code=1)
+    folder = Path("runs") / SLOW
+    expected = (
+        f"{folder} holds a run that was begun on 2 processes, not 4; go on with --processes 2"
+    )
+    assert err == f"{SLOW}: {expected}, or move it aside and run anew with --again\n"
+    _, err = call(tmp_path, "--cell", SLOW, code=1)
+    assert "was begun on 2 processes, not 1; go on with --processes 2" in err
+
+    reached = (tmp_path / folder / "log.jsonl").read_text().count("\n")
+    killed = start(tmp_path, *arguments)
+    reaches(tmp_path, reached + 3)
+    (second,) = [
+        each
+        for each in psutil.Process(killed.pid).children(recursive=True)
+        if each.environ().get("RANK") == "1" and each.ppid() == killed.pid
+    ]
+    second.kill()
+    then = time.monotonic()
+    _, err = killed.communicate(timeout=60)
+    assert time.monotonic() - then < 30
+    assert killed.returncode == 1
+    why = "failed: process 1 of its 2 processes was killed (SIGKILL); the same command goes on from"
+    assert err == f"{SLOW}: {why} the last checkpoint\n"
+    assert read(tmp_path, SLOW, "failure.json")["why"] == f"{why} the last checkpoint"
+
+    call(tmp_path, *arguments)
+    for name in ("metrics", "protocol", "tier"):
+        assert read(tmp_path, SLOW, "result.json")[name] == read(whole, SLOW, "result.json")[name]
+    losses = [
+        [json.loads(line)["loss"] for line in (at / folder / "log.jsonl").read_text().splitlines()]
+        for at in (whole, tmp_path)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_plain_torchrun_takes_a_cell_too_and_one_process_speaks(tmp_path: Path) -> None:
+    module = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "toy")
+    process = start(tmp_path, "--cell", CELL, module=module)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    assert read(tmp_path, CELL, "environment.json")["processes"] == 2
+    assert out.count("reading the tables") == 1
+    process = start(tmp_path, "--cell", "toy/broken/table-1/diverges/left/seed-0", module=module)
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert err.count("the loss is not finite at step 1") == 1
+
+
+def test_bad_calls_are_refused_before_anything_starts(
+    at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, err = at_once("--cell", CELL, "--processes", "3", code=2)
+    expected = "batch_size 16 cannot be divided among 3 processes; take one, or 2, 4, 8, 16"
+    assert err == f"error: {expected}\n"
+    for arguments in (("toy", "toy"), ("--cell", CELL, "--set", "steps=2")):
+        _, err = at_once(*arguments, "--processes", "2", code=2)
+        expected = "2 processes share one run of the tables; name it by --cell ADDRESS"
+        assert err == f"error: {expected}, without --set, --with and --slurm\n"
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    _, err = at_once("--cell", CELL, "--processes", "4", code=2)
+    assert err == "error: torchrun has started 2 processes; leave --processes out\n"
+
+
+def test_kinds_of_runs_that_take_one_process_say_so(tmp_path: Path) -> None:
+    domain = dataclasses.replace(toy.DOMAIN, experiments=(Experiment(Config, toy.run),))
+    with Run(tmp_path, Config()) as run:
+        run.processes = 2
+        with pytest.raises(UserError, match=r"toy with a Config takes one process; .* --jobs"):
+            domain.run(run.config, run)
+
+
+def test_another_number_of_processes_is_refused_once_there_is_a_checkpoint(tmp_path: Path) -> None:
+    with Run(tmp_path, Config()) as run:
+        check_begun(tmp_path, 2)
+        run.track()
+        run.checkpoint(1)
+    check_begun(tmp_path, 1)
+    with pytest.raises(Conflict, match=r"begun on 1 process, not 2; go on with --processes 1, or"):
+        check_begun(tmp_path, 2)
+
+
+def test_processes_with_another_code_or_configuration_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "world_size", lambda: 2)
+    for name, value, shown in (
+        ("commit", "abc", ": abc, not "),
+        ("configuration", "{}", "; give all processes"),
+        ("torch", "0.4", ": 0.4, not "),
+    ):
+        monkeypatch.setattr(runs, "everyone", lambda own, n=name, v=value: [own, {**own, n: v}])
+        with pytest.raises(UserError, match=f"process 1 has another {name} than process 0{shown}"):
+            Run(tmp_path, Config()).__enter__()
+        assert not (tmp_path / "config.json").exists()
+    monkeypatch.setattr(runs, "everyone", lambda own: [own, own])
+    with Run(tmp_path, Config()) as run:  # the folder is free again
+        assert run.processes == 2
+
+
+def test_the_batch_is_divided_evenly() -> None:
+    check_processes(Config(batch_size=5), 1)
+    check_processes(Config(batch_size=6), 3)
+    with pytest.raises(UserError, match=r"batch_size 5 cannot be divided among 2 processes; take"):
+        check_processes(Config(batch_size=5), 2)
+
+
+@pytest.mark.parametrize(
+    ("codes", "code", "said"),
+    [
+        ({0: 75, 1: 75}, 75, ""),
+        ({0: 2, 1: 1}, 2, ""),
+        ({0: processes.LEFT, 1: -9}, 1, "process 1 of its 2 processes was killed (SIGKILL)"),
+        ({0: processes.LEFT, 1: processes.LEFT}, 1, "one of its 2 processes ended"),
+        ({0: 1, 1: -15}, 1, ""),
+    ],
+)
+def test_what_is_said_of_the_processes_that_failed(
+    codes: dict[int, int],
+    code: int,
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from shared.command.choosing import find_cell
+    from shared.command.places import Places
+
+    (cell,) = find_cell("smoke/graph/mmcl/table-4/graphcl/embedded-sample/seed-0").cells
+    places = Places(tmp_path, tmp_path, tmp_path)
+    assert processes._say_why(cell, places, 2, codes) == code
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == bool(said)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[tuple[str, bool], Any]]:
+    return curves.measured(list(curves.CASES), tmp_path_factory.mktemp("curves"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", curves.WORLDS[1:])
+@pytest.mark.parametrize("case", curves.CASES)
+def test_the_first_losses_are_those_of_one_process(
+    case: str, world: int, found: dict[int, dict[tuple[str, bool], Any]]
+) -> None:
+    for double, tolerance in ((False, curves.SINGLE), (True, curves.DOUBLE)):
+        one, several = found[1][case, double], found[world][case, double]
+        assert curves.largest_difference(one, several) < tolerance
+        assert len(set(one)) == curves.STEPS  # it trains
+
+
+def test_the_document_has_the_curves_of_every_domain() -> None:
+    lines = (ROOT / "docs" / "processes.md").read_text().splitlines()
+    rows = [line.split(" | ") for line in lines if line.startswith("| ") and ", " in line]
+    named = {row[0].removeprefix("| ") for row in rows}
+    assert set(curves.CASES) <= named
+    assert {domain for domain, *_ in curves.CASES.values()} == {
+        "graph",
+        "rl",
+        "text",
+        "video",
+        "vision",
+    }
+    assert torch.tensor([float(x.rstrip(" |")) for row in rows[1:] for x in row[2:]]).max() < 1e-2

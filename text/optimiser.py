@@ -1,0 +1,178 @@
+"""Adam of word vectors without work for the words that a batch has not.
+
+Dense Adam moves every row of a table in every step: one without a gradient goes on along its first
+moment, whose share falls by a tenth a step. Here such a row stands still until a batch has its
+word, or the training ends, and then makes all these steps at once. What comes out is dense Adam's,
+up to rounding. (TensorFlow's Adam, with which quick-thoughts was trained, moves every row, too.)
+
+With m and v the moments of a row that was last moved in step r, step s > r moves it by
+
+    m w_s / (sqrt(v) + epsilon d_s),    d_s = sqrt(1 - beta2^s) / beta2^((s - r) / 2),
+    w_s = d_s rate beta1^(s - r) / (1 - beta1^s).
+
+The sums of w_s, w_s d_s and so on belong to r alone: all rows that were last moved in one step
+share them. d_s hardly changes within the twenty steps that matter, so that
+1 / (sqrt(v) + epsilon d_s) is taken to third order around the mean of d_s under w. It does change
+at the very beginning, where no row waits.
+
+Shapes: V words, E width of a word vector, U different words of a batch.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # torch's and TensorFlow's
+REACH = 200  # steps after which a first moment is gone: 0.9^200 is 7e-10
+AT_ONCE = 100  # steps in which every row is moved
+POWERS = 4  # of d_s, the 0th among them
+
+
+class RowAdam:
+    """Adam on tables of word vectors and on further parameters, equal to ``torch.optim.Adam``.
+
+    Args:
+        tables: (V, E) each, whose gradients are sparse (``nn.Embedding.sparse``).
+        others: trained by ``torch.optim.Adam``.
+        rate: the learning rate, the same in every step.
+    """
+
+    def __init__(self, tables: Sequence[Tensor], others: Sequence[Tensor], rate: float) -> None:
+        self.tables = list(tables)
+        self.dense = torch.optim.Adam(others, lr=rate, fused=True) if others else None
+        self.rate = rate
+        self._step = 0
+        self._first = [torch.zeros_like(table) for table in self.tables]
+        self._second = [torch.zeros_like(table) for table in self.tables]
+        self._last = [torch.zeros(len(table), dtype=torch.int64) for table in self.tables]
+        # (at least steps + 1, POWERS) float64: the sums of w d^n, by the step r of the last move.
+        self._sums = torch.zeros(1024, POWERS, dtype=torch.float64)
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """All that it moves."""
+        others = [] if self.dense is None else self.dense.param_groups[0]["params"]
+        return [*self.tables, *others]
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def catch_up(self, ids: Tensor) -> None:
+        """Make the steps that these rows, (U,) of the CPU, each once, have left out."""
+        for table, first, second, last in zip(
+            self.tables, self._first, self._second, self._last, strict=True
+        ):
+            late = ids[last[ids] < self._step]
+            if not len(late):
+                continue
+            since = last[late]
+            rows = late.to(table.device)
+            m, v = first[rows], second[rows]
+            weight, mean, second_order, third_order = (
+                each[:, None].to(table) for each in _around_mean(self._sums[since])
+            )
+            below = v.sqrt() + EPSILON * mean
+            share = EPSILON / below
+            table[rows] -= (
+                m * weight / below * (1 + share.square() * (second_order - share * third_order))
+            )
+            ago = (self._step - since).to(table)[:, None]
+            first[rows], second[rows] = m * BETA1**ago, v * BETA2**ago
+            last[late] = self._step
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One step; the rows with a gradient have been caught up with before the loss."""
+        self._step += 1
+        self._count()
+        for table, first, second, last in zip(
+            self.tables, self._first, self._second, self._last, strict=True
+        ):
+            if table.grad is None:
+                continue
+            gradient = table.grad.coalesce()
+            rows, values = gradient.indices()[0], gradient.values()
+            m = torch.lerp(values, first[rows], BETA1)
+            v = torch.lerp(values.square(), second[rows], BETA2)
+            first[rows], second[rows] = m, v
+            scale = (1 - BETA2**self._step) ** 0.5
+            moved = m / (v.sqrt() / scale + EPSILON)
+            table[rows] -= self.rate / (1 - BETA1**self._step) * moved
+            last[rows.cpu()] = self._step
+        if self._step <= AT_ONCE:
+            self.finish()
+        if self.dense is not None:
+            self.dense.step()
+
+    def finish(self) -> None:
+        """Catch up with every row."""
+        self.catch_up(torch.arange(len(self.tables[0])))  # all have as many words
+
+    def state_dict(self) -> dict[str, Any]:
+        """What :meth:`load_state_dict` takes; rows that are late stay so."""
+        return {
+            "step": self._step,
+            "first": self._first,
+            "second": self._second,
+            "last": self._last,
+            "sums": self._sums,
+            "dense": None if self.dense is None else self.dense.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state of the same tables and parameters."""
+        self._step, self._sums = state["step"], state["sums"]
+        for mine, theirs in (
+            (self._first, state["first"]),
+            (self._second, state["second"]),
+            (self._last, state["last"]),
+        ):
+            for own, other in zip(mine, theirs, strict=True):
+                own.copy_(other)
+        if self.dense is not None:
+            self.dense.load_state_dict(state["dense"])
+
+    def _count(self) -> None:
+        """Add the present step to the sums of all that were last moved a while ago, and forget."""
+        now = self._step
+        ago = torch.arange(min(now, REACH), 0, -1, dtype=torch.float64)
+        d = (1 - BETA2**now) ** 0.5 / BETA2 ** (ago / 2)
+        weight = d * self.rate * BETA1**ago / (1 - BETA1**now)
+        if now == len(self._sums):
+            self._sums = torch.cat([self._sums, torch.zeros_like(self._sums)])
+        self._sums[now - len(ago) : now] += weight[:, None] * d[:, None] ** torch.arange(POWERS)
+
+
+def clip_each(parameters: Iterable[Tensor], largest: float, *, tokens: bool) -> None:
+    """Scale each gradient by itself so that its norm is at most ``largest``.
+
+    Args:
+        parameters: those without a gradient are left out.
+        largest: norm.
+        tokens: whether the norm of a sparse gradient is that of its slices, one for each token, and
+            not of their sums for each word. So it is in TensorFlow, whose gradient of a table is
+            made of slices, and therefore in quick-thoughts' program.
+    """
+    for parameter in parameters:
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if not gradient.is_sparse:
+            nn.utils.clip_grad_norm_(parameter, largest)
+            continue
+        gradient = gradient if tokens else gradient.coalesce()
+        norm = torch.linalg.vector_norm(gradient._values())
+        parameter.grad = gradient * (largest / (norm + 1e-6)).clamp(max=1.0)
+
+
+def _around_mean(sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Weight, mean, and second and third central moments of d, from the sums of w d^n, (U, 4)."""
+    weight = sums[:, 0]
+    # Nothing was left out where the weight is 0.
+    one, two, three = (sums[:, 1:] / weight.clamp(min=1e-300)[:, None]).unbind(1)
+    return weight, one, two - one**2, three - 3 * one * two + 2 * one**3

@@ -1,0 +1,161 @@
+"""SentEval's linear classifier, trained by Adam and stopped early: many of them side by side.
+
+Conneau and Kiela 2018, the program's classifier without a hidden layer. Every one of them starts
+from the same seed, so that classifiers of equally many rows see equal batches, and is a linear map
+with a bias, both of which weight decay pulls to 0; its loss is the mean cross-entropy of 64 rows.
+After every fourth pass over its rows it is scored on validation rows, and the first best state is
+kept; training ends at the sixth score that is no better, or after 204 passes. The validation rows
+are those that the caller names, or the first twentieth of the shuffled training rows, which are
+then not trained on. (Before torch 0.4.1 the program's loss was the sum over a batch.)
+
+Shapes: n rows, d features, F classifiers' training sets, C weight decays, K classes, B rows of a
+batch.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+SEED = 1111
+BATCH = 64
+PASSES = 4  # between two scores
+PATIENCE = 5  # scores that are no better, before the one that ends it
+MOST_PASSES = 204
+HELD_OUT = 0.05
+RATE, BETAS, EPSILON = 1e-3, (0.9, 0.999), 1e-8  # torch's Adam
+LARGEST_BLOCK = 2**25  # numbers of the batches that are held at a time
+
+
+def predictions(
+    features: Tensor,
+    labels: Tensor,
+    training: Sequence[tuple[np.ndarray, np.ndarray | None]],
+    decays: Sequence[float],
+) -> Tensor:
+    """Classes (F, C, n), int64, that the classifiers give to all rows.
+
+    Args:
+        features: (n, d).
+        labels: (n,) int64, classes counted from 0.
+        training: for each classifier the rows that it is trained on, and those that it is validated
+            on; None: a twentieth of the former.
+        decays: weight decays, C.
+    """
+    classes = int(labels.max()) + 1
+    found = torch.empty(
+        len(training), len(decays), len(features), dtype=torch.int64, device=features.device
+    )
+    # Those of one size share their batches' order, and whether they hold rows out.
+    alike: dict[tuple[int, bool], list[int]] = {}
+    for number, (rows, validation) in enumerate(training):
+        alike.setdefault((len(rows), validation is None), []).append(number)
+    largest = max(1, LARGEST_BLOCK // (BATCH * features.shape[1]))
+    for members in alike.values():
+        for start in range(0, len(members), largest):
+            block = members[start : start + largest]
+            weight, bias = _trained(
+                features, labels, [training[number] for number in block], decays, classes
+            )
+            for place, number in enumerate(block):
+                scores = torch.einsum("ckd,nd->cnk", weight[place], features)
+                found[number] = (scores + bias[place][:, None]).argmax(2)
+    return found
+
+
+def _trained(
+    features: Tensor,
+    labels: Tensor,
+    training: Sequence[tuple[np.ndarray, np.ndarray | None]],
+    decays: Sequence[float],
+    classes: int,
+) -> tuple[Tensor, Tensor]:
+    """The best weights (F, C, K, d) and biases (F, C, K) of classifiers with equally many rows."""
+    random = np.random.RandomState(SEED)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        start = nn.Linear(features.shape[1], classes)
+    sets, device = len(training), features.device
+    rows = [torch.from_numpy(each) for each, _ in training]
+    validation = [None if each is None else torch.from_numpy(each) for _, each in training]
+    if validation[0] is None:
+        order = torch.from_numpy(random.permutation(len(rows[0])))
+        held = int(HELD_OUT * len(order))
+        validation = [each[order[:held]] for each in rows]
+        rows = [each[order[held:]] for each in rows]
+    table = torch.stack(rows).to(device)  # (F, rows of each)
+    checked = [each.to(device) for each in validation if each is not None]
+
+    shape = (sets, len(decays))
+    weight = start.weight.detach().to(features).expand(*shape, -1, -1).clone()
+    bias = start.bias.detach().to(features).expand(*shape, -1).clone()
+    decay = torch.tensor(decays, dtype=features.dtype, device=device)[:, None]
+    moments = [torch.zeros_like(each) for each in (weight, weight, bias, bias)]
+    best_weight, best_bias = weight.clone(), bias.clone()
+    best = torch.full(shape, -1, device=device)
+    worse = torch.zeros(shape, dtype=torch.int64, device=device)
+    active = torch.ones(shape, dtype=torch.bool, device=device)
+    step = 0
+    for _ in range(0, MOST_PASSES, PASSES):
+        if not active.any():
+            break
+        at_work = active.any(1).nonzero()[:, 0]
+        for _ in range(PASSES):
+            order = torch.from_numpy(random.permutation(table.shape[1])).to(device)
+            for batch in order.split(BATCH):
+                step += 1
+                chosen = table[at_work][:, batch]  # (P, B)
+                inputs = features[chosen]  # (P, B, d)
+                scores = torch.einsum("pckd,pbd->pcbk", weight[at_work], inputs)
+                scores += bias[at_work][:, :, None]
+                slope = scores.softmax(3)
+                slope.scatter_add_(
+                    3,
+                    labels[chosen][:, None, :, None].expand(-1, len(decays), -1, 1),
+                    slope.new_full((1,), -1.0).expand(*slope.shape[:3], 1),
+                )
+                slope /= len(batch)
+                _adam(
+                    (weight, torch.einsum("pcbk,pbd->pckd", slope, inputs), decay[..., None]),
+                    moments[:2],
+                    at_work,
+                    step,
+                )
+                _adam((bias, slope.sum(2), decay), moments[2:], at_work, step)
+        for place in at_work.tolist():
+            held_out = checked[place]
+            scores = torch.einsum("ckd,nd->cnk", weight[place], features[held_out])
+            scores += bias[place][:, None]
+            right = (scores.argmax(2) == labels[held_out]).sum(1)
+            better = active[place] & (right > best[place])
+            best[place] = torch.where(better, right, best[place])
+            best_weight[place, better] = weight[place, better]
+            best_bias[place, better] = bias[place, better]
+            missed = active[place] & ~better
+            active[place] &= ~(missed & (worse[place] >= PATIENCE))
+            worse[place] += missed
+    return best_weight, best_bias
+
+
+def _adam(
+    what: tuple[Tensor, Tensor, Tensor], moments: Sequence[Tensor], at_work: Tensor, step: int
+) -> None:
+    """One step of torch's Adam, whose weight decay is part of the gradient.
+
+    Args:
+        what: parameters (F, ...), gradients (P, ...) and weight decays of those at work.
+        moments: first and second, (F, ...).
+        at_work: (P,), which those are.
+        step: counted from 1.
+    """
+    parameter, gradient, decay = what
+    first, second = moments
+    old = parameter[at_work]
+    gradient = gradient + decay * old
+    m = first[at_work].lerp(gradient, 1 - BETAS[0])
+    v = second[at_work].lerp(gradient.square(), 1 - BETAS[1])
+    first[at_work], second[at_work] = m, v
+    scale = (1 - BETAS[1] ** step) ** 0.5
+    moved = m / (v.sqrt() / scale + EPSILON)
+    parameter[at_work] = old - RATE / (1 - BETAS[0] ** step) * moved
