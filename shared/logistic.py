@@ -43,7 +43,7 @@ CHECK_EVERY = 2  # steps between looks at what is solved, each of which waits fo
 SMALLEST_CURVATURE = 1e-6  # of the initial Hessian; the mean over rows that are all far from 0
 ABSENT = -1e30  # the score of a class that a training set lacks: finite, but exp of it is 0
 LARGEST_HESSIAN = 4096  # columns K r of one that is factorised
-NEGLIGIBLE = 1e-3  # curvature of a row, of the mean; such rows are left out of that Hessian
+NEGLIGIBLE = 0.03  # curvature of a row, of the mean; such rows are left out of that Hessian
 LARGEST_BLOCK = 2**25  # scores held at a time while predicting
 
 
@@ -404,6 +404,7 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
         blocks[second, :, second] += block
     hessian = blocks.view(classes * width, -1)
     hessian.diagonal().add_(1)
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(hessian)
     if failed:  # lost in rounding
         factor = torch.linalg.cholesky(hessian.double()).to(rows)

@@ -126,7 +126,7 @@ class RowAdam:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of the same tables and parameters."""
-        self._step, self._sums = state["step"], state["sums"]
+        self._step, self._sums = state["step"], state["sums"].clone()
         for mine, theirs in (
             (self._first, state["first"]),
             (self._second, state["second"]),
