@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 WIDTH = 420.0  # of every picture, so that it fits a telephone unscaled
 LEFT, RIGHT = 8.0, 8.0
 STRIP = 46.0  # of a column
-SHAPES = ("circle", "square", "diamond", "triangle")  # of curves, beside their dashes
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 POINTS = 120  # the most of a drawn curve
 
