@@ -9,12 +9,12 @@ random vectors of its words, of length 1. What takes time is the classifiers, an
 on is the spectrum of the features: ``--decay 0.6`` gives word vectors correlated like trained ones,
 which are easier.
 
-* ``solver``: all logistic regressions of a task with ``shared.logistic`` beside scikit-learn's,
-  fold by fold and cost by cost, L-BFGS with its default tolerance, the same float32 features. Of
-  scikit-learn's every ``--every``-th training set is timed, at all costs, and the time scaled;
-  ``--every 1`` runs them all. The objectives are compared in float64, the accuracies on the rows
-  that a training set leaves out. Its default stops well above the minimum; with ``--tolerance
-  1e-8`` both should agree.
+* ``solver``: all logistic regressions of each task (``--task``: of some) with ``shared.logistic``
+  beside scikit-learn's, fold by fold and cost by cost, L-BFGS with its default tolerance, the same
+  float32 features. Of scikit-learn's every ``--every``-th training set is timed, at all costs, and
+  the time scaled; ``--every 1`` runs them all. The objectives are compared in float64, the
+  accuracies on the rows that a training set leaves out. Its default stops well above the minimum;
+  with ``--tolerance 1e-8`` both should agree.
 * ``tasks``: the six tasks as ``text.evaluate`` runs them.
 * ``step``: a training step of the paper's bag of words and GRU pairs, batch 400 and 50,001 words,
   sentences as long as those of MR; of bags of words also those of the short tiers, with Adam moving
@@ -132,7 +132,7 @@ def objective(
     return cost * float(losses.sum()) + float((weights.astype(np.float64) ** 2).sum()) / 2
 
 
-def report_solver(options: argparse.Namespace, task: Task) -> None:
+def report_solver(options: argparse.Namespace, name: str, task: Task) -> None:
     """Print our time and scikit-learn's on one task, and how far the solutions agree."""
     encode, every = RandomWords(options.dimensions, options.decay), options.every
     features, labels, training, costs = problem(task, encode)
@@ -172,7 +172,7 @@ def report_solver(options: argparse.Namespace, task: Task) -> None:
     ours_seconds = watch.seconds["ours"][0]
     kind = f"{len(timed)} of its {sets} training sets timed, scaled" if every > 1 else "all fits"
     fits = f"{sets} training sets, {len(costs)} costs: {sets * len(costs)} logistic regressions"
-    print(f"{options.task}: {len(features)} rows, {features.shape[1]} features, {fits}")
+    print(f"{name}: {len(features)} rows, {features.shape[1]} features, {fits}")
     print(f"  shared.logistic {ours_seconds:9.1f} s   {solution.iterations} steps", end="")
     print(f", and {watch.seconds['prediction'][0]:.1f} s to predict all rows")
     print(f"  scikit-learn   {theirs_seconds:9.1f} s   {kind}; {unfinished} not converged")
@@ -249,7 +249,9 @@ def main() -> None:
     parser.add_argument("--dimensions", type=int, default=2400, help="of a sentence's vector")
     parser.add_argument("--decay", type=float, default=0.0, help="of the word vectors' spectrum")
     parser.add_argument("--only", choices=("solver", "tasks", "step"), nargs="+")
-    parser.add_argument("--task", choices=TASKS, default="CR", help="of the solvers' comparison")
+    parser.add_argument(
+        "--task", choices=TASKS, nargs="+", default=TASKS, help="of the solvers' comparison"
+    )
     parser.add_argument("--tolerance", type=float, default=1e-4, help="scikit-learn's")
     parser.add_argument("--every", type=int, default=25, help="training set that scikit-learn fits")
     parser.add_argument(
@@ -262,7 +264,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{options.threads} CPU threads"
     print(f"{where}; sentence vectors of {options.dimensions} dimensions\n")
     if "solver" in parts:
-        report_solver(options, load_task(options.task, root))
+        for name in options.task:
+            report_solver(options, name, load_task(name, root))
     if "tasks" in parts:
         print("the six tasks, without the encoder")
         report_tasks(root, options.dimensions, options.decay)

@@ -14,8 +14,7 @@ share what is expensive:
   1 + C * curvature of the loss * eigenvalue, however badly X is conditioned.
 * More than two classes share the curvature of a row, which no diagonal has, and where they come
   apart the rows differ in it. There the initial Hessian is that of all training sets together, at
-  where they start from, factorised once for each cost; of many features its blocks on the diagonal,
-  one for each class.
+  where they start from, factorised once for each cost, unless the features are too many for it.
 * All training sets take the steps of L-BFGS (Nocedal and Wright 2006, Algorithm 7.4) together, from
   that initial Hessian. One product with the features gives the scores along all
   directions, another all gradients; the search along a direction needs nothing but scores.
@@ -28,6 +27,7 @@ the classes), P training sets still at work at one cost, r coordinates of the ro
 the constant 1 of the intercept.
 """
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -42,7 +42,8 @@ SEARCHES = 2  # evaluations along a direction
 CHECK_EVERY = 2  # steps between looks at what is solved, each of which waits for the device
 SMALLEST_CURVATURE = 1e-6  # of the initial Hessian; the mean over rows that are all far from 0
 ABSENT = -1e30  # the score of a class that a training set lacks: finite, but exp of it is 0
-LARGEST_HESSIAN = 4096  # its columns K r, where it is factorised as a whole
+LARGEST_HESSIAN = 4096  # columns K r of one that is factorised
+NEGLIGIBLE = 0.03  # curvature of a row, of the mean; such rows are left out of that Hessian
 LARGEST_BLOCK = 2**25  # scores held at a time while predicting
 
 
@@ -326,7 +327,8 @@ def _minimise(
     scores = _scores(data, start, offset)
     loss, wrong = _losses(data, scores, inside)
     residual = _residual(data, wrong)
-    factor = _factor(data, cost, residual, inside) if start.shape[1] > 1 else None
+    several = 1 < start.shape[1] <= LARGEST_HESSIAN // start.shape[2]
+    factor = _factor(data, cost, residual, inside) if several else None
     state = _State(
         sets=torch.arange(len(start), device=start.device),
         present=(offset > ABSENT).to(start),
@@ -382,8 +384,7 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
         inside: 1 for the rows of a training set and 0 for the others, (F, n).
 
     Returns:
-        Lower triangles, (K r, K r), or (K, r, r) of the blocks on the diagonal where that has more
-        than ``LARGEST_HESSIAN`` columns.
+        A lower triangle, (K r, K r).
     """
     rows, classes = data.rows, residual.shape[1]
     width = rows.shape[1]
@@ -391,28 +392,29 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
     sets = inside.sum(0)
     probability = residual.sum(0) / sets.clamp(min=1) + right
     share = cost * sets / len(inside)
-    whole = classes * width <= LARGEST_HESSIAN
-    shape = (classes, width, classes, width) if whole else (classes, width, width)
-    hessian = torch.zeros(shape, dtype=torch.float64, device=rows.device)
-    for first in range(classes):
-        for second in range(first, classes if whole else first + 1):
-            weight = share * probability[first] * (float(first == second) - probability[second])
-            block = ((weight[:, None] * rows).T @ rows).double()
-            if whole:
-                hessian[first, :, second] = block
-                hessian[second, :, first] = block.T
-            else:
-                hessian[first] = block
-    hessian = hessian.view(classes * width, -1) if whole else hessian
-    hessian.diagonal(dim1=-2, dim2=-1).add_(1)
-    return torch.linalg.cholesky(hessian).to(rows)
+    blocks = rows.new_zeros(classes, width, classes, width)
+    # Those on the diagonal make the sum over classes vanish.
+    for first, second in itertools.combinations(range(classes), 2):
+        weight = share * probability[first] * probability[second]
+        kept = weight > NEGLIGIBLE * weight.mean()
+        some = rows[kept]
+        block = (weight[kept, None] * some).T @ some
+        blocks[first, :, second] = blocks[second, :, first] = -block
+        blocks[first, :, first] += block
+        blocks[second, :, second] += block
+    hessian = blocks.view(classes * width, -1)
+    hessian.diagonal().add_(1)
+    factor: Tensor
+    factor, failed = torch.linalg.cholesky_ex(hessian)
+    if failed:  # lost in rounding
+        factor = torch.linalg.cholesky(hessian.double()).to(rows)
+    return factor
 
 
 def _solved(factor: Tensor, right: Tensor) -> Tensor:
     """The solutions (P, K, r) of the Hessian with that factor for the right sides (P, K, r)."""
-    if factor.ndim == 2:
-        return torch.cholesky_solve(right.flatten(1).T, factor).T.view_as(right)
-    return torch.cholesky_solve(right.permute(1, 2, 0), factor).permute(2, 0, 1)
+    solved: Tensor = torch.cholesky_solve(right.flatten(1).T, factor)
+    return solved.T.view_as(right)
 
 
 def _step(data: _Data, state: _State, cost: float, factor: Tensor | None) -> None:

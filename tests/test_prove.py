@@ -156,6 +156,11 @@ def test_another_run_of_a_recorded_cell_does_not_replace_it(
     said = adopted(other)
     assert f"{ADDRESS}: kept as it is on record" in said.stdout
     assert file.read_text() == kept
+    # What was proven of a GPU is kept beside the results.
+    said = adopted(rewritten({}, device="NVIDIA H200"))
+    assert f"the proof lies in {tmp_path}/results/proof/nvidia-h200" in said.stdout
+    words = (tmp_path / "results/proof/nvidia-h200/proof.md").read_text()
+    assert words.startswith("# What was proven on")
 
 
 def resealed(clone: Path, environment: Mapping[str, Any] | None = None, **metrics: Any) -> str:

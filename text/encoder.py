@@ -35,7 +35,7 @@ from transformers import (  # noqa: E402 (needs the line above)
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import ModelOutput  # noqa: E402
+from transformers.utils.generic import ModelOutput  # noqa: E402
 
 Encode = Callable[[Sequence[str]], np.ndarray]  # n sentences -> (n, d) float32
 

@@ -39,9 +39,7 @@ class RowAdam:
         rate: the learning rate, the same in every step.
     """
 
-    def __init__(
-        self, tables: Sequence[nn.Parameter], others: Sequence[nn.Parameter], rate: float
-    ) -> None:
+    def __init__(self, tables: Sequence[Tensor], others: Sequence[Tensor], rate: float) -> None:
         self.tables = list(tables)
         self.dense = torch.optim.Adam(others, lr=rate, fused=True) if others else None
         self.rate = rate
@@ -53,7 +51,7 @@ class RowAdam:
         self._sums = torch.zeros(1024, POWERS, dtype=torch.float64)
 
     @property
-    def parameters(self) -> list[nn.Parameter]:
+    def parameters(self) -> list[Tensor]:
         """All that it moves."""
         others = [] if self.dense is None else self.dense.param_groups[0]["params"]
         return [*self.tables, *others]
@@ -128,7 +126,7 @@ class RowAdam:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of the same tables and parameters."""
-        self._step, self._sums = state["step"], state["sums"]
+        self._step, self._sums = state["step"], state["sums"].clone()
         for mine, theirs in (
             (self._first, state["first"]),
             (self._second, state["second"]),
@@ -150,7 +148,7 @@ class RowAdam:
         self._sums[now - len(ago) : now] += weight[:, None] * d[:, None] ** torch.arange(POWERS)
 
 
-def clip_each(parameters: Iterable[nn.Parameter], largest: float, *, tokens: bool) -> None:
+def clip_each(parameters: Iterable[Tensor], largest: float, *, tokens: bool) -> None:
     """Scale each gradient by itself so that its norm is at most ``largest``.
 
     Args:

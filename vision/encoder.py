@@ -72,7 +72,8 @@ class _HalfResNet(ResNet):
     """torchvision's ResNet with half as many channels behind its stem."""
 
     def _make_layer(self, block: Any, planes: int, *others: Any, **options: Any) -> nn.Sequential:
-        return super()._make_layer(block, planes // 2, *others, **options)
+        layers: nn.Sequential = super()._make_layer(block, planes // 2, *others, **options)
+        return layers
 
 
 HALVES: dict[str, Callable[[], nn.Module]] = {
@@ -111,7 +112,7 @@ def encoder(
         raise ValueError(f"backbone is one of {', '.join(BUILDERS)}; got {backbone!r}")
     if stem not in STEMS:
         raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
-    network = (HALVES if half else BUILDERS)[backbone]()
+    network: Any = (HALVES if half else BUILDERS)[backbone]()
     network.fc = nn.Identity()
     side, stride = (7, 2) if stem == "imagenet" else (3, 2 if stem == "strided" else 1)
     if stem != "imagenet" or channels != 3:

@@ -109,11 +109,13 @@ def planned(
 def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
     """A sentence for each dataset that cells which are to run need and that is not there."""
     found: dict[str, None] = {}
-    waiting = [cell for cell in cells if not cell.unavailable and finished(cell, places) is None]
-    for cell in {_without_seed(cell.config): cell for cell in waiting}.values():
+    for cell in cells:
         missing = imported(cell.domain).experiment(cell.config).missing
-        if missing is not None:
-            found.update(dict.fromkeys(map(str, missing(cell.config, places.data))))
+        if missing is None or cell.unavailable:
+            continue
+        said = list(map(str, missing(cell.config, places.data)))
+        if not found.keys() >= set(said) and finished(cell, places) is None:
+            found.update(dict.fromkeys(said))
     return list(found)
 
 

@@ -104,7 +104,7 @@ BUNDLES: tuple[Bundle, ...] = (
         "text/lmcl/table-4",
         "MR",
         ("majority class", "tf-idf unigrams", "untrained encoder", "QT", "LMCL(QT+DP)"),
-        (0,),
+        (0, 1, 2),
         "the paper's encoders and batch; one run is read for all six tasks",
     ),
     Bundle(

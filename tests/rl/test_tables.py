@@ -25,6 +25,7 @@ from rl.tables import (
     TABLE_5_IMITATION,
     TABLE_5_PROBE,
     TABLES,
+    UNCLAIMED,
 )
 from shared import (
     Objective,
@@ -536,9 +537,17 @@ def test_an_imitation_has_the_contrastive_rows_of_the_returns(
         assert config.material_seed == 0
     texts = {canonical_json(cell.config) for cell in table.cells("short", seeds=(0,))}
     assert len(texts) == 6 * len(table.rows)
+    claimed = {label for claim in table.claims for label in (claim.better, claim.than)}
+    for row in table.rows:
+        seeds = {table.seeds_of("short", row, column) for column in table.columns}
+        assert seeds == {tuple(range(4 if row.label in UNCLAIMED else 8))}
+    assert not claimed & set(UNCLAIMED)
     for claim in table.claims:
         assert claim.text.startswith("Asked by this suite, not by the paper: ")
         assert (claim.columns, claim.second) == (LABELS, "action_r2")
+    assert {label for power in table.powers for label in power.columns} == set(LABELS)
+    for power in table.powers:
+        assert seeds_for(power.gain, power.spread) == len(table.seeds["short"])
     # What both papers' tables ask alike is run once.
     common = {row.label for row in TABLE_5_IMITATION.rows} & {
         row.label for row in TABLE_4_IMITATION.rows

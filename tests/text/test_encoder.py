@@ -356,7 +356,7 @@ def test_weights_of_one_piece_can_be_saved(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"kind": "lstm"}, "kind is one of gru, bag_of_words, transformer; got 'lstm'"),
+        ({"kind": "rnn"}, "kind is one of gru, lstm, bag_of_words, transformer; got 'rnn'"),
         ({"hiden": 8, "emb": 2}, "QuickThoughtConfig has no emb, hiden"),
         ({"hidden": 7}, "hidden is even, half for each direction; got 7"),
         ({"kind": "transformer", "hidden": 10}, "hidden is a multiple of heads = 4; got 10"),
