@@ -245,7 +245,8 @@ def test_the_first_losses_are_those_of_one_process(
 ) -> None:
     for double in (False, True):
         one, several = found[1][case, double], found[world][case, double]
-        assert curves.largest_difference(one, several) < curves.tolerance(case, double=double)
+        steps = curves.steps_that_agree(case, double=double)
+        assert curves.largest_difference(one[:steps], several[:steps]) < 1e-5
         assert len(set(one)) == curves.STEPS  # it trains
 
 
@@ -263,4 +264,5 @@ def test_the_document_has_the_curves_of_every_domain() -> None:
     }
     for case, _, *differences in rows:
         for double, number in zip((False, False, True, True), map(float, differences), strict=True):
-            assert number <= curves.tolerance(case, double=double)
+            if curves.steps_that_agree(case, double=double) == curves.STEPS:
+                assert number <= 1e-5
