@@ -404,6 +404,7 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
         blocks[second, :, second] += block
     hessian = blocks.view(classes * width, -1)
     hessian.diagonal().add_(1)
+    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(hessian)
     if failed:  # lost in rounding
         factor = torch.linalg.cholesky(hessian.double()).to(rows)
