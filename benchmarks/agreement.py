@@ -313,7 +313,7 @@ def graph() -> dict[str, Step]:
     from graph.config import Config
     from graph.data import ATLAS, load
     from graph.encoder import Encoder, ProjectionHead
-    from graph.train import compare, views
+    from graph.train import losses, views
 
     graphs = load(ATLAS, Path())
 
@@ -325,11 +325,10 @@ def graph() -> dict[str, Step]:
         criterion = objective.build(encoder.dim).to(device, dtype)
         modules = nn.ModuleList([encoder, head, criterion]).train()
         optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
-        pair = next(views(config, given, 0))
+        pair = [each.to(device) for each in next(views(config, given, 0))]
 
         def learn() -> dict[str, Tensor]:
-            pairs, features = compare(config, encoder, head, *pair, str(device))
-            loss, parts = criterion(pairs, features=features, step=0)
+            loss, parts = losses(config, encoder, head, criterion, *pair, 0)
             loss.backward()
             optimiser.step()
             return {"loss": loss.detach(), **parts}

@@ -5,6 +5,7 @@ python -m tests.curves [CASE ...]    measures, and writes the table of docs/proc
 
 import dataclasses
 import importlib
+import math
 import os
 import sys
 import tempfile
@@ -50,7 +51,7 @@ SMALL = {
     "learning_rate": 1e-4,
 }
 # Of 128 graphs: the last batch of an epoch has 40.
-GRAPHS = {"batch_size": 88, "epochs": 12, "learning_rate": 1e-4}
+GRAPHS = {"batch_size": 88, "epochs": 12}
 CLIPS = {"epochs": 7, "learning_rate": 1e-5}
 # By name: the domain, its class of configurations, and what differs from the smoke tier.
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -92,6 +93,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Config",
         {
             **GRAPHS,
+            "learning_rate": 1e-4,
             "pairs": "both",
             "objective": Objective(term(max_margin, gamma=2.0)),
         },
@@ -204,13 +206,18 @@ def measured(cases: Sequence[str], folder: Path) -> dict[int, dict[tuple[str, bo
     return {world: torch.load(folder / f"{world}.pt") for world in WORLDS}
 
 
+def tolerance(case: str, *, double: bool) -> float:
+    """What a difference may come to; the features of video's encoders are in single precision."""
+    return 1e-5 if double and not case.startswith("video") else 1e-4
+
+
 def largest_difference(one: Sequence[float], other: Sequence[float]) -> float:
     """Over all steps, relative to the largest loss."""
     return max(abs(a - b) for a, b in zip(one, other, strict=True)) / max(map(abs, one))
 
 
 def table(found: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
-    """The largest relative differences, as Markdown."""
+    """Powers of ten that the largest differences stay below, as Markdown."""
     lines = [
         "| loop | losses 1, 20 | 2 processes, float32 | 4, float32 | 2, float64 | 4, float64 |",
         "|---|---|---|---|---|---|",
@@ -221,7 +228,8 @@ def table(found: dict[int, dict[tuple[str, bool], list[float]]]) -> str:
         for double in (False, True):
             for world in WORLDS[1:]:
                 pair = found[1][case, double], found[world][case, double]
-                cells.append(f"{largest_difference(*pair):.0e}")
+                exponent = math.log10(max(largest_difference(*pair), 1e-16))
+                cells.append(f"{10.0 ** math.ceil(exponent):.0e}")
         lines.append(f"| {' | '.join([case, *cells])} |")
     return "\n".join(lines) + "\n"
 

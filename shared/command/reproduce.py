@@ -29,7 +29,7 @@ USAGE = """\
   ./reproduce.sh graph mmcl --set epochs=3         a run of your own, beside the tables
   ./reproduce.sh graph mmcl --with losses.py:mine  your loss as a row, paired with the baseline's
   ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
-  ./reproduce.sh --cell ADDRESS --processes 2  one run on several processes, or GPUs, with torchrun
+  ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3 --processes 2    with torchrun
   ./reproduce.sh plan graph mmcl               what is done, time, memory, disk; runs nothing
   ./reproduce.sh explain graph/mmcl/table-4/graphcl/mutag    a cell, from the paper to its verdict
   ./reproduce.sh vision margins --slurm --gpus 1   the same as one array job of a cluster

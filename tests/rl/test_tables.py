@@ -545,8 +545,9 @@ def test_an_imitation_has_the_contrastive_rows_of_the_returns(
     for claim in table.claims:
         assert claim.text.startswith("Asked by this suite, not by the paper: ")
         assert (claim.columns, claim.second) == (LABELS, "action_r2")
-    (power,) = table.powers
-    assert seeds_for(power.gain, power.spread) == len(table.seeds["short"])
+    assert {label for power in table.powers for label in power.columns} == set(LABELS)
+    for power in table.powers:
+        assert seeds_for(power.gain, power.spread) == len(table.seeds["short"])
     # What both papers' tables ask alike is run once.
     common = {row.label for row in TABLE_5_IMITATION.rows} & {
         row.label for row in TABLE_4_IMITATION.rows
