@@ -246,7 +246,7 @@ def test_the_first_losses_are_those_of_one_process(
     for double in (False, True):
         one, several = found[1][case, double], found[world][case, double]
         steps = curves.steps_that_agree(case, double=double)
-        assert curves.largest_difference(one[:steps], several[:steps]) < 1e-5
+        assert not steps or curves.largest_difference(one[:steps], several[:steps]) < 1e-5
         assert len(set(one)) == curves.STEPS  # it trains
 
 
