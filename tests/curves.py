@@ -218,8 +218,8 @@ def measured(cases: Sequence[str], folder: Path) -> dict[int, dict[tuple[str, bo
 
 
 # Batch norms of the batch amplify rounding; by how much, in 20 steps, is no matter of processes. Of
-# clips, whose last maps are a few numbers, they do so within the first step, and in double precision,
-# too. By domain how many losses agree in single and in double precision.
+# clips, whose last maps are a few numbers, they do so within the first step, and in double
+# precision, too. By domain how many losses agree in single and in double precision.
 AMPLIFIED = {"vision": (1, STEPS), "video": (0, 1)}
 
 
