@@ -101,7 +101,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
         data_root: not looked at: all that is drawn lies with the runs and records.
 
     Returns:
-        The PNG files written, and the CSV files beside them.
+        The PNG and PDF files written, and the CSV files beside them.
 
     Raises:
         UserError: a paper without figures.

@@ -78,7 +78,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
         data_root: where the corpus lies.
 
     Returns:
-        The PNG files written.
+        The PNG and PDF files written.
 
     Raises:
         UserError: a paper without figures.

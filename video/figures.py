@@ -59,7 +59,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
         data_root: where the videos lie.
 
     Returns:
-        The PNG files written.
+        The PNG and PDF files written.
 
     Raises:
         UserError: a paper without figures, or a damaged encoder.

@@ -89,7 +89,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
         data_root: where datasets lie.
 
     Returns:
-        The PNG files written.
+        The PNG and PDF files written.
 
     Raises:
         UserError: a paper without figures.

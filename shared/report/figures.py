@@ -31,6 +31,8 @@ STYLE: dict[Any, Any] = {
 }
 # For curves, which are read off their axes.
 GRID: dict[Any, Any] = {"axes.grid": True, "grid.color": "#e4e7ec", "legend.frameon": False}
+# Formats, and what of them would differ from one drawing to the next.
+KINDS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}
 
 Drawing = TypeVar("Drawing")
 Config = TypeVar("Config")
@@ -47,7 +49,7 @@ class Drawn:
     Args:
         table: one of the paper's.
         tier: of the runs that are drawn.
-        figure: to be kept as a PNG file.
+        figure: to be kept as PNG and PDF files.
         numbers: what is drawn, as the text of a CSV file beside the picture; None for none.
     """
 
@@ -131,7 +133,7 @@ def write_figures(
         style: of matplotlib.
 
     Returns:
-        The PNG files written, and the CSV files beside them.
+        The PNG and PDF files written, and the CSV files beside them.
 
     Raises:
         UserError: a paper without figures.
@@ -148,9 +150,10 @@ def write_figures(
                 continue
             folder = results / folder_of(drawn.table, drawn.tier) / "figures"
             folder.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / f"{name}.png") as part:
-                drawn.figure.savefig(part, format="png")
-        written.append(folder / f"{name}.png")
+            for kind, facts in KINDS.items():
+                with replacing(folder / f"{name}.{kind}") as part:
+                    drawn.figure.savefig(part, format=kind, metadata=facts)
+                written.append(folder / f"{name}.{kind}")
         if drawn.numbers is not None:
             write_atomically(folder / f"{name}.csv", drawn.numbers)
             written.append(folder / f"{name}.csv")

@@ -229,7 +229,7 @@ def test_a_picture_is_written(tmp_path: Path, data_root: Path) -> None:
         cell_of("cllr", "CLLR(DCL+nuclear-norm)"),
         torch.randn(3, 2 * WIDTH),
     )
-    (file,) = write("cllr", tmp_path / "runs", tmp_path / "results", data_root=data_root)
+    file, _ = write("cllr", tmp_path / "runs", tmp_path / "results", data_root=data_root)
     # cell_of gives cells of the short tier, whose tables lie there
     assert file == tmp_path / "results/short/text/cllr/figures/figure-3-distances.png"
     with Image.open(file) as picture:

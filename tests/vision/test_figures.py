@@ -135,9 +135,9 @@ def test_figures_without_runs_are_drawn_or_said_to_lack(
         "figure-2-effects.png": (9.5, 4.8),
         "figure-8-curvature.png": (8.5, 3.1),
     }
-    assert written == [folder / name for name in sizes]
-    assert sorted(folder.iterdir()) == written
-    for file, inches in zip(written, sizes.values(), strict=True):
+    assert written[::2] == [folder / name for name in sizes]
+    assert sorted(folder.iterdir()) == sorted(written)
+    for file, inches in zip(written[::2], sizes.values(), strict=True):
         with Image.open(file) as picture:
             picture.load()
             assert picture.format == "PNG"
