@@ -232,7 +232,7 @@ def _of_processes() -> Iterator[Seen]:
                 for place in range(world)
             ]
             largest: dict[tuple[str, str, str], float] = {}
-            expected = distributed.results(world, distributed.whole(world), None)
+            expected = distributed.results(world, distributed.whole(), None)
             for names, wanted in expected.items():
                 _, loss, penalty, projection = names
                 if loss == "random start":  # each process draws its own start

@@ -160,8 +160,8 @@ def test_a_changed_loss_is_refused_and_run_again_beside_the_old_run(folder: Path
     written = (folder / "results/own/own/table-2.md").read_text()
     assert f"{heading}\n\n- mine: 1 from own/own/table-1\n" in written
     assert heading not in (folder / "results/own/own/table-1.md").read_text()
-    page = (folder / "results/index.html").read_text()
-    assert page.count(f"taken over from the equal run {address}") == 1
+    pages = [page.read_text() for page in (folder / "results/site").rglob("*.html")]
+    assert sum(page.count(f"taken over from the equal run {address}") for page in pages) == 1
 
     # What is to run anew is not taken over from a run that was there before.
     out, _ = call(folder, "own", "own", "--table", "2", "--again")

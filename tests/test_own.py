@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there_or_hides_a_module_is_refused(
     ("table", "tier", "row", "why"),
     [
         (TABLE_4, "smoke", "GraphCL", CLAIMED),
-        (TEXT["lmcl"][0], "short", "QT", CLAIMED),
+        (TEXT["lmcl"][2], "short", "QT", CLAIMED),
         (RL["cllr"][0], "paper", "CURL", CLAIMED),
         # The row that its one claim is made against does not train.
         (RL["curl"][0], "short", "CURL, batch 128, bfloat16 convolutions", "the first row"),

@@ -20,7 +20,7 @@ from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import TIERS, Cell, Tier, slug
 from shared.report import curves, files
-from shared.report.claims import entries, sentences, write_in_short
+from shared.report.claims import entries, has_marks, sentences, write_in_short
 from shared.report.console import terminal
 from shared.report.measuring import Measured
 from shared.report.page import write_site
@@ -69,7 +69,7 @@ def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
                         if drawn and places.results.resolve() == RESULTS.resolve():
                             picture.write(drawn, measured)
     write_site(places.results, shown, every, kept)
-    if places.results.resolve() == RESULTS.resolve():
+    if places.results.resolve() == RESULTS.resolve() and has_marks(README):
         write_in_short(README, entries(every))
     return shown, every
 

@@ -130,6 +130,11 @@ def write_in_short(document: Path, every: Sequence[Entry]) -> None:
     write_atomically(document, f"{before}{BEGINS}\n{in_short(every)}{ENDS}{after}")
 
 
+def has_marks(document: Path) -> bool:
+    """Whether a document is there and has a place for :func:`in_short`."""
+    return document.is_file() and BEGINS in document.read_text(encoding="utf-8")
+
+
 def tallied(some: Iterable[Entry]) -> list[tuple[int, Kind, bool]]:
     """How many comparisons say what: number, verdict, and whether that is left out of account."""
     counted = Counter((e.verdict, e.verdict in DECIDED and not e.counts) for e in some)

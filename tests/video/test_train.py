@@ -108,7 +108,7 @@ def stop(folder: Path, config: Config, data_root: Path, step: int) -> None:
     """A run that is told to stop in a step, and does so after it."""
 
     def told(*args: Any) -> None:
-        if args[-1] == step:
+        if args[6] == step:
             terminate()
 
     with (
