@@ -7,7 +7,9 @@ from rich.console import Console
 from toy.tables import TABLES
 
 from shared.command import progress
+from shared.command.choosing import Chosen
 from shared.command.progress import Bars, Lines, duration, watching
+from shared.command.running import printed_beside
 from shared.experiment.tables import Cell
 
 CELLS = TABLES["toy"][0].cells(row="plain")
@@ -43,7 +45,7 @@ def written(console: Console) -> list[str]:
 def test_lines_say_how_far_cells_are_and_how_long_they_take(clock: Clock) -> None:
     console = Console(file=io.StringIO(), width=80)
     first, second, third = CELLS[:3]
-    with watching(console, 3) as watch:
+    with watching(console, 3, {first.address: "left 1.00 ± 0.10"}) as watch:
         assert isinstance(watch, Lines)
         watch.started(first)
         assert written(console) == [f"3 cells to run; the first: {first.address}"]
@@ -65,7 +67,8 @@ def test_lines_say_how_far_cells_are_and_how_long_they_take(clock: Clock) -> Non
         assert written(console) == []
         watch.stopped(second)
         watch.ended(first, DONE)
-        assert written(console) == [f"[1/3] {first.address}: accuracy 1.25 (7 s)"]
+        beside = "accuracy 1.25 (7 s); published left 1.00 ± 0.10"
+        assert written(console) == [f"[1/3] {first.address}: {beside}"]
         watch.heard(third, 0, 2, "probe")
         clock.now += 60
         watch.tick()
@@ -108,3 +111,16 @@ def test_on_a_terminal_there_are_bars(clock: Clock) -> None:
 )
 def test_durations_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_the_paper_prints_stands_beside_a_finished_cell() -> None:
+    (toy,), (shared,) = TABLES["toy"], TABLES["shared"]
+    cells = (*toy.cells("paper", seeds=[0]), *toy.cells("smoke"))
+    found = printed_beside([Chosen(toy, tuple(cells))])
+    assert found == {
+        "toy/toy/table-1/plain/left/seed-0": "left 1.00 ± 0.10",
+        "toy/toy/table-1/plain/right/seed-0": "right 2.00",
+        "toy/toy/table-1/better/left/seed-0": "left 3.00",
+    }
+    both = printed_beside([Chosen(shared, tuple(shared.cells("paper", seeds=[0])))])
+    assert both["toy/shared/table-1/plain/both/seed-0"] == "left 1.00 ± 0.10"

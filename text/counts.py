@@ -112,7 +112,7 @@ def _count_matrix(ids: np.ndarray, offsets: np.ndarray, words: int) -> sparse.cs
 
 def _cosines(features: np.ndarray | sparse.csr_matrix) -> Scores:
     """Of rows of features, (n, d)."""
-    unit = normalize(features)
+    unit = normalize(features) if features.shape[0] else features  # nothing may be held out
 
     def scores(start: int, stop: int) -> Tensor:
         found = unit[start:stop] @ unit[start:stop].T

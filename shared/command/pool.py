@@ -75,6 +75,7 @@ class Pool:
         download: whether missing data are fetched.
         console: where progress is shown.
         own: whether the runs are someone's own, of the tier "own", which no table takes.
+        printed: by address, what the paper prints where a cell's number goes.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Pool:
         download: bool,
         console: Console,
         own: bool = False,
+        printed: Mapping[str, str] | None = None,
     ) -> None:
         self.places = places
         self.jobs = jobs
@@ -95,6 +97,7 @@ class Pool:
         self.download = download
         self.console = console
         self.own = own
+        self.printed = printed
         self.interrupted = False
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
@@ -116,7 +119,7 @@ class Pool:
         context.set_forkserver_preload([f"{cells[0].domain}.train", *modules])
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, self._twins, told = list(cells), twins, False
-        with asked_to_stop() as asked, watching(self.console, len(cells)) as watch:
+        with asked_to_stop() as asked, watching(self.console, len(cells), self.printed) as watch:
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()

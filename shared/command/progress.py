@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -35,10 +35,18 @@ class Watch(Protocol):
 
 
 @contextlib.contextmanager
-def watching(console: Console, total: int) -> Iterator[Watch]:
-    """Whoever is to be told of ``total`` cells: bars on a terminal, else lines."""
+def watching(
+    console: Console, total: int, printed: Mapping[str, str] | None = None
+) -> Iterator[Watch]:
+    """Whoever is to be told of ``total`` cells: bars on a terminal, else lines.
+
+    Args:
+        console: where to.
+        total: how many cells there are.
+        printed: by address, what the paper prints where a cell's number goes.
+    """
     if not console.is_terminal:
-        yield Lines(console, total)
+        yield Lines(console, total, printed or {})
         return
     columns = (
         TextColumn("{task.description}"),
@@ -47,7 +55,7 @@ def watching(console: Console, total: int) -> Iterator[Watch]:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=console) as bars:
-        yield Bars(bars, total)
+        yield Bars(bars, total, printed or {})
 
 
 @dataclass
@@ -67,11 +75,13 @@ class Lines:
     Args:
         console: where to.
         total: how many cells there are.
+        printed: by address, what the paper prints there.
     """
 
-    def __init__(self, console: Console, total: int) -> None:
+    def __init__(self, console: Console, total: int, printed: Mapping[str, str]) -> None:
         self.console = console
         self.total = total
+        self.printed = printed
         self.done = 0
         self._start = self._said = time.monotonic()
         self._running: dict[str, tuple[Cell, _Heard | None]] = {}
@@ -98,7 +108,8 @@ class Lines:
         """Tell its numbers, or why there are none."""
         del self._running[cell.address]
         self.done += 1
-        self._say(f"[{self.done}/{self.total}] {cell.address}: {sentence(message)}")
+        text = sentence(message, self.printed.get(cell.address, ""))
+        self._say(f"[{self.done}/{self.total}] {cell.address}: {text}")
 
     def tick(self) -> None:
         """Tell of what runs, unless something was told a moment ago."""
@@ -131,11 +142,13 @@ class Bars:
     Args:
         bars: what draws them.
         total: how many cells there are.
+        printed: by address, what the paper prints there.
     """
 
-    def __init__(self, bars: Progress, total: int) -> None:
+    def __init__(self, bars: Progress, total: int, printed: Mapping[str, str]) -> None:
         self.bars = bars
         self.total = total
+        self.printed = printed
         self.done = 0
         self._all = bars.add_task("cells", total=total)
         self._single: dict[str, Any] = {}
@@ -161,7 +174,8 @@ class Bars:
         """Tell its numbers above the bars, or why there are none."""
         self.stopped(cell)
         self.done += 1
-        text = f"[{self.done}/{self.total}] {cell.address}: {sentence(message)}"
+        said = sentence(message, self.printed.get(cell.address, ""))
+        text = f"[{self.done}/{self.total}] {cell.address}: {said}"
         self.bars.console.print(text, soft_wrap=True, highlight=False, markup=False)
         self.bars.advance(self._all)
 
@@ -184,8 +198,8 @@ def duration(seconds: float) -> str:
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
 
 
-def sentence(message: tuple[Any, ...]) -> str:
-    """The last word of a cell: its numbers, or why there are none."""
+def sentence(message: tuple[Any, ...], printed: str = "") -> str:
+    """The last word of a cell: its numbers beside the printed one, or why there are none."""
     if message[0] == "done":
         numbers = {
             name: value
@@ -194,7 +208,8 @@ def sentence(message: tuple[Any, ...]) -> str:
         }
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
         whose = f"taken over from {message[2]}: " if message[2] else ""
-        return f"{whose}{shown} ({message[1]['seconds']:.0f} s)"
+        beside = f"; published {printed}" if printed else ""
+        return f"{whose}{shown} ({message[1]['seconds']:.0f} s){beside}"
     if message[0] == "interrupted":
         return "interrupted, state saved"
     return str(message[-1])

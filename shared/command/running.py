@@ -15,6 +15,7 @@ from shared.experiment.runs import INTERRUPTED, check_config, set_aside
 from shared.experiment.tables import Cell
 from shared.report.console import terminal
 from shared.report.measuring import narrowed, unavailable
+from shared.report.wording import printed_value
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
@@ -84,10 +85,27 @@ def run_waiting(
         download=not options.no_download,
         console=console,
         own=own,
+        printed=printed_beside(chosen),
     )
     if waiting:
         pool.run(waiting, twins)
     return pool
+
+
+def printed_beside(chosen: Sequence[Chosen]) -> dict[str, str]:
+    """By address what the paper prints in the columns of a cell; nothing for the smoke tier."""
+    found: dict[str, dict[str, str]] = {}
+    for each in chosen:
+        labels = {row.label: row.published for row in each.table.rows}
+        for cell in each.cells:
+            label = labels[cell.row]
+            value = each.table.published.value(label, cell.column) if label else None
+            if value is not None and cell.tier != "smoke":
+                found.setdefault(cell.address, {})[cell.column] = printed_value(value)
+    return {
+        address: ", ".join(f"{column} {value}" for column, value in some.items())
+        for address, some in found.items()
+    }
 
 
 def not_done(

@@ -158,3 +158,4 @@ def test_sentences_are_sums_of_their_words_vectors() -> None:
     assert not found[-1].any()
     scores = counts.vector_scores(vectors, tokens)(1, 4)
     np.testing.assert_allclose(scores, unit[1:4] @ unit[1:4].T, atol=1e-6)
+    counts.vector_scores(vectors, tokens.part(0, 0))  # where nothing is held out nothing is asked
