@@ -1,6 +1,7 @@
 """What is shown while cells run."""
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -122,5 +123,7 @@ def test_what_the_paper_prints_stands_beside_a_finished_cell() -> None:
         "toy/toy/table-1/plain/right/seed-0": "right 2.00",
         "toy/toy/table-1/better/left/seed-0": "left 3.00",
     }
+    mine = replace(toy.cells("paper", seeds=[0])[0], row="mine")
+    assert printed_beside([Chosen(toy, (mine,))]) == {}
     both = printed_beside([Chosen(shared, tuple(shared.cells("paper", seeds=[0])))])
     assert both["toy/shared/table-1/plain/both/seed-0"] == "left 1.00 ± 0.10"

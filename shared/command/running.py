@@ -98,7 +98,7 @@ def printed_beside(chosen: Sequence[Chosen]) -> dict[str, str]:
     for each in chosen:
         labels = {row.label: row.published for row in each.table.rows}
         for cell in each.cells:
-            label = labels[cell.row]
+            label = labels.get(cell.row, "")  # someone's own row stands in no table
             value = each.table.published.value(label, cell.column) if label else None
             if value is not None and cell.tier != "smoke":
                 found.setdefault(cell.address, {})[cell.column] = printed_value(value)
