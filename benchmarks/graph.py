@@ -28,7 +28,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from graph.augment import add_self_loops_but_last, augment
+from graph.augmentation import add_self_loops_but_last, augment
 from graph.data import ATLAS, Graphs, batches, load, permutation
 from graph.encoder import Encoder, ProjectionHead
 from shared import cosine, info_nce, max_margin, query_key

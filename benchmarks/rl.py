@@ -401,7 +401,7 @@ def loop_rate(config: Config, updates: int, threads: int, barrier: Any = None) -
         moments[decisions] = time.perf_counter()
 
     with tempfile.TemporaryDirectory() as folder, Run(Path(folder), config, progress=note) as run:
-        train.run(config, run)
+        train.measure(config, run)
     return updates / (moments[begin + updates] - moments[begin])
 
 

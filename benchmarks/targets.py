@@ -289,7 +289,7 @@ def cartpole(target: Target) -> Figure:
 def s3d(target: Target) -> Figure:
     """SimCLR with S3D on clips of noise, 16 x 112 x 112, 819 videos an epoch."""
     from video.config import Config
-    from video.estimate import made_up
+    from video.cost import made_up
     from video.train import pretrain
 
     video = benchmark("video")
@@ -314,8 +314,8 @@ def s3d(target: Target) -> Figure:
 def gru(target: Target) -> Figure:
     """quick-thoughts' GRU on made-up sentences, 400 a step."""
     from text.config import Config
+    from text.cost import made_up
     from text.encoder import QuickThought
-    from text.estimate import made_up
     from text.train import pretrain, shape_of
 
     config = Config()
@@ -360,7 +360,7 @@ def dd(target: Target) -> Figure:
         mock.patch.object(train, "fingerprint", return_value=""),
     ):
         loop = timed(
-            train.run, config, lambda seconds: not target.met(seconds), 10 if ON_GPU else 1
+            train.measure, config, lambda seconds: not target.met(seconds), 10 if ON_GPU else 1
         )
     notes["precision"] = f"{config.precision}, for which no peak is listed"
     return Figure(loop.seconds, loop, None, notes)

@@ -15,7 +15,7 @@ which are easier.
   the time scaled; ``--every 1`` runs them all. The objectives are compared in float64, the
   accuracies on the rows that a training set leaves out. Its default stops well above the minimum;
   with ``--tolerance 1e-8`` both should agree.
-* ``tasks``: the six tasks as ``text.evaluate`` runs them.
+* ``tasks``: the six tasks as ``text.evaluation`` runs them.
 * ``step``: a training step of the paper's bag of words and GRU pairs, batch 400 and 50,001 words,
   sentences as long as those of MR; of bags of words also those of the short tiers, with Adam moving
   every row in each step (``dense``) and only those that a batch has (``rows``), side by side.
@@ -48,7 +48,7 @@ from shared.experiment.data import data_root
 from text.config import TASKS, Config
 from text.data import Task, load_task
 from text.encoder import QuickThought
-from text.evaluate import DEFAULT_PROTOCOL, PROTOCOLS, evaluate, splits_of
+from text.evaluation import DEFAULT_PROTOCOL, PROTOCOLS, evaluate, splits_of
 from text.optimiser import AT_ONCE, RowAdam, clip_each
 from text.train import make_criterion, make_optimiser, pairs_of, shape_of
 

@@ -48,7 +48,7 @@ def scores(root: Path, rate: float) -> Scores:
             tempfile.TemporaryDirectory() as folder,
             Run(Path(folder), config, data_root=root) as run,
         ):
-            metrics = text.run(config, run)
+            metrics = text.measure(config, run)
         found.append([float(str(metrics[name])) for name in READ_OUTS])
         mean, following = found[-1]
         print(

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from shared import Criterion, two_views
-from video.augment import augment, gather_clips, sample_clips, views
+from video.augmentation import augment, gather_clips, sample_clips, views
 from video.config import EMBEDDED, Config
 from video.data import FOLDER, LISTS, UCF101, Videos, decode, decoding_speed, load
 from video.encoder import Networks

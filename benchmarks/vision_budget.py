@@ -24,7 +24,7 @@ from shared.experiment.data import data_root
 from shared.experiment.runs import Run
 from vision.config import Config
 from vision.data import DATASETS, Images, load, permutation
-from vision.evaluate import PROTOCOLS, embed, knn, regularised_probe
+from vision.evaluation import PROTOCOLS, embed, knn, regularised_probe
 from vision.tables_common import ON_CIFAR10
 from vision.train import pretrain
 

@@ -1,7 +1,6 @@
 """The graph domain: GraphCL's unsupervised pretraining on TU datasets, with any objective.
 
-The names of ``__init__.pyi`` are imported when first used: planning and reporting stay quick. The
-function ``augment`` shares its module's name: ``from graph.augment import augment``.
+The names of ``__init__.pyi`` are imported when first used: planning and reporting stay quick.
 """
 
 import lazy_loader

@@ -7,7 +7,7 @@ from .data import load as load
 from .domain import DOMAIN as DOMAIN
 from .encoder import Encoder as Encoder
 from .encoder import ProjectionHead as ProjectionHead
-from .evaluate import embed as embed
-from .evaluate import svm_ten_fold as svm_ten_fold
+from .evaluation import embed as embed
+from .evaluation import svm_ten_fold as svm_ten_fold
 from .tables import TABLES as TABLES
-from .train import run as run
+from .train import measure as measure

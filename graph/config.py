@@ -38,7 +38,7 @@ class Config:
     # True: batch norms take the statistics of all graphs before the evaluation, which those of an
     # untrained encoder have not seen.
     calibrate: bool = added(False, was=False)
-    # What is scored. Floors need no encoder: see graph.evaluate.sizes.
+    # What is scored. Floors need no encoder: see graph.evaluation.sizes.
     features: Literal["encoder", "sizes", "constant"] = added("encoder", was="encoder")
     # Who is compared with whom, see shared.pairs.paired_views; the first views are the original
     # graphs, the second the augmented ones. [program]: anchors are the originals.

@@ -9,10 +9,10 @@ from shared.experiment.domain import Domain, Experiment, Metrics
 from shared.experiment.runs import Run
 
 
-def _run(config: Config, run: Run) -> Metrics:
+def _measure(config: Config, run: Run) -> Metrics:
     from graph import train
 
-    return train.run(config, run)
+    return train.measure(config, run)
 
 
 def _datasets() -> Sequence[str]:
@@ -30,7 +30,7 @@ def _fetch(name: str, data_root: Path) -> None:
 DOMAIN = Domain(
     name="graph",
     tables=TABLES,
-    experiments=(Experiment(Config, _run, several=True),),
+    experiments=(Experiment(Config, _measure, several=True),),
     datasets=_datasets,
     fetch=_fetch,
 )

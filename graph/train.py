@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graph.augment import add_self_loops_but_last, augment
+from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
 from graph.data import Graphs, batches, fingerprint, load, permutation
 from graph.encoder import Encoder, ProjectionHead
-from graph.evaluate import calibrate, embed, read_out, sizes
+from graph.evaluation import calibrate, embed, read_out, sizes
 from shared import Criterion, Pairs
 from shared.distributed import gather, part, replicated, synchronise, world_size
 from shared.errors import UserError
@@ -21,7 +21,7 @@ from shared.experiment.runs import Run
 from shared.pairs import paired_views
 
 
-def run(config: Config, run: Run) -> dict[str, object]:
+def measure(config: Config, run: Run) -> dict[str, object]:
     """Pretrain an encoder, embed the unaugmented graphs, and score them.
 
     Args:

@@ -14,12 +14,12 @@ from .encoder import Bilinear as Bilinear
 from .encoder import Encoder as Encoder
 from .environment import DeepMindControl as DeepMindControl
 from .environment import make_vector as make_vector
-from .evaluate import PROTOCOLS as PROTOCOLS
-from .evaluate import evaluate_policy as evaluate_policy
-from .evaluate import state_probe as state_probe
+from .evaluation import PROTOCOLS as PROTOCOLS
+from .evaluation import evaluate_policy as evaluate_policy
+from .evaluation import state_probe as state_probe
 from .expert import Expert as Expert
 from .expert import trained_expert as trained_expert
 from .replay import Batch as Batch
 from .replay import Replay as Replay
 from .tables import TABLES as TABLES
-from .train import run as run
+from .train import measure as measure

@@ -76,7 +76,7 @@ class Config:
     # initialised.
     train: bool = True
 
-    protocol: str = "dmc-return-v1"  # see rl.evaluate.PROTOCOLS
+    protocol: str = "dmc-return-v1"  # see rl.evaluation.PROTOCOLS
     # Of the probe alone, all ours. Episodes under a random policy are many and short: what stays
     # the same within one, such as reacher's target, is seen in as many values as there are.
     probe_episodes: int = 100

@@ -10,40 +10,40 @@ from shared.experiment.runs import Run
 from shared.experiment.tables import Tier
 
 
-def _run(config: Config, run: Run) -> Metrics:
+def _measure(config: Config, run: Run) -> Metrics:
     from rl import train
 
-    return train.run(config, run)
+    return train.measure(config, run)
 
 
-def _run_probe(config: ProbeConfig, run: Run) -> Metrics:
+def _measure_probe(config: ProbeConfig, run: Run) -> Metrics:
     from rl import probe
 
-    return probe.run(config, run)
+    return probe.measure(config, run)
 
 
-def _run_imitation(config: ImitationConfig, run: Run) -> Metrics:
+def _measure_imitation(config: ImitationConfig, run: Run) -> Metrics:
     from rl import imitation
 
-    return imitation.run(config, run)
+    return imitation.measure(config, run)
 
 
 def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from rl import estimate
+    from rl import cost
 
-    return estimate.estimate(config, data_root)
+    return cost.estimate(config, data_root)
 
 
 def _estimate_probe(config: ProbeConfig, data_root: Path) -> tuple[float, float]:
-    from rl import estimate
+    from rl import cost
 
-    return estimate.estimate_probe(config, data_root)
+    return cost.estimate_probe(config, data_root)
 
 
 def _estimate_imitation(config: ImitationConfig, data_root: Path) -> tuple[float, float]:
-    from rl import estimate
+    from rl import cost
 
-    return estimate.estimate_imitation(config, data_root)
+    return cost.estimate_imitation(config, data_root)
 
 
 def _datasets() -> Sequence[str]:
@@ -67,7 +67,7 @@ def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[
 def _film(paper: str, tier: Tier, runs: Path) -> list[Path]:
     from rl import film
 
-    return film.film(paper, tier, runs)
+    return film.write(paper, tier, runs)
 
 
 def _export(folder: Path, target: Path) -> Path:
@@ -80,9 +80,9 @@ DOMAIN = Domain(
     name="rl",
     tables=TABLES,
     experiments=(
-        Experiment(Config, _run, _estimate),
-        Experiment(ProbeConfig, _run_probe, _estimate_probe, several=True),
-        Experiment(ImitationConfig, _run_imitation, _estimate_imitation),
+        Experiment(Config, _measure, _estimate),
+        Experiment(ProbeConfig, _measure_probe, _estimate_probe, several=True),
+        Experiment(ImitationConfig, _measure_imitation, _estimate_imitation),
     ),
     datasets=_datasets,
     fetch=_fetch,

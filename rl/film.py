@@ -13,7 +13,7 @@ from PIL import Image
 
 from rl.config import Config
 from rl.environment import RENDERED, make_environment
-from rl.evaluate import evaluation_seeds
+from rl.evaluation import evaluation_seeds
 from rl.export import read
 from rl.figures import finished_runs
 from rl.tables import AGENTS
@@ -30,7 +30,7 @@ CODEC = "libx264"
 Run = Finished[Config]
 
 
-def film(paper: str, tier: Tier, runs: Path) -> list[Path]:
+def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
     """Let the policy of each finished run of a paper's agents play one episode, kept on film.
 
     The episode starts as the first of the run's last evaluation does. A film that is newer than the

@@ -22,7 +22,7 @@ from rl.config import ImitationConfig
 from rl.data import Frames, expert_frames, frames_fingerprint
 from rl.encoder import Encoder
 from rl.environment import make_vector, renderer_in_use, settings_of, task_fingerprint
-from rl.evaluate import centre_crops, evaluation_seeds, returns, state_probe
+from rl.evaluation import centre_crops, evaluation_seeds, returns, state_probe
 from rl.expert import Expert, mean_action, trained_expert
 from rl.probe import part_of, pretrain
 from rl.train import random_policy, save_weights
@@ -49,7 +49,7 @@ class Material:
     actions: tuple[Tensor, Tensor]
 
 
-def run(config: ImitationConfig, run: Run) -> Metrics:
+def measure(config: ImitationConfig, run: Run) -> Metrics:
     """Train an encoder on an expert's frames, fit a head to the expert's actions, and let it play.
 
     The expert and its frames are made by the first run that needs them.

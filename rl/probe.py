@@ -11,7 +11,7 @@ from rl.agent import Contrast
 from rl.config import ProbeConfig
 from rl.data import Frames, frames_fingerprint, random_frames
 from rl.environment import renderer_in_use, task_fingerprint
-from rl.evaluate import embed, pixels, state_probe
+from rl.evaluation import embed, pixels, state_probe
 from rl.replay import gather
 from rl.train import SAVE_EVERY, save_weights
 from shared.distributed import from_first, part, replicated
@@ -21,7 +21,7 @@ from shared.experiment.runs import Run
 LOG_EVERY = 20  # updates that a line of the log is the mean of
 
 
-def run(config: ProbeConfig, run: Run) -> Metrics:
+def measure(config: ProbeConfig, run: Run) -> Metrics:
     """Train a contrastive encoder on frames of a random policy, and read the state from it.
 
     The held-out episodes are seen by the final regression's score alone.

@@ -24,7 +24,7 @@ from rl.environment import (
     settings_of,
     task_fingerprint,
 )
-from rl.evaluate import SUMMARIES, Curve, evaluation_seeds, returns
+from rl.evaluation import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
@@ -53,7 +53,7 @@ class Progress:
         self.curve = state["curve"]
 
 
-def run(config: Config, run: Run) -> dict[str, Any]:
+def measure(config: Config, run: Run) -> dict[str, Any]:
     """Soft actor-critic with the contrastive step, evaluated as it goes on.
 
     Steps are environment steps everywhere but inside this loop, whose unit is one decision of the
@@ -64,7 +64,7 @@ def run(config: Config, run: Run) -> dict[str, Any]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol, see :data:`rl.evaluate.SUMMARIES`, and the curve as details.
+        The metrics of the protocol, see :data:`rl.evaluation.SUMMARIES`, and the curve as details.
 
     Raises:
         ValueError: an unknown protocol, or steps that do not divide.

@@ -181,7 +181,7 @@ def losses_of(case: str, folder: Path, *, double: bool) -> list[float]:
     run = Watched(folder, config_of(case), data_root=folder.parent / "data")
     run.double, run.fixed = double, case.endswith(FIXED)
     with suppress(Enough), run, in_double() if double else nullcontext():
-        imported(CASES[case][0]).run(run.config, run)
+        imported(CASES[case][0]).measure(run.config, run)
     losses = torch.tensor(run.losses, dtype=torch.float64)
     assert len(losses) == STEPS, f"{case}: {len(losses)} steps"
     if dist.is_initialized():

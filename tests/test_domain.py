@@ -68,7 +68,7 @@ def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:
         with pytest.raises(
             ValueError, match=r"toy has no experiment with a Other; .* with: Config"
         ):
-            toy.DOMAIN.run(Other(), here)
+            toy.DOMAIN.measure(Other(), here)
 
 
 def test_a_domain_has_its_own_tables_only() -> None:

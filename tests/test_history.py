@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from toy.train import Config as Toy
-from toy.train import run as train
+from toy.train import measure as train
 
 import shared
 from graph.config import HISTORY, Config

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from toy.tables import TABLES
-from toy.train import run as train
+from toy.train import measure as train
 
 from shared.experiment.records import (
     Damaged,

@@ -16,7 +16,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from toy.train import Config
-from toy.train import run as train
+from toy.train import measure as train
 
 from shared.errors import UserError
 from shared.experiment import runs, seal

@@ -86,7 +86,7 @@ class Config:
     # of the corpus, and has 2 ``embedding`` dimensions, as many as [f ; g] of bags of words.
     baseline: Literal["majority", "tfidf", "ppmi_svd"] | None = None
     tasks: tuple[str, ...] = TASKS
-    protocol: str = "skip-thoughts-nested-10fold-v2"  # [QT]; see text.evaluate.PROTOCOLS
+    protocol: str = "skip-thoughts-nested-10fold-v2"  # [QT]; see text.evaluation.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
     history: ClassVar[History] = HISTORY
 

@@ -9,16 +9,16 @@ from text.config import Config
 from text.tables import TABLES
 
 
-def _run(config: Config, run: Run) -> Metrics:
+def _measure(config: Config, run: Run) -> Metrics:
     from text import train
 
-    return train.run(config, run)
+    return train.measure(config, run)
 
 
 def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from text import estimate
+    from text import cost
 
-    return estimate.estimate(config, data_root)
+    return cost.estimate(config, data_root)
 
 
 def _datasets() -> Sequence[str]:
@@ -48,7 +48,7 @@ def _export(folder: Path, target: Path) -> Path:
 DOMAIN = Domain(
     name="text",
     tables=TABLES,
-    experiments=(Experiment(Config, _run, _estimate, several=True),),
+    experiments=(Experiment(Config, _measure, _estimate, several=True),),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

@@ -25,7 +25,7 @@ from text import counts
 from text.config import Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
-from text.evaluate import evaluate, majority, tfidf
+from text.evaluation import evaluate, majority, tfidf
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
 from text.optimiser import RowAdam, clip_each
 from text.tokens import Batch, Tokens, expand, fixed_table, order_of_batches, prepare
@@ -36,7 +36,7 @@ LOG_EVERY = 100  # steps that a line of the log is the mean of
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see losses
 
 
-def run(config: Config, run: Run) -> dict[str, object]:
+def measure(config: Config, run: Run) -> dict[str, object]:
     """Pretrain a pair of encoders on a corpus, and evaluate their vectors by the tasks.
 
     Args:

@@ -7,7 +7,7 @@ from .data import load as load
 from .domain import DOMAIN as DOMAIN
 from .encoder import S3D as S3D
 from .encoder import Networks as Networks
-from .evaluate import PROTOCOLS as PROTOCOLS
+from .evaluation import PROTOCOLS as PROTOCOLS
 from .tables import TABLES as TABLES
+from .train import measure as measure
 from .train import pretrain as pretrain
-from .train import run as run

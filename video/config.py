@@ -74,7 +74,7 @@ class Config:
     train: bool = True  # False: the encoder stays as initialised
     # Of an encoder that is not trained: whether its batch norms get the statistics of an epoch.
     calibrate: bool = added(False, was=False)
-    protocol: str = "coclr-linear-retrieval-v2"  # see video.evaluate.PROTOCOLS
+    protocol: str = "coclr-linear-retrieval-v2"  # see video.evaluation.PROTOCOLS
     probe_epochs: int = 100  # [MMCL]; of the linear probe, the last one counts
     probe_batch_size: int = 64  # [CoCLR]
     probe_learning_rate: float = 0.1  # SGD, a tenth after 60% and 80% of the epochs; [CoCLR]

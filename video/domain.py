@@ -9,16 +9,16 @@ from video.config import Config
 from video.tables import TABLES
 
 
-def _run(config: Config, run: Run) -> Metrics:
+def _measure(config: Config, run: Run) -> Metrics:
     from video import train
 
-    return train.run(config, run)
+    return train.measure(config, run)
 
 
 def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from video import estimate
+    from video import cost
 
-    return estimate.estimate(config, data_root)
+    return cost.estimate(config, data_root)
 
 
 def _datasets() -> Sequence[str]:
@@ -48,7 +48,7 @@ def _export(folder: Path, target: Path) -> Path:
 DOMAIN = Domain(
     name="video",
     tables=TABLES,
-    experiments=(Experiment(Config, _run, _estimate, several=True),),
+    experiments=(Experiment(Config, _measure, _estimate, several=True),),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

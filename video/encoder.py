@@ -25,7 +25,7 @@ from shared.compat import make_torchvision_importable
 from shared.distributed import from_first, gather, part, world_size
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
-from video.augment import MEAN, STD
+from video.augmentation import MEAN, STD
 from video.config import FLOORS, STRIDES, Config
 
 make_torchvision_importable()

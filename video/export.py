@@ -40,7 +40,7 @@ from shared.experiment.export import (
 )
 from shared.experiment.records import Record
 from shared.experiment.runs import replacing
-from video.augment import MEAN, STD
+from video.augmentation import MEAN, STD
 from video.config import Config
 from video.encoder import encoder_of
 

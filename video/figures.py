@@ -34,7 +34,7 @@ from shared.report.figures import (
 )
 from video.config import Config
 from video.data import Videos, load
-from video.evaluate import embed_clips, nearest, video_features
+from video.evaluation import embed_clips, nearest, video_features
 from video.export import FILE, load_encoder
 from video.tables import TABLES
 

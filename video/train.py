@@ -14,11 +14,11 @@ from shared import Criterion, Pairs
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
-from video.augment import views
+from video.augmentation import views
 from video.config import FLOORS, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
-from video.evaluate import evaluate
+from video.evaluation import evaluate
 from video.export import save_encoder
 
 SMALL_QUEUE = 256  # keys, where there are fewer training videos than the queue would keep
@@ -27,7 +27,7 @@ SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], Pairs]]  # see losses
 
 
-def run(config: Config, run: Run) -> dict[str, Any]:
+def measure(config: Config, run: Run) -> dict[str, Any]:
     """Pretrain an encoder on clips without labels, and evaluate it by the configuration's protocol.
 
     Args:

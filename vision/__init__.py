@@ -1,8 +1,6 @@
 """The vision domain: SimCLR, MoCo and BYOL on images, with any objective, and their evaluation.
 
 The names of ``__init__.pyi`` are imported when first used: planning and reporting stay quick.
-Functions that share their module's name are imported from there: ``from vision.encoder import
-encoder``, ``from vision.augment import augment``, ``from vision.evaluate import evaluate``.
 """
 
 import lazy_loader

@@ -1,7 +1,7 @@
 """What ``vision`` offers: names, and the modules they are imported from when first used."""
 
-from .augment import POLICIES as POLICIES
-from .augment import Policy as Policy
+from .augmentation import POLICIES as POLICIES
+from .augmentation import Policy as Policy
 from .config import Config as Config
 from .config import ToyConfig as ToyConfig
 from .data import ImageFiles as ImageFiles
@@ -10,14 +10,14 @@ from .data import choose as choose
 from .data import load as load
 from .domain import DOMAIN as DOMAIN
 from .encoder import head as head
-from .evaluate import embed as embed
-from .evaluate import kmeans_accuracy as kmeans_accuracy
-from .evaluate import knn as knn
-from .evaluate import linear_probe as linear_probe
+from .evaluation import embed as embed
+from .evaluation import kmeans_accuracy as kmeans_accuracy
+from .evaluation import knn as knn
+from .evaluation import linear_probe as linear_probe
 from .export import load_encoder as load_encoder
 from .export import save_encoder as save_encoder
 from .methods import Networks as Networks
 from .methods import compare as compare
 from .tables import TABLES as TABLES
+from .train import measure as measure
 from .train import pretrain as pretrain
-from .train import run as run

@@ -92,7 +92,7 @@ class Config:
     small_size: int = added(96, was=96)  # side of a small crop in pixels
     small_augmentation: str = added("swav_small", was="swav_small")
 
-    # Policies of vision.augment for the first (student's) and second (teacher's) view.
+    # Policies of vision.augmentation for the first (student's) and second (teacher's) view.
     augmentations: tuple[str, str] = ("ressl_strong", "ressl_weak")  # [margins]
     batch_size: int = 256  # [margins]
     epochs: int = 200  # [margins]; evaluated after the last, never the best
@@ -107,7 +107,7 @@ class Config:
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # autocast of the networks; ours
     compile: bool = False  # torch.compile the encoder; ours
 
-    protocol: str = "linear-sgd-v1"  # see vision.evaluate.PROTOCOLS
+    protocol: str = "linear-sgd-v1"  # see vision.evaluation.PROTOCOLS
     # A second protocol whose probe is measured, too: the paper's, beside that of a short tier.
     beside: str | None = added(None, was=None)
     probe_epochs: int | None = None  # None: the protocol's
@@ -163,7 +163,7 @@ class Config:
         return dataclasses.replace(self.objective, loss=dataclasses.replace(loss, numbers=numbers))
 
 
-# What [HCL] does otherwise. Its probe, see vision.evaluate, is "linear-adam-v1".
+# What [HCL] does otherwise. Its probe, see vision.evaluation, is "linear-adam-v1".
 HCL: dict[str, Any] = {
     "statistics": "CIFAR10",
     "backbone": "resnet50",

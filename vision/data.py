@@ -46,7 +46,7 @@ from shared.experiment.data import (
     sha256_of_lines,
 )
 from shared.experiment.runs import replacing, write_atomically
-from vision.augment import Policy, parameters
+from vision.augmentation import Policy, parameters
 
 make_torchvision_importable()
 
@@ -369,9 +369,9 @@ def stream(
 ) -> Iterator[tuple[Tensor, ...]]:
     """Random crops of images on disk: for each batch one (B, 3, S, S) uint8 tensor per view.
 
-    The box of a crop is that of :func:`vision.augment.parameters` for the image's position in
+    The box of a crop is that of :func:`vision.augmentation.parameters` for the image's position in
     ``images``; neither order nor content depends on the number of workers. What else a policy does
-    is left to :func:`vision.augment.augment` with the policy's ``scale=None``.
+    is left to :func:`vision.augmentation.augment` with the policy's ``scale=None``.
 
     Args:
         images: what to read from.

@@ -10,22 +10,22 @@ from vision.config import Config, ToyConfig
 from vision.tables import TABLES
 
 
-def _run(config: Config, run: Run) -> Metrics:
+def _measure(config: Config, run: Run) -> Metrics:
     from vision import train
 
-    return train.run(config, run)
+    return train.measure(config, run)
 
 
-def _run_toy(config: ToyConfig, run: Run) -> Metrics:
+def _measure_toy(config: ToyConfig, run: Run) -> Metrics:
     from vision import toy
 
-    return toy.run(config, run)
+    return toy.measure(config, run)
 
 
 def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from vision import estimate
+    from vision import cost
 
-    return estimate.estimate(config, data_root)
+    return cost.estimate(config, data_root)
 
 
 def _missing(config: Config, data_root: Path) -> list[MissingData]:
@@ -63,8 +63,8 @@ DOMAIN = Domain(
     name="vision",
     tables=TABLES,
     experiments=(
-        Experiment(Config, _run, _estimate, _missing, several=True),
-        Experiment(ToyConfig, _run_toy),
+        Experiment(Config, _measure, _estimate, _missing, several=True),
+        Experiment(ToyConfig, _measure_toy),
     ),
     datasets=_datasets,
     fetch=_fetch,

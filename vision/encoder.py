@@ -83,7 +83,7 @@ HALVES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def encoder(
+def make_encoder(
     backbone: Backbone = "resnet18",
     stem: Stem = "cifar",
     *,
@@ -132,16 +132,16 @@ class LabEncoder(nn.Module):
     features is the first's. A network of half the width has half the channels behind its stem.
 
     Args:
-        backbone: as of :func:`encoder`; H is that of one network of full width.
-        stem: as of :func:`encoder`.
+        backbone: as of :func:`make_encoder`; H is that of one network of full width.
+        stem: as of :func:`make_encoder`.
 
     Source: Tian et al. 2020 (CMC) and the ResNets of its program.
     """
 
     def __init__(self, backbone: Backbone, stem: Stem) -> None:
         super().__init__()
-        self.lightness = encoder(backbone, stem, channels=1, half=True)
-        self.colours = encoder(backbone, stem, channels=2, half=True)
+        self.lightness = make_encoder(backbone, stem, channels=1, half=True)
+        self.colours = make_encoder(backbone, stem, channels=2, half=True)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, S, S) -> (B, H)."""

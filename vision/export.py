@@ -36,8 +36,8 @@ from shared.experiment.runs import replacing
 from shared.functions import function_name
 from vision.config import Config
 from vision.data import describe
-from vision.encoder import WIDTH, LabEncoder, encoder
-from vision.evaluate import statistics
+from vision.encoder import WIDTH, LabEncoder, make_encoder
+from vision.evaluation import statistics
 
 FILE = "encoder.safetensors"
 LAB = "lab"  # two networks, of the lightness and the colours of an image
@@ -177,7 +177,7 @@ def _rebuild(backbone: Any, stem: Any, state: Mapping[str, Tensor], *, lab: bool
     """
     # On "meta" nothing is drawn: building a network must not move the run's random numbers.
     with torch.device("meta"):
-        network = (LabEncoder if lab else encoder)(backbone, stem)
+        network = (LabEncoder if lab else make_encoder)(backbone, stem)
     network = network.to_empty(device="cpu")
     network.load_state_dict(state, strict=True)
     return network.eval()

@@ -36,11 +36,11 @@ from shared.report.figures import GRID, STYLE, TIERS, Drawn, Lacking, caption, w
 from shared.report.measuring import Measured, measure_finished
 from shared.svm import dual_weights
 from vision import toy
-from vision.augment import POLICIES, augment
+from vision.augmentation import POLICIES, augment
 from vision.config import Config, ToyConfig
 from vision.data import Images, choose, load
-from vision.encoder import encoder
-from vision.evaluate import kmeans_accuracy
+from vision.encoder import make_encoder
+from vision.evaluation import kmeans_accuracy
 from vision.export import FILE, load_encoder, read
 from vision.tables import TABLES
 from vision.tables_common import KNN_METRIC, L2_METRIC, ON
@@ -434,7 +434,7 @@ def penalty_histograms(places: Places) -> tuple[Tier, Figure]:
     facts, _ = read(places.runs / plain.address)
     with torch.random.fork_rng():
         torch.manual_seed(config["seed"])
-        untrained = encoder(config["backbone"], config["stem"]).eval()
+        untrained = make_encoder(config["backbone"], config["stem"]).eval()
     panels = {
         "untrained": untrained,
         "SimCLR": load_encoder(places.runs / plain.address),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
 
 from vision.data import ImageFiles, Images, central_crops
-from vision.evaluate import BATCH, as_test_images
+from vision.evaluation import BATCH, as_test_images
 
 THUMBNAIL = 8  # side in pixels
 LEVELS = 4  # of each colour in the histogram

@@ -20,7 +20,7 @@ from shared.distributed import gather, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from vision.config import Config
-from vision.encoder import WIDTH, LabEncoder, encoder, head
+from vision.encoder import WIDTH, LabEncoder, head, make_encoder
 from vision.swav import Crops, crop_pairs, swapped_prediction
 
 Compared = tuple[list[Pairs], list[Tensor]]
@@ -40,7 +40,7 @@ class Networks(nn.Module):
         super().__init__()
         self.dim = WIDTH[config.backbone]
         lab = config.method == "cmc"
-        build = LabEncoder if lab else encoder
+        build = LabEncoder if lab else make_encoder
         self.encoder = build(config.backbone, config.stem)
         make_head = partial(
             head,

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from shared import cosine, inner_product, two_views
 from shared.experiment.runs import Run
 from vision.config import ToyConfig
-from vision.evaluate import kmeans_accuracy
+from vision.evaluation import kmeans_accuracy
 
 RESTARTS = 10
 LOG_EVERY = 100  # steps that a line of the log is the mean of
 SAVE_EVERY = 10.0  # seconds between two checkpoints
 
 
-def run(config: ToyConfig, run: Run) -> dict[str, object]:
+def measure(config: ToyConfig, run: Run) -> dict[str, object]:
     """Learn the map and cluster the mapped points: ``accuracy`` in percent.
 
     Everything takes place on the CPU, which is faster than any accelerator for a map of 2 x 2.

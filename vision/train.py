@@ -15,7 +15,7 @@ from shared import Criterion, Pairs
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
-from vision.augment import POLICIES, augment
+from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import (
     ImageFiles,
@@ -26,7 +26,7 @@ from vision.data import (
     permutation,
     stream,
 )
-from vision.evaluate import evaluate, record_data, statistics
+from vision.evaluation import evaluate, record_data, statistics
 from vision.export import save_encoder
 from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
@@ -36,7 +36,7 @@ SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
 
 
-def run(config: Config, run: Run) -> dict[str, object]:
+def measure(config: Config, run: Run) -> dict[str, object]:
     """Pretrain an encoder without labels, and evaluate it by the configuration's protocol.
 
     Args:

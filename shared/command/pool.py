@@ -279,7 +279,7 @@ def outcome(run: Run, cell: Cell, twins: Sequence[str], places: Places) -> tuple
             if equal and not finished:
                 adopt(folder, *equal[0], cell.config)
             elif not finished:
-                run.finish(domain.run(cell.config, run))
+                run.finish(domain.measure(cell.config, run))
             record = read_record(folder, cell.address)
         assert record is not None  # just written
         return ("done", record.result, record.environment.get("run_at"))

@@ -40,7 +40,7 @@ class Experiment(Generic[Its]):
 
     Args:
         config: the configuration's class; a table's row in this domain is an instance of it.
-        run: trains and evaluates as a configuration says, and gives the metrics of its protocol.
+        measure: trains and evaluates as a configuration says; gives the metrics of its protocol.
         estimate: minutes and peak gigabytes (of 1e9 bytes) of a run on this machine, given the
             data root; None where the columns' own figures have to do.
         missing: what of a run's data is not below the data root, at a glance; None where only the
@@ -49,7 +49,7 @@ class Experiment(Generic[Its]):
     """
 
     config: type[Its]
-    run: Callable[[Its, Run], Metrics]
+    measure: Callable[[Its, Run], Metrics]
     estimate: Estimate[Its] | None = None
     missing: Missing[Its] | None = None
     several: bool = False
@@ -102,7 +102,7 @@ class Domain:
         kind = type(config).__name__
         raise ValueError(f"{self.name} has no experiment with a {kind}; it has some with: {known}")
 
-    def run(self, config: Config, run: Run) -> Metrics:
+    def measure(self, config: Config, run: Run) -> Metrics:
         """Do what a configuration says, and give the metrics of its protocol.
 
         Raises:
@@ -114,5 +114,5 @@ class Domain:
                 f"a run of {self.name} with a {type(config).__name__} takes one process; leave "
                 f"--processes out, and run seeds side by side with --jobs"
             )
-        metrics: Metrics = self.experiment(config).run(config, run)
+        metrics: Metrics = self.experiment(config).measure(config, run)
         return metrics

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graph.augment import augment
+from graph.augmentation import augment
 from graph.data import ATLAS, Graphs, load
 from graph.encoder import Encoder, ProjectionHead
 

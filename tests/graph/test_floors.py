@@ -13,9 +13,9 @@ from sklearn.svm import SVC
 from graph.config import Config
 from graph.data import ATLAS, Graphs, load
 from graph.encoder import Encoder
-from graph.evaluate import calibrate, embed, read_out, sizes, svm_ten_fold
+from graph.evaluation import calibrate, embed, read_out, sizes, svm_ten_fold
 from graph.tables import RANDOM3, RANDOM4, SOCIAL, TABLE_4
-from graph.train import run
+from graph.train import measure
 from shared.experiment.runs import Run
 
 
@@ -74,7 +74,7 @@ def test_floors_run_as_cells_do(tmp_path: Path) -> None:
     for row in ("largest class", "sizes and labels"):
         (cell,) = TABLE_4.cells("smoke", row=row)
         with Run(tmp_path / row, cell.config, data_root=tmp_path) as folder:
-            accuracies[row] = run(cell.config, folder)["accuracy"]
+            accuracies[row] = measure(cell.config, folder)["accuracy"]
     graphs = load(ATLAS, tmp_path)
     share = 100 * torch.bincount(graphs.y).max() / len(graphs.y)
     assert accuracies["largest class"] == pytest.approx(float(share), abs=5)  # ties in folds

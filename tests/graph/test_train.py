@@ -26,7 +26,7 @@ ATLAS = Config(dataset="atlas", epochs=3, batch_size=64)
 
 def finish(folder: Path, config: Config) -> dict[str, object]:
     with Run(folder, config) as run:
-        return run.finish(graph.run(config, run))["metrics"]
+        return run.finish(graph.measure(config, run))["metrics"]
 
 
 def losses(folder: Path) -> list[float]:
@@ -69,7 +69,7 @@ def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
         "from shared.experiment.runs import Run\n"
         "torch.set_num_threads(1)\n"
         "config = graph.Config(dataset='atlas', epochs=20)\n"
-        "with Run(Path(sys.argv[1]), config) as run: run.finish(graph.run(config, run))\n"
+        "with Run(Path(sys.argv[1]), config) as run: run.finish(graph.measure(config, run))\n"
     )
     accuracies, curves = [], []
     for name, variables in PATHS.items():
@@ -94,7 +94,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
         with Run(tmp_path / "parts", ATLAS) as run:
             run.stopping = True
             with pytest.raises(Interrupted):
-                graph.run(ATLAS, run)
+                graph.measure(ATLAS, run)
         assert len(losses(tmp_path / "parts")) == epoch
     assert finish(tmp_path / "parts", ATLAS) == whole
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
@@ -193,7 +193,7 @@ def test_pretraining_beats_the_untrained_encoder_on_mutag(tmp_path: Path, suite_
         for seed in (0, 1):
             config = Config(dataset="MUTAG", train=train, seed=seed)
             with Run(tmp_path / f"{train}-{seed}", config, data_root=suite_data) as run:
-                runs.append(run.finish(graph.run(config, run))["metrics"]["accuracy"])
+                runs.append(run.finish(graph.measure(config, run))["metrics"]["accuracy"])
         accuracy[train] = np.mean(runs)
     assert 80 < accuracy[False] < accuracy[True]
     assert accuracy[True] > 85

@@ -17,7 +17,7 @@ from rl.agent import Agent
 from rl.config import Config
 from rl.export import POLICY_NAMES
 from rl.figures import finished_runs
-from rl.film import codec_is_there, film, play, write_gif, write_mp4
+from rl.film import codec_is_there, play, write, write_gif, write_mp4
 from rl.tables import TABLE_5
 from shared.errors import UserError
 from shared.experiment.runs import Run
@@ -33,7 +33,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert isinstance(config, Config)
         with Run(runs / cell.address, config, tier="smoke", data_root=runs) as run:
             if row == "random policy":
-                run.finish(train.run(config, run))
+                run.finish(train.measure(config, run))
                 continue
             agent = Agent(config, 1)
             train.save_weights(run, agent, POLICY_NAMES)
@@ -47,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_films_show_an_episode(trained: Path) -> None:
-    films = film("lmcl", "smoke", trained)
+    films = write("lmcl", "smoke", trained)
     random, curl = finished_runs(TABLE_5, "smoke", trained)
     suffixes = ("gif", "mp4") if codec_is_there() else ("gif",)
     assert films == [run.folder / f"episode.{end}" for run in (random, curl) for end in suffixes]
@@ -90,15 +90,15 @@ def test_the_episode_is_the_first_of_the_last_evaluation(trained: Path) -> None:
 
 @pytest.mark.slow
 def test_films_are_kept_until_there_is_another_result(trained: Path) -> None:
-    first = film("lmcl", "smoke", trained)
+    first = write("lmcl", "smoke", trained)
     for file in first:
         file.write_bytes(b"kept")
-    assert film("lmcl", "smoke", trained) == first
+    assert write("lmcl", "smoke", trained) == first
     assert {file.read_bytes() for file in first} == {b"kept"}
     stale = first[0]
     later = stale.stat().st_mtime + 10
     os.utime(stale.parent / "result.json", (later, later))
-    film("lmcl", "smoke", trained)
+    write("lmcl", "smoke", trained)
     assert stale.read_bytes()[:6] == b"GIF89a"
     assert first[-1].read_bytes() == b"kept"
 
@@ -158,18 +158,18 @@ def test_without_a_codec_there_is_the_gif_alone(
 
 def test_papers_and_tiers_without_a_policy_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="rl has no policies for 'mmcl'; it has lmcl, cllr, curl"):
-        film("mmcl", "paper", tmp_path)
+        write("mmcl", "paper", tmp_path)
     with pytest.raises(
         UserError, match=r"rl/lmcl has no policy .* short tier; use --tier paper or --tier smoke$"
     ):
-        film("lmcl", "short", tmp_path)
+        write("lmcl", "short", tmp_path)
     with pytest.raises(
         UserError, match=r"rl/curl has no policy .* paper tier; use --tier short or --tier smoke$"
     ):
-        film("curl", "paper", tmp_path)
+        write("curl", "paper", tmp_path)
     with pytest.raises(
         UserError, match=r"learning-gate.*; no finished run of rl/curl/returns-on-a-cpu"
     ):
-        film("curl", "short", tmp_path)
+        write("curl", "short", tmp_path)
     with pytest.raises(UserError, match=r"no policy to film: no finished run of rl/cllr/table-4"):
-        film("cllr", "paper", tmp_path)
+        write("cllr", "paper", tmp_path)

@@ -15,7 +15,7 @@ from rl.agent import Contrast
 from rl.config import ImitationConfig
 from rl.data import Frames
 from rl.environment import DeepMindControl, settings_of
-from rl.evaluate import centre_crops, evaluation_seeds
+from rl.evaluation import centre_crops, evaluation_seeds
 from rl.expert import episode_return, mean_action
 from rl.imitation import (
     encoded,
@@ -135,7 +135,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_of(root: Path, name: str, **changes: Any) -> dict[str, Any]:
     config = dataclasses.replace(SMALL, **changes)
     with Run(root / "runs" / name, config, data_root=root) as run:
-        return run.finish(imitation.run(config, run))
+        return run.finish(imitation.measure(config, run))
 
 
 @pytest.mark.slow

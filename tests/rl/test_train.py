@@ -24,7 +24,7 @@ from rl.agent import Agent
 from rl.config import CURL, Config, ProbeConfig
 from rl.data import random_frames
 from rl.environment import make_environment, renderer_in_use, task_fingerprint
-from rl.evaluate import evaluate_policy, evaluation_seeds
+from rl.evaluation import evaluate_policy, evaluation_seeds
 from rl.replay import Batch, Draw, Replay
 from shared import Objective, Projection, distance_polarization, max_margin, term
 from shared.errors import UserError
@@ -95,9 +95,9 @@ def finish(
     with Run(folder, config, data_root=data_root, progress=watch) as run:
         if stop_after is not None:
             with pytest.raises(Interrupted):
-                rl.DOMAIN.run(config, run)
+                rl.DOMAIN.measure(config, run)
             return {}
-        metrics: dict[str, Any] = run.finish(rl.DOMAIN.run(config, run))["metrics"]
+        metrics: dict[str, Any] = run.finish(rl.DOMAIN.measure(config, run))["metrics"]
     return metrics
 
 
@@ -113,7 +113,7 @@ def die(folder: Path, data_root: Path) -> None:
             run.checkpoint = lambda step, every: None  # none is due any more
 
     with Run(folder, AGENT, data_root=data_root, progress=watch) as run:
-        rl.DOMAIN.run(AGENT, run)
+        rl.DOMAIN.measure(AGENT, run)
 
 
 def timeless(metrics: dict[str, Any]) -> dict[str, Any]:
@@ -429,7 +429,7 @@ def test_meaningless_configurations_are_refused(
 ) -> None:
     config = dataclasses.replace(AGENT, **changes)
     with Run(tmp_path, config) as run, pytest.raises(ValueError, match=message):
-        rl.DOMAIN.run(config, run)
+        rl.DOMAIN.measure(config, run)
 
 
 def test_an_environment_that_returns_nan_is_named_with_its_step(

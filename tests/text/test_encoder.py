@@ -3,7 +3,6 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -550,44 +549,6 @@ def test_folders_without_an_encoder_are_refused(folder: Path, tmp_path: Path) ->
 
 
 # The package
-
-
-@pytest.fixture
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if neither the package nor its module ``evaluate`` had been imported before."""
-    import_module("text.evaluate")  # the others need not be loaded again
-    for name in ("text", "text.evaluate"):
-        monkeypatch.delitem(sys.modules, name)
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import text",
-        "import text.evaluate",
-        "import text; import text.evaluate",
-        "import text; text.evaluate; import text.evaluate",
-        "import text; text.PROTOCOLS; text.majority",
-        "from text.evaluate import PROTOCOLS",
-        "from text import PROTOCOLS; import text.evaluate",
-        "from text import evaluate",
-        "from text.evaluate import evaluate; import text.evaluate",
-        "import text.evaluate; from text import evaluate; import text.evaluate",
-        "import importlib; importlib.import_module('text.evaluate')",
-    ],
-)
-@pytest.mark.usefixtures("forgotten")
-def test_evaluate_is_the_function_however_it_was_imported(program: str) -> None:
-    names: dict[str, object] = {}
-    exec(program, names)
-    exec("import text; from text.evaluate import PROTOCOLS", names)
-    package, module = sys.modules["text"], sys.modules["text.evaluate"]
-    assert package is not text  # a fresh one, and the names are its
-    assert names["text"] is package
-    assert inspect.isfunction(package.evaluate)
-    assert package.evaluate is module.evaluate
-    assert names["PROTOCOLS"] is module.PROTOCOLS
-    assert names.get("evaluate", module.evaluate) is module.evaluate
 
 
 def test_all_names_of_the_package_are_there() -> None:

@@ -20,7 +20,7 @@ from shared.errors import UserError
 from shared.experiment.runs import Run
 from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
-from text.evaluate import evaluate
+from text.evaluation import evaluate
 from text.export import FILES, MODEL, MODULES, PROJECTION, SUMS, load, read, write
 from text.tokens import make_tokenizer
 from text.train import save_model

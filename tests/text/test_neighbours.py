@@ -96,7 +96,7 @@ def test_books_end_where_their_chapters_end(tmp_path: Path) -> None:
 def test_a_run_says_how_often_it_finds_neighbours(tmp_path: Path, baseline: str | None) -> None:
     config = dataclasses.replace(SMALL, baseline=baseline, train=False)
     with Run(tmp_path / "run", config, tier="smoke", data_root=tmp_path) as run:
-        metrics = text.run(config, run)
+        metrics = text.measure(config, run)
     assert set(metrics) >= {"mean", "neighbours", *NEIGHBOURS}
     if baseline == "majority":
         assert metrics[NEXT] == metrics[PREVIOUS] == 100 / 49

@@ -30,7 +30,7 @@ from shared.objective import Similarity
 from shared.report.measuring import measure
 from shared.report.statistics import power_of, seeds_for
 from text.config import Config
-from text.evaluate import WITHOUT_TREC
+from text.evaluation import WITHOUT_TREC
 from text.neighbours import NEXT, PREVIOUS
 from text.tables import (
     CLLR_ROWS,

@@ -46,7 +46,7 @@ LOW_RANK = Objective(NCE, projection=Projection(0.1, {"norm": "nuclear", "alpha"
 
 def finish(folder: Path, config: Config, tier: str = "smoke") -> dict[str, Any]:
     with Run(folder, config, tier=tier, data_root=folder.parent / "data") as run:
-        metrics: dict[str, Any] = run.finish(text.run(config, run))["metrics"]
+        metrics: dict[str, Any] = run.finish(text.measure(config, run))["metrics"]
     return metrics
 
 
@@ -86,7 +86,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(
         with Run(tmp_path / "parts", config, tier="smoke", data_root=tmp_path / "data") as run:
             run.stopping = True
             with pytest.raises(Interrupted):
-                text.run(config, run)
+                text.measure(config, run)
     assert finish(tmp_path / "parts", config) == whole
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert len(losses(tmp_path / "whole")) == 1
@@ -391,7 +391,7 @@ def test_fixed_vectors_stay_and_every_word_of_their_file_is_known(tmp_path: Path
         tasks=("neighbours",),
     )
     with Run(tmp_path / "run", config, data_root=tmp_path) as run:
-        text.run(config, run)
+        text.measure(config, run)
     model, tokenizer, _ = read(tmp_path / "run" / "model")
     ids = tokenizer.get_vocab()
     for encoder in (model.sentence, model.context):

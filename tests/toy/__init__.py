@@ -1,14 +1,14 @@
 """A domain for the tests of the core: cells that work, fail, diverge, and lack their data."""
 
 from shared.experiment.domain import Domain, Experiment
-from toy import data, estimate, export, figures
+from toy import cost, data, export, figures
 from toy.tables import TABLES
-from toy.train import Config, run
+from toy.train import Config, measure
 
 DOMAIN = Domain(
     name="toy",
     tables=TABLES,
-    experiments=(Experiment(Config, run, estimate.estimate, data.missing, several=True),),
+    experiments=(Experiment(Config, measure, cost.estimate, data.missing, several=True),),
     datasets=lambda: tuple(data.DATASETS),
     fetch=data.fetch,
     figures=figures.write,
@@ -16,4 +16,4 @@ DOMAIN = Domain(
     export=export.write,
 )
 
-__all__ = ["DOMAIN", "TABLES", "Config", "run"]
+__all__ = ["DOMAIN", "TABLES", "Config", "measure"]

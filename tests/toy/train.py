@@ -62,7 +62,7 @@ class Padded(nn.Module):
         return self.layers(x)
 
 
-def run(config: Config, run: Run) -> dict[str, float]:
+def measure(config: Config, run: Run) -> dict[str, float]:
     if config.kind == "fails":
         raise RuntimeError("made to fail\nwith a second line")
     if config.kind == "missing" and not (run.data_root / "toys").exists():
@@ -112,6 +112,6 @@ if __name__ == "__main__":
         # What it costs to kill is no part of what is computed: not in the configuration.
         with Run(Path(folder), Config(int(steps))) as here:
             settings = dataclasses.replace(here.config, megabytes=megabytes, pause=pause)
-            here.finish(run(settings, here))
+            here.finish(measure(settings, here))
     except UserError as error:
         sys.exit(f"error: {error}")

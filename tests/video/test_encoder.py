@@ -442,7 +442,7 @@ def test_a_thumbnail_is_the_mean_of_pixels_and_frames() -> None:
 
 
 def test_colours_are_counted() -> None:
-    from video.augment import MEAN, STD
+    from video.augmentation import MEAN, STD
 
     pixels = torch.tensor([[0.0, 0.5, 1.0], [0.99, 0.17, 0.34]]).T.view(1, 3, 2, 1, 1)
     pixels = pixels.repeat(1, 1, 1, 1, 3)

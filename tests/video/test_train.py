@@ -18,9 +18,9 @@ import video
 from shared import Criterion, Objective, Projection
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run
-from video import evaluate as evaluation
+from video import evaluation as evaluation
 from video import train as module
-from video.augment import MEAN, STD, flip_flow, gather_clips, ten_crops, views
+from video.augmentation import MEAN, STD, flip_flow, gather_clips, ten_crops, views
 from video.config import EMBEDDED, INFO_NCE, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import Networks, autocast, encoder_of
@@ -100,7 +100,7 @@ def finish(folder: Path, config: Config, data_root: Path, tier: str = "own") -> 
         Run(folder, config, data_root=data_root, tier=tier) as run,
     ):
         spied(patch, module, "pretrain", keep)
-        metrics = run.finish(video.run(config, run))["metrics"]
+        metrics = run.finish(video.measure(config, run))["metrics"]
     return Finished(folder, metrics, state)
 
 
@@ -117,7 +117,7 @@ def stop(folder: Path, config: Config, data_root: Path, step: int) -> None:
     ):
         spied(patch, module, "train_step", told)
         with pytest.raises(Interrupted):
-            video.run(config, run)
+            video.measure(config, run)
     assert run.saved_step == step + 1
 
 
@@ -213,7 +213,7 @@ def test_stopped_in_the_evaluation_it_gives_the_same_bits(
 
     with Run(tmp_path, SIMCLR, data_root=data_root, progress=watch) as run:
         with pytest.raises(Interrupted):
-            video.run(SIMCLR, run)
+            video.measure(SIMCLR, run)
         assert run.saved_step == 6
 
     def refuse(*_: Any) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from shared import Criterion, Objective, info_nce, term
 from vision.config import Config
 from vision.data import Images
-from vision.encoder import LabEncoder, encoder, rgb_to_lab
+from vision.encoder import LabEncoder, make_encoder, rgb_to_lab
 from vision.methods import Networks, compare
 from vision.train import batches, make_optimiser, samples_of, train_step
 
@@ -53,7 +53,7 @@ def test_the_two_networks_are_half_as_wide(backbone: Any, width: int) -> None:
     assert network(torch.rand(2, 3, 16, 16)).shape == (2, width)
     assert network.lightness.conv1.in_channels == 1
     assert network.colours.conv1.in_channels == 2
-    whole = encoder(backbone, "cifar")
+    whole = make_encoder(backbone, "cifar")
     half, full = network.lightness.layer3[-1].conv2, whole.layer3[-1].conv2
     assert 2 * half.out_channels == full.out_channels
     # The first half of the features is the lightness's, which sees no colour.

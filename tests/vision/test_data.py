@@ -21,7 +21,7 @@ import vision.data
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of
-from vision.augment import POLICIES, Policy, parameters
+from vision.augmentation import POLICIES, Policy, parameters
 from vision.data import (
     DATASETS,
     DIGITS,

@@ -2,14 +2,14 @@ import pytest
 import torch
 from torch import nn
 
-from vision.encoder import encoder, head
+from vision.encoder import head, make_encoder
 
 STEMS = [("cifar", 4), ("strided", 2), ("small", 2), ("imagenet", 1)]
 
 
 @pytest.mark.parametrize(("stem", "side"), STEMS)
 def test_the_stems_shrink_a_32_pixel_image_to_their_sides(stem: str, side: int) -> None:
-    network = encoder("resnet18", stem)
+    network = make_encoder("resnet18", stem)
     seen: list[torch.Size] = []
     network.layer4.register_forward_hook(lambda _, __, output: seen.append(output.shape))
     features = network(torch.randn(2, 3, 32, 32))
@@ -19,7 +19,7 @@ def test_the_stems_shrink_a_32_pixel_image_to_their_sides(stem: str, side: int) 
 
 @pytest.mark.parametrize(("stem", "side"), STEMS)
 def test_the_small_network_ends_twice_as_wide_as_the_large_ones(stem: str, side: int) -> None:
-    network = encoder("resnet8", stem)
+    network = make_encoder("resnet8", stem)
     seen: list[torch.Size] = []
     network.layer3.register_forward_hook(lambda _, __, output: seen.append(output.shape))
     images = torch.randn(2, 3, 32, 32)
@@ -44,9 +44,13 @@ def test_parameters_are_torchvision_s(backbone: str) -> None:
         for name, item in getattr(models, backbone)().state_dict().items()
         if not name.startswith("fc.")
     }
-    ours = {name: item.shape for name, item in encoder(backbone, "imagenet").state_dict().items()}
+    ours = {
+        name: item.shape for name, item in make_encoder(backbone, "imagenet").state_dict().items()
+    }
     assert ours == theirs
-    cifar = {name: item.shape for name, item in encoder(backbone, "cifar").state_dict().items()}
+    cifar = {
+        name: item.shape for name, item in make_encoder(backbone, "cifar").state_dict().items()
+    }
     assert cifar == {**theirs, "conv1.weight": (64, 3, 3, 3)}
 
 
@@ -55,11 +59,11 @@ def test_known_numbers_of_parameters() -> None:
         return sum(parameter.numel() for parameter in module.parameters())
 
     # torchvision prints 11,689,512 with the classifier of 513,000
-    assert count(encoder("resnet18", "imagenet")) == 11_176_512
+    assert count(make_encoder("resnet18", "imagenet")) == 11_176_512
     # 3x3 convolutions 3-32-32-32-64-64-128-128, two of 1x1, and 2 for each channel's batch norm
     threes = 3 * 32 + 2 * 32 * 32 + 32 * 64 + 64 * 64 + 64 * 128 + 128 * 128
     norms = 2 * (3 * 32 + 3 * 64 + 3 * 128)
-    assert count(encoder("resnet8", "strided")) == 9 * threes + 32 * 64 + 64 * 128 + norms
+    assert count(make_encoder("resnet8", "strided")) == 9 * threes + 32 * 64 + 64 * 128 + norms
     assert count(head(512, 2048, 128)) == 512 * 2048 + 2 * 2048 + 2048 * 128 + 128
     normed = head(2048, 2048, 128, output_norm=True)
     trained = sum(item.numel() for item in normed.parameters() if item.requires_grad)
@@ -72,6 +76,6 @@ def test_known_numbers_of_parameters() -> None:
 
 def test_unknown_names_are_refused() -> None:
     with pytest.raises(ValueError, match="one of resnet8, resnet18, resnet50; got 'resnet34'"):
-        encoder("resnet34")  # type: ignore[arg-type]  # the mistake under test
+        make_encoder("resnet34")  # type: ignore[arg-type]  # the mistake under test
     with pytest.raises(ValueError, match="one of cifar, strided, small, imagenet; got 'tiny'"):
-        encoder("resnet18", "tiny")  # type: ignore[arg-type]  # the mistake under test
+        make_encoder("resnet18", "tiny")  # type: ignore[arg-type]  # the mistake under test

@@ -14,7 +14,7 @@ from shared import Objective, Projection, info_nce, term
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from vision.config import HCL, Config
-from vision.encoder import LabEncoder, encoder
+from vision.encoder import LabEncoder, make_encoder
 from vision.export import FILE, load_encoder, save_encoder, write
 
 State = dict[str, Tensor]
@@ -24,7 +24,7 @@ CONFIG = Config(stem="small", images=64, epochs=3)
 def trained(config: Config = CONFIG, seed: int = 0) -> nn.Module:
     """An encoder whose batch norms have seen data, as after training."""
     torch.manual_seed(seed)
-    network = encoder(config.backbone, config.stem)
+    network = make_encoder(config.backbone, config.stem)
     network(torch.randn(8, 3, 32, 32))
     return network
 
@@ -71,9 +71,9 @@ def test_cmc_s_two_networks_go_the_same_way(tmp_path: Path) -> None:
     assert isinstance(loaded, LabEncoder)
     assert torch.equal(loaded(images), network(images))
     with pytest.raises(ValueError, match="this module is no resnet8 as built here"):
-        save_encoder(encoder("resnet8", "small"), tmp_path / "other", config=config)
+        save_encoder(make_encoder("resnet8", "small"), tmp_path / "other", config=config)
     plain = dataclasses.replace(config, method="simclr")
-    save_encoder(encoder("resnet8", "small"), tmp_path / "plain", config=plain)
+    save_encoder(make_encoder("resnet8", "small"), tmp_path / "plain", config=plain)
     assert "colours" not in metadata(tmp_path / "plain")
 
 
@@ -185,7 +185,9 @@ def test_a_network_that_is_built_otherwise_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_encoder(trained(), tmp_path / FILE, config=CONFIG)
-    monkeypatch.setattr("vision.export.encoder", lambda backbone, stem: encoder(backbone, "cifar"))
+    monkeypatch.setattr(
+        "vision.export.make_encoder", lambda backbone, stem: make_encoder(backbone, "cifar")
+    )
     with pytest.raises(UserError, match="features are not those stored"):
         load_encoder(tmp_path)
 

@@ -18,7 +18,7 @@ from shared.report.measuring import folder_of
 from vision import figures
 from vision.config import Config
 from vision.data import Images
-from vision.encoder import encoder
+from vision.encoder import make_encoder
 from vision.export import FILE, save_encoder
 from vision.figures import (
     FIGURES,
@@ -60,7 +60,7 @@ def finish(
     with Run(places.runs / address, config, tier=tier) as run:
         if keep:
             torch.manual_seed(config.seed)
-            network = encoder(config.backbone, config.stem)
+            network = make_encoder(config.backbone, config.stem)
             save_encoder(network, places.runs / address / FILE, config=config)
         run.finish({"linear_top1": score, "knn_top1": score})
 
@@ -312,11 +312,11 @@ def test_histograms_of_two_trained_runs(places: Places, monkeypatch: pytest.Monk
     another = dataclasses.replace(penalised, seed=1)
     for name, config in (("simclr", DIGITS), ("another", another)):
         with Run(places.runs / "vision" / name, config, tier="own") as run:
-            run.finish(vision.run(config, run))
+            run.finish(vision.measure(config, run))
     with pytest.raises(Lacking, match="no two finished runs of SimCLR on digits"):
         draw(places)  # another seed is another run
     with Run(places.runs / "vision" / "simclr-dp", penalised, tier="own") as run:
-        run.finish(vision.run(penalised, run))
+        run.finish(vision.measure(penalised, run))
     _, figure = draw(places)
     assert [axis.get_title() for axis in figure.axes] == [
         "untrained",

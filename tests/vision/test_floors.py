@@ -12,11 +12,11 @@ from torchvision.transforms.v2.functional import center_crop
 from shared.experiment.runs import Run
 from vision.config import Config
 from vision.data import ImageFiles, Images, choose, describe, load
-from vision.encoder import encoder
-from vision.evaluate import as_test_images, embed
+from vision.encoder import make_encoder
+from vision.evaluation import as_test_images, embed
 from vision.floors import Trivial, calibrate
 from vision.methods import check
-from vision.train import run as train
+from vision.train import measure as train
 
 CIFAR10 = describe("CIFAR10")
 FLOOR = Config(
@@ -80,7 +80,7 @@ def test_other_features_are_refused() -> None:
 def test_calibrated_batch_norms_pass_on_standardised_features() -> None:
     torch.manual_seed(0)
     images = pictures(512, side=8)
-    network = encoder("resnet8", "small")
+    network = make_encoder("resnet8", "small")
     before = {name: item.clone() for name, item in network.named_parameters()}
     calibrate(network, images, 8, CIFAR10.mean, CIFAR10.std)
     assert network.training
@@ -106,7 +106,7 @@ def test_images_on_disk_calibrate_as_those_in_memory(tmp_path: Path) -> None:
     # 7 of 8 pixels are kept of images on disk.
     for images in (ImageFiles(files, labels), Images(center_crop(pixels, [7, 7]), labels)):
         torch.manual_seed(0)
-        network = encoder("resnet8")
+        network = make_encoder("resnet8")
         calibrate(network, images, 7, CIFAR10.mean, CIFAR10.std)
         made.append(network.state_dict())
     for name, item in made[0].items():

@@ -6,7 +6,7 @@ import torch
 from shared import Criterion, query_key, two_views
 from shared.experiment.tables import Cell, Table, Value, canonical_json
 from shared.report.statistics import seeds_for
-from vision.augment import POLICIES
+from vision.augmentation import POLICIES
 from vision.config import Config
 from vision.methods import check
 from vision.tables import TABLES

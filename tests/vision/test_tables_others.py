@@ -16,9 +16,9 @@ from shared import (
     max_margin,
 )
 from shared.experiment.tables import TIERS, Cell, Table, Tier, canonical_json
-from vision.augment import POLICIES
+from vision.augmentation import POLICIES
 from vision.config import CMC, HCL, Config, ToyConfig
-from vision.evaluate import PROTOCOLS
+from vision.evaluation import PROTOCOLS
 from vision.methods import check
 from vision.tables_cllr import CLLR
 from vision.tables_common import SHORT

@@ -21,7 +21,7 @@ from shared import (
 from shared.experiment.runs import Interrupted, Run
 from vision import toy
 from vision.config import ToyConfig
-from vision.evaluate import kmeans_accuracy
+from vision.evaluation import kmeans_accuracy
 from vision.toy import DATA, RESTARTS, learn, nested_moons, sample, three_bars, views
 
 SHORT = ToyConfig(steps=250, seed=4)
@@ -34,7 +34,7 @@ def polarized(reduction: str) -> Objective:
 
 def finish(folder: Path, config: ToyConfig) -> dict[str, object]:
     with Run(folder, config) as run:
-        return run.finish(toy.run(config, run))["metrics"]
+        return run.finish(toy.measure(config, run))["metrics"]
 
 
 # data
@@ -94,7 +94,7 @@ def test_points_as_they_are_have_the_papers_level(tmp_path: Path, data: str, lev
     for seed in range(20):
         trial = dataclasses.replace(config, seed=seed)
         with Run(tmp_path / str(seed), trial) as run:
-            found.append(toy.run(trial, run)["accuracy"])
+            found.append(toy.measure(trial, run)["accuracy"])
     assert abs(np.mean(found) - level) < (1.2 if data == "three_bars" else 2.2)
     assert 1 < np.std(found, ddof=1) < 3
 
@@ -219,7 +219,7 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
         with Run(tmp_path, config) as run:
             run.stopping = True
             with pytest.raises(Interrupted):
-                toy.run(config, run)
+                toy.measure(config, run)
             assert run.saved_step == step
     with Run(tmp_path, config) as run:
         assert torch.equal(learn(config, points, run), whole)

@@ -13,7 +13,7 @@ import vision
 from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run
-from vision.augment import POLICIES, augment
+from vision.augmentation import POLICIES, augment
 from vision.config import CMC, HCL, MMCL_IMAGENET, Config
 from vision.data import choose, describe, load, permutation
 from vision.methods import Networks, check
@@ -25,7 +25,7 @@ DIGITS = dataclasses.replace(Config().reduced(), epochs=2, learning_rate=0.01)
 
 def finish(folder: Path, config: Config, tier: str = "smoke") -> dict[str, Any]:
     with Run(folder, config, tier=tier) as run:
-        metrics: dict[str, Any] = run.finish(vision.run(config, run))["metrics"]
+        metrics: dict[str, Any] = run.finish(vision.measure(config, run))["metrics"]
     return metrics
 
 
@@ -75,7 +75,7 @@ def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
         with Run(tmp_path / "parts", config, tier="smoke") as run:
             run.stopping = True
             with pytest.raises(Interrupted):
-                vision.run(config, run)
+                vision.measure(config, run)
     assert finish(tmp_path / "parts", config) == whole
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert len(losses(tmp_path / "whole")) == 2
@@ -254,7 +254,7 @@ def test_one_epoch_on_real_images(suite_data: Path, tmp_path: Path) -> None:
     """A path through everything in the paper's form, on 256 real images."""
     config = Config(images=256, batch_size=64, epochs=1, stem="small", probe_epochs=3)
     with Run(tmp_path, config, data_root=suite_data) as run:
-        metrics = run.finish(vision.run(config, run))["metrics"]
+        metrics = run.finish(vision.measure(config, run))["metrics"]
     assert 10 < metrics["linear_top1"] < 60
     assert 10 < metrics["knn_top1"] < 60
     environment = json.loads((tmp_path / "environment.json").read_text())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shared.compat import make_torchvision_importable
 from shared.pixels import cubic, gaussian_blur, resized_crop
-from video.augment import (
+from video.augmentation import (
     MEAN,
     POLICIES,
     STD,

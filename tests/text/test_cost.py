@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from shared.experiment.trial import Cost
-from text import estimate as module
+from text import cost as module
 from text.config import Config
-from text.estimate import count_of, estimate
+from text.cost import count_of, estimate
 from text.tables import TABLE_2
 
 BAG = dataclasses.replace(Config(), encoder="bag_of_words", embedding=32, vocabulary=500)

@@ -17,7 +17,7 @@ from shared.experiment.trial import cost_of, seconds_of_loss
 from vision.config import Config
 from vision.data import Dataset, Images, describe
 from vision.encoder import WIDTH
-from vision.evaluate import BATCH, PROTOCOLS
+from vision.evaluation import BATCH, PROTOCOLS
 from vision.swav import swapped_prediction
 from vision.train import pretrain
 

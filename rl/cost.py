@@ -177,7 +177,7 @@ def cost_of_agent(config: Config) -> Cost:
         evaluation_episodes=1,
     )
     cost = cost_of(
-        agents.run,
+        agents.measure,
         base,
         {name: getattr(config, name) for name in DECIDING},
         smallest=SMALLEST,

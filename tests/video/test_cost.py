@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from shared.experiment.trial import Cost
-from video import estimate as module
+from video import cost as module
 from video.config import EMBEDDED, Config
-from video.estimate import estimate, lengths_of, passes, seconds_of_pass
+from video.cost import estimate, lengths_of, passes, seconds_of_pass
 
 SMALL = dataclasses.replace(Config(), precision="float32").reduced()
 

@@ -20,11 +20,11 @@ import torch
 from shared import Objective
 from shared.experiment.runs import Run
 from shared.experiment.trial import Cost, clock, cost_of, seconds_of_loss
-from video.augment import centre, windows
+from video.augmentation import centre, windows
 from video.config import EMBEDDED, FLOORS, INFO_NCE, Config
 from video.data import FOLDER, LISTS, Video, Videos, flow_folder, stored_side
 from video.encoder import encoder_of
-from video.evaluate import embed_clips
+from video.evaluation import embed_clips
 from video.train import pretrain
 
 BASELINE = 0.6e9  # bytes of a process that has imported everything and done nothing

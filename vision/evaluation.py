@@ -33,7 +33,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.runs import Interrupted, Run
-from vision.augment import POLICIES, augment
+from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import (
     Dataset,
@@ -83,7 +83,7 @@ class Probe:
         factor: see ``schedule``.
         deviation: standard deviation of the weights at the start, with biases 0; None: torch's
             default for both.
-        policy: of ``vision.augment.POLICIES``, for the training images.
+        policy: of ``vision.augmentation.POLICIES``, for the training images.
     """
 
     optimiser: Literal["sgd", "adam"]

@@ -32,7 +32,7 @@ from torch.nn.functional import cross_entropy
 from shared.experiment.runs import Interrupted, Run
 from shared.pairs import unit_rows
 from shared.pixels import flip
-from video.augment import (
+from video.augmentation import (
     augment,
     centre,
     flip_flow,
@@ -423,7 +423,7 @@ def over_windows(
         clip_frames: T.
         device: where to work.
         batch: clips at a time.
-        most: windows of a video, see :func:`video.augment.windows`.
+        most: windows of a video, see :func:`video.augmentation.windows`.
         after: called after each batch with the number of windows done, and of all.
     """
     starts = [windows(length, clip_frames, most) for length in videos.length.tolist()]

@@ -7,9 +7,9 @@ import torch
 
 from shared import Objective, alignment, max_margin, term
 from shared.experiment.trial import Cost
-from vision import estimate as module
+from vision import cost as module
 from vision.config import HCL, Config
-from vision.estimate import DECIDING, estimate
+from vision.cost import DECIDING, estimate
 
 HERE = Path()
 DEAR = Objective(term(max_margin, gamma=0.1))

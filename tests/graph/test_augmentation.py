@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from graph.augment import NAMES, add_self_loops_but_last, augment
+from graph.augmentation import NAMES, add_self_loops_but_last, augment
 from graph.data import Graphs
 
 PROGRAM = {"add_edges": False, "mask_with_noise": True, "one_hop": True, "drop_isolated": True}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from text.config import EMBEDDED_TASKS
 from text.data import Task, load_task
-from text.evaluate import (
+from text.evaluation import (
     DEFAULT_PROTOCOL,
     PROTOCOLS,
     choose_cost,
@@ -28,7 +28,7 @@ from text.evaluate import (
 )
 from text.senteval import predictions
 
-MODULE = importlib.import_module("text.evaluate")
+MODULE = importlib.import_module("text.evaluation")
 SKIP_THOUGHTS, SENTEVAL = DEFAULT_PROTOCOL, "senteval-v1"
 EXACT = [name for name in PROTOCOLS if name != "senteval-mlp-v1"]
 NOWHERE = Path("nowhere")

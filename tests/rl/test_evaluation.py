@@ -11,12 +11,12 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
 from torch import Tensor
 
-from rl import evaluate
+from rl import evaluation
 from rl.config import Config
 from rl.data import Frames
 from rl.encoder import Encoder
 from rl.environment import DeepMindControl, settings_of
-from rl.evaluate import (
+from rl.evaluation import (
     PENALTIES,
     PROTOCOLS,
     SUMMARIES,
@@ -131,7 +131,7 @@ def test_an_episode_that_ends_early_counts_no_further() -> None:
         [partial(Uneven, length) for length in (2, 5, 1)],
         autoreset_mode=AutoresetMode.DISABLED,
     )
-    returns = evaluate.returns(lambda _: torch.zeros(3, 1), environments, (1, 2, 3), 5)
+    returns = evaluation.returns(lambda _: torch.zeros(3, 1), environments, (1, 2, 3), 5)
     assert returns == [4, 25, 1]
 
 
@@ -209,7 +209,7 @@ def twin(train: np.ndarray, targets: np.ndarray, test: np.ndarray, penalty: floa
 def test_scores_are_those_of_the_normal_equations(
     width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(evaluate, "COLUMNS", 5)  # in blocks
+    monkeypatch.setattr(evaluation, "COLUMNS", 5)  # in blocks
     train = 3 + normal(0, 120, width) * torch.arange(1, width + 1)
     train[:, 2] = 0.1  # its deviation in floating point is not 0
     test = 3 + normal(1, 60, width) * torch.arange(1, width + 1)
@@ -233,7 +233,7 @@ def test_scores_are_those_of_the_normal_equations(
 
 
 def test_a_kernel_is_of_standardised_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "COLUMNS", 2)
+    monkeypatch.setattr(evaluation, "COLUMNS", 2)
     train, test = normal(0, 6, 5).numpy(), normal(1, 4, 5).numpy()
     train[:, 3] = 0.1
     kept = [0, 1, 2, 4]

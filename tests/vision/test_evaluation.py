@@ -19,11 +19,11 @@ from torch.nn.functional import cross_entropy, linear
 
 from shared.experiment.data import MissingData
 from shared.experiment.runs import Interrupted, Run
-from vision import evaluate as module
-from vision.augment import POLICIES, augment
+from vision import evaluation as module
+from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import ImageFiles, Images, choose, describe, load, stream
-from vision.evaluate import (
+from vision.evaluation import (
     PROTOCOLS,
     Probe,
     ProbeResult,

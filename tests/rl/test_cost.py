@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from rl import estimate as module
+from rl import cost as module
 from rl.config import Config, ImitationConfig, ProbeConfig
-from rl.data import random_frames
-from rl.estimate import (
+from rl.cost import (
     are_rendered,
     cost_of_agent,
     estimate,
@@ -16,6 +15,7 @@ from rl.estimate import (
     estimate_probe,
     seconds_of_frame,
 )
+from rl.data import random_frames
 from shared.experiment.trial import Cost
 
 AGENT = Config()

@@ -7,10 +7,10 @@ import torch
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import SVC
 
-from graph import evaluate
+from graph import evaluation
 from graph.data import ATLAS, load
 from graph.encoder import Encoder
-from graph.evaluate import COSTS, embed, svm_ten_fold
+from graph.evaluation import COSTS, embed, svm_ten_fold
 
 
 def blobs(count: int, classes: int, distance: float) -> tuple[np.ndarray, np.ndarray]:
@@ -59,7 +59,7 @@ def test_protocol_on_embedded_graphs_and_any_number_of_workers(monkeypatch):
     features, labels = embed(Encoder(1), graphs), graphs.y.numpy()
     alone = svm_ten_fold(features, labels, 3, workers=1)
     assert (alone["fold_accuracies"], alone["fold_costs"]) == protocol_twin(features, labels, 3)
-    monkeypatch.setattr(evaluate, "PARALLEL_FROM", 0)
+    monkeypatch.setattr(evaluation, "PARALLEL_FROM", 0)
     assert svm_ten_fold(features, labels, 3, workers=2) == alone
     assert 50 < alone["accuracy"] < 95
 

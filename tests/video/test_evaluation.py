@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.experiment.runs import Interrupted, Run
-from video.augment import augment, centre, gather_clips, ten_crops, windows
+from video.augmentation import augment, centre, gather_clips, ten_crops, windows
 from video.config import Config
 from video.data import Video, Videos
 from video.encoder import S3D
-from video.evaluate import (
+from video.evaluation import (
     PENALTIES,
     PROTOCOLS,
     RANKS,
@@ -355,7 +355,7 @@ def test_the_probes_clips_follow_a_policy(
         seen.append(named["policy"])
         return augment(*given, **named)
 
-    monkeypatch.setattr("video.evaluate.augment", spy)
+    monkeypatch.setattr("video.evaluation.augment", spy)
     crop_features(config, embedding(encoder), made_videos(), 0, CPU)
     assert seen == [policy]
 

@@ -30,7 +30,7 @@ from shared.pixels import (
     solarize,
     uniforms,
 )
-from vision.augment import POLICIES, Parameters, Policy, augment, parameters
+from vision.augmentation import POLICIES, Parameters, Policy, augment, parameters
 
 make_torchvision_importable()
 from torchvision.transforms import RandomResizedCrop  # noqa: E402 (importable only now)
