@@ -8,15 +8,18 @@ its configurations for ImageNet.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+from torch import nn
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
 from shared.losses import max_margin
 from shared.pairs import Pairing
 
-Backbone = Literal["resnet8", "resnet18", "resnet50"]
+Backbone = str | Callable[[], nn.Module]  # see vision.encoder.make_encoder
 Stem = Literal["cifar", "strided", "small", "imagenet"]
 Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav", "cmc"]
 
@@ -44,7 +47,7 @@ class Config:
 
     backbone: Backbone = "resnet18"  # [margins]
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
-    # "imagenet" torchvision's own.
+    # "imagenet" the network's own, which all but the ResNets of vision.encoder need.
     stem: Stem = "cifar"
     # What is evaluated: the encoder, or features without any learning, see vision.floors.
     features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(

@@ -16,7 +16,7 @@ from shared.experiment.runs import Run
 from shared.experiment.trial import cost_of, seconds_of_loss
 from vision.config import Config
 from vision.data import Dataset, Images, describe
-from vision.encoder import WIDTH
+from vision.encoder import WIDTH, make_encoder, width_of
 from vision.evaluation import BATCH, PROTOCOLS
 from vision.swav import swapped_prediction
 from vision.train import pretrain
@@ -92,9 +92,18 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
     seconds = steps * step + passed * cost.per_item / passes
 
     images = sum(_bytes(dataset) for dataset in {source, target})
-    features = 4 * WIDTH[config.backbone] * (trained + target.test)
+    features = 4 * _width(config) * (trained + target.test)
     working = cost.kept * max(config.batch_size, FROZEN * scale * BATCH)
     return seconds / 60, (BASELINE + images + features + cost.fixed + working) / 1e9
+
+
+def _width(config: Config) -> int:
+    """H of the backbone; one that is not a ResNet here is made for it, from no random numbers."""
+    if config.backbone in WIDTH:
+        return WIDTH[str(config.backbone)]
+    with torch.random.fork_rng(devices=[]):
+        network = make_encoder(config.backbone, config.stem, size=config.image_size)
+    return width_of(network, config.backbone, config.image_size)
 
 
 def of_size(config: Config) -> str:

@@ -11,6 +11,8 @@ Folders under the data root are laid out as the archives and torchvision lay the
 
 A folder whose ``APPROXIMATE.json`` says what of it differs from the published files is taken as it
 says, in all but the paper tier; its fingerprint ends in "approximate", and so every record of it.
+
+``folder:PATH`` is a folder of one's own, see :mod:`vision.own`.
 """
 
 import contextlib
@@ -22,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -56,7 +58,11 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E4
 from torchvision.datasets.utils import check_integrity  # noqa: E402
 from torchvision.transforms.v2.functional import center_crop, resize  # noqa: E402
 
+if TYPE_CHECKING:
+    from vision.own import HubColumn
+
 DIGITS = "digits"
+OWN = "folder:"  # before the path of a folder of one's own
 Split = Literal["pretrain", "train", "test"]
 Part = Literal["train", "test"]  # of the sets of single image files, which pretrain on "train"
 
@@ -81,11 +87,11 @@ class Dataset:
     @property
     def streams(self) -> bool:
         """Whether its images are read from disk as they are needed."""
-        return self.folder in _STREAMED
+        return self.folder in _STREAMED or Path(self.folder).is_absolute()
 
 
-_IMAGENET_MEAN = (0.485, 0.456, 0.406)
-_IMAGENET_STD = (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
 # The statistics are those of the programs the papers build on: ReSSL (Zheng et al. 2021) has those
 # of the small sets, HCL (Robinson et al. 2021) CIFAR-10's for all.
 DATASETS: dict[str, Dataset] = {
@@ -126,9 +132,9 @@ DATASETS: dict[str, Dataset] = {
         mean=(0.4802, 0.4481, 0.3975),
         std=(0.2302, 0.2265, 0.2262),
     ),
-    "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, _IMAGENET_MEAN, _IMAGENET_STD),
-    "imagenette": Dataset("imagenette", 10, 160, 9_469, 3_925, _IMAGENET_MEAN, _IMAGENET_STD),
-    "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, _IMAGENET_MEAN, _IMAGENET_STD),
+    "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, IMAGENET_MEAN, IMAGENET_STD),
+    "imagenette": Dataset("imagenette", 10, 160, 9_469, 3_925, IMAGENET_MEAN, IMAGENET_STD),
+    "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, IMAGENET_MEAN, IMAGENET_STD),
 }
 _DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
@@ -186,10 +192,11 @@ class Images:
 class ImageFiles:
     """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
 
-    labels: (n,) int64.
+    files: n paths, or a column of a dataset, see :func:`vision.own.hub_images`. labels: (n,) int64,
+    -1 where there is none.
     """
 
-    files: tuple[Path, ...]
+    files: "tuple[Path, ...] | HubColumn"
     labels: Tensor
 
     def __len__(self) -> int:
@@ -197,7 +204,10 @@ class ImageFiles:
 
     def subset(self, index: Tensor) -> "ImageFiles":
         """The images at the positions ``index``, (m,) int64, in that order."""
-        return ImageFiles(tuple(self.files[i] for i in index.tolist()), self.labels[index])
+        places = index.tolist()
+        if isinstance(self.files, tuple):
+            return ImageFiles(tuple(self.files[i] for i in places), self.labels[index])
+        return ImageFiles(self.files.chosen(places), self.labels[index])
 
 
 AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
@@ -207,12 +217,17 @@ def describe(name: str) -> Dataset:
     """Counts and statistics of a dataset, or of the embedded one for ``"digits"``.
 
     Raises:
-        UserError: the name is unknown.
+        UserError: the name is unknown, or a folder of one's own is not laid out as it should be.
     """
     if name == DIGITS:
         return _DIGITS
+    if name.startswith(OWN):
+        from vision import own
+
+        return own.described(Path(name.removeprefix(OWN)))
     if name not in DATASETS:
-        raise UserError(f"unknown dataset {name!r}; known are {', '.join(DATASETS)} and {DIGITS}")
+        known = f"{', '.join(DATASETS)}, {DIGITS} and {OWN}PATH"
+        raise UserError(f"unknown dataset {name!r}; known are {known}")
     return DATASETS[name]
 
 
@@ -229,7 +244,7 @@ def load(
     ones.
 
     Args:
-        name: of ``DATASETS``, or ``"digits"``.
+        name: of ``DATASETS``, ``"digits"``, or ``"folder:PATH"``.
         data_root: the folder that holds the datasets.
         split: which part.
         allow_missing: leave out, with a warning, images that are missing or were found damaged;
@@ -246,6 +261,10 @@ def load(
     part: Part = "test" if split == "test" else "train"
     if name == DIGITS:
         return _digits(part)
+    if name.startswith(OWN):
+        from vision import own
+
+        return own.folder(describe(name).folder, part)
     if name in _ARCHIVES:
         return _archive(name, data_root, split)
     if name == "TinyImageNet":
@@ -264,6 +283,8 @@ def fetch(name: str, data_root: Path) -> None:
     """
     if name == DIGITS:
         return
+    if name.startswith(OWN):
+        raise UserError(f"{name} is a folder of yours: there is nothing to fetch")
     folder = data_root / describe(name).folder
     if not folder.is_dir():
         _download(name, data_root)
@@ -278,7 +299,8 @@ def fetch(name: str, data_root: Path) -> None:
 def fingerprint(name: str, data_root: Path) -> str:
     """SHA-256 over the files of a dataset, or over the arrays of the embedded one.
 
-    Reading the ImageNets would take an hour: theirs is over the names and sizes of the files. The
+    Reading the ImageNets would take an hour: theirs, and that of a folder of one's own, is over the
+    names and sizes of the files. The
     other files are verified and read once; a file beside them keeps the result until a size or
     time of modification has changed.
 
@@ -293,7 +315,7 @@ def fingerprint(name: str, data_root: Path) -> str:
     folder = _folder(name, data_root)
     files = _raw_files(name, folder)
     end = "" if approximation(folder) is None else APPROXIMATE
-    if folder.name == "imagenet":
+    if folder.name == "imagenet" or name.startswith(OWN):
         names = (f"{file.relative_to(folder)} {file.stat().st_size}" for file in files)
         return sha256_of_lines(names) + end
 
@@ -710,6 +732,10 @@ def _how_to_get(folder: Path) -> str:
 
 def _raw_files(name: str, folder: Path) -> list[Path]:
     """All files of a dataset that are read; missing ones among them where their names are known."""
+    if name.startswith(OWN):
+        from vision import own
+
+        return own.every_file(folder)
     marker = [folder / MARKER] if (folder / MARKER).is_file() else []
     if name in _ARCHIVES:
         return [*marker, *(folder / part for part in _checksums(name, folder))]
@@ -742,8 +768,10 @@ def _command(name: str) -> str:
 # Reading image files
 
 
-def _decode(file: Path) -> Image.Image:
+def _decode(file: Path | Image.Image) -> Image.Image:
     """An image in three channels; :class:`UserError` where it is missing or damaged."""
+    if isinstance(file, Image.Image):
+        return file.convert("RGB")
     try:
         with Image.open(file) as image:
             return image.convert("RGB")
@@ -789,7 +817,7 @@ def _central_crop(image: Image.Image, sample: int, size: int, resized: int) -> l
 class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     """Batches of views: element (B,) positions is one (B, 3, S, S) tensor for each view."""
 
-    files: tuple[Path, ...]
+    files: "tuple[Path, ...] | HubColumn"
     crops: Callable[[Image.Image, int], list[Image.Image]]
 
     def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:

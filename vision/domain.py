@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
 from vision.config import Config, ToyConfig
 from vision.tables import TABLES
@@ -59,6 +59,12 @@ def _export(folder: Path, target: Path) -> Path:
     return export.write(folder, target)
 
 
+def _score(asked: Asked) -> Scores:
+    from vision import checkpoints
+
+    return checkpoints.score(asked)
+
+
 DOMAIN = Domain(
     name="vision",
     tables=TABLES,
@@ -70,4 +76,6 @@ DOMAIN = Domain(
     fetch=_fetch,
     figures=_figures,
     export=_export,
+    score=_score,
+    scored_by=("backbone", "stem", "prefix", "size", "statistics"),
 )

@@ -239,6 +239,7 @@ def evaluate(
     run: Run,
     *,
     project: Callable[[Tensor], Tensor] | None = None,
+    images: tuple[Images | ImageFiles, Images | ImageFiles] | None = None,
 ) -> dict[str, object]:
     """Score an encoder by the configuration's protocol, on its dataset or on ``evaluate_on``.
 
@@ -258,9 +259,11 @@ def evaluate(
         encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
         run: knows where data lie, and is told of progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
+        images: yours, to train and to test on, in place of a dataset's; how they are normalised is
+            for ``config.statistics`` to say.
 
     Raises:
-        ValueError: an unknown protocol, or features that are not finite.
+        ValueError: an unknown protocol, images without labels, or features that are not finite.
         FloatingPointError: the probe diverged.
         Interrupted: the run was told to stop; resumed, it evaluates from the start.
     """
@@ -270,11 +273,16 @@ def evaluate(
     name = config.evaluate_on or config.dataset
     dataset = describe(name)
     mean, std = statistics(config, dataset)
-    train, test = (
+    train, test = images or (
         load(name, run.data_root, split, allow_missing=run.allow_missing)
         for split in ("train", "test")
     )
-    if name != config.dataset:
+    classes = dataset.classes
+    if images is not None:
+        if min(int(part.labels.min()) for part in images) < 0:
+            raise ValueError("images without labels cannot be scored; give both parts' classes")
+        classes = 1 + max(int(part.labels.max()) for part in images)
+    elif name != config.dataset:
         record_data(run, name)
     if config.images is not None:
         train = choose(train, min(config.images, len(train)))
@@ -307,7 +315,7 @@ def evaluate(
             labels,
             test_features,
             test_labels,
-            classes=dataset.classes,
+            classes=classes,
             temperature=protocol.temperature,
         )
     }
@@ -338,14 +346,14 @@ def evaluate(
             labels,
             test_features,
             test_labels,
-            classes=dataset.classes,
+            classes=classes,
             probe=probe,
             seed=config.seed,
             test_again=(lambda: embedded(test)) if drifts else None,
             after_epoch=after_epoch,
         )
     metrics["linear_top1"] = float(result.top1[-1])
-    if dataset.classes > 5:
+    if classes > 5:
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
