@@ -8,7 +8,8 @@ import pytest
 import toy
 from toy.train import Config
 
-from shared.command import domains
+from shared.command import domains, verbs
+from shared.command.places import Places
 from shared.errors import UserError
 from shared.experiment.domain import Experiment
 from shared.experiment.runs import Run
@@ -42,9 +43,18 @@ def test_what_a_domain_lacks() -> None:
         "vision": ["film"],
         "text": ["film"],
         "rl": [],
-        "graph": ["figures", "film", "export"],
+        "graph": ["figures", "film"],
         "video": ["film"],
     }
+
+
+def test_a_domain_without_exports_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = dataclasses.replace(domains.domain_of("graph"), export=None)
+    monkeypatch.setattr(verbs, "domain_of", lambda name: bare)
+    (tmp_path / "config.json").write_text("{}")
+    places = Places(tmp_path, tmp_path, tmp_path)
+    with pytest.raises(UserError, match="graph exports no models"):
+        verbs.export("mine", tmp_path, "graph", None, places)
 
 
 def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from shared.errors import UserError
+from shared.errors import UserError, suggestion
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.domain import Asked, Scores
 from shared.experiment.export import (
     FEATURES,
     NOT_PROJECTED,
@@ -39,10 +40,13 @@ from shared.experiment.export import (
     write_card,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import replacing
+from shared.experiment.runs import Run, replacing
+from shared.experiment.scoring import measured
 from video.augmentation import MEAN, STD
 from video.config import Config
+from video.data import UCF101, fingerprint, load
 from video.encoder import encoder_of
+from video.evaluation import PROTOCOLS, evaluate
 
 FILE = "encoder.safetensors"
 CONFIG = "config.json"
@@ -112,6 +116,44 @@ def load_encoder(path: Path) -> nn.Module:
     return network.eval()
 
 
+def score(asked: Asked) -> Scores:
+    """Score an exported encoder by named protocols, on UCF-101 or the data set that is named.
+
+    Raises:
+        UserError: no export, an unknown protocol, or data that are not there.
+    """
+    name = asked.data or UCF101
+    protocols = asked.protocols or (Config().protocol,)
+    for each in protocols:
+        if each not in PROTOCOLS:
+            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    encoder = load_encoder(asked.model)
+    file = asked.model / FILE if asked.model.is_dir() else asked.model
+    with safe_open(file, framework="pt") as stream:
+        metadata = stream.metadata()
+    config = dataclasses.replace(_described(metadata), dataset=name)
+    asked.say(f"took every tensor of {NAMES[config.network]} of width {config.width:g}")
+    encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def by(config: Any, run: Run) -> Mapping[str, Any]:
+        videos = load(
+            name,
+            run.data_root,
+            split=config.split,
+            modality=config.modality,
+            flow=config.flow,
+            size=config.size,
+            workers=run.workers,
+        )
+        run.record_data(**{name: fingerprint(name, run.data_root)})
+        return evaluate(config, encoder, videos, run)
+
+    return Scores(
+        facts={"model": str(file), "sha256": sha256_of(file), "data": name},
+        protocols={each: measured(config, each, by, asked) for each in protocols},
+    )
+
+
 def write(folder: Path, target: Path) -> Path:
     """Put a finished run's encoder and a model card into ``target``, a folder, and return it.
 
@@ -134,12 +176,16 @@ def write(folder: Path, target: Path) -> Path:
 
 def _empty(metadata: Mapping[str, str]) -> nn.Module:
     """The network that the metadata describe, without any numbers in it."""
-    names = (*KEPT, *(name for name in ADDED if name in metadata))
-    described = {name: json.loads(metadata[name]) for name in names}
     # On "meta" nothing is drawn: building a network must not move the run's random numbers.
     with torch.device("meta"):
-        network = encoder_of(dataclasses.replace(Config(), **described))
+        network = encoder_of(_described(metadata))
     return network.to_empty(device="cpu")
+
+
+def _described(metadata: Mapping[str, str]) -> Config:
+    """The configuration as far as the metadata say it."""
+    names = (*KEPT, *(name for name in ADDED if name in metadata))
+    return dataclasses.replace(Config(), **{name: json.loads(metadata[name]) for name in names})
 
 
 # The model card

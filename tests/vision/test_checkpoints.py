@@ -239,7 +239,7 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     content = json.loads(out.read_text())
     scores = {each: found["metrics"] for each, found in content["protocols"].items()}
     for protocol, metric in (("knn-200-v1", "knn_top1"), ("linear-l2-v1", "l2_top1")):
-        assert re.search(rf"{protocol}\s+{metric}\s+{scores[protocol][metric]:.2f}\n", printed)
+        assert re.search(rf"{protocol}\s+{metric}\s+{scores[protocol][metric]:.2f}\s", printed)
     encoder, _ = loaded(tmp_path / "model.pth")
     parts = [folder(shapes, "train"), folder(shapes, "test")]
     train, test = (embed(encoder, each, 32, IMAGENET_MEAN, IMAGENET_STD) for each in parts)
