@@ -61,7 +61,7 @@ class Config:
 
     # "gin", GraphCL's; a network of torch_geometric.nn such as "GCN"; or a function that makes
     # one, given the width of the node features: see graph.encoder.make_encoder.
-    network: str | Callable[[int], Any] = added("gin", was="gin")
+    network: str | Callable[[int], Any] = added("gin", was="gin")  # noqa: RUF009 (a field)
     readout: Literal["sum", "mean", "max"] = added("sum", was="sum")  # of nodes; "gin" sums
     layers: int = 3  # [program], go.sh
     hidden: int = 32  # [program]

@@ -1,10 +1,10 @@
 """Evaluation of graph embeddings, named and versioned.
 
-``svm-10fold-nested-v1``: Unaugmented graphs through the encoder in evaluation mode; ten stratified, shuffled folds; on each
-training part a support vector machine (RBF kernel, gamma ``scale``) whose C comes from a stratified
-five-fold search on that part alone; accuracy on the test fold, averaged over the folds. Features
-are used as they are. The authors of GraphCL evaluate so, but draw the folds from the state that
-pretraining leaves behind; here they have a seed of their own.
+``svm-10fold-nested-v1``: unaugmented graphs through the encoder in evaluation mode; ten stratified,
+shuffled folds; on each training part a support vector machine (RBF kernel, gamma ``scale``) whose C
+comes from a stratified five-fold search on that part alone; accuracy on the test fold, averaged
+over the folds. Features are used as they are. The authors of GraphCL evaluate so, but draw the
+folds from the state that pretraining leaves behind; here they have a seed of their own.
 
 Used as they are, a few features of large variance rule the kernel: the second read-out,
 ``accuracy_standardised``, is the same with features standardised on each training part.

@@ -243,5 +243,5 @@ def _loading(network: str) -> str:
         "from graph.export import load_encoder",
         "",
         f'encoder = load_encoder(Path("."){f", {name}" if own else ""})  # checks every SHA-256',
-        'features = embed(encoder, load("MUTAG", Path("data")))  # (G, D); or graph.from_pyg(yours)',
+        'features = embed(encoder, load("MUTAG", Path("data")))  # or graph.from_pyg(...)',
     )

@@ -368,8 +368,8 @@ TABLE_4_OURS = dataclasses.replace(
     claims=tuple(
         dataclasses.replace(
             claim,
-            text=f"{ASKED_HERE}, not by the paper: is {claim.better} above {claim.than} on sets that "
-            f"it leaves out?",
+            text=f"{ASKED_HERE}, not by the paper: is {claim.better} above {claim.than} on sets "
+            "that it leaves out?",
             columns=OUR_SOCIAL_SETS if claim.columns == SOCIAL_SETS else _OURS,
         )
         for claim in TABLE_4.claims

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +207,7 @@ def test_protocols_refuse_what_they_cannot_score(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def finished(tmp_path: Path) -> Iterator[tuple[Path, nn.Module]]:
+def finished(tmp_path: Path) -> tuple[Path, nn.Module]:
     """A run's folder with an encoder, and the encoder."""
     torch.manual_seed(0)
     encoder = make_encoder(ATLAS, 1).double()
@@ -216,7 +215,7 @@ def finished(tmp_path: Path) -> Iterator[tuple[Path, nn.Module]]:
         run.record_data(atlas="5f" * 32)
         save_encoder(encoder, tmp_path / "run", config=ATLAS, features=1)
         run.finish({"accuracy": 61.5, "fold_accuracies": [61.5] * 10})
-    yield tmp_path / "run", encoder
+    return tmp_path / "run", encoder
 
 
 def test_an_export_is_read_again_and_its_card_says_how(
