@@ -15,7 +15,9 @@ from shared.experiment.data import MARKER, MissingData
 from vision import data
 from vision.data import DATASETS, ImageFiles, describe, fetch, fingerprint, load, missing
 from vision.domain import DOMAIN
-from vision.transfer_data import SOURCES, VOC_CLASSES, sources
+from vision.transfer_data import SOURCES, VOC_CLASSES
+
+from torchvision import datasets as sources  # isort: skip  (vision makes it importable)
 
 
 def image(file: Path) -> None:
