@@ -192,7 +192,7 @@ run_tests() {
   local part=(-m "not slow")
   if [ "${1:-}" = --all ]; then
     shift
-    part=(--cov --cov-report=term)
+    part=(--durations=40 --cov --cov-report=term)
   fi
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .

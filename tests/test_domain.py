@@ -65,16 +65,16 @@ def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:
         def reduced(self) -> "Other":
             return self
 
-    def run(config: Other, run: Run) -> dict[str, float]:
+    def measure(config: Other, run: Run) -> dict[str, float]:
         return {"accuracy": 2.0 * config.factor}
 
     both = dataclasses.replace(
-        toy.DOMAIN, experiments=(*toy.DOMAIN.experiments, Experiment(Other, run))
+        toy.DOMAIN, experiments=(*toy.DOMAIN.experiments, Experiment(Other, measure))
     )
     with Run(tmp_path / "other", Other()) as here:
-        assert both.run(Other(), here) == {"accuracy": 6.0}
+        assert both.measure(Other(), here) == {"accuracy": 6.0}
     with Run(tmp_path / "own", Config()) as here:
-        assert set(both.run(Config(), here)) == {"accuracy", "norm"}
+        assert set(both.measure(Config(), here)) == {"accuracy", "norm"}
         with pytest.raises(
             ValueError, match=r"toy has no experiment with a Other; .* with: Config"
         ):

@@ -40,11 +40,14 @@ def test_every_table_fits_eighty_columns_with_every_row_and_column(
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in text
-    cells = {(cell.row, cell.source) for cell in table.cells(tier)}
-    seeds = {len({c.seed for c in table.cells(tier) if (c.row, c.source) == at}) for at in cells}
-    counted = sum(text.count(f" 0/{count} ") for count in seeds)
-    idle = {(cell.row, cell.source) for cell in table.cells(tier) if cell.unavailable}
-    assert counted == len(cells) - len(idle)
+    seeds: dict[tuple[str, str], set[int]] = {}
+    idle = set()
+    for cell in table.cells(tier):
+        seeds.setdefault((cell.row, cell.source), set()).add(cell.seed)
+        if cell.unavailable:
+            idle.add((cell.row, cell.source))
+    counted = sum(text.count(f" 0/{count} ") for count in {len(some) for some in seeds.values()})
+    assert counted == len(seeds) - len(idle)
 
 
 def finish(here: Places, address: str, config: object, seconds: float, gigabytes: float) -> None:

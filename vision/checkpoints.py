@@ -1,362 +1,158 @@
-"""Checkpoints of other programs: their keys are found, not known, and what was done is said.
+"""Encoders that others have published, as rows of Table 1 of MMCL have them: files of PyTorch's.
 
-A checkpoint of torchvision, timm, lightly, solo-learn, MoCo or DINO holds the backbone's tensors
-under names that end as the network's own do, behind a prefix (``module.encoder_q.``, ``backbone.``)
-and perhaps inside an entry (``state_dict``, ``teacher``). The prefix under which most tensors have
-the network's names and shapes is taken; a backbone in an ``nn.Sequential`` has numbers in place of
-the names of its parts. Where two hold as much, the network that is evaluated is preferred to its
-moving average, but DINO's teacher to its student, as their programs do.
-
-A network that is not filled to the last tensor is refused, and one that is too shallow, too.
+They belong in ``checkpoints/`` below the data root; whoever has one evaluates it as any other.
 """
 
 import argparse
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import pickle
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from shared.errors import UserError, suggestion
-from shared.experiment.data import sha256_of
-from shared.experiment.domain import Asked, Scores
-from shared.experiment.scoring import measured
-from vision.config import Config, Stem
-from vision.data import OWN, describe
-from vision.encoder import BUILDERS, make_encoder
-from vision.evaluation import PROTOCOLS, evaluate, record_data
-from vision.export import load_encoder
-from vision.export import read as read_export
+from shared.errors import UserError
+from shared.experiment.data import MissingData
+from vision.config import Config
+from vision.encoder import make_encoder
 
-DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
-AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # second to what they are beside
-COUNTER = "num_batches_tracked"  # of batch norms; not every program writes it, and nothing reads it
-STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # which tensors can tell apart
-SHOWN = 8  # kinds of keys, or keys, that a line names
+FOLDER = "checkpoints"
 
 
 @dataclass(frozen=True)
-class Match:
-    """Where in a checkpoint a network's tensors were found.
+class Checkpoint:
+    """A file, where it is from, and what its encoder's names begin with in it."""
 
-    Attributes:
-        place: the entry, the prefix, and how parts are named if not by name.
-        tensors: the network's, by its names.
-        dropped: keys of the entry that are not used.
-        missed: names of the network without a tensor.
-        deeper: keys behind the prefix that belong to further blocks than the network has.
-    """
-
-    place: str
-    tensors: Mapping[str, Tensor]
-    dropped: tuple[str, ...]
-    missed: tuple[str, ...]
-    deeper: tuple[str, ...]
-
-    @property
-    def filled(self) -> bool:
-        """Whether it is this network that the checkpoint holds."""
-        return not self.missed and not self.deeper
-
-    def lines(self) -> tuple[str, ...]:
-        """What was taken, dropped and missed."""
-        return (
-            f"took {len(self.tensors)} tensors from {self.place}",
-            f"dropped {len(self.dropped)}: {_kinds(self.dropped)}",
-            f"missed {len(self.missed)}: {_some(self.missed)}",
-        )
+    file: str
+    source: str
+    prefix: str = ""
 
 
-def score(asked: Asked) -> Scores:
-    """Score a checkpoint, or an export of this project, by named protocols.
+_MOCO = "https://dl.fbaipublicfiles.com/moco/moco_checkpoints"
+_PCL = "https://storage.googleapis.com/sfr-pcl-data-research/PCL_checkpoint"
+# Those that Ericsson et al. 2021 compare (download_and_prepare_models.py of their program), and
+# MoCHI's own.
+CHECKPOINTS: dict[str, Checkpoint] = {
+    "supervised-resnet50": Checkpoint(
+        "resnet50-0676ba61.pth", "https://download.pytorch.org/models/resnet50-0676ba61.pth"
+    ),
+    "insdis-resnet50": Checkpoint(
+        "InsDis.pth", "the models of github.com/HobbitLong/PyContrast", "module.encoder."
+    ),
+    "moco-v1-resnet50": Checkpoint(
+        "moco_v1_200ep_pretrain.pth.tar",
+        f"{_MOCO}/moco_v1_200ep/moco_v1_200ep_pretrain.pth.tar",
+        "module.encoder_q.",
+    ),
+    "moco-v2-resnet50": Checkpoint(
+        "moco_v2_800ep_pretrain.pth.tar",
+        f"{_MOCO}/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
+        "module.encoder_q.",
+    ),
+    "pcl-v1-resnet50": Checkpoint(
+        "PCL_v1_epoch200.pth.tar", f"{_PCL}/PCL_v1_epoch200.pth.tar", "module.encoder_q."
+    ),
+    "pcl-v2-resnet50": Checkpoint(
+        "PCL_v2_epoch200.pth.tar", f"{_PCL}/PCL_v2_epoch200.pth.tar", "module.encoder_q."
+    ),
+    "mochi-resnet50": Checkpoint(
+        "mochi.pth.tar",
+        "the models of europe.naverlabs.com/mochi, renamed to this",
+        "module.encoder_q.",
+    ),
+}
+HEADS = ("fc.", "head.", "projection_head.", "prototypes.")
+
+
+def missing(name: str, data_root: Path) -> list[MissingData]:
+    """What is to be got before the checkpoint of that name can be read; nothing if it is there."""
+    file = file_of(name, data_root)
+    if file.is_file():
+        return []
+    how = f"get it from {CHECKPOINTS[name].source} and put it at {file}"
+    return [MissingData(name, file.parent, "", how)]
+
+
+def fetch(name: str, data_root: Path) -> None:
+    """Look whether the checkpoint of that name is there; no checksum of one is published.
 
     Raises:
-        UserError: a file that cannot be read or does not fill the backbone, unknown protocols, or
-            data that cannot be scored on.
+        MissingData: it is not.
     """
-    data = asked.data
-    if data is None:
-        raise UserError("say what to score on: --data FOLDER, or a data set such as CIFAR10")
-    name = f"{OWN}{data}" if Path(data).is_dir() else data
-    described = describe(name)
-    protocols = asked.protocols or DEFAULT
-    for each in protocols:
-        if each not in PROTOCOLS:
-            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
-    file = asked.model / "encoder.safetensors" if asked.model.is_dir() else asked.model
-    size = int(asked.options.get("size") or 0)
-    own = _metadata(file)
-    if own:
-        if fixed := sorted(asked.options.keys() & {"backbone", "stem", "prefix"}):
-            raise UserError(f"{file} says its network itself; leave --{fixed[0]} out")
-        network = load_encoder(file)
-        lines: tuple[str, ...] = (f"took every tensor of {own['backbone']}",)
-        size = size or int(own["image_size"])
-    else:
-        size = size or described.size
-        network, match = loaded(file, size=size, **_network_options(asked.options))
-        lines = match.lines()
-    for line in lines:
-        asked.say(line)
-    config = Config(
-        dataset=name,
-        image_size=size,
-        statistics=asked.options.get("statistics"),
-        precision="float32",
-    )
-    if config.statistics not in (None, "none"):
-        describe(str(config.statistics))
-    network = network.to("cuda" if torch.cuda.is_available() else "cpu")
-
-    def protocol_of(each: str) -> Mapping[str, Any]:
-        def scored(config: Any, run: Any) -> Mapping[str, Any]:
-            record_data(run, name)
-            return evaluate(config, network, run)
-
-        return measured(config, each, scored, asked)
-
-    return Scores(
-        facts={"model": str(file), "sha256": sha256_of(file), "keys": list(lines), "data": name},
-        protocols={each: protocol_of(each) for each in protocols},
-    )
+    for absent in missing(name, data_root):
+        raise absent
 
 
-def loaded(
-    file: Path,
-    *,
-    size: int = 224,
-    backbone: str | None = None,
-    stem: Stem | None = None,
-    prefix: str | None = None,
-) -> tuple[nn.Module, Match]:
-    """The backbone of a checkpoint, on the CPU, in eval mode, and what was taken for it.
+def file_of(name: str, data_root: Path) -> Path:
+    """Where the checkpoint of that name belongs.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    if name not in CHECKPOINTS:
+        raise UserError(f"unknown checkpoint {name!r}; known are {', '.join(CHECKPOINTS)}")
+    return data_root / FOLDER / CHECKPOINTS[name].file
+
+
+def load(config: Config, data_root: Path) -> nn.Module:
+    """The published encoder of a configuration, on the CPU.
+
+    Of the file what the encoder has is taken, and all of the encoder must be there; what else
+    there is must be of a head.
 
     Args:
-        file: safetensors, or what ``torch.save`` wrote; of the latter only tensors and plain values
-            are read.
-        size: of images, for networks that are built for one.
-        backbone: as of :func:`vision.encoder.make_encoder`; None: the ResNet there that fits.
-        stem: its first layers; None: 7x7 or 3x3 as the checkpoint has it, of the latter "cifar".
-        prefix: of the keys that count; None: the one under which most fit.
+        config: names it, and the network that it is.
+        data_root: the folder that holds the datasets.
 
     Raises:
-        UserError: a file that cannot be read, or that does not fill the network.
-        ValueError: an unknown backbone.
+        MissingData: the file is not there.
+        UserError: an unknown name, or a file that holds no such network.
     """
-    states = dict(_states(read(file), ""))
-    if not states:
-        raise UserError(f"{file}: holds no tensors by name; give a checkpoint with a state_dict")
-    names = tuple(BUILDERS) if backbone is None else (backbone,)
-    tried = {
-        (name, first): best_match(states, _outline(name, first, size), prefix)
-        for name in names
-        for first in (STEMS if name in BUILDERS and stem is None else (stem or "imagenet",))
+    assert config.weights is not None
+    fetch(config.weights, data_root)
+    file = file_of(config.weights, data_root)
+    state = _read(file)
+    prefix = CHECKPOINTS[config.weights].prefix
+    # A momentum encoder's copy and a queue lie beside it under other names.
+    own = {
+        name.removeprefix(prefix): tensor
+        for name, tensor in state.items()
+        if name.startswith(prefix) and not name.removeprefix(prefix).startswith(HEADS)
     }
-    (name, first), match = max(
-        tried.items(), key=lambda item: (item[1].filled, len(item[1].tensors))
-    )
-    if not match.filled:
-        raise UserError(_unfilled(file, name, match, states, backbone, prefix))
-    network = make_encoder(name, first, size=size)
-    network.load_state_dict({**network.state_dict(), **match.tensors})
-    return network.eval(), match
-
-
-def read(file: Path) -> Mapping[str, Any]:
-    """What a file holds: tensors by name, or whatever ``torch.save`` was given.
-
-    Raises:
-        UserError: no such file, or one that is damaged or holds more than tensors and plain values.
-    """
-    if not file.is_file():
-        raise UserError(f"{file}: there is no such file; give a checkpoint, or an exported folder")
-    if file.suffix == ".safetensors":
-        try:
-            with safe_open(file, framework="pt") as stream:
-                return {name: stream.get_tensor(name) for name in stream.keys()}
-        except SafetensorError as error:
-            raise UserError(f"{file}: damaged ({error}); copy it again") from error
+    encoder = make_encoder(config.backbone, config.stem)
     try:
-        # DINO's and MAE's programs keep their arguments, a plain object, beside the weights.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file that is none makes of it
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        encoder.load_state_dict(own, strict=True)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        where = f"under names that begin with {prefix!r}" if prefix else "in it"
         raise UserError(
-            f"{file}: cannot be read as tensors and plain values alone ({reason}); save its "
-            f"state_dict by itself, as safetensors or with torch.save"
+            f"{file}: no whole {config.backbone} {where} ({reason}); get it from "
+            f"{CHECKPOINTS[config.weights].source}"
         ) from error
-    return content if isinstance(content, Mapping) else {}
+    return encoder
 
 
-def best_match(
-    states: Mapping[str, Mapping[str, Tensor]], network: nn.Module, prefix: str | None = None
-) -> Match:
-    """Where most of a network's tensors are, by name and shape.
-
-    Args:
-        states: tensors by key, by the entry of the checkpoint that they stand in.
-        network: to be filled.
-        prefix: of the keys that count; None: any.
-    """
-    wanted = network.state_dict()
-    numberings = _numberings(network)
-    found: dict[tuple[str, str, int], dict[str, str]] = {}  # names to keys, by place
-    for entry, state in states.items():
-        for number, numbering in enumerate(numberings):
-            for key, tensor in state.items():
-                for before, name in _endings(key, numbering):
-                    if name in wanted and wanted[name].shape == tensor.shape:
-                        if prefix in (None, before):
-                            found.setdefault((entry, before, number), {})[name] = key
-    if not found:
-        return Match("nowhere", {}, (), tuple(sorted(wanted)), ())
-    entry, before, number = max(
-        found, key=lambda place: (len(found[place]), not _averaged(place), -place[2], place)
-    )
-    keys = found[entry, before, number]
-    state = states[entry]
-    dropped = tuple(sorted(set(state) - set(keys.values())))
-    names = {
-        key: name
-        for key in dropped
-        for each, name in _endings(key, numberings[number])
-        if each == before
-    }
-    return Match(
-        " ".join(
-            filter(
-                None,
-                (
-                    f"entry {entry!r}," if entry else "",
-                    f"prefix {before!r}" if before else "no prefix",
-                    "parts by number" if number else "",
-                ),
-            )
-        ),
-        {name: state[key] for name, key in keys.items()},
-        dropped,
-        tuple(name for name in wanted if name not in keys and not name.endswith(COUNTER)),
-        tuple(key for key, name in names.items() if _is_deeper(network, name)),
-    )
-
-
-def _outline(backbone: str, stem: Stem, size: int) -> nn.Module:
-    """A network to compare names and shapes with; those here without a number in them."""
-    with torch.device("meta" if backbone in BUILDERS else "cpu"):
-        return make_encoder(backbone, stem, size=size)
-
-
-def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-    """The tensors by name in a checkpoint, by the entry they stand in."""
-    if not isinstance(content, Mapping):
-        return
-    texts = {key: value for key, value in content.items() if isinstance(key, str)}
-    if tensors := {key: value for key, value in texts.items() if isinstance(value, Tensor)}:
-        yield entry, tensors
-    for key, value in texts.items():
-        yield from _states(value, f"{entry}.{key}" if entry else key)
-
-
-def _numberings(network: nn.Module) -> list[Mapping[str, str]]:
-    """How parts of the network may be called: by name, by number, by number of those with tensors.
-
-    The second is ``nn.Sequential(*network.children())``, the third that of networks whose ReLU and
-    pooling are no modules.
-    """
-    children = [name for name, _ in network.named_children()]
-    filled = [name for name, child in network.named_children() if child.state_dict()]
-    return [{}, *({str(i): name for i, name in enumerate(some)} for some in (children, filled))]
-
-
-def _endings(key: str, numbering: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """A key parted into prefix and name, at every place it could be."""
-    parts = key.split(".")
-    for place in range(len(parts)):
-        first = parts[place]
-        if numbering and first not in numbering:
-            continue
-        # lightly's own ResNets call the way past a block so
-        rest = ["downsample" if each == "shortcut" else each for each in parts[place + 1 :]]
-        before = ".".join(parts[:place])
-        yield (f"{before}." if before else ""), ".".join([numbering.get(first, first), *rest])
-
-
-def _averaged(place: tuple[str, str, int]) -> bool:
-    entry, before, _ = place
-    return any(word in f"{entry}.{before}" for word in AVERAGES)
-
-
-def _is_deeper(network: nn.Module, name: str) -> bool:
-    """Whether a name is of a block behind the last one of a sequence in the network."""
-    module = network
-    for part in name.split("."):
-        children = dict(module.named_children())
-        if part not in children:
-            return bool(children) and part.isdecimal() and isinstance(module, nn.Sequential)
-        module = children[part]
-    return False
-
-
-def _unfilled(
-    file: Path,
-    name: str,
-    match: Match,
-    states: Mapping[str, Mapping[str, Tensor]],
-    backbone: str | None,
-    prefix: str | None,
-) -> str:
-    """Why a checkpoint is not of a network, and which it is if it is one of those here."""
-    if match.deeper:
-        what = f"goes on behind {name}: {_some(match.deeper)}"
-    else:
-        total = len(match.tensors) + len(match.missed)
-        what = f"does not fill {name}: {len(match.missed)} of {total} tensors missing or of another"
-        what += (
-            f" shape ({_some(match.missed)}), found were {len(match.tensors)} from {match.place}"
-        )
-    remedy = "name its network with --backbone"
-    if backbone is not None:
-        others = [
-            each
-            for each in BUILDERS
-            for stem in STEMS
-            if best_match(states, _outline(each, stem, 224), prefix).filled
-        ]
-        remedy = f"take --backbone {others[-1]}" if others else "take another --backbone, or --size"
-    return f"{file}: {what}; {remedy}"
-
-
-def _metadata(file: Path) -> Mapping[str, str]:
-    """What an export of this project says of itself; nothing of other files."""
-    if file.suffix != ".safetensors" or not file.is_file():
-        return {}
+def _read(file: Path) -> Mapping[str, Tensor]:
+    """The tensors of a file by name, wherever in it they lie."""
     try:
-        with safe_open(file, framework="pt") as stream:
-            if "sha256" not in (stream.metadata() or {}):
-                return {}
-    except SafetensorError:
-        return {}
-    return read_export(file)[0]
-
-
-def _network_options(options: Mapping[str, str]) -> dict[str, Any]:
-    found = {name: options[name] for name in ("backbone", "stem", "prefix") if name in options}
-    if (stem := found.get("stem")) is not None and stem not in get_args(Stem):
-        raise UserError(f"no stem {stem!r}{suggestion(stem, get_args(Stem), 'there are')}")
-    return found
-
-
-def _kinds(keys: tuple[str, ...]) -> str:
-    """Keys counted by their first two parts."""
-    counts = Counter(".".join(key.split(".")[:2]) for key in keys)
-    shown = [f"{kind} ({count})" for kind, count in counts.most_common(SHOWN)]
-    return ", ".join(shown) + (", ..." if len(counts) > SHOWN else "") or "none"
-
-
-def _some(names: tuple[str, ...]) -> str:
-    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "") or "none"
+        # The older programs keep their arguments beside the weights.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content: Any = torch.load(file, map_location="cpu", weights_only=True)
+    # What a damaged file raises depends on the damage.
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{file}: no checkpoint of PyTorch's that is safe to read ({reason})"
+        ) from error
+    for key in ("state_dict", "model"):
+        if isinstance(content, dict) and isinstance(content.get(key), dict):
+            content = content[key]
+    if not isinstance(content, dict) or not all(
+        isinstance(each, Tensor) for each in content.values()
+    ):
+        raise UserError(
+            f"{file}: holds no weights by name, neither itself nor as state_dict or model"
+        )
+    return content

@@ -53,6 +53,8 @@ class Config:
     features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(
         "encoder", was="encoder"
     )
+    # A published encoder in place of one trained here, see vision.checkpoints.
+    weights: str | None = added(None, was=None)
     # Whether the encoder's batch norms take the statistics of the training images before it is
     # evaluated; for one that was not trained.
     calibrated: bool = added(False, was=False)
@@ -116,6 +118,8 @@ class Config:
     probe_epochs: int | None = None  # None: the protocol's
     # False computes the probe's features once, without augmentation: the short tier's economy.
     probe_augmentation: bool = True
+    # Steps of a protocol that trains the whole network; None: the protocol's.
+    tuning_steps: int | None = added(None, was=None)
     # "train" lets the frozen backbone's batch norms normalise by the batch and drift, as the
     # [HCL] program does.
     probe_batch_norm: Literal["eval", "train"] = "eval"
@@ -150,6 +154,7 @@ class Config:
             precision="float32",
             compile=False,
             probe_epochs=2,
+            tuning_steps=1,
             probe_augmentation=False,
         )
 

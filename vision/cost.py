@@ -17,7 +17,7 @@ from shared.experiment.trial import cost_of, seconds_of_loss
 from vision.config import Config
 from vision.data import Dataset, Images, describe
 from vision.encoder import WIDTH, make_encoder, width_of
-from vision.evaluation import BATCH, PROTOCOLS
+from vision.evaluation import BATCH, PROTOCOLS, FineTuning
 from vision.swav import swapped_prediction
 from vision.train import pretrain
 
@@ -76,7 +76,14 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
     # Test images, and training images seen as such, are larger by this factor.
     scale = ((config.test_size or config.image_size) / config.image_size) ** 2
     passed = scale * (trained + target.test)
-    probe = PROTOCOLS[config.protocol].probe
+    protocol = PROTOCOLS[config.protocol]
+    if isinstance(protocol.transfer, FineTuning):
+        runs = len(protocol.transfer.rates) * len(protocol.transfer.decays)
+        # A training step is three passes of its images; a fifth of them validate each run.
+        tuned = (runs + 1) * (config.tuning_steps or protocol.transfer.steps)
+        passed = 3 * tuned * protocol.transfer.batch_size
+        passed += scale * (runs * trained / 5 + target.test)
+    probe = protocol.probe
     if probe is not None:
         epochs = probe.epochs if config.probe_epochs is None else config.probe_epochs
         drifts = config.probe_batch_norm == "train"

@@ -8,6 +8,7 @@ Folders under the data root are laid out as the archives and torchvision lay the
     tiny-imagenet-200/    train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt
     imagenet/             train/<wnid>/*.JPEG, val/<wnid>/*.JPEG; ImageNet-100 is a part of it
     imagenette/           likewise, ten classes of ImageNet
+    dtd/  eurosat/  ...   the sets of the transfer suite: vision.transfer_data
 
 A folder whose ``APPROXIMATE.json`` says what of it differs from the published files is taken as it
 says, in all but the paper tier; its fingerprint ends in "approximate", and so every record of it.
@@ -49,6 +50,7 @@ from shared.experiment.data import (
 )
 from shared.experiment.runs import replacing, write_atomically
 from vision.augmentation import Policy, parameters
+from vision.transfer_data import SOURCES
 
 make_torchvision_importable()
 
@@ -65,6 +67,7 @@ DIGITS = "digits"
 OWN = "folder:"  # before the path of a folder of one's own
 Split = Literal["pretrain", "train", "test"]
 Part = Literal["train", "test"]  # of the sets of single image files, which pretrain on "train"
+Metric = Literal["top1", "mean_per_class", "map11"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,10 @@ class Dataset:
     """What a dataset looks like: its folder, counts, and the statistics that normalise it.
 
     ``size`` is the side of the images in pixels, for ImageNet that of the usual crop. ``mean`` and
-    ``std`` belong to the red, green and blue channel, in units of the largest pixel value.
+    ``std`` belong to the red, green and blue channel, in units of the largest pixel value. Of the
+    transfer suite, ``metric`` is what it scores the set by, ``validation`` how many of the training
+    images, the last ones, are published as validation images, and a set without test images is for
+    few-shot episodes alone.
     """
 
     folder: str
@@ -83,15 +89,28 @@ class Dataset:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     unlabelled: int = 0
+    metric: Metric = "top1"
+    validation: int = 0
 
     @property
     def streams(self) -> bool:
         """Whether its images are read from disk as they are needed."""
-        return self.folder in _STREAMED or Path(self.folder).is_absolute()
+        streamed = {*_STREAMED, *(DATASETS[name].folder for name in SOURCES)}
+        return self.folder in streamed or Path(self.folder).is_absolute()
 
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def _suite(
+    folder: str, classes: int, train: int, test: int, metric: Metric = "top1", validation: int = 0
+) -> Dataset:
+    """A set of the transfer suite, whose program normalises all by ImageNet's statistics."""
+    seen = (224, train, test, IMAGENET_MEAN, IMAGENET_STD)
+    return Dataset(folder, classes, *seen, metric=metric, validation=validation)
+
+
 # The statistics are those of the programs the papers build on: ReSSL (Zheng et al. 2021) has those
 # of the small sets, HCL (Robinson et al. 2021) CIFAR-10's for all.
 DATASETS: dict[str, Dataset] = {
@@ -135,6 +154,17 @@ DATASETS: dict[str, Dataset] = {
     "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, IMAGENET_MEAN, IMAGENET_STD),
     "imagenette": Dataset("imagenette", 10, 160, 9_469, 3_925, IMAGENET_MEAN, IMAGENET_STD),
     "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, IMAGENET_MEAN, IMAGENET_STD),
+    "Aircraft": _suite("fgvc-aircraft-2013b", 100, 6_667, 3_333, "mean_per_class", 3_333),
+    "Caltech101": _suite("caltech101", 101, 3_030, 5_647, "mean_per_class"),
+    "Cars": _suite("stanford_cars", 196, 8_144, 8_041),
+    "DTD": _suite("dtd", 47, 3_760, 1_880, validation=1_880),
+    "Flowers": _suite("flowers-102", 102, 2_040, 6_149, "mean_per_class", 1_020),
+    "Food": _suite("food-101", 101, 75_750, 25_250),
+    "Pets": _suite("oxford-iiit-pet", 37, 3_680, 3_669, "mean_per_class"),
+    "SUN397": _suite("SUN397", 397, 19_850, 19_850),
+    "VOC2007": _suite("VOCdevkit/VOC2007", 20, 5_011, 4_952, "map11", 2_510),
+    "EuroSAT": _suite("eurosat", 10, 27_000, 0),
+    "CropDiseases": _suite("CropDiseases", 38, 43_456, 0),
 }
 _DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
@@ -193,7 +223,7 @@ class ImageFiles:
     """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
 
     files: n paths, or a column of a dataset, see :func:`vision.own.hub_images`. labels: (n,) int64,
-    -1 where there is none.
+    -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
     """
 
     files: "tuple[Path, ...] | HubColumn"
@@ -290,10 +320,11 @@ def fetch(name: str, data_root: Path) -> None:
         _download(name, data_root)
     if name in _ARCHIVES:
         _verify_checksums(name, folder)
-    elif folder.name in _STREAMED:
+    elif describe(name).streams:
         _decode_all(name, data_root)
     load(name, data_root, "train")
-    load(name, data_root, "test")
+    if describe(name).test:
+        load(name, data_root, "test")
 
 
 def fingerprint(name: str, data_root: Path) -> str:
@@ -347,8 +378,8 @@ def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
     """A class-balanced part of a split, fixed by the seed, in the order of the split.
 
     Each class has the same count, the first ones one more where it does not come out even; what a
-    class is short of comes from the others. A split with unlabelled images is drawn from
-    uniformly. With one seed, a smaller part lies in the larger ones.
+    class is short of comes from the others. A split with unlabelled images, or with several classes
+    in one, is drawn from uniformly. With one seed, a smaller part lies in the larger ones.
 
     Args:
         images: the split.
@@ -364,7 +395,7 @@ def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
         raise UserError(f"images = {count}: the split has {len(images)}, choose from 1 to that")
     order = np.random.default_rng(seed).permutation(len(images))
     labels = images.labels.cpu().numpy()[order]
-    if labels.min() >= 0:
+    if labels.ndim == 1 and labels.min() >= 0:
         by_class = np.argsort(labels, kind="stable")
         rank = np.empty(len(labels), dtype=np.int64)  # of each image among those of its class
         rank[by_class] = np.arange(len(labels)) - np.searchsorted(
@@ -633,8 +664,10 @@ def _verdict_file(name: str, data_root: Path) -> Path:
     return data_root / f"{name}-decoded.txt"  # the folder of the images is often not ours
 
 
-def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[int]]:
+def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
     """The files of a part and their classes, numbered in the order of the names."""
+    if name in SOURCES:
+        return _suite_listing(name, folder, part)
     classes = {wnid: label for label, wnid in enumerate(_classes(name, folder))}
     if name == "TinyImageNet" and part == "test":
         return _annotated(name, folder / "val", classes)
@@ -644,6 +677,19 @@ def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[int]
             raise _wrong_layout(name, place, f"a folder {wnid}")
     found = make_dataset(str(place), classes, IMG_EXTENSIONS, allow_empty=True)
     return [Path(file) for file, _ in found], [label for _, label in found]
+
+
+def _suite_listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
+    root = Path(*folder.parts[: -len(Path(describe(name).folder).parts)])
+    try:
+        found = SOURCES[name].files(root, part)
+    # What a loader raises depends on what is not where it looks.
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{folder}: not {name} as torchvision lays it out ({reason}); {_remedy(name, folder)}"
+        ) from error
+    return [file for file, _ in found], [label for _, label in found]
 
 
 def _classes(name: str, folder: Path) -> list[str]:
@@ -680,7 +726,11 @@ def _check_count(name: str, folder: Path, part: Part, found: int, allow_missing:
     expected: int = getattr(describe(name), part)
     if found and approximation(folder) is not None:
         return
-    place = folder / ("val" if part == "test" else "train")
+    if not expected:
+        raise UserError(f"{name} has no {part} images: it is one part, for few-shot episodes")
+    place = folder
+    if name not in SOURCES:
+        place = folder / ("val" if part == "test" else "train")
     if found > expected or not found:
         raise UserError(f"{place}: {found} images, {name} has {expected}; {_remedy(name, folder)}")
     if found < expected:
@@ -711,8 +761,11 @@ def _wrong_layout(name: str, place: Path, expected: str) -> UserError:
 
 def _download(name: str, data_root: Path) -> None:
     folder = data_root / describe(name).folder
-    if folder.name in _STREAMED:
-        raise UserError(f"{name} is not downloaded by this project: {_how_to_get(folder)}")
+    if how := _how_to_get(name, folder):
+        raise UserError(f"{name} is not downloaded by this project: {how}")
+    if name in SOURCES:
+        _download_by_torchvision(name, data_root)
+        return
     url, sha256 = _DOWNLOADS[name]
     fetch_archive(name, url, data_root, sha256)
 
@@ -720,12 +773,29 @@ def _download(name: str, data_root: Path) -> None:
 def _folder(name: str, data_root: Path) -> Path:
     folder = data_root / describe(name).folder
     if not folder.is_dir():
-        how = _how_to_get(folder) if folder.name in _STREAMED else ""
-        raise MissingData(name, folder, _command(name), how)
+        raise MissingData(name, folder, _command(name), _how_to_get(name, folder))
     return folder
 
 
-def _how_to_get(folder: Path) -> str:
+def _download_by_torchvision(name: str, data_root: Path) -> None:
+    """Over https and against a checksum, both torchvision's; :class:`UserError` if that fails."""
+    get = SOURCES[name].get
+    assert get is not None  # else _how_to_get has words
+    try:
+        data_root.mkdir(parents=True, exist_ok=True)
+        get(data_root)
+    # What a download raises depends on the transport and on the archive.
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name}: download by torchvision failed: {reason}") from error
+
+
+def _how_to_get(name: str, folder: Path) -> str:
+    """What to do for a set that nothing downloads; empty for the others."""
+    if name in SOURCES:
+        return SOURCES[name].how
+    if folder.name not in _STREAMED:
+        return ""
     layout = f"{folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
     return f"get {_STREAMED[folder.name]} and unpack it to {layout}"
 
@@ -742,6 +812,8 @@ def _raw_files(name: str, folder: Path) -> list[Path]:
     files = _listing(name, folder, "train")[0] + _listing(name, folder, "test")[0]
     if name == "TinyImageNet":
         files.append(folder / "val" / "val_annotations.txt")
+    if name in SOURCES:
+        files += [file for each in SOURCES[name].annotations for file in sorted(folder.glob(each))]
     return [*marker, *files]
 
 
@@ -756,6 +828,8 @@ def _content(folder: Path) -> str:
 
 
 def _remedy(name: str, folder: Path) -> str:
+    if name in SOURCES and (how := SOURCES[name].how):
+        return how
     if folder.name in _STREAMED:
         return f"{name} belongs in {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
     return f"delete {folder} and run: {_command(name)}"

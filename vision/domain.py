@@ -29,10 +29,12 @@ def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
 
 
 def _missing(config: Config, data_root: Path) -> list[MissingData]:
-    from vision import data
+    from vision import checkpoints, data
 
-    names = (config.dataset, config.evaluate_on or config.dataset)
-    return data.missing(dict.fromkeys(names), data_root)
+    names = [config.evaluate_on or config.dataset]
+    if config.weights is None:
+        return data.missing(dict.fromkeys([config.dataset, *names]), data_root)
+    return [*checkpoints.missing(config.weights, data_root), *data.missing(names, data_root)]
 
 
 def _datasets() -> Sequence[str]:
@@ -42,9 +44,9 @@ def _datasets() -> Sequence[str]:
 
 
 def _fetch(name: str, data_root: Path) -> None:
-    from vision import data
+    from vision import checkpoints, data
 
-    data.fetch(name, data_root)
+    (checkpoints if name in checkpoints.CHECKPOINTS else data).fetch(name, data_root)
 
 
 def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
@@ -60,9 +62,9 @@ def _export(folder: Path, target: Path) -> Path:
 
 
 def _score(asked: Asked) -> Scores:
-    from vision import checkpoints
+    from vision import foreign
 
-    return checkpoints.score(asked)
+    return foreign.score(asked)
 
 
 DOMAIN = Domain(

@@ -280,6 +280,12 @@ def check(config: Config) -> None:
         raise ValueError(f"gamma_schedule is the kernel's; {function.__name__} has no kernel")
     if config.features != "encoder" and config.epochs:
         raise ValueError(f"features {config.features!r} are not trained; set epochs = 0")
+    if config.weights is not None and (config.epochs or config.features != "encoder"):
+        raise ValueError(
+            f"weights {config.weights!r} are trained; set epochs = 0 and features = 'encoder'"
+        )
+    if config.weights is not None and config.calibrated:
+        raise ValueError("calibrated is for an encoder that is not trained; leave weights out")
     if config.calibrated and config.epochs:
         raise ValueError("calibrated is for an encoder that is not trained; set epochs = 0")
     if config.batch_size < 2:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from shared import Criterion, Pairs
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
+from shared.experiment.data import sha256_of
 from shared.experiment.runs import Run
+from vision import checkpoints
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import (
@@ -49,13 +51,18 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     Raises:
         ValueError: a configuration that has no meaning.
     """
+    mean, std = statistics(config, describe(config.dataset))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if config.weights is not None:
+        check(config)
+        encoder = checkpoints.load(config, run.data_root)
+        run.record_data(weights=sha256_of(checkpoints.file_of(config.weights, run.data_root)))
+        return evaluate(config, encoder.to(device), run)
     images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
     images = choose(images, config.images)
     record_data(run, config.dataset)
-    mean, std = statistics(config, describe(config.dataset))
     if config.features != "encoder":
         check(config)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
         return evaluate(config, Trivial(config.features, mean, std).to(device), run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
     run.alone()
