@@ -49,6 +49,7 @@ from shared.experiment.history import differences, home
 from shared.experiment.records import HASH, Record, content_hash, read_json, read_record
 from shared.experiment.seal import read_sealed, write_sealed
 from shared.experiment.tables import Cell, Config, canonical, canonical_json
+from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
 
@@ -103,6 +104,16 @@ class Stateful(Protocol):
         """Take the state over."""
 
 
+class Logger(Protocol):
+    """Takes what a run logs, beside its folder."""
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """One line."""
+
+    def close(self) -> None:
+        """The run is left."""
+
+
 class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
@@ -126,6 +137,7 @@ class Run:
     Attributes:
         stopping: whether the run was asked to stop.
         keep_checkpoint: set to False, :meth:`finish` deletes the checkpoint.
+        loggers: that get each line of the log, too; :mod:`shared.experiment.tracking` has one.
         means: of what the steps give it; :meth:`steps` logs them, a checkpoint holds them.
         temporary: folders that :meth:`finish` deletes, too, once the result is written.
         saved_step: the step that the checkpoint on disk holds; None without one.
@@ -157,6 +169,7 @@ class Run:
         self.allow_missing = allow_missing
         self.stopping = False
         self.keep_checkpoint = True
+        self.loggers: list[Logger] = []
         self.means = Means()
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
@@ -173,6 +186,8 @@ class Run:
         self._writer: Any = None
 
     def __enter__(self) -> "Run":
+        if project := os.environ.get(VARIABLE):
+            weights_and_biases(self, project)
         self.processes, self._first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         if self._first:
@@ -217,6 +232,8 @@ class Run:
             signal.signal(number, handler)
         if self._writer is not None:
             self._writer.close()
+        for logger in self.loggers:
+            logger.close()
         self._lock.release()
 
     @property
@@ -349,6 +366,8 @@ class Run:
             self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
+        for logger in self.loggers:
+            logger.log(step, numbers)
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Tell whoever watches how far the run is."""
