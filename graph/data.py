@@ -124,8 +124,10 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
         edges = to_undirected(remove_self_loops(edges)[0], num_nodes=nodes)
         members.append(Data(x=x, edge_index=edges, num_nodes=nodes))
         y = getattr(item, "y", None)
-        single = isinstance(y, Tensor) and y.numel() == 1 and float(y) == round(float(y))
-        labels.append(int(y) if single else -1)
+        label = -1
+        if isinstance(y, Tensor) and y.numel() == 1 and float(y) == round(float(y)):
+            label = int(y)
+        labels.append(label)
         if x.shape[1] != members[0].x.shape[1]:
             raise ValueError(
                 f"graph {number} has {x.shape[1]} node features, graph 0 has "

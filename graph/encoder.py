@@ -50,7 +50,7 @@ class Encoder(nn.Module):
 
 READOUTS = {"sum": global_add_pool, "mean": global_mean_pool, "max": global_max_pool}
 # By name, those of torch_geometric.nn that need no more than widths and a number of layers.
-NETWORKS: dict[str, Callable[..., nn.Module]] = {
+NETWORKS: dict[str, Callable[..., Any]] = {
     name: model
     for name, model in vars(torch_geometric.nn).items()
     if inspect.isclass(model) and issubclass(model, BasicGNN) and model is not BasicGNN

@@ -336,7 +336,8 @@ TABLE_4 = Table(
 )
 
 # Sets that MMCL does not print, in this suite's own table; of PROTEINS and NCI1 the molecules'
-# augmentations, of the social sets those of SOCIAL.
+# augmentations, of the social sets those of SOCIAL. Minutes and gigabytes are scaled from Table 4's
+# by graphs and nodes, not timed.
 OUR_SOCIAL_SETS = ("IMDB-MULTI", "COLLAB")
 OUR_COLUMNS = (
     Column("PROTEINS", {"dataset": "PROTEINS", "augmentations": MOLECULES}, 0.3, 0.5),
@@ -378,7 +379,7 @@ TABLE_4_OURS = dataclasses.replace(
         "Augmentations by kind of set, as in Table 4; what GraphCL printed on them stands below.",
         "No power was declared: its verdicts say which way a difference points, and count for "
         "nothing.",
-        *TABLE_4.notes[1:3],
+        *TABLE_4.notes[:3],
         *TABLE_4.notes[4:],
     ),
 )

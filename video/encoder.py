@@ -279,7 +279,7 @@ def _of_a_function(make: Callable[[], Any], config: Config) -> nn.Module:
             f"an encoder gives features (B, H), that of {make.__name__} gives {shape} for 1 clip; "
             f"leave out its classifier and pool its maps"
         )
-    made.dim = found.shape[1]
+    made.dim = found.shape[1]  # type: ignore[assignment] # as of the encoders here
     return made
 
 

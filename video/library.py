@@ -101,7 +101,7 @@ def apply_policy(
     with torch.random.fork_rng(devices=[]):
         for clip, sample in zip(clips, samples.tolist(), strict=True):
             entropy = np.random.SeedSequence([seed, epoch, sample, view]).generate_state(1)
-            torch.random.default_generator.manual_seed(int(entropy[0]))  # the host's alone
+            torch.default_generator.manual_seed(int(entropy[0]))  # the host's alone
             changed.append(policy(clip.transpose(0, 1).contiguous()).transpose(0, 1))
     return torch.stack(changed).clamp_(0, 1)
 

@@ -3,20 +3,14 @@
 They belong in ``checkpoints/`` below the data root; whoever has one evaluates it as any other.
 """
 
-import argparse
-import pickle
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from vision.config import Config
-from vision.encoder import make_encoder
 
 FOLDER = "checkpoints"
 
@@ -63,7 +57,6 @@ CHECKPOINTS: dict[str, Checkpoint] = {
         "module.encoder_q.",
     ),
 }
-HEADS = ("fc.", "head.", "projection_head.", "prototypes.")
 
 
 def missing(name: str, data_root: Path) -> list[MissingData]:
@@ -99,8 +92,7 @@ def file_of(name: str, data_root: Path) -> Path:
 def load(config: Config, data_root: Path) -> nn.Module:
     """The published encoder of a configuration, on the CPU.
 
-    Of the file what the encoder has is taken, and all of the encoder must be there; what else
-    there is must be of a head.
+    Of the file what the encoder has is taken, and all of the encoder must be there.
 
     Args:
         config: names it, and the network that it is.
@@ -110,49 +102,20 @@ def load(config: Config, data_root: Path) -> nn.Module:
         MissingData: the file is not there.
         UserError: an unknown name, or a file that holds no such network.
     """
+    from vision import foreign  # which evaluates, too; to look for files need not wait for it
+
     assert config.weights is not None
     fetch(config.weights, data_root)
     file = file_of(config.weights, data_root)
-    state = _read(file)
-    prefix = CHECKPOINTS[config.weights].prefix
-    # A momentum encoder's copy and a queue lie beside it under other names.
-    own = {
-        name.removeprefix(prefix): tensor
-        for name, tensor in state.items()
-        if name.startswith(prefix) and not name.removeprefix(prefix).startswith(HEADS)
-    }
-    encoder = make_encoder(config.backbone, config.stem)
+    checkpoint = CHECKPOINTS[config.weights]
     try:
-        encoder.load_state_dict(own, strict=True)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        where = f"under names that begin with {prefix!r}" if prefix else "in it"
-        raise UserError(
-            f"{file}: no whole {config.backbone} {where} ({reason}); get it from "
-            f"{CHECKPOINTS[config.weights].source}"
-        ) from error
-    return encoder
-
-
-def _read(file: Path) -> Mapping[str, Tensor]:
-    """The tensors of a file by name, wherever in it they lie."""
-    try:
-        # The older programs keep their arguments beside the weights.
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            content: Any = torch.load(file, map_location="cpu", weights_only=True)
-    # What a damaged file raises depends on the damage.
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"{file}: no checkpoint of PyTorch's that is safe to read ({reason})"
-        ) from error
-    for key in ("state_dict", "model"):
-        if isinstance(content, dict) and isinstance(content.get(key), dict):
-            content = content[key]
-    if not isinstance(content, dict) or not all(
-        isinstance(each, Tensor) for each in content.values()
-    ):
-        raise UserError(
-            f"{file}: holds no weights by name, neither itself nor as state_dict or model"
+        encoder, _ = foreign.loaded(
+            file,
+            size=config.image_size,
+            backbone=config.backbone,
+            stem=config.stem,
+            prefix=checkpoint.prefix,
         )
-    return content
+    except UserError as error:
+        raise UserError(f"{error}; it is got from {checkpoint.source}") from error
+    return encoder.train()

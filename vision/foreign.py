@@ -25,9 +25,9 @@ from shared.errors import UserError, suggestion
 from shared.experiment.data import sha256_of
 from shared.experiment.domain import Asked, Scores
 from shared.experiment.scoring import measured
-from vision.config import Config, Stem
+from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
-from vision.encoder import BUILDERS, make_encoder
+from vision.encoder import BUILDERS, make_encoder, name_of
 from vision.evaluation import PROTOCOLS, evaluate, record_data
 from vision.export import load_encoder
 from vision.export import read as read_export
@@ -129,7 +129,7 @@ def loaded(
     file: Path,
     *,
     size: int = 224,
-    backbone: str | None = None,
+    backbone: Backbone | None = None,
     stem: Stem | None = None,
     prefix: str | None = None,
 ) -> tuple[nn.Module, Match]:
@@ -150,8 +150,8 @@ def loaded(
     states = dict(_states(read(file), ""))
     if not states:
         raise UserError(f"{file}: holds no tensors by name; give a checkpoint with a state_dict")
-    names = tuple(BUILDERS) if backbone is None else (backbone,)
-    tried = {
+    names: tuple[Backbone, ...] = tuple(BUILDERS) if backbone is None else (backbone,)
+    tried: dict[tuple[Backbone, Stem], Match] = {
         (name, first): best_match(states, _outline(name, first, size), prefix)
         for name in names
         for first in (STEMS if name in BUILDERS and stem is None else (stem or "imagenet",))
@@ -160,7 +160,7 @@ def loaded(
         tried.items(), key=lambda item: (item[1].filled, len(item[1].tensors))
     )
     if not match.filled:
-        raise UserError(_unfilled(file, name, match, states, backbone, prefix))
+        raise UserError(_unfilled(file, name_of(name), match, states, backbone, prefix))
     network = make_encoder(name, first, size=size)
     network.load_state_dict({**network.state_dict(), **match.tensors})
     return network.eval(), match
@@ -245,7 +245,7 @@ def best_match(
     )
 
 
-def _outline(backbone: str, stem: Stem, size: int) -> nn.Module:
+def _outline(backbone: Backbone, stem: Stem, size: int) -> nn.Module:
     """A network to compare names and shapes with; those here without a number in them."""
     with torch.device("meta" if backbone in BUILDERS else "cpu"):
         return make_encoder(backbone, stem, size=size)
@@ -307,7 +307,7 @@ def _unfilled(
     name: str,
     match: Match,
     states: Mapping[str, Mapping[str, Tensor]],
-    backbone: str | None,
+    backbone: Backbone | None,
     prefix: str | None,
 ) -> str:
     """Why a checkpoint is not of a network, and which it is if it is one of those here."""
