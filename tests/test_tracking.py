@@ -1,6 +1,5 @@
 """Weights & Biases: what is sent, that nothing is sent unasked, and the library itself offline."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -34,7 +33,6 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[Session]:
     """The sessions that a stand-in for the library was asked for."""
     made: list[Session] = []
     module = ModuleType("wandb")
-    module.__spec__ = importlib.util.spec_from_loader("wandb", None)
 
     def init(**options: Any) -> Session:
         made.append(Session(**options))
@@ -55,7 +53,6 @@ def test_every_line_of_the_log_is_sent_and_a_resumed_run_is_the_same(
     monkeypatch.setenv(VARIABLE, "margins")
     for _ in range(2):
         with Run(tmp_path / "run", Config()) as run:
-            assert not run.loggers == []
             run.log(1, loss=2.0)
             run.log(2, loss=1.5, rate=0.1)
     first, second = sessions
@@ -85,7 +82,7 @@ def test_nothing_is_sent_unasked_or_of_a_run_that_logs_nothing(
 def test_without_the_library_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed
     with Run(tmp_path / "run", Config()) as run:
         with pytest.raises(UserError, match="wandb is not installed; install it with: pip install"):
             weights_and_biases(run, "margins")

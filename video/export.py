@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from shared.errors import UserError, suggestion
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.data import SUMS, check_sums, sha256_of, sha256_of_files, write_sums
 from shared.experiment.domain import Asked, Scores
 from shared.experiment.export import (
     FEATURES,
@@ -49,6 +49,7 @@ from video.config import Config
 from video.data import UCF101, fingerprint, load
 from video.encoder import encoder_of, name_of
 from video.evaluation import PROTOCOLS, evaluate
+from video.own import folder
 
 FILE = "encoder.safetensors"
 CONFIG = "config.json"
@@ -129,10 +130,11 @@ def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Mod
 
 
 def score(asked: Asked) -> Scores:
-    """Score an exported encoder by named protocols, on UCF-101 or the data set that is named.
+    """Score an exported encoder by named protocols, on UCF-101, another data set or a folder.
 
     Raises:
-        UserError: no export, an unknown protocol, or data that are not there.
+        UserError: no export, an unknown protocol, data that are not there, or a folder for an
+            encoder of flow.
     """
     name = asked.data or UCF101
     protocols = asked.protocols or (Config().protocol,)
@@ -147,7 +149,15 @@ def score(asked: Asked) -> Scores:
     asked.say(f"took every tensor of {_called(config)} of width {config.width:g}")
     encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
 
+    own = Path(name).is_dir()
+    if own and config.modality == "flow":
+        raise UserError(f"{name}: a folder is read as RGB, this encoder takes flow")
+
     def by(config: Any, run: Run) -> Mapping[str, Any]:
+        if own:
+            videos = folder(name, config.size)
+            run.record_data(**{name: sha256_of_files(Path(each.name) for each in videos.videos)})
+            return evaluate(config, encoder, videos, run)
         videos = load(
             name,
             run.data_root,

@@ -1,7 +1,6 @@
 """Weights & Biases beside TensorBoard, for those who want it: the extra ``wandb``."""
 
 import hashlib
-import importlib.util
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +26,20 @@ def weights_and_biases(run: "Run", project: str) -> None:
     Raises:
         UserError: the library is not installed.
     """
-    if importlib.util.find_spec("wandb") is None:
+    try:
+        import wandb
+    except ImportError as error:
         raise UserError(
             f"wandb is not installed; install it with: pip install wandb, or unset {VARIABLE}"
-        )
-    run.loggers.append(_Session(run, project))
+        ) from error
+    run.loggers.append(_Session(wandb, run, project))
 
 
 class _Session:
     """A run at Weights & Biases, begun by its first line."""
 
-    def __init__(self, run: "Run", project: str) -> None:
+    def __init__(self, library: Any, run: "Run", project: str) -> None:
+        self._library = library
         self._run = run
         self._project = project
         self._session: Any = None
@@ -45,11 +47,9 @@ class _Session:
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
         """One line of the log."""
         if self._session is None:
-            import wandb
-
             folder, config = self._run.folder.absolute(), self._run.config
             identity = hashlib.sha256(f"{folder}\n{canonical_json(config)}".encode()).hexdigest()
-            self._session = wandb.init(
+            self._session = self._library.init(
                 project=self._project,
                 name="/".join(folder.parts[-5:]),
                 id=identity[:16],

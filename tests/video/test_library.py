@@ -1,6 +1,7 @@
 """What is used of pytorchvideo, and networks and videos of one's own."""
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from shared.experiment.runs import Run
@@ -118,6 +120,34 @@ def test_one_s_own_network_and_windows_train_and_are_scored(shots: Path, tmp_pat
     again = load_encoder(tmp_path / "out" / "encoder.safetensors", tiny)
     clips = torch.randn(2, 3, 8, 16, 16)
     assert torch.equal(again(clips), networks.encoder.eval()(clips))
+
+
+@pytest.mark.slow
+def test_the_verb_scores_an_export_on_a_folder(
+    shots: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(SMALL, network="s3d", width=0.125)
+    torch.manual_seed(0)
+    encoder = encoder_of(config)
+    for norm in encoder.modules():
+        if isinstance(norm, nn.BatchNorm3d):
+            norm.momentum = None
+    encoder(torch.randn(4, 3, 8, 32, 32))
+    save_encoder(encoder, tmp_path / "out", config=config)
+    words = ["evaluate", "video", str(tmp_path / "out" / "encoder.safetensors")]
+    words += ["--data", str(shots), "--out", str(tmp_path / "found.json")]
+    assert main(words) == 0
+    content = json.loads((tmp_path / "found.json").read_text())
+    (found,) = content["protocols"].values()
+    with Run(tmp_path / "own", config) as run:
+        expected = evaluate(config, encoder.eval(), folder(shots, 32), run)
+    assert found["metrics"]["R@1"] == expected["R@1"]
+    assert list(found["environment"]["data"]) == [str(shots)]
+    capsys.readouterr()
+    save_encoder(encoder, tmp_path / "flow", config=dataclasses.replace(config, modality="flow"))
+    words[2] = str(tmp_path / "flow" / "encoder.safetensors")
+    assert main(words) == 2
+    assert "a folder is read as RGB, this encoder takes flow" in capsys.readouterr().err
 
 
 def test_networks_that_are_none_are_refused() -> None:
