@@ -59,7 +59,7 @@ def test_every_line_of_the_log_is_sent_and_a_resumed_run_is_the_same(
     assert first.lines == [(1, {"loss": 2.0}), (2, {"loss": 1.5, "rate": 0.1})]
     assert first.finished
     assert first.options["project"] == "margins"
-    assert first.options["config"]["seed"] == 0
+    assert first.options["config"]["seed"] == Config().seed
     assert first.options["id"] == second.options["id"]
     assert second.options["resume"] == "allow"
     assert [line["loss"] for line in logged(tmp_path / "run")][:2] == [2.0, 1.5]

@@ -8,6 +8,7 @@ Left out: ``compile``, the probe's own layer, and the decoding of images that st
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,6 +52,7 @@ DECIDING = (
     "augmentations",
     "optimiser",
     "precision",
+    "statistics",
 )
 
 
@@ -61,10 +63,7 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
         config: of the run.
         data_root: not read; the images are made up.
     """
-    deciding = {name: getattr(config, name) for name in DECIDING}
-    if loss := OWN_LOSS.get(config.method):
-        deciding["objective"] = Objective(loss)
-    cost = cost_of(train, Config(dataset=of_size(config)), deciding)
+    cost = cost_of(train, Config(dataset=of_size(config)), deciding(config))
     source, target = describe(config.dataset), describe(config.evaluate_on or config.dataset)
     pretrained = _at_most(config.images, source.train + source.unlabelled)
     trained = _at_most(config.images, target.train)
@@ -104,6 +103,14 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
     return seconds / 60, (BASELINE + images + features + cost.fixed + working) / 1e9
 
 
+def deciding(config: Config) -> dict[str, Any]:
+    """What decides a run's cost, and a loss that its method takes."""
+    found = {name: getattr(config, name) for name in DECIDING}
+    if loss := OWN_LOSS.get(config.method):
+        found["objective"] = Objective(loss)
+    return found
+
+
 def _width(config: Config) -> int:
     """H of the backbone; one that is not a ResNet here is made for it, from no random numbers."""
     if config.backbone in WIDTH:
@@ -127,7 +134,8 @@ def train(config: Config, run: Run) -> None:
     pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     images = Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
     config = dataclasses.replace(config, warmup_epochs=0.0)
-    pretrain(config, images, run, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    mean, std = (0.0, 1.0) if config.statistics == "none" else (0.5, 0.5)
+    pretrain(config, images, run, mean=(mean,) * 3, std=(std,) * 3)
 
 
 def _bytes(dataset: Dataset) -> int:
