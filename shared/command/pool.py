@@ -239,6 +239,7 @@ def _work(
         data_root=places.data,
         allow_missing=allow_missing,
         progress=progress,
+        store=places.store,
     )
     message = outcome(run, cell, twins, places)
     with contextlib.suppress(OSError):  # the parent is gone; the files say it all
