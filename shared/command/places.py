@@ -31,6 +31,10 @@ class Places:
         """Where pretrained models lie that several cells share."""
         return self.runs / store.FOLDER
 
+    def store_of(self, cell: Cell) -> Path | None:
+        """The store of a cell; none for the smoke tier, which trains faster than it would keep."""
+        return None if cell.tier == "smoke" else self.store
+
 
 def run_folder(places: Places, cell: Cell) -> Path:
     """The folder of a cell's run."""
