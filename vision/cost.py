@@ -8,6 +8,7 @@ Left out: ``compile``, the probe's own layer, and the decoding of images that st
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -52,6 +53,7 @@ DECIDING = (
     "augmentations",
     "optimiser",
     "precision",
+    "statistics",
 )
 
 
@@ -62,10 +64,7 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
         config: of the run.
         data_root: not read; the images are made up.
     """
-    deciding = {name: getattr(config, name) for name in DECIDING}
-    if loss := OWN_LOSS.get(config.method):
-        deciding["objective"] = Objective(loss)
-    cost = cost_of(train, Config(dataset=of_size(config)), deciding)
+    cost = cost_of(train, Config(dataset=of_size(config)), deciding(config))
     step = cost.seconds(config.batch_size)
     if config.method != "swav":  # whose loss needs more than pairs; it was measured in the step
         step += seconds_of_loss(config.objective, config.batch_size, config.head_output)
@@ -129,6 +128,14 @@ def _passed(config: Config) -> float:
     return passed
 
 
+def deciding(config: Config) -> dict[str, Any]:
+    """What decides a run's cost, and a loss that its method takes."""
+    found = {name: getattr(config, name) for name in DECIDING}
+    if loss := OWN_LOSS.get(config.method):
+        found["objective"] = Objective(loss)
+    return found
+
+
 def of_size(config: Config) -> str:
     """CIFAR-10, or the run's data set where its images have another size."""
     same = describe(config.dataset).size == describe("CIFAR10").size
@@ -143,7 +150,8 @@ def train(config: Config, run: Run) -> None:
     pixels = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
     images = Images(pixels, torch.zeros(len(pixels), dtype=torch.int64))
     config = dataclasses.replace(config, warmup_epochs=0.0)
-    pretrain(config, images, run, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    mean, std = (0.0, 1.0) if config.statistics == "none" else (0.5, 0.5)
+    pretrain(config, images, run, mean=(mean,) * 3, std=(std,) * 3)
 
 
 def _bytes(dataset: Dataset) -> int:

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from shared import Objective, alignment, max_margin, term
+from shared.experiment.tables import canonical_json
 from shared.experiment.trial import Cost
 from vision import cost as module
 from vision.config import HCL, Config
-from vision.cost import DECIDING, estimate, share
+from vision.cost import DECIDING, deciding, estimate, of_size, share
+from vision.methods import check
+from vision.tables import TABLES
 
 HERE = Path()
 DEAR = Objective(term(max_margin, gamma=0.1))
@@ -141,3 +144,28 @@ def test_real_steps_are_timed(method: str) -> None:
     assert 0.5 < gigabytes < 1
     longer = dataclasses.replace(small, epochs=200)
     assert estimate(longer, HERE)[0] > 10 * minutes
+
+
+def test_what_is_timed_is_a_run_in_every_row_of_every_table() -> None:
+    cells = [
+        cell
+        for table in (table for some in TABLES.values() for table in some)
+        for tier in table.tiers
+        for cell in table.cells(tier, seeds=table.seeds[tier][:1])
+        if isinstance(cell.config, Config)
+    ]
+    timed = {
+        canonical_json(config): config
+        for cell in cells
+        for config in [Config(dataset=of_size(cell.config), **deciding(cell.config))]
+    }
+    assert {config.method for config in timed.values()} >= {
+        "simclr",
+        "moco_v2",
+        "byol",
+        "cmc",
+        "swav",
+    }
+    for config in timed.values():
+        for batch_size in (2, 256):
+            check(dataclasses.replace(config, batch_size=batch_size, warmup_epochs=0.0))
