@@ -227,6 +227,70 @@ CMC: dict[str, Any] = {
 }
 
 
+# The fields that say what is trained, and on what: runs that agree in them share one encoder, see
+# shared.experiment.store. A test holds every field of the configuration to one of the two sides.
+PRETRAINING = (
+    "dataset",
+    "images",
+    "image_size",
+    "statistics",
+    "backbone",
+    "stem",
+    "features",
+    "weights",
+    "calibrated",
+    "head_hidden",
+    "head_output",
+    "head_layers",
+    "head_output_norm",
+    "head_output_scale",
+    "predictor_hidden",
+    "method",
+    "pairs",
+    "objective",
+    "gamma_schedule",
+    "symmetric",
+    "loss_factor",
+    "teacher_momentum",
+    "teacher_schedule",
+    "queue",
+    "mixed",
+    "mixed_from",
+    "memory_momentum",
+    "prototypes",
+    "prototypes_still",
+    "queue_from",
+    "small_crops",
+    "small_size",
+    "small_augmentation",
+    "augmentations",
+    "batch_size",
+    "epochs",
+    "optimiser",
+    "learning_rate",
+    "sgd_momentum",
+    "weight_decay",
+    "warmup_epochs",
+    "schedule",
+    "milestones",
+    "precision",
+    "compile",
+    "seed",
+)
+# Those that say how the encoder is evaluated, and on what.
+EVALUATION = (
+    "evaluate_on",
+    "test_size",
+    "projection_dimensions",
+    "protocol",
+    "beside",
+    "probe_epochs",
+    "probe_augmentation",
+    "tuning_steps",
+    "probe_batch_norm",
+)
+
+
 @dataclass(frozen=True)
 class ToyConfig:
     """One trial of vision.toy; the paper, [LMCL], prints Adam and its rate, the rest is ours.

@@ -21,6 +21,7 @@ from vision.encoder import WIDTH, make_encoder, width_of
 from vision.evaluation import BATCH, PROTOCOLS, FineTuning
 from vision.swav import swapped_prediction
 from vision.train import pretrain
+from vision.transfer import HELD_OUT
 
 BASELINE = 0.5e9  # bytes of a process that has imported everything and done nothing
 # What an image of a batch costs in passes of an encoder: two views forward, and each way back twice
@@ -64,24 +65,56 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
         data_root: not read; the images are made up.
     """
     cost = cost_of(train, Config(dataset=of_size(config)), deciding(config))
-    source, target = describe(config.dataset), describe(config.evaluate_on or config.dataset)
-    pretrained = _at_most(config.images, source.train + source.unlabelled)
-    trained = _at_most(config.images, target.train)
-
-    steps = config.epochs * (pretrained // config.batch_size)
     step = cost.seconds(config.batch_size)
     if config.method != "swav":  # whose loss needs more than pairs; it was measured in the step
         step += seconds_of_loss(config.objective, config.batch_size, config.head_output)
-    # Test images, and training images seen as such, are larger by this factor.
-    scale = ((config.test_size or config.image_size) / config.image_size) ** 2
-    passed = scale * (trained + target.test)
+    seconds = _steps(config) * step + _passed(config) * cost.per_item / _passes(config)
+
+    source, target = describe(config.dataset), describe(config.evaluate_on or config.dataset)
+    scale = _scale(config)
+    trained = _at_most(config.images, target.train)
+    images = sum(_bytes(dataset) for dataset in {source, target})
+    features = 4 * _width(config) * (trained + target.test)
+    working = cost.kept * max(config.batch_size, FROZEN * scale * BATCH)
+    return seconds / 60, (BASELINE + images + features + cost.fixed + working) / 1e9
+
+
+def share(config: Config) -> float:
+    """The share of a run's time that its pretraining takes, in passes of the encoder alone."""
+    training = _steps(config) * config.batch_size * _passes(config)
+    return training / (training + _passed(config))
+
+
+def _steps(config: Config) -> int:
+    """Steps of the pretraining."""
+    source = describe(config.dataset)
+    pretrained = _at_most(config.images, source.train + source.unlabelled)
+    return config.epochs * (pretrained // config.batch_size)
+
+
+def _scale(config: Config) -> float:
+    """How much larger test images are, and training images seen as such."""
+    return ((config.test_size or config.image_size) / config.image_size) ** 2
+
+
+def _passes(config: Config) -> float:
+    """What an image of a batch costs in the pretraining, in passes of the encoder."""
+    both = 1 + (config.symmetric and config.method in ("moco_v3", "byol"))
+    small = config.small_crops * (config.small_size / config.image_size) ** 2 / 2
+    return both * PASSES[config.method] * (1 + small)
+
+
+def _passed(config: Config) -> float:
+    """Images that pass the encoder in the evaluation, a training step's three times."""
+    target = describe(config.evaluate_on or config.dataset)
+    trained, scale = _at_most(config.images, target.train), _scale(config)
     protocol = PROTOCOLS[config.protocol]
     if isinstance(protocol.transfer, FineTuning):
         runs = len(protocol.transfer.rates) * len(protocol.transfer.decays)
-        # A training step is three passes of its images; a fifth of them validate each run.
-        tuned = (runs + 1) * (config.tuning_steps or protocol.transfer.steps)
-        passed = 3 * tuned * protocol.transfer.batch_size
-        passed += scale * (runs * trained / 5 + target.test)
+        steps = (runs + 1) * (config.tuning_steps or protocol.transfer.steps)
+        validated = runs * trained / HELD_OUT
+        return 3 * steps * protocol.transfer.batch_size + scale * (validated + target.test)
+    passed = scale * (trained + target.test)
     probe = protocol.probe
     if probe is not None:
         epochs = probe.epochs if config.probe_epochs is None else config.probe_epochs
@@ -92,15 +125,7 @@ def estimate(config: Config, data_root: Path) -> tuple[float, float]:
             passed += epochs * scale * trained
         if drifts:
             passed += epochs * scale * target.test
-    both = 1 + (config.symmetric and config.method in ("moco_v3", "byol"))
-    small = config.small_crops * (config.small_size / config.image_size) ** 2 / 2
-    passes = both * PASSES[config.method] * (1 + small)
-    seconds = steps * step + passed * cost.per_item / passes
-
-    images = sum(_bytes(dataset) for dataset in {source, target})
-    features = 4 * _width(config) * (trained + target.test)
-    working = cost.kept * max(config.batch_size, FROZEN * scale * BATCH)
-    return seconds / 60, (BASELINE + images + features + cost.fixed + working) / 1e9
+    return passed
 
 
 def deciding(config: Config) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """The vision domain as one object; what is heavy is imported by the functions that need it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
+from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Pretraining, Scores
 from shared.experiment.runs import Run
-from vision.config import Config, ToyConfig
+from shared.experiment.store import part_of
+from vision.config import PRETRAINING, Config, ToyConfig
 from vision.tables import TABLES
 
 
@@ -26,6 +28,18 @@ def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
     from vision import cost
 
     return cost.estimate(config, data_root)
+
+
+def _part(config: Config) -> Mapping[str, Any] | None:
+    if config.weights is not None or config.features != "encoder":
+        return None
+    return part_of(config, PRETRAINING)
+
+
+def _share(config: Config) -> float:
+    from vision import cost
+
+    return cost.share(config)
 
 
 def _missing(config: Config, data_root: Path) -> list[MissingData]:
@@ -71,7 +85,14 @@ DOMAIN = Domain(
     name="vision",
     tables=TABLES,
     experiments=(
-        Experiment(Config, _measure, _estimate, _missing, several=True),
+        Experiment(
+            Config,
+            _measure,
+            _estimate,
+            _missing,
+            several=True,
+            pretraining=Pretraining(_part, _share),
+        ),
         Experiment(ToyConfig, _measure_toy),
     ),
     datasets=_datasets,

@@ -315,7 +315,7 @@ def evaluate(
     epoch that is best on the test images, for the record. With penalties ``l2_top1``, and the run
     records the penalty that was chosen. A probe may also be that of a second protocol,
     ``config.beside``. The encoder is left as it was. A protocol of the transfer suite gives what
-    :func:`vision.transfer.transfer` does in place of all that.
+    :func:`vision.transfer.transferred` does in place of all that.
 
     The training images are those of the labelled split, or ``config.images`` of them. Without
     ``probe_augmentation`` the probe sees them as test images are seen. With
@@ -339,9 +339,9 @@ def evaluate(
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)
     )
     if protocol.transfer is not None:
-        from vision.transfer import transfer  # which is made of what is here
+        from vision.transfer import transferred  # which is made of what is here
 
-        return transfer(config, protocol.transfer, encoder, run, project=project)
+        return transferred(config, protocol.transfer, encoder, run, project=project)
     name = config.evaluate_on or config.dataset
     dataset = describe(name)
     mean, std = statistics(config, dataset)

@@ -50,7 +50,7 @@ TRIED = "fine-tuning.json"  # in the run's folder: what the validation images sa
 RECALLS = tuple(step / 10 for step in range(11))
 
 
-def transfer(
+def transferred(
     config: Config,
     protocol: ManyShot | FewShot | FineTuning,
     encoder: nn.Module,

@@ -66,6 +66,19 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Pretraining(Generic[Its]):
+    """What of an experiment runs share that differ in their evaluation alone.
+
+    Args:
+        part: the fields that say what is trained, canonical; None where nothing is.
+        share: of the time of a whole run, from 0 to 1.
+    """
+
+    part: Callable[[Its], Mapping[str, Any] | None]
+    share: Callable[[Its], float]
+
+
+@dataclass(frozen=True)
 class Experiment(Generic[Its]):
     """A kind of configuration, and what is done with one.
 
@@ -77,6 +90,8 @@ class Experiment(Generic[Its]):
         missing: what of a run's data is not below the data root, at a glance; None where only the
             run itself finds out.
         several: whether a run may take several processes, see :mod:`shared.distributed`.
+        pretraining: what is kept in the store, see :mod:`shared.experiment.store`; None where runs
+            share nothing.
     """
 
     config: type[Its]
@@ -84,6 +99,7 @@ class Experiment(Generic[Its]):
     estimate: Estimate[Its] | None = None
     missing: Missing[Its] | None = None
     several: bool = False
+    pretraining: Pretraining[Its] | None = None
 
 
 @dataclass(frozen=True)

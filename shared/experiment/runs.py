@@ -53,6 +53,7 @@ from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
 
+LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
 PACKAGES = (
     "torch",
@@ -133,6 +134,8 @@ class Run:
         allow_missing: whether the run may leave out files that a dataset lacks or that cannot be
             read; the environment says so.
         progress: called with (done, total, what) as the run goes on.
+        store: where pretrained models are shared, see :mod:`shared.experiment.store`; None: they
+            are not.
 
     Attributes:
         stopping: whether the run was asked to stop.
@@ -160,8 +163,10 @@ class Run:
         data_root: Path = Path("data"),
         allow_missing: bool = False,
         progress: Callable[[int, int, str], None] | None = None,
+        store: Path | None = None,
     ) -> None:
         self.folder = folder
+        self.store = store
         self.config = config
         self.tier = tier
         self.workers = workers
@@ -218,7 +223,7 @@ class Run:
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
         seed_everything(self.config.seed)
-        listeners.append(self._keep_notice)
+        listeners.append(self.keep_notice)
         return self
 
     def __exit__(
@@ -227,7 +232,7 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        listeners.remove(self._keep_notice)
+        listeners.remove(self.keep_notice)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._writer is not None:
@@ -250,6 +255,21 @@ class Run:
         """Note further facts about where or with what the run takes place, by name."""
         self._environment.setdefault("facts", {}).update(facts)
         self._note_environment()
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Where and with what the run takes place, as far as it is known."""
+        return self._environment
+
+    def wait_for_another(self) -> None:
+        """Say that another process is doing what this run needs.
+
+        Raises:
+            Interrupted: the run was told to stop.
+        """
+        self.progress(0, 1, "waiting for another run")
+        if self.stopping:
+            raise Interrupted
 
     def alone(self) -> None:
         """From here on the first process works alone; the others end, and nobody waits for them.
@@ -358,7 +378,7 @@ class Run:
         if not self._first:
             return
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
-        with (self.folder / "log.jsonl").open("a") as stream:
+        with (self.folder / LOG).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
@@ -475,7 +495,8 @@ class Run:
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
 
-    def _keep_notice(self, text: str) -> None:
+    def keep_notice(self, text: str) -> None:
+        """Note a line about the training for whoever reads the record."""
         self._environment.setdefault("notices", []).append(text)
         self._note_environment()
 
@@ -495,7 +516,7 @@ class Run:
 
     def _trim_log(self, step: int) -> None:
         """Cut what was logged after the checkpoint: it is about to be computed again."""
-        file = self.folder / "log.jsonl"
+        file = self.folder / LOG
         if not file.exists():
             return
         kept = []
@@ -680,6 +701,17 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a file that never changes at a second place: a link where the disk can, else a copy."""
+    if target.exists() and target.samefile(source):  # which no move would replace
+        return
+    with replacing(target) as part:
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
 
 
 def write_atomically(path: Path, text: str) -> None:

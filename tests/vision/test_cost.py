@@ -10,7 +10,7 @@ from shared.experiment.tables import canonical_json
 from shared.experiment.trial import Cost
 from vision import cost as module
 from vision.config import HCL, Config
-from vision.cost import DECIDING, deciding, estimate, of_size
+from vision.cost import DECIDING, deciding, estimate, of_size, share
 from vision.methods import check
 from vision.tables import TABLES
 
@@ -77,6 +77,27 @@ def test_gigabytes_count_what_is_held() -> None:
     assert estimate(streamed, HERE)[1] == pytest.approx(
         (0.5e9 + 3e9 + 256 * 2e7 + 4 * 512 * (126_689 + 5_000)) / 1e9
     )
+
+
+def test_fine_tuning_counts_its_trainings_and_what_validates_them() -> None:
+    config = Config(images=1000, batch_size=100, epochs=0, protocol="fine-tuned-small-v1")
+    # Two rates and the last training, 200 steps of 64 images, forward and twice as much back.
+    passed = 3 * 200 * 64 * 3 + 2 * 1000 / 5 + 10_000
+    assert estimate(config, HERE)[0] == pytest.approx(passed * 0.125 / 60)
+    fewer = dataclasses.replace(config, tuning_steps=10)
+    passed = 3 * 10 * 64 * 3 + 2 * 1000 / 5 + 10_000
+    assert estimate(fewer, HERE)[0] == pytest.approx(passed * 0.125 / 60)
+    frozen = dataclasses.replace(config, protocol="few-shot-5way-5shot-v1")
+    assert estimate(frozen, HERE)[0] == pytest.approx(11_000 * 0.125 / 60)
+
+
+def test_the_share_of_the_pretraining_is_in_passes() -> None:
+    config = Config(images=1000, batch_size=100, epochs=7, probe_augmentation=False)
+    assert share(config) == pytest.approx(7000 * 6 / (7000 * 6 + 11_000))
+    assert share(dataclasses.replace(config, epochs=0)) == 0
+    # It is the pretraining's alone: another evaluation changes the rest.
+    augmented = dataclasses.replace(config, probe_augmentation=True)
+    assert share(augmented) == pytest.approx(7000 * 6 / (7000 * 6 + 111_000))
 
 
 def test_a_teacher_has_no_way_back() -> None:
