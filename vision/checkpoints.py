@@ -11,17 +11,17 @@ from torch import nn
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from vision.config import Config
+from vision.foreign import loaded
 
 FOLDER = "checkpoints"
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file, where it is from, and what its encoder's names begin with in it."""
+    """A file, and where it is from."""
 
     file: str
     source: str
-    prefix: str = ""
 
 
 _MOCO = "https://dl.fbaipublicfiles.com/moco/moco_checkpoints"
@@ -32,29 +32,20 @@ CHECKPOINTS: dict[str, Checkpoint] = {
     "supervised-resnet50": Checkpoint(
         "resnet50-0676ba61.pth", "https://download.pytorch.org/models/resnet50-0676ba61.pth"
     ),
-    "insdis-resnet50": Checkpoint(
-        "InsDis.pth", "the models of github.com/HobbitLong/PyContrast", "module.encoder."
-    ),
+    "insdis-resnet50": Checkpoint("InsDis.pth", "the models of github.com/HobbitLong/PyContrast"),
     "moco-v1-resnet50": Checkpoint(
         "moco_v1_200ep_pretrain.pth.tar",
         f"{_MOCO}/moco_v1_200ep/moco_v1_200ep_pretrain.pth.tar",
-        "module.encoder_q.",
     ),
     "moco-v2-resnet50": Checkpoint(
         "moco_v2_800ep_pretrain.pth.tar",
         f"{_MOCO}/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
-        "module.encoder_q.",
     ),
-    "pcl-v1-resnet50": Checkpoint(
-        "PCL_v1_epoch200.pth.tar", f"{_PCL}/PCL_v1_epoch200.pth.tar", "module.encoder_q."
-    ),
-    "pcl-v2-resnet50": Checkpoint(
-        "PCL_v2_epoch200.pth.tar", f"{_PCL}/PCL_v2_epoch200.pth.tar", "module.encoder_q."
-    ),
+    "pcl-v1-resnet50": Checkpoint("PCL_v1_epoch200.pth.tar", f"{_PCL}/PCL_v1_epoch200.pth.tar"),
+    "pcl-v2-resnet50": Checkpoint("PCL_v2_epoch200.pth.tar", f"{_PCL}/PCL_v2_epoch200.pth.tar"),
     "mochi-resnet50": Checkpoint(
         "mochi.pth.tar",
         "the models of europe.naverlabs.com/mochi, renamed to this",
-        "module.encoder_q.",
     ),
 }
 
@@ -92,8 +83,6 @@ def file_of(name: str, data_root: Path) -> Path:
 def load(config: Config, data_root: Path) -> nn.Module:
     """The published encoder of a configuration, on the CPU.
 
-    Of the file what the encoder has is taken, and all of the encoder must be there.
-
     Args:
         config: names it, and the network that it is.
         data_root: the folder that holds the datasets.
@@ -102,20 +91,8 @@ def load(config: Config, data_root: Path) -> nn.Module:
         MissingData: the file is not there.
         UserError: an unknown name, or a file that holds no such network.
     """
-    from vision import foreign  # which evaluates, too; to look for files need not wait for it
-
     assert config.weights is not None
     fetch(config.weights, data_root)
     file = file_of(config.weights, data_root)
-    checkpoint = CHECKPOINTS[config.weights]
-    try:
-        encoder, _ = foreign.loaded(
-            file,
-            size=config.image_size,
-            backbone=config.backbone,
-            stem=config.stem,
-            prefix=checkpoint.prefix,
-        )
-    except UserError as error:
-        raise UserError(f"{error}; it is got from {checkpoint.source}") from error
-    return encoder.train()
+    network, _ = loaded(file, size=config.image_size, backbone=config.backbone, stem=config.stem)
+    return network
