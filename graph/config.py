@@ -4,8 +4,9 @@
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
@@ -44,8 +45,12 @@ class Config:
     # graphs, the second the augmented ones. [program]: anchors are the originals.
     pairs: Pairing = "second_view"
 
-    # Which augmentation a graph gets is drawn anew at every access ([program]: random2).
-    augmentations: tuple[str, ...] = ("node_drop", "subgraph")  # author, GraphCL issue 57
+    # Which augmentation a graph gets is drawn anew at every access ([program]: random2). Or a
+    # function of one's own, (graphs, generator) -> graphs, in place of all of them.
+    augmentations: tuple[str, ...] | Callable[..., Any] = (
+        "node_drop",
+        "subgraph",
+    )  # author, GraphCL issue 57
     drop_ratio: float = 0.2  # [GraphCL] default ratio; [program] 0.1
     subgraph_ratio: float = 0.2  # [program]: share of nodes kept
     # True takes the program's reading where it differs from the paper's text: one-hop stars as
@@ -54,6 +59,10 @@ class Config:
     authors_augmentation: bool = False
     reshuffle: bool = True  # [program]: False, the same batches every epoch
 
+    # "gin", GraphCL's; a network of torch_geometric.nn such as "GCN"; or a function that makes
+    # one, given the width of the node features: see graph.encoder.make_encoder.
+    network: str | Callable[[int], Any] = added("gin", was="gin")  # noqa: RUF009 (a field)
+    readout: Literal["sum", "mean", "max"] = added("sum", was="sum")  # of nodes; "gin" sums
     layers: int = 3  # [program], go.sh
     hidden: int = 32  # [program]
     batch_size: int = 128  # [program]

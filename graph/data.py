@@ -9,10 +9,11 @@ in flat tensors. A batch is then a few gathers instead of a collation of many sm
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -21,7 +22,7 @@ from filelock import FileLock
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.io import read_tu_data
-from torch_geometric.utils import coalesce
+from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
@@ -54,6 +55,7 @@ DATASETS: dict[str, Statistics] = {
     "REDDIT-BINARY": Statistics(2000, 2, 429.63, 497.75, 1),
     "REDDIT-MULTI-5K": Statistics(4999, 5, 508.52, 594.87, 1),
     "IMDB-BINARY": Statistics(1000, 2, 19.77, 96.53, 1),
+    "IMDB-MULTI": Statistics(1500, 3, 13.00, 65.94, 1),
     "NCI1": Statistics(4110, 2, 29.87, 32.30, 37),
     "PROTEINS": Statistics(1113, 2, 39.06, 72.82, 3),
     # COLLAB's published mean is 0.6 above that of the graphs as PyG reads them (4914.4 directed).
@@ -71,8 +73,11 @@ ARCHIVES = {
     "NCI1": "10e1458f3bd9224f14e6d7627e74dcfd13e48d376d73935e7bd2900590ef1d82",
     "COLLAB": "cb5b772bc4f3a4690d0601378a3fc993b092aeafd63e2b0f2330137dda1cdcc6",
 }
-# No published one is known of this: SHA-256 of its graphs, as load() gives them.
-CONTENTS = {"PROTEINS": "fc9946484565f30016bc3b2c247a9e2b5539828fdbbdb7ccf6e4e10333bf01d5"}
+# No published one is known of these: SHA-256 of their graphs, as load() gives them.
+CONTENTS = {
+    "PROTEINS": "fc9946484565f30016bc3b2c247a9e2b5539828fdbbdb7ccf6e4e10333bf01d5",
+    "IMDB-MULTI": "b98096e47f5304e9eef72baa31ca7da0d0f2112ce76b86a47a7f3034d74cdf1d",
+}
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ class Graphs:
     """A disjoint union of graphs: a dataset, a batch, or an augmented view of a batch.
 
     x: (V, F) float node features. edge_index: (2, E) directed edges, both directions of each
-    undirected one. batch: (V,) the graph of each node, non-decreasing. y: (G,) class labels.
+    undirected one. batch: (V,) the graph of each node, non-decreasing. y: (G,) class labels, -1
+    where there is none.
     """
 
     x: Tensor
@@ -96,6 +102,41 @@ class Graphs:
     def to(self, device: torch.device | str) -> "Graphs":
         """The same graphs on ``device``."""
         return Graphs(*(t.to(device) for t in (self.x, self.edge_index, self.batch, self.y)))
+
+
+def from_pyg(dataset: Iterable[Any]) -> Graphs:
+    """The graphs of any dataset of PyG, or a list of its ``Data``.
+
+    As :func:`load` does: features are floats, constant 1 where there are none; edges get their
+    opposite direction, self-loops are removed, duplicates merged; edge features and positions are
+    dropped. The label is the single whole number of ``y``; any other ``y`` is none.
+
+    Raises:
+        ValueError: no graph, one without nodes, or graphs of different widths.
+    """
+    members, labels = [], []
+    for number, item in enumerate(dataset):
+        nodes = int(item.num_nodes or 0)
+        if not nodes:
+            raise ValueError(f"graph {number} has no nodes; leave it out")
+        x = torch.ones(nodes, 1) if item.x is None else item.x.float().reshape(nodes, -1)
+        edges = torch.zeros(2, 0, dtype=torch.long) if item.edge_index is None else item.edge_index
+        edges = to_undirected(remove_self_loops(edges)[0], num_nodes=nodes)
+        members.append(Data(x=x, edge_index=edges, num_nodes=nodes))
+        y = getattr(item, "y", None)
+        label = -1
+        if isinstance(y, Tensor) and y.numel() == 1 and float(y) == round(float(y)):
+            label = int(y)
+        labels.append(label)
+        if x.shape[1] != members[0].x.shape[1]:
+            raise ValueError(
+                f"graph {number} has {x.shape[1]} node features, graph 0 has "
+                f"{members[0].x.shape[1]}; give all the same"
+            )
+    if not members:
+        raise ValueError("a dataset without graphs")
+    union = Batch.from_data_list(members)
+    return Graphs(union.x, union.edge_index, union.batch, torch.tensor(labels))
 
 
 def load(name: str, data_root: Path) -> Graphs:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from graph.config import Config
 from graph.tables import TABLES
-from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
 
 
@@ -27,10 +27,24 @@ def _fetch(name: str, data_root: Path) -> None:
     data.fetch(name, data_root)
 
 
+def _export(folder: Path, target: Path) -> Path:
+    from graph import export
+
+    return export.write(folder, target)
+
+
+def _score(asked: Asked) -> Scores:
+    from graph import export
+
+    return export.score(asked)
+
+
 DOMAIN = Domain(
     name="graph",
     tables=TABLES,
     experiments=(Experiment(Config, _measure, several=True),),
     datasets=_datasets,
     fetch=_fetch,
+    export=_export,
+    score=_score,
 )

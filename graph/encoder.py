@@ -1,14 +1,24 @@
-"""GraphCL's encoder: a graph isomorphism network read out at every layer, and a projection head.
+"""GraphCL's encoder, a graph isomorphism network read out at every layer; others; and the head.
+
+An encoder is a module with ``forward(x, edge_index, batch, num_graphs)``, (G, D), and ``dim``, D.
 
 Shapes: V nodes, E directed edges, F node features, G graphs, H hidden units, L layers.
 """
 
+import inspect
 import math
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch_geometric.nn
 from torch import Tensor, nn
-from torch_geometric.nn import GINConv, global_add_pool
+from torch_geometric.nn import GINConv, global_add_pool, global_max_pool, global_mean_pool
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from graph.config import Config
+from shared.errors import suggestion
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 
@@ -36,6 +46,80 @@ class Encoder(nn.Module):
             x = norm(convolution(x, adjacency).relu())
             readouts.append(global_add_pool(x, batch, num_graphs))
         return torch.cat(readouts, dim=1)
+
+
+READOUTS = {"sum": global_add_pool, "mean": global_mean_pool, "max": global_max_pool}
+# By name, those of torch_geometric.nn that need no more than widths and a number of layers.
+NETWORKS: dict[str, Callable[..., Any]] = {
+    name: model
+    for name, model in vars(torch_geometric.nn).items()
+    if inspect.isclass(model) and issubclass(model, BasicGNN) and model is not BasicGNN
+    if name != "PNA"  # it wants the degrees of the data
+}
+
+
+class Pooled(nn.Module):
+    """A network of nodes, ``(x, edge_index) -> (V, D)``, as an encoder of graphs.
+
+    Args:
+        model: such as those of ``torch_geometric.nn``.
+        features: F, to see how wide its outputs are.
+        readout: of :data:`READOUTS`, over the nodes of each graph.
+
+    Raises:
+        ValueError: an unknown readout, or a model that does not give a row for each node.
+    """
+
+    def __init__(self, model: nn.Module, features: int, readout: str = "sum") -> None:
+        super().__init__()
+        if readout not in READOUTS:
+            raise ValueError(f"readout is one of {', '.join(READOUTS)}; got {readout!r}")
+        self.model = model
+        self.pool = READOUTS[readout]
+        was_training = model.training
+        with torch.no_grad():
+            found = model.eval()(torch.ones(3, features), torch.tensor([[0, 1], [1, 0]]))
+        model.train(was_training)
+        if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 3:
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise ValueError(
+                f"{type(model).__name__} gives {shape} for 3 nodes, not a row for each; give a "
+                f"network of nodes, or a module with dim that is called as graph.Encoder is"
+            )
+        self.dim = found.shape[1]
+
+    def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
+        """Graph embeddings (G, D) of features x (V, F), edges (2, E), owners batch (V,)."""
+        pooled: Tensor = self.pool(self.model(x, edge_index), batch, num_graphs)
+        return pooled
+
+
+def make_encoder(config: Config, features: int) -> nn.Module:
+    """The encoder that a configuration names.
+
+    Args:
+        config: its ``network`` is ``"gin"``, a name of :data:`NETWORKS`, of which ``hidden`` and
+            ``layers`` are the widths and the depth, or a function of F that makes a module: a
+            network of nodes, which is pooled by ``readout``, or an encoder with ``dim``.
+        features: F.
+
+    Raises:
+        ValueError: an unknown name, or no such module.
+    """
+    network = config.network
+    if network == "gin":
+        return Encoder(features, config.hidden, config.layers)
+    if callable(network):
+        model: Any = network(features)
+        if not isinstance(model, nn.Module):
+            what = type(model).__name__
+            raise ValueError(f"{network.__name__} makes a {what}; it has to make a torch module")
+        return model if hasattr(model, "dim") else Pooled(model, features, config.readout)
+    if network not in NETWORKS:
+        known = ["gin", *NETWORKS]
+        raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
+    model = NETWORKS[network](features, config.hidden, config.layers)
+    return Pooled(model, features, config.readout)
 
 
 class ProjectionHead(nn.Sequential):

@@ -12,13 +12,16 @@ from torch import Tensor, nn
 from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
 from graph.data import Graphs, batches, fingerprint, load, permutation
-from graph.encoder import Encoder, ProjectionHead
-from graph.evaluation import calibrate, embed, read_out, sizes
+from graph.encoder import ProjectionHead, make_encoder
+from graph.evaluation import calibrate, embed, score, sizes
+from graph.export import save_encoder
 from shared import Criterion, Pairs
 from shared.distributed import gather, part, replicated, synchronise, world_size
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from shared.pairs import paired_views
+
+PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
 
 
 def measure(config: Config, run: Run) -> dict[str, object]:
@@ -32,22 +35,51 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         The metrics of the protocol: ``accuracy`` in percent and what it is the mean of, and the
         second read-out's.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = {"float64": torch.float64, "float32": torch.float32}[config.precision]
     graphs = load(config.dataset, run.data_root)
-    graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
+    graphs = dataclasses.replace(graphs, x=graphs.x.to(PRECISIONS[config.precision]))
 
     if config.features != "encoder":
         run.progress(0, 1, config.protocol)
         constant = np.zeros((graphs.num_graphs, 1))
         trivial = sizes(graphs) if config.features == "sizes" else constant
-        return read_out(trivial, graphs.y.numpy(), config.fold_seed, run.workers)
+        return score(config.protocol, trivial, graphs.y.numpy(), config.fold_seed, run.workers)
 
+    encoder, criterion = pretrain(config, graphs, run)
+    run.alone()
+    run.progress(config.epochs, config.epochs, config.protocol)
+    if config.calibrate:
+        calibrate(encoder, graphs, config.batch_size)
+    if run.tier != "smoke":
+        save_encoder(encoder, run.folder, config=config, features=graphs.x.shape[1])
+    embeddings = evaluated_features(config, encoder, criterion, graphs)
+    return score(config.protocol, embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
+
+
+def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Criterion]:
+    """Train the encoder of a configuration on graphs without labels, yours or a dataset's.
+
+    Args:
+        config: how; its fields about datasets and evaluation are not looked at.
+        graphs: all of them.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The encoder, on the GPU where there is one, and the criterion with what of it was trained.
+
+    Raises:
+        ValueError: a configuration that has no meaning.
+        UserError: more processes than the last batch of an epoch has graphs.
+        FloatingPointError: the training diverged.
+    """
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = PRECISIONS[config.precision]
+    graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     # Drawn in single precision whatever follows, so that both precisions start from one point.
-    encoder = Encoder(graphs.x.shape[1], config.hidden, config.layers).to(device, dtype)
-    head = ProjectionHead(encoder.dim).to(device, dtype)
-    criterion = config.objective.build(encoder.dim).to(device, dtype)
+    encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
+    dim: int = encoder.dim  # type: ignore[assignment] # of every encoder
+    head = ProjectionHead(dim).to(device, dtype)
+    criterion = config.objective.build(dim).to(device, dtype)
     modules = nn.ModuleList([encoder, head, criterion])
     synchronise(modules)
     optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
@@ -65,13 +97,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
             loss.backward()
             optimiser.step()
             run.means.add({"loss": loss.detach(), **parts})
-
-    run.alone()
-    run.progress(config.epochs, config.epochs, config.protocol)
-    if config.calibrate:
-        calibrate(encoder, graphs, config.batch_size)
-    embeddings = evaluated_features(config, encoder, criterion, graphs)
-    return read_out(embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
+    return encoder, criterion
 
 
 def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, Graphs]]:
@@ -84,25 +110,54 @@ def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, 
     generator = torch.Generator().manual_seed(config.seed * 1_000_003 + epoch)
     for batch in batches(graphs, config.batch_size, order):
         original = add_self_loops_but_last(batch) if authors else batch
-        augmented = augment(
-            original,
-            config.augmentations,
-            generator,
-            ratio=config.drop_ratio,
-            subgraph_ratio=config.subgraph_ratio,
-            add_edges=not authors,
-            mask_with_noise=authors,
-            one_hop=authors,
-            drop_isolated=authors,
-        )
+        if callable(config.augmentations):
+            augmented = config.augmentations(original, generator)
+            check_view(config.augmentations.__name__, original, augmented)
+        else:
+            augmented = augment(
+                original,
+                config.augmentations,
+                generator,
+                ratio=config.drop_ratio,
+                subgraph_ratio=config.subgraph_ratio,
+                add_edges=not authors,
+                mask_with_noise=authors,
+                one_hop=authors,
+                drop_isolated=authors,
+            )
         # A lone graph has nothing to be compared with.
         if batch.num_graphs > 1:
             yield original, augmented
 
 
+def check_view(name: str, original: Graphs, view: Graphs) -> None:
+    """Refuse what an augmentation of one's own may not give.
+
+    Raises:
+        ValueError: other graphs than it was given, in one line.
+    """
+    if not isinstance(view, Graphs):
+        raise ValueError(f"{name} gives a {type(view).__name__}; it has to give graph.Graphs")
+    if view.num_graphs != original.num_graphs or view.x.shape[1:] != original.x.shape[1:]:
+        raise ValueError(
+            f"{name} gives {view.num_graphs} graphs of {view.x.shape[-1]} features for "
+            f"{original.num_graphs} of {original.x.shape[-1]}; every graph has to keep its place"
+        )
+    edges, owner = view.edge_index, view.batch
+    inside = len(owner) == len(view.x) and bool((owner.diff() >= 0).all())
+    if inside and edges.numel():
+        inside = 0 <= int(edges.min()) and int(edges.max()) < len(owner)
+        inside = inside and bool((owner[edges[0]] == owner[edges[1]]).all())
+    if not inside:
+        raise ValueError(
+            f"{name} gives nodes or edges that are out of place; batch names the graph of each "
+            f"node, in order, and an edge joins two nodes of one graph"
+        )
+
+
 def losses(
     config: Config,
-    encoder: Encoder,
+    encoder: nn.Module,
     head: ProjectionHead,
     criterion: Criterion,
     original: Graphs,
@@ -116,7 +171,7 @@ def losses(
 
 
 def compare(
-    config: Config, encoder: Encoder, head: ProjectionHead, original: Graphs, augmented: Graphs
+    config: Config, encoder: nn.Module, head: ProjectionHead, original: Graphs, augmented: Graphs
 ) -> tuple[Pairs, list[Tensor]]:
     """The pairs of a batch, and the encoder's features of both views, (B, H) each.
 
@@ -156,7 +211,7 @@ def check_last_batch(config: Config, graphs: Graphs) -> None:
 
 
 def evaluated_features(
-    config: Config, encoder: Encoder, criterion: Criterion, graphs: Graphs
+    config: Config, encoder: nn.Module, criterion: Criterion, graphs: Graphs
 ) -> np.ndarray:
     """What the protocol scores, (G, H): the encoder's features, under CLLR's L if there is one."""
     if config.authors_augmentation:

@@ -259,7 +259,7 @@ class Replay:
         Raises:
             UserError: the frames are of something else, missing or damaged.
         """
-        self._close()
+        self.close()
         self._frames, self._episode = state["frames"], state["episode"]
         self._checksums = list(state["checksums"])
         self._transitions = len(state["reward"])
@@ -272,7 +272,7 @@ class Replay:
 
     def delete(self) -> None:
         """Delete the files and free the memory; the replay is of no use any more."""
-        self._close()
+        self.close()
         self._stored = torch.empty(0, dtype=torch.uint8)
         for file in (self._file, self._header):
             file.unlink(missing_ok=True)
@@ -326,7 +326,8 @@ class Replay:
         self._stream = stream
         return stream
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close the file behind the frames; another frame opens it again."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None

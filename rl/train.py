@@ -3,6 +3,7 @@
 Shapes: A dimensions of an action, B of a batch.
 """
 
+import contextlib
 import csv
 import io
 from collections.abc import Callable
@@ -83,74 +84,75 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     run.record_data(**{config.task: task_fingerprint(config.task)})
     run.record(renderer=renderer_in_use())
     if not config.train:
-        environments = evaluation_environments(config, run)
-        (dimensions,) = environments.single_action_space.shape or ()
-        policy = random_policy(config, dimensions)
-        entry = evaluation(config, run, environments, policy, config.environment_steps)
-        environments.close()
+        with contextlib.closing(evaluation_environments(config, run)) as environments:
+            (dimensions,) = environments.single_action_space.shape or ()
+            policy = random_policy(config, dimensions)
+            entry = evaluation(config, run, environments, policy, config.environment_steps)
         return summary_of(config, [entry])
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")  # TF32, as the convolutions have it anyway
-    environment = make_environment(config)
-    dimensions = environment.action_space.shape[0]
-    decisions = config.environment_steps // config.action_repeat
-    agent = Agent(config, dimensions, device=device)
-    replay = Replay(
-        run.folder / "replay",
-        decisions,
-        task=config.task,
-        frame_size=config.frame_size,
-        stack=config.stack,
-        action_dimensions=dimensions,
-        device=device,
-    )
-    progress = Progress(environment)
-    run.keep_checkpoint = False
-    run.temporary.append(replay.folder)  # the checkpoint is of no use without it
-    run.track(agent=agent, **agent.optimisers, replay=replay, progress=progress)
-    update = make_update(agent, replay, config)
-    environments = evaluation_environments(config, run)
+    with contextlib.ExitStack() as opened:
+        environment = opened.enter_context(contextlib.closing(make_environment(config)))
+        dimensions = environment.action_space.shape[0]
+        decisions = config.environment_steps // config.action_repeat
+        agent = Agent(config, dimensions, device=device)
+        replay = Replay(
+            run.folder / "replay",
+            decisions,
+            task=config.task,
+            frame_size=config.frame_size,
+            stack=config.stack,
+            action_dimensions=dimensions,
+            device=device,
+        )
+        progress = Progress(environment)
+        opened.callback(replay.close)
+        run.keep_checkpoint = False
+        run.temporary.append(replay.folder)  # the checkpoint is of no use without it
+        run.track(agent=agent, **agent.optimisers, replay=replay, progress=progress)
+        update = make_update(agent, replay, config)
+        environments = opened.enter_context(
+            contextlib.closing(evaluation_environments(config, run))
+        )
 
-    def act(observation: Tensor) -> Tensor:
-        return agent.act(observation.to(device), sample=False).cpu()
+        def act(observation: Tensor) -> Tensor:
+            return agent.act(observation.to(device), sample=False).cpu()
 
-    for step in run.steps(
-        decisions,
-        "environment steps",
-        unit=config.action_repeat,
-        log_every=LOG_EVERY,
-        save_every=SAVE_EVERY,
-    ):
-        if step == 0:
-            environment.reset(seed=config.seed)
-            replay.begin(environment.frame)
-        updates = step >= config.initial_steps
-        if updates:
-            observation = torch.from_numpy(environment.observation)[None].to(device)
-            action = agent.act(observation, sample=True)[0].cpu().numpy()
-            # On a GPU this returns at once: the physics and the renderer work beside it.
-            run.means.add(update(replay.draw(config.batch_size, config.crop), step))
-        else:
-            action = (2 * torch.rand(dimensions) - 1).numpy()
-        _, reward, terminated, truncated, _ = environment.step(action)
-        replay.add(action, reward, environment.frame)
-        if terminated or truncated:
-            environment.reset()
-            replay.begin(environment.frame)
+        for step in run.steps(
+            decisions,
+            "environment steps",
+            unit=config.action_repeat,
+            log_every=LOG_EVERY,
+            save_every=SAVE_EVERY,
+        ):
+            if step == 0:
+                environment.reset(seed=config.seed)
+                replay.begin(environment.frame)
+            updates = step >= config.initial_steps
+            if updates:
+                observation = torch.from_numpy(environment.observation)[None].to(device)
+                action = agent.act(observation, sample=True)[0].cpu().numpy()
+                # On a GPU this returns at once: the physics and the renderer work beside it.
+                run.means.add(update(replay.draw(config.batch_size, config.crop), step))
+            else:
+                action = (2 * torch.rand(dimensions) - 1).numpy()
+            _, reward, terminated, truncated, _ = environment.step(action)
+            replay.add(action, reward, environment.frame)
+            if terminated or truncated:
+                environment.reset()
+                replay.begin(environment.frame)
 
-        done = (step + 1) * config.action_repeat
-        if updates and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
-            agent.check_finite(step)
-        if done % config.evaluate_every == 0:
-            progress.curve.append(evaluation(config, run, environments, act, done))
-            run.log(done, evaluation=progress.curve[-1]["return"])
-            write_curve(run, config, progress.curve)
-    environment.close()
-    environments.close()
-    save_weights(run, agent, ("contrast.encoder.", "actor."))
-    return summary_of(config, progress.curve)
+            done = (step + 1) * config.action_repeat
+            if updates and ((step + 1) % LOG_EVERY == 0 or step + 1 == decisions):
+                agent.check_finite(step)
+            if done % config.evaluate_every == 0:
+                progress.curve.append(evaluation(config, run, environments, act, done))
+                run.log(done, evaluation=progress.curve[-1]["return"])
+                write_curve(run, config, progress.curve)
+        save_weights(run, agent, ("contrast.encoder.", "actor."))
+        return summary_of(config, progress.curve)
 
 
 def evaluation(

@@ -1,4 +1,4 @@
-"""Lets torchvision import beside a CPU build of torch.
+"""Lets torchvision import beside a CPU build of torch, and pytorchvideo beside today's torchvision.
 
 The wheels of torchvision on the Python Package Index are CUDA builds. Beside a CPU build of torch
 their compiled operators cannot be loaded, and importing torchvision (or whatever imports it:
@@ -7,10 +7,14 @@ most datasets need none of these operators.
 """
 
 import contextlib
+import importlib
 import importlib.util
+import sys
 from pathlib import Path
 
 import torch
+
+from shared.errors import UserError
 
 # torchvision describes these two to torch.compile when it is imported, whether or not its
 # operators could be loaded; only there must something carry their names.
@@ -41,3 +45,18 @@ def make_torchvision_importable() -> None:
     for schema in SCHEMAS:
         fragment.define(schema)
     _declared.append(fragment)
+
+
+def make_pytorchvideo_importable() -> None:
+    """Give a module of torchvision the name under which pytorchvideo's transforms look for it.
+
+    To be called before the first import of pytorchvideo; further calls do nothing.
+
+    Raises:
+        UserError: pytorchvideo is not installed.
+    """
+    if importlib.util.find_spec("pytorchvideo") is None:
+        raise UserError("pytorchvideo is not installed; install it with: pip install pytorchvideo")
+    make_torchvision_importable()
+    module = importlib.import_module("torchvision.transforms._functional_tensor")
+    sys.modules.setdefault("torchvision.transforms.functional_tensor", module)

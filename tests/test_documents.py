@@ -16,6 +16,7 @@ PAGES = sorted((ROOT / "docs").glob("*.md"))
 # Which test runs the Python of a page, from its first block to its last.
 RUN_BY = {
     "add-a-domain.md": "test_add_a_domain.py",
+    "graph.md": "graph/test_own.py",
     "losses.md": "test_readme.py",
     "own.md": "test_readme.py",
     "rl.md": "rl/test_documentation.py",

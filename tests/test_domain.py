@@ -8,7 +8,8 @@ import pytest
 import toy
 from toy.train import Config
 
-from shared.command import domains
+from shared.command import domains, verbs
+from shared.command.places import Places
 from shared.errors import UserError
 from shared.experiment.domain import Experiment
 from shared.experiment.runs import Run
@@ -42,9 +43,18 @@ def test_what_a_domain_lacks() -> None:
         "vision": ["film"],
         "text": ["film"],
         "rl": [],
-        "graph": ["figures", "film", "export"],
+        "graph": ["figures", "film"],
         "video": ["film"],
     }
+
+
+def test_a_domain_without_exports_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = dataclasses.replace(domains.domain_of("graph"), export=None)
+    monkeypatch.setattr(verbs, "domain_of", lambda name: bare)
+    (tmp_path / "config.json").write_text("{}")
+    places = Places(tmp_path, tmp_path, tmp_path)
+    with pytest.raises(UserError, match="graph exports no models"):
+        verbs.export("mine", tmp_path, "graph", None, places)
 
 
 def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:
@@ -55,16 +65,16 @@ def test_a_configuration_goes_to_its_own_experiment(tmp_path: Path) -> None:
         def reduced(self) -> "Other":
             return self
 
-    def run(config: Other, run: Run) -> dict[str, float]:
+    def measure(config: Other, run: Run) -> dict[str, float]:
         return {"accuracy": 2.0 * config.factor}
 
     both = dataclasses.replace(
-        toy.DOMAIN, experiments=(*toy.DOMAIN.experiments, Experiment(Other, run))
+        toy.DOMAIN, experiments=(*toy.DOMAIN.experiments, Experiment(Other, measure))
     )
     with Run(tmp_path / "other", Other()) as here:
-        assert both.run(Other(), here) == {"accuracy": 6.0}
+        assert both.measure(Other(), here) == {"accuracy": 6.0}
     with Run(tmp_path / "own", Config()) as here:
-        assert set(both.run(Config(), here)) == {"accuracy", "norm"}
+        assert set(both.measure(Config(), here)) == {"accuracy", "norm"}
         with pytest.raises(
             ValueError, match=r"toy has no experiment with a Other; .* with: Config"
         ):

@@ -40,11 +40,14 @@ def test_every_table_fits_eighty_columns_with_every_row_and_column(
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in text
-    cells = {(cell.row, cell.source) for cell in table.cells(tier)}
-    seeds = {len({c.seed for c in table.cells(tier) if (c.row, c.source) == at}) for at in cells}
-    counted = sum(text.count(f" 0/{count} ") for count in seeds)
-    idle = {(cell.row, cell.source) for cell in table.cells(tier) if cell.unavailable}
-    assert counted == len(cells) - len(idle)
+    seeds: dict[tuple[str, str], set[int]] = {}
+    idle = set()
+    for cell in table.cells(tier):
+        seeds.setdefault((cell.row, cell.source), set()).add(cell.seed)
+        if cell.unavailable:
+            idle.add((cell.row, cell.source))
+    counted = sum(text.count(f" 0/{count} ") for count in {len(some) for some in seeds.values()})
+    assert counted == len(seeds) - len(idle)
 
 
 def finish(here: Places, address: str, config: object, seconds: float, gigabytes: float) -> None:
@@ -159,3 +162,49 @@ def test_what_cannot_run_is_marked_and_what_is_done_takes_no_time(tmp_path: Path
     rows = [line.split() for line in text.splitlines() if "/3" in line]
     assert rows == [[row, "3/3", "3/3", "done"] for row in ("plain", "better")]
     assert "0 of 12 cells to run" in text
+
+
+def test_what_several_cells_train_once_is_counted_once(tmp_path: Path) -> None:
+    """Rows of MMCL's Table 1 train what Table 3 does, and nothing where it is kept."""
+    tables = {table.name: table for table in tables_of("vision")["mmcl"]}
+    here, counted = places(tmp_path), set[str]()
+    cells = tables["table-3"].cells("paper", row="MMCL_INV")
+    first = costs_of(tables["table-3"], cells, here, {}, counted)["MMCL_INV", "top1"]
+    assert (first.shared, first.time) == (0.0, first.seconds)
+    assert len(counted) == 1
+
+    few = tables["table-1-few-shot"]
+    cells = few.cells("paper", row="MMCL_INV")
+    assert len(cells) == 2
+    costs = costs_of(few, cells, here, {}, counted)
+    for cost in costs.values():
+        # 100 epochs of 1.3 million images, six passes each, against one pass of the target's.
+        assert 0.9999 < cost.shared / cost.seconds < 1
+        assert cost.time == pytest.approx(cost.seconds - cost.shared)
+    alone = costs_of(few, cells, here, {})
+    assert all(cost.shared == 0 for cost in alone.values())
+    whole, left = (costs_of(few, cells, here, {}, set()) for _ in range(2))
+    assert [cost.shared > 0 for cost in whole.values()] == [False, True]
+    assert whole == left
+
+    from shared.command.pool import pretraining_of
+    from shared.experiment.store import RECORD, key_of
+
+    part = pretraining_of(cells[0])
+    assert part is not None
+    entry = here.store / key_of(part, {"files": "whichever"})
+    entry.mkdir(parents=True)
+    (entry / RECORD).write_text("{}")
+    kept = costs_of(few, cells, here, {}, set())
+    assert all(cost.shared > 0 for cost in kept.values())
+
+
+def test_a_run_that_took_its_encoder_over_counts_what_it_would_have_taken(tmp_path: Path) -> None:
+    (table,) = TOY["toy"]
+    here = places(tmp_path)
+    (cell,) = table.cells("paper", row="plain", column="left", seeds=[0])
+    finish(here, cell.address, cell.config, 20.0, 1.0)
+    file = here.runs / cell.address / "environment.json"
+    environment = json.loads(file.read_text()) | {"facts": {"encoder_seconds": "100.5"}}
+    file.write_text(json.dumps(environment))
+    assert costs_of(table, [cell], here, {})["plain", "left"].seconds == 120.5

@@ -162,11 +162,11 @@ def test_bad_calls_are_refused_before_anything_starts(
 
 
 def test_kinds_of_runs_that_take_one_process_say_so(tmp_path: Path) -> None:
-    domain = dataclasses.replace(toy.DOMAIN, experiments=(Experiment(Config, toy.run),))
+    domain = dataclasses.replace(toy.DOMAIN, experiments=(Experiment(Config, toy.measure),))
     with Run(tmp_path, Config()) as run:
         run.processes = 2
         with pytest.raises(UserError, match=r"toy with a Config takes one process; .* --jobs"):
-            domain.run(run.config, run)
+            domain.measure(run.config, run)
 
 
 def test_another_number_of_processes_is_refused_once_there_is_a_checkpoint(tmp_path: Path) -> None:

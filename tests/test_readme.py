@@ -75,6 +75,9 @@ def test_every_command_is_accepted(
     elif words[0] == "film":
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
         assert "no finished run" in capsys.readouterr().err
+    elif words[0] == "evaluate":
+        assert reproduce.main(words) == 2
+        assert capsys.readouterr().err.startswith("error: unknown dataset 'pets'")
     elif words[0] == "export":
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
         assert capsys.readouterr().err.startswith(f"error: no run '{words[1]}'")

@@ -354,7 +354,6 @@ def test_export_of_a_finished_run(
     for arguments, text in (
         (("mine",), "mine is not where the cells of a domain lie; name it with --domain"),
         (("mine", "--domain", "tractor"), "no domain 'tractor'"),
-        (("mine", "--domain", "graph"), "graph exports no models"),
         (("yours",), "no run 'yours': neither a run's folder nor an address in runs/"),
         ((f"short/{address}",), "the run is not finished"),
     ):

@@ -326,8 +326,11 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) ->
     ("words", "chosen"),
     [
         ([], ["-m", "not slow"]),
-        (["--all"], ["--cov", "--cov-report=term"]),
-        (["--all", "-k", "two words"], ["--cov", "--cov-report=term", "-k", "two words"]),
+        (["--all"], ["--durations=40", "--cov", "--cov-report=term"]),
+        (
+            ["--all", "-k", "two words"],
+            ["--durations=40", "--cov", "--cov-report=term", "-k", "two words"],
+        ),
         (["tests/test_runs.py"], ["-m", "not slow", "tests/test_runs.py"]),
     ],
 )

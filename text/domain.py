@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
 from text.config import Config
 from text.tables import TABLES
@@ -45,6 +45,12 @@ def _export(folder: Path, target: Path) -> Path:
     return export.write(folder, target)
 
 
+def _score(asked: Asked) -> Scores:
+    from text import export
+
+    return export.score(asked)
+
+
 DOMAIN = Domain(
     name="text",
     tables=TABLES,
@@ -53,4 +59,5 @@ DOMAIN = Domain(
     fetch=_fetch,
     figures=_figures,
     export=_export,
+    score=_score,
 )

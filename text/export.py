@@ -21,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
-from shared.errors import UserError
+from shared.errors import UserError, suggestion
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.domain import Asked, Scores
 from shared.experiment.export import (
     REMEDY,
     Card,
@@ -35,14 +36,22 @@ from shared.experiment.export import (
     write_card,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import write_atomically
+from shared.experiment.runs import Run, write_atomically
+from shared.experiment.scoring import measured
 
 make_torchvision_importable()
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402 (needs the line above)
 
-from text.config import Config  # noqa: E402
-from text.encoder import QuickThought, SentenceEncoder, sentence_encoder  # noqa: E402
+from text.config import TASKS, Config  # noqa: E402
+from text.data import task_fingerprint  # noqa: E402
+from text.encoder import (  # noqa: E402
+    QuickThought,
+    SentenceEncoder,
+    hugging_face_encoder,
+    sentence_encoder,
+)
+from text.evaluation import DEFAULT_PROTOCOL, PROTOCOLS, evaluate  # noqa: E402
 
 MODEL = "model"  # the folder below that of a run
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -153,6 +162,41 @@ def write(folder: Path, target: Path) -> Path:
     sums |= _write_modules(target, matrix)
     write_sums(target, sums)
     return write_card(target, record, _card(record, model, matrix), sums)
+
+
+def score(asked: Asked) -> Scores:
+    """Score an exported folder, or any encoder that transformers reads, by named protocols.
+
+    Raises:
+        UserError: no such folder, an unknown protocol or task, or tasks that are not there.
+    """
+    tasks = tuple((asked.data or ",".join(TASKS)).split(","))
+    names = asked.protocols or (DEFAULT_PROTOCOL,)
+    for each in names:
+        if each not in PROTOCOLS:
+            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    exported = (asked.model / SUMS).is_file()
+    encode = load(asked.model) if exported else hugging_face_encoder(asked.model)
+    projected = exported and (asked.model / PROJECTION).is_file()
+    how = "projected by CLLR's L" if projected else "not projected"
+    asked.say(
+        f"took every tensor of an export of this project, {how}"
+        if exported
+        else "took the model of transformers in it, the mean over a sentence's tokens"
+    )
+
+    def protocol_of(protocol: str) -> dict[str, Any]:
+        def by(config: Any, run: Run) -> Mapping[str, Any]:
+            run.record_data(tasks=task_fingerprint(tasks, run.data_root))
+            return evaluate(encode, run.data_root, tasks=tasks, protocol=protocol)
+
+        return measured(Config(tasks=tasks), protocol, by, asked)
+
+    facts = {"model": str(asked.model), "data": list(tasks)}
+    weights = asked.model / "model.safetensors"
+    if weights.is_file():
+        facts["sha256"] = sha256_of(weights)
+    return Scores(facts=facts, protocols={each: protocol_of(each) for each in names})
 
 
 def _check_sums(folder: Path) -> None:

@@ -62,7 +62,8 @@ TAPS = 13
 ONE_CLIP = 0.5  # share of the videos whose two views are views of the same clip
 STRONG = 0.3  # share of strong views where the clips differ; of one clip's two views, one is strong
 
-POLICIES = ("weak", "strong", "coclr", "probe", "flow")
+OF_PYTORCHVIDEO = ("randaugment", "augmix")
+POLICIES = ("weak", "strong", "coclr", "probe", "flow", *OF_PYTORCHVIDEO)
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ def augment(
         view: number of the view, 0 or 1 of a pair.
         policy: "weak": crop and flip; "strong": also colour jitter, gray and blur; "coclr": weak
             or strong, drawn for each pair; "probe": weak, and colour jitter now and then; "flow":
-            weak, and a flip exchanges left and right in the flow's first channel, too.
+            weak, and a flip exchanges left and right in the flow's first channel, too;
+            "randaugment" and "augmix": weak, and what pytorchvideo calls so.
         sampling: of the two clips, see :func:`sample_clips`; decides which are strong in "coclr".
 
     Raises:
@@ -237,6 +239,10 @@ def augment(
         colour_jitter(batch, factors, turns, fused=True)
         replace(batch, grayed, gray, channel.long())
         replace(batch, blurred, partial(gaussian_blur, kernel=TAPS), sigma)
+        if policy in OF_PYTORCHVIDEO:
+            from video.library import apply_policy
+
+            batch = apply_policy(policy, batch, seed=seed, epoch=epoch, samples=samples, view=view)
         return normalise(batch, MEAN, STD)
 
 
@@ -295,13 +301,17 @@ def parameters(
 # Of clips at test
 
 
-def windows(length: int, clip_frames: int, most: int | None = None) -> Tensor:
+def windows(
+    length: int, clip_frames: int, most: "int | Callable[[int, int], Tensor] | None" = None
+) -> Tensor:
     """First frames (W,) int64 of the windows of a video, about half a clip apart; at least one.
 
     The stride is [CoCLR]'s: one frame less than half of a clip. Where that gives more windows than
-    ``most``, there are so many, evenly spread over the video.
+    ``most``, there are so many, evenly spread over the video. A function in its place gives them.
     """
     last = max(length - clip_frames, 0)
+    if callable(most):
+        return most(length, clip_frames)
     starts = torch.arange(0, last + 1, max(clip_frames // 2 - 1, 1))
     if most is None or len(starts) <= most:
         return starts

@@ -5,8 +5,9 @@ whose setting is taken for everything MMCL leaves out; [MMCL]: Shah et al. 2022.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
@@ -35,12 +36,15 @@ class Config:
     # Which two clips are a pair: [CoCLR] takes two clips of a video, or one clip twice, half and
     # half; "two_clips" always takes two.
     sampling: Literal["coclr", "two_clips"] = "coclr"
-    # Of clips in RGB: [CoCLR]'s mixture of weak and strong, or always "strong"; flow has its own.
-    policy: Literal["coclr", "strong"] = added("coclr", was="coclr")
+    # Of clips in RGB: [CoCLR]'s mixture of weak and strong, always "strong", or crop, flip and
+    # pytorchvideo's "randaugment" or "augmix"; flow has its own.
+    policy: Literal["coclr", "strong", "randaugment", "augmix"] = added("coclr", was="coclr")
     # Of clips in flow: TV-L1 as [CoCLR], or the fast approximation DIS; see video.flow.
     flow: Literal["tvl1", "dis"] = added("tvl1", was="tvl1")
 
-    network: Literal["s3d", "r2plus1d", "thumbnail", "colours"] = added("s3d", was="s3d")
+    # "s3d", "r2plus1d", a floor, a network of pytorchvideo (video.library.NETWORKS), or a function
+    # that makes one, (B, 3, T, S, S) -> (B, H).
+    network: str | Callable[[], Any] = added("s3d", was="s3d")  # noqa: RUF009 (a field)
     width: float = 1.0  # of the network, times its channels
     # Of R(2+1)D, its stem's in space alone and its stages' in space and time; S3D's are fixed.
     strides: tuple[int, ...] = added(STRIDES, was=STRIDES)
@@ -83,8 +87,11 @@ class Config:
     # What the probe sees of the training videos: random crops encoded anew in every epoch
     # ([CoCLR]), or the features of so many random crops of each, encoded once.
     probe_views: int | None = None
-    # At most so many windows of a video, evenly spread, or all of them ([CoCLR]).
-    windows: int | None = added(None, was=None)
+    # At most so many windows of a video, evenly spread, or all of them ([CoCLR]); or a function of
+    # one's own, (frames of the video, frames of a clip) -> first frames.
+    windows: int | Callable[[int, int], Any] | None = added(  # noqa: RUF009 (a field)
+        None, was=None
+    )
     seed: int = 0  # initialisation, batches, clips
     history: ClassVar[History] = HISTORY
 

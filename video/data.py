@@ -236,15 +236,18 @@ def fetch(name: str, data_root: Path) -> None:
 
 
 def decode(file: Path) -> Iterator[np.ndarray]:
-    """The frames of an AVI file in order, each (H, W, 3) uint8, in one thread.
+    """The frames of a video in order, each (H, W, 3) uint8, in one thread.
 
     Raises:
-        UserError: the file is missing, empty, truncated, damaged, no AVI file, without a video, or
-            its codec is unknown; also after some frames, where the damage comes later.
+        UserError: the file is missing, empty, truncated, damaged, without a video, not what its
+            name says (of ``.avi``), or its codec is unknown; also after some frames, where the
+            damage comes later.
     """
     try:
-        _check_length(file)
-        with av.open(str(file), format="avi") as container:
+        avi = file.suffix.lower() == ".avi"
+        if avi:
+            _check_length(file)
+        with av.open(str(file), format="avi" if avi else None) as container:
             if not container.streams.video:
                 raise UserError(f"{file}: has no video stream")
             stream = container.streams.video[0]

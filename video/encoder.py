@@ -14,7 +14,7 @@ the student's features, which CLLR's projection works on. [CoCLR] is Han et al. 
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from torch.nn.functional import adaptive_avg_pool3d
 from shared import Pairs, alignment, query_key
 from shared.compat import make_torchvision_importable
 from shared.distributed import from_first, gather, part, world_size
+from shared.errors import suggestion
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
 from video.augmentation import MEAN, STD
@@ -236,12 +237,15 @@ def encoder_of(config: Config) -> nn.Module:
     Raises:
         ValueError: there is no such network.
     """
+    network = config.network
+    if callable(network):
+        return _of_a_function(network, config)
     constants = {
         "width": config.width,
         "momentum": config.batch_norm_momentum,
         "epsilon": config.batch_norm_epsilon,
     }
-    match config.network:
+    match network:
         case "s3d":
             return S3D(**constants)
         case "r2plus1d":
@@ -250,7 +254,38 @@ def encoder_of(config: Config) -> nn.Module:
             return Thumbnail()
         case "colours":
             return Colours()
-    raise ValueError(f"network is s3d, r2plus1d, thumbnail or colours; got {config.network!r}")
+    from video.library import NETWORKS, Headless
+
+    if network in NETWORKS:
+        return Headless(network, config.clip_frames, config.size)
+    known = ("s3d", "r2plus1d", *FLOORS, *NETWORKS)
+    raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
+
+
+def _of_a_function(make: Callable[[], Any], config: Config) -> nn.Module:
+    """What a function of one's own makes, with its width as ``dim``."""
+    made = make()
+    if not isinstance(made, nn.Module):
+        what = type(made).__name__
+        raise ValueError(f"{make.__name__} makes a {what}; it has to make a torch module")
+    was_training = made.training
+    clips = torch.zeros(1, 3, config.clip_frames, config.size, config.size)
+    with torch.no_grad():
+        found = made.eval()(clips)
+    made.train(was_training)
+    if not isinstance(found, Tensor) or found.ndim != 2:
+        shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(
+            f"an encoder gives features (B, H), that of {make.__name__} gives {shape} for 1 clip; "
+            f"leave out its classifier and pool its maps"
+        )
+    made.dim = found.shape[1]  # type: ignore[assignment] # as of the encoders here
+    return made
+
+
+def name_of(network: str | Callable[[], Any]) -> str:
+    """What a network is called."""
+    return network if isinstance(network, str) else network.__name__
 
 
 def _scaled(channels: int, width: float) -> int:
@@ -416,7 +451,11 @@ def check(config: Config) -> None:
     if config.network in FLOORS and config.train:
         raise ValueError(f"network {config.network!r} has nothing to train; take train=False")
     if config.network != "r2plus1d" and config.strides != STRIDES:
-        raise ValueError(f"strides are those of r2plus1d; {config.network} has its own")
+        raise ValueError(f"strides are those of r2plus1d; {name_of(config.network)} has its own")
+    if config.network not in ("s3d", "r2plus1d", *FLOORS) and config.width != 1:
+        raise ValueError(
+            f"width is that of s3d and r2plus1d; {name_of(config.network)} has its own"
+        )
     if config.calibrate and config.train:
         raise ValueError("calibrate is for an encoder that is not trained; take train=False")
     if config.network == "s3d" and config.clip_frames < LEAST_FRAMES:

@@ -412,7 +412,7 @@ def over_windows(
     device: torch.device,
     *,
     batch: int = BATCH,
-    most: int | None = None,
+    most: "int | Callable[[int, int], Tensor] | None" = None,
     after: After | None = None,
 ) -> Tensor:
     """Mean (n, K) of a function over all windows of each video.

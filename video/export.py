@@ -12,7 +12,7 @@ A finished run keeps the first of these in its folder, :func:`write` makes all o
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
-from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.errors import UserError, suggestion
+from shared.experiment.data import SUMS, check_sums, sha256_of, sha256_of_files, write_sums
+from shared.experiment.domain import Asked, Scores
 from shared.experiment.export import (
     FEATURES,
     NOT_PROJECTED,
@@ -39,10 +40,16 @@ from shared.experiment.export import (
     write_card,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import replacing
+from shared.experiment.runs import Run, replacing
+from shared.experiment.scoring import measured
+from shared.experiment.tables import canonical
+from shared.functions import function_name
 from video.augmentation import MEAN, STD
 from video.config import Config
-from video.encoder import encoder_of
+from video.data import UCF101, fingerprint, load
+from video.encoder import encoder_of, name_of
+from video.evaluation import PROTOCOLS, evaluate
+from video.own import folder
 
 FILE = "encoder.safetensors"
 CONFIG = "config.json"
@@ -76,11 +83,11 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     """
     state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
     metadata = {"format": "pt", "dim": str(encoder.dim)}
-    metadata |= {name: json.dumps(getattr(config, name)) for name in (*KEPT, *ADDED)}
+    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in (*KEPT, *ADDED)}
     try:
-        _empty(metadata).load_state_dict(state)
+        _empty(config).load_state_dict(state)
     except RuntimeError as error:
-        what = f"{NAMES[config.network]} of width {config.width}"
+        what = f"{_called(config)} of width {config.width}"
         raise ValueError(f"this encoder is no {what}: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as part:
@@ -88,11 +95,12 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     write_sums(folder, {FILE: sha256_of(folder / FILE)})
 
 
-def load_encoder(path: Path) -> nn.Module:
+def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Module:
     """The encoder of a file, on the CPU, in eval mode: (B, 3, T, S, S) -> (B, H).
 
     Args:
         path: the file; or an exported folder, whose SHA-256 sums are checked, too.
+        network: what makes it, if a function made that of the run.
 
     Raises:
         UserError: no such file, or one that :func:`save_encoder` did not leave so.
@@ -105,11 +113,67 @@ def load_encoder(path: Path) -> nn.Module:
     try:
         with safe_open(path, framework="pt") as stream:
             state = {name: stream.get_tensor(name) for name in stream.keys()}
-            network = _empty(stream.metadata() or {})
-        network.load_state_dict(state, strict=True)
+            described = _described(stream.metadata() or {})
+        if network is not None:
+            described = dataclasses.replace(described, network=network)
+        elif "@" in str(described.network):
+            name = function_name(str(described.network))
+            raise UserError(
+                f"{path}: its network is made by {name}; give that function, too: "
+                f"load_encoder(path, {name.rpartition('.')[2]})"
+            )
+        made = _empty(described)
+        made.load_state_dict(state, strict=True)
     except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from error
-    return network.eval()
+    return made.eval()
+
+
+def score(asked: Asked) -> Scores:
+    """Score an exported encoder by named protocols, on UCF-101, another data set or a folder.
+
+    Raises:
+        UserError: no export, an unknown protocol, data that are not there, or a folder for an
+            encoder of flow.
+    """
+    name = asked.data or UCF101
+    protocols = asked.protocols or (Config().protocol,)
+    for each in protocols:
+        if each not in PROTOCOLS:
+            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    encoder = load_encoder(asked.model)
+    file = asked.model / FILE if asked.model.is_dir() else asked.model
+    with safe_open(file, framework="pt") as stream:
+        metadata = stream.metadata()
+    config = dataclasses.replace(_described(metadata), dataset=name)
+    asked.say(f"took every tensor of {_called(config)} of width {config.width:g}")
+    encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    own = Path(name).is_dir()
+    if own and config.modality == "flow":
+        raise UserError(f"{name}: a folder is read as RGB, this encoder takes flow")
+
+    def by(config: Any, run: Run) -> Mapping[str, Any]:
+        if own:
+            videos = folder(name, config.size)
+            run.record_data(**{name: sha256_of_files(Path(each.name) for each in videos.videos)})
+            return evaluate(config, encoder, videos, run)
+        videos = load(
+            name,
+            run.data_root,
+            split=config.split,
+            modality=config.modality,
+            flow=config.flow,
+            size=config.size,
+            workers=run.workers,
+        )
+        run.record_data(**{name: fingerprint(name, run.data_root)})
+        return evaluate(config, encoder, videos, run)
+
+    return Scores(
+        facts={"model": str(file), "sha256": sha256_of(file), "data": name},
+        protocols={each: measured(config, each, by, asked) for each in protocols},
+    )
 
 
 def write(folder: Path, target: Path) -> Path:
@@ -132,14 +196,21 @@ def write(folder: Path, target: Path) -> Path:
     return write_card(target, record, _card(record, dim), sums)
 
 
-def _empty(metadata: Mapping[str, str]) -> nn.Module:
-    """The network that the metadata describe, without any numbers in it."""
+def _empty(config: Config) -> nn.Module:
+    """The network of a configuration, whose numbers are to be replaced."""
+    with torch.random.fork_rng(devices=[]):  # a run's random numbers go on as they are
+        return encoder_of(config)
+
+
+def _called(config: Config) -> str:
+    name = name_of(config.network)
+    return NAMES.get(name, name)
+
+
+def _described(metadata: Mapping[str, str]) -> Config:
+    """The configuration as far as the metadata say it."""
     names = (*KEPT, *(name for name in ADDED if name in metadata))
-    described = {name: json.loads(metadata[name]) for name in names}
-    # On "meta" nothing is drawn: building a network must not move the run's random numbers.
-    with torch.device("meta"):
-        network = encoder_of(dataclasses.replace(Config(), **described))
-    return network.to_empty(device="cpu")
+    return dataclasses.replace(Config(), **{name: json.loads(metadata[name]) for name in names})
 
 
 # The model card
@@ -148,7 +219,8 @@ def _empty(metadata: Mapping[str, str]) -> nn.Module:
 def _card(record: Record, dim: int) -> Card:
     config = record.config
     losses = loss_names(config["objective"])
-    parts = [config["network"], config["dataset"], config["modality"]]
+    network = function_name(config["network"]).rpartition(".")[2]
+    parts = [network, config["dataset"], config["modality"]]
     parts += [config["method"], *losses] if config["train"] else ["untrained"]
     metrics = {
         label: value
@@ -176,7 +248,8 @@ def _card(record: Record, dim: int) -> Card:
         results.append(NOT_PROJECTED)
     return Card(
         name="-".join(parts).replace("_", "-"),
-        about=f"An S3D of width {config['width']:g}, {training}.",
+        about=f"An encoder of clips, {NAMES.get(network, network)} of width {config['width']:g}, "
+        f"{training}.",
         points=(
             f"Input: clips (B, 3, {config['clip_frames']}, {config['size']}, {config['size']}) of "
             f"consecutive\n  frames, {channels}\n"
@@ -210,7 +283,7 @@ def _loading(config: Mapping[str, Any]) -> str:
         'encoder = load_encoder(Path("."))  # this folder; checks every SHA-256',
         f"features = encoder(torch.zeros({shape}))",
     )
-    if config["width"] != 1:
+    if config["width"] != 1 or config["network"] != "s3d":
         return here
     constants = f"eps={config['batch_norm_epsilon']}, momentum={config['batch_norm_momentum']}"
     elsewhere = python(

@@ -18,6 +18,8 @@ from .export import load_encoder as load_encoder
 from .export import save_encoder as save_encoder
 from .methods import Networks as Networks
 from .methods import compare as compare
+from .own import folder as folder
+from .own import hub_images as hub_images
 from .tables import TABLES as TABLES
 from .train import measure as measure
 from .train import pretrain as pretrain

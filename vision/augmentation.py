@@ -158,6 +158,8 @@ POLICIES: dict[str, Policy] = {
     "swav_small": dataclasses.replace(_SIMCLR, scale=(0.05, 0.14), kernel=13),
     # linear probes: the ReSSL and MMCL programs train theirs so
     "crop_flip": Policy(scale=(0.08, 1.0), flip=0.5),
+    # finetune.py of the transfer suite's program (Ericsson et al. 2021)
+    "crop_flip_bicubic": Policy(scale=(0.08, 1.0), flip=0.5, bicubic=True),
     "plain": Policy(),
 }
 

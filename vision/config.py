@@ -8,15 +8,18 @@ its configurations for ImageNet.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
+
+from torch import nn
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
 from shared.losses import max_margin
 from shared.pairs import Pairing
 
-Backbone = Literal["resnet8", "resnet18", "resnet50"]
+Backbone = str | Callable[[], nn.Module]  # see vision.encoder.make_encoder
 Stem = Literal["cifar", "strided", "small", "imagenet"]
 Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav", "cmc"]
 
@@ -44,12 +47,14 @@ class Config:
 
     backbone: Backbone = "resnet18"  # [margins]
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
-    # "imagenet" torchvision's own.
+    # "imagenet" the network's own, which all but the ResNets of vision.encoder need.
     stem: Stem = "cifar"
     # What is evaluated: the encoder, or features without any learning, see vision.floors.
     features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(
         "encoder", was="encoder"
     )
+    # A published encoder in place of one trained here, see vision.checkpoints.
+    weights: str | None = added(None, was=None)
     # Whether the encoder's batch norms take the statistics of the training images before it is
     # evaluated; for one that was not trained.
     calibrated: bool = added(False, was=False)
@@ -113,6 +118,8 @@ class Config:
     probe_epochs: int | None = None  # None: the protocol's
     # False computes the probe's features once, without augmentation: the short tier's economy.
     probe_augmentation: bool = True
+    # Steps of a protocol that trains the whole network; None: the protocol's.
+    tuning_steps: int | None = added(None, was=None)
     # "train" lets the frozen backbone's batch norms normalise by the batch and drift, as the
     # [HCL] program does.
     probe_batch_norm: Literal["eval", "train"] = "eval"
@@ -147,6 +154,7 @@ class Config:
             precision="float32",
             compile=False,
             probe_epochs=2,
+            tuning_steps=1,
             probe_augmentation=False,
         )
 
@@ -217,6 +225,70 @@ CMC: dict[str, Any] = {
     "milestones": (50, 67, 83),
     "protocol": "linear-cmc-v1",
 }
+
+
+# The fields that say what is trained, and on what: runs that agree in them share one encoder, see
+# shared.experiment.store. A test holds every field of the configuration to one of the two sides.
+PRETRAINING = (
+    "dataset",
+    "images",
+    "image_size",
+    "statistics",
+    "backbone",
+    "stem",
+    "features",
+    "weights",
+    "calibrated",
+    "head_hidden",
+    "head_output",
+    "head_layers",
+    "head_output_norm",
+    "head_output_scale",
+    "predictor_hidden",
+    "method",
+    "pairs",
+    "objective",
+    "gamma_schedule",
+    "symmetric",
+    "loss_factor",
+    "teacher_momentum",
+    "teacher_schedule",
+    "queue",
+    "mixed",
+    "mixed_from",
+    "memory_momentum",
+    "prototypes",
+    "prototypes_still",
+    "queue_from",
+    "small_crops",
+    "small_size",
+    "small_augmentation",
+    "augmentations",
+    "batch_size",
+    "epochs",
+    "optimiser",
+    "learning_rate",
+    "sgd_momentum",
+    "weight_decay",
+    "warmup_epochs",
+    "schedule",
+    "milestones",
+    "precision",
+    "compile",
+    "seed",
+)
+# Those that say how the encoder is evaluated, and on what.
+EVALUATION = (
+    "evaluate_on",
+    "test_size",
+    "projection_dimensions",
+    "protocol",
+    "beside",
+    "probe_epochs",
+    "probe_augmentation",
+    "tuning_steps",
+    "probe_batch_norm",
+)
 
 
 @dataclass(frozen=True)

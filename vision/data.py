@@ -8,9 +8,12 @@ Folders under the data root are laid out as the archives and torchvision lay the
     tiny-imagenet-200/    train/<wnid>/images/*.JPEG, val/images/*.JPEG, val/val_annotations.txt
     imagenet/             train/<wnid>/*.JPEG, val/<wnid>/*.JPEG; ImageNet-100 is a part of it
     imagenette/           likewise, ten classes of ImageNet
+    dtd/  eurosat/  ...   the sets of the transfer suite: vision.transfer_data
 
 A folder whose ``APPROXIMATE.json`` says what of it differs from the published files is taken as it
 says, in all but the paper tier; its fingerprint ends in "approximate", and so every record of it.
+
+``folder:PATH`` is a folder of one's own, see :mod:`vision.own`.
 """
 
 import contextlib
@@ -22,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -47,6 +50,7 @@ from shared.experiment.data import (
 )
 from shared.experiment.runs import replacing, write_atomically
 from vision.augmentation import Policy, parameters
+from vision.transfer_data import SOURCES
 
 make_torchvision_importable()
 
@@ -56,9 +60,14 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E4
 from torchvision.datasets.utils import check_integrity  # noqa: E402
 from torchvision.transforms.v2.functional import center_crop, resize  # noqa: E402
 
+if TYPE_CHECKING:
+    from vision.own import HubColumn
+
 DIGITS = "digits"
+OWN = "folder:"  # before the path of a folder of one's own
 Split = Literal["pretrain", "train", "test"]
 Part = Literal["train", "test"]  # of the sets of single image files, which pretrain on "train"
+Metric = Literal["top1", "mean_per_class", "map11"]
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,10 @@ class Dataset:
     """What a dataset looks like: its folder, counts, and the statistics that normalise it.
 
     ``size`` is the side of the images in pixels, for ImageNet that of the usual crop. ``mean`` and
-    ``std`` belong to the red, green and blue channel, in units of the largest pixel value.
+    ``std`` belong to the red, green and blue channel, in units of the largest pixel value. Of the
+    transfer suite, ``metric`` is what it scores the set by, ``validation`` how many of the training
+    images, the last ones, are published as validation images, and a set without test images is for
+    few-shot episodes alone.
     """
 
     folder: str
@@ -77,15 +89,28 @@ class Dataset:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     unlabelled: int = 0
+    metric: Metric = "top1"
+    validation: int = 0
 
     @property
     def streams(self) -> bool:
         """Whether its images are read from disk as they are needed."""
-        return self.folder in _STREAMED
+        streamed = {*_STREAMED, *(DATASETS[name].folder for name in SOURCES)}
+        return self.folder in streamed or Path(self.folder).is_absolute()
 
 
-_IMAGENET_MEAN = (0.485, 0.456, 0.406)
-_IMAGENET_STD = (0.229, 0.224, 0.225)
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def _suite(
+    folder: str, classes: int, train: int, test: int, metric: Metric = "top1", validation: int = 0
+) -> Dataset:
+    """A set of the transfer suite, whose program normalises all by ImageNet's statistics."""
+    seen = (224, train, test, IMAGENET_MEAN, IMAGENET_STD)
+    return Dataset(folder, classes, *seen, metric=metric, validation=validation)
+
+
 # The statistics are those of the programs the papers build on: ReSSL (Zheng et al. 2021) has those
 # of the small sets, HCL (Robinson et al. 2021) CIFAR-10's for all.
 DATASETS: dict[str, Dataset] = {
@@ -126,9 +151,20 @@ DATASETS: dict[str, Dataset] = {
         mean=(0.4802, 0.4481, 0.3975),
         std=(0.2302, 0.2265, 0.2262),
     ),
-    "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, _IMAGENET_MEAN, _IMAGENET_STD),
-    "imagenette": Dataset("imagenette", 10, 160, 9_469, 3_925, _IMAGENET_MEAN, _IMAGENET_STD),
-    "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, _IMAGENET_MEAN, _IMAGENET_STD),
+    "ImageNet100": Dataset("imagenet", 100, 224, 126_689, 5_000, IMAGENET_MEAN, IMAGENET_STD),
+    "imagenette": Dataset("imagenette", 10, 160, 9_469, 3_925, IMAGENET_MEAN, IMAGENET_STD),
+    "ImageNet": Dataset("imagenet", 1000, 224, 1_281_167, 50_000, IMAGENET_MEAN, IMAGENET_STD),
+    "Aircraft": _suite("fgvc-aircraft-2013b", 100, 6_667, 3_333, "mean_per_class", 3_333),
+    "Caltech101": _suite("caltech101", 101, 3_030, 5_647, "mean_per_class"),
+    "Cars": _suite("stanford_cars", 196, 8_144, 8_041),
+    "DTD": _suite("dtd", 47, 3_760, 1_880, validation=1_880),
+    "Flowers": _suite("flowers-102", 102, 2_040, 6_149, "mean_per_class", 1_020),
+    "Food": _suite("food-101", 101, 75_750, 25_250),
+    "Pets": _suite("oxford-iiit-pet", 37, 3_680, 3_669, "mean_per_class"),
+    "SUN397": _suite("SUN397", 397, 19_850, 19_850),
+    "VOC2007": _suite("VOCdevkit/VOC2007", 20, 5_011, 4_952, "map11", 2_510),
+    "EuroSAT": _suite("eurosat", 10, 27_000, 0),
+    "CropDiseases": _suite("CropDiseases", 38, 43_456, 0),
 }
 _DIGITS = Dataset("", 10, 8, 1297, 500, (0.3059, 0.3059, 0.3059), (0.3754, 0.3754, 0.3754))
 # The classes of ImageNet-100: github.com/HobbitLong/CMC, imagenet100.txt (Tian et al. 2020).
@@ -186,10 +222,11 @@ class Images:
 class ImageFiles:
     """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
 
-    labels: (n,) int64.
+    files: n paths, or a column of a dataset, see :func:`vision.own.hub_images`. labels: (n,) int64,
+    -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
     """
 
-    files: tuple[Path, ...]
+    files: "tuple[Path, ...] | HubColumn"
     labels: Tensor
 
     def __len__(self) -> int:
@@ -197,7 +234,10 @@ class ImageFiles:
 
     def subset(self, index: Tensor) -> "ImageFiles":
         """The images at the positions ``index``, (m,) int64, in that order."""
-        return ImageFiles(tuple(self.files[i] for i in index.tolist()), self.labels[index])
+        places = index.tolist()
+        if isinstance(self.files, tuple):
+            return ImageFiles(tuple(self.files[i] for i in places), self.labels[index])
+        return ImageFiles(self.files.chosen(places), self.labels[index])
 
 
 AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
@@ -207,12 +247,17 @@ def describe(name: str) -> Dataset:
     """Counts and statistics of a dataset, or of the embedded one for ``"digits"``.
 
     Raises:
-        UserError: the name is unknown.
+        UserError: the name is unknown, or a folder of one's own is not laid out as it should be.
     """
     if name == DIGITS:
         return _DIGITS
+    if name.startswith(OWN):
+        from vision import own
+
+        return own.described(Path(name.removeprefix(OWN)))
     if name not in DATASETS:
-        raise UserError(f"unknown dataset {name!r}; known are {', '.join(DATASETS)} and {DIGITS}")
+        known = f"{', '.join(DATASETS)}, {DIGITS} and {OWN}PATH"
+        raise UserError(f"unknown dataset {name!r}; known are {known}")
     return DATASETS[name]
 
 
@@ -229,7 +274,7 @@ def load(
     ones.
 
     Args:
-        name: of ``DATASETS``, or ``"digits"``.
+        name: of ``DATASETS``, ``"digits"``, or ``"folder:PATH"``.
         data_root: the folder that holds the datasets.
         split: which part.
         allow_missing: leave out, with a warning, images that are missing or were found damaged;
@@ -246,6 +291,10 @@ def load(
     part: Part = "test" if split == "test" else "train"
     if name == DIGITS:
         return _digits(part)
+    if name.startswith(OWN):
+        from vision import own
+
+        return own.folder(describe(name).folder, part)
     if name in _ARCHIVES:
         return _archive(name, data_root, split)
     if name == "TinyImageNet":
@@ -264,21 +313,25 @@ def fetch(name: str, data_root: Path) -> None:
     """
     if name == DIGITS:
         return
+    if name.startswith(OWN):
+        raise UserError(f"{name} is a folder of yours: there is nothing to fetch")
     folder = data_root / describe(name).folder
     if not folder.is_dir():
         _download(name, data_root)
     if name in _ARCHIVES:
         _verify_checksums(name, folder)
-    elif folder.name in _STREAMED:
+    elif describe(name).streams:
         _decode_all(name, data_root)
     load(name, data_root, "train")
-    load(name, data_root, "test")
+    if describe(name).test:
+        load(name, data_root, "test")
 
 
 def fingerprint(name: str, data_root: Path) -> str:
     """SHA-256 over the files of a dataset, or over the arrays of the embedded one.
 
-    Reading the ImageNets would take an hour: theirs is over the names and sizes of the files. The
+    Reading the ImageNets would take an hour: theirs, and that of a folder of one's own, is over the
+    names and sizes of the files. The
     other files are verified and read once; a file beside them keeps the result until a size or
     time of modification has changed.
 
@@ -293,7 +346,7 @@ def fingerprint(name: str, data_root: Path) -> str:
     folder = _folder(name, data_root)
     files = _raw_files(name, folder)
     end = "" if approximation(folder) is None else APPROXIMATE
-    if folder.name == "imagenet":
+    if folder.name == "imagenet" or name.startswith(OWN):
         names = (f"{file.relative_to(folder)} {file.stat().st_size}" for file in files)
         return sha256_of_lines(names) + end
 
@@ -325,8 +378,8 @@ def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
     """A class-balanced part of a split, fixed by the seed, in the order of the split.
 
     Each class has the same count, the first ones one more where it does not come out even; what a
-    class is short of comes from the others. A split with unlabelled images is drawn from
-    uniformly. With one seed, a smaller part lies in the larger ones.
+    class is short of comes from the others. A split with unlabelled images, or with several classes
+    in one, is drawn from uniformly. With one seed, a smaller part lies in the larger ones.
 
     Args:
         images: the split.
@@ -342,7 +395,7 @@ def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
         raise UserError(f"images = {count}: the split has {len(images)}, choose from 1 to that")
     order = np.random.default_rng(seed).permutation(len(images))
     labels = images.labels.cpu().numpy()[order]
-    if labels.min() >= 0:
+    if labels.ndim == 1 and labels.min() >= 0:
         by_class = np.argsort(labels, kind="stable")
         rank = np.empty(len(labels), dtype=np.int64)  # of each image among those of its class
         rank[by_class] = np.arange(len(labels)) - np.searchsorted(
@@ -611,8 +664,10 @@ def _verdict_file(name: str, data_root: Path) -> Path:
     return data_root / f"{name}-decoded.txt"  # the folder of the images is often not ours
 
 
-def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[int]]:
+def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
     """The files of a part and their classes, numbered in the order of the names."""
+    if name in SOURCES:
+        return _suite_listing(name, folder, part)
     classes = {wnid: label for label, wnid in enumerate(_classes(name, folder))}
     if name == "TinyImageNet" and part == "test":
         return _annotated(name, folder / "val", classes)
@@ -622,6 +677,19 @@ def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[int]
             raise _wrong_layout(name, place, f"a folder {wnid}")
     found = make_dataset(str(place), classes, IMG_EXTENSIONS, allow_empty=True)
     return [Path(file) for file, _ in found], [label for _, label in found]
+
+
+def _suite_listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
+    root = Path(*folder.parts[: -len(Path(describe(name).folder).parts)])
+    try:
+        found = SOURCES[name].files(root, part)
+    # What a loader raises depends on what is not where it looks.
+    except (OSError, RuntimeError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{folder}: not {name} as torchvision lays it out ({reason}); {_remedy(name, folder)}"
+        ) from error
+    return [file for file, _ in found], [label for _, label in found]
 
 
 def _classes(name: str, folder: Path) -> list[str]:
@@ -658,7 +726,11 @@ def _check_count(name: str, folder: Path, part: Part, found: int, allow_missing:
     expected: int = getattr(describe(name), part)
     if found and approximation(folder) is not None:
         return
-    place = folder / ("val" if part == "test" else "train")
+    if not expected:
+        raise UserError(f"{name} has no {part} images: it is one part, for few-shot episodes")
+    place = folder
+    if name not in SOURCES:
+        place = folder / ("val" if part == "test" else "train")
     if found > expected or not found:
         raise UserError(f"{place}: {found} images, {name} has {expected}; {_remedy(name, folder)}")
     if found < expected:
@@ -689,8 +761,11 @@ def _wrong_layout(name: str, place: Path, expected: str) -> UserError:
 
 def _download(name: str, data_root: Path) -> None:
     folder = data_root / describe(name).folder
-    if folder.name in _STREAMED:
-        raise UserError(f"{name} is not downloaded by this project: {_how_to_get(folder)}")
+    if how := _how_to_get(name, folder):
+        raise UserError(f"{name} is not downloaded by this project: {how}")
+    if name in SOURCES:
+        _download_by_torchvision(name, data_root)
+        return
     url, sha256 = _DOWNLOADS[name]
     fetch_archive(name, url, data_root, sha256)
 
@@ -698,24 +773,47 @@ def _download(name: str, data_root: Path) -> None:
 def _folder(name: str, data_root: Path) -> Path:
     folder = data_root / describe(name).folder
     if not folder.is_dir():
-        how = _how_to_get(folder) if folder.name in _STREAMED else ""
-        raise MissingData(name, folder, _command(name), how)
+        raise MissingData(name, folder, _command(name), _how_to_get(name, folder))
     return folder
 
 
-def _how_to_get(folder: Path) -> str:
+def _download_by_torchvision(name: str, data_root: Path) -> None:
+    """Over https and against a checksum, both torchvision's; :class:`UserError` if that fails."""
+    get = SOURCES[name].get
+    assert get is not None  # else _how_to_get has words
+    try:
+        data_root.mkdir(parents=True, exist_ok=True)
+        get(data_root)
+    # What a download raises depends on the transport and on the archive.
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise UserError(f"{name}: download by torchvision failed: {reason}") from error
+
+
+def _how_to_get(name: str, folder: Path) -> str:
+    """What to do for a set that nothing downloads; empty for the others."""
+    if name in SOURCES:
+        return SOURCES[name].how
+    if folder.name not in _STREAMED:
+        return ""
     layout = f"{folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
     return f"get {_STREAMED[folder.name]} and unpack it to {layout}"
 
 
 def _raw_files(name: str, folder: Path) -> list[Path]:
     """All files of a dataset that are read; missing ones among them where their names are known."""
+    if name.startswith(OWN):
+        from vision import own
+
+        return own.every_file(folder)
     marker = [folder / MARKER] if (folder / MARKER).is_file() else []
     if name in _ARCHIVES:
         return [*marker, *(folder / part for part in _checksums(name, folder))]
     files = _listing(name, folder, "train")[0] + _listing(name, folder, "test")[0]
     if name == "TinyImageNet":
         files.append(folder / "val" / "val_annotations.txt")
+    if name in SOURCES:
+        files += [file for each in SOURCES[name].annotations for file in sorted(folder.glob(each))]
     return [*marker, *files]
 
 
@@ -730,6 +828,8 @@ def _content(folder: Path) -> str:
 
 
 def _remedy(name: str, folder: Path) -> str:
+    if name in SOURCES and (how := SOURCES[name].how):
+        return how
     if folder.name in _STREAMED:
         return f"{name} belongs in {folder}/train/<wnid>/*.JPEG and {folder}/val/<wnid>/*.JPEG"
     return f"delete {folder} and run: {_command(name)}"
@@ -742,8 +842,10 @@ def _command(name: str) -> str:
 # Reading image files
 
 
-def _decode(file: Path) -> Image.Image:
+def _decode(file: Path | Image.Image) -> Image.Image:
     """An image in three channels; :class:`UserError` where it is missing or damaged."""
+    if isinstance(file, Image.Image):
+        return file.convert("RGB")
     try:
         with Image.open(file) as image:
             return image.convert("RGB")
@@ -789,7 +891,7 @@ def _central_crop(image: Image.Image, sample: int, size: int, resized: int) -> l
 class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     """Batches of views: element (B,) positions is one (B, 3, S, S) tensor for each view."""
 
-    files: tuple[Path, ...]
+    files: "tuple[Path, ...] | HubColumn"
     crops: Callable[[Image.Image, int], list[Image.Image]]
 
     def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:

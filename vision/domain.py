@@ -1,12 +1,14 @@
 """The vision domain as one object; what is heavy is imported by the functions that need it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Domain, Experiment, Metrics
+from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Pretraining, Scores
 from shared.experiment.runs import Run
-from vision.config import Config, ToyConfig
+from shared.experiment.store import part_of
+from vision.config import PRETRAINING, Config, ToyConfig
 from vision.tables import TABLES
 
 
@@ -28,11 +30,25 @@ def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
     return cost.estimate(config, data_root)
 
 
-def _missing(config: Config, data_root: Path) -> list[MissingData]:
-    from vision import data
+def _part(config: Config) -> Mapping[str, Any] | None:
+    if config.weights is not None or config.features != "encoder":
+        return None
+    return part_of(config, PRETRAINING)
 
-    names = (config.dataset, config.evaluate_on or config.dataset)
-    return data.missing(dict.fromkeys(names), data_root)
+
+def _share(config: Config) -> float:
+    from vision import cost
+
+    return cost.share(config)
+
+
+def _missing(config: Config, data_root: Path) -> list[MissingData]:
+    from vision import checkpoints, data
+
+    names = [config.evaluate_on or config.dataset]
+    if config.weights is None:
+        return data.missing(dict.fromkeys([config.dataset, *names]), data_root)
+    return [*checkpoints.missing(config.weights, data_root), *data.missing(names, data_root)]
 
 
 def _datasets() -> Sequence[str]:
@@ -42,9 +58,9 @@ def _datasets() -> Sequence[str]:
 
 
 def _fetch(name: str, data_root: Path) -> None:
-    from vision import data
+    from vision import checkpoints, data
 
-    data.fetch(name, data_root)
+    (checkpoints if name in checkpoints.CHECKPOINTS else data).fetch(name, data_root)
 
 
 def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
@@ -59,15 +75,30 @@ def _export(folder: Path, target: Path) -> Path:
     return export.write(folder, target)
 
 
+def _score(asked: Asked) -> Scores:
+    from vision import foreign
+
+    return foreign.score(asked)
+
+
 DOMAIN = Domain(
     name="vision",
     tables=TABLES,
     experiments=(
-        Experiment(Config, _measure, _estimate, _missing, several=True),
+        Experiment(
+            Config,
+            _measure,
+            _estimate,
+            _missing,
+            several=True,
+            pretraining=Pretraining(_part, _share),
+        ),
         Experiment(ToyConfig, _measure_toy),
     ),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,
     export=_export,
+    score=_score,
+    scored_by=("backbone", "stem", "prefix", "size", "statistics"),
 )

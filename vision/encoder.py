@@ -1,8 +1,12 @@
 """Encoders and heads.
 
+A backbone is one of the ResNets here, any network of timm by its name, or a function that makes
+one: ``() -> network``, (B, 3, S, S) -> (B, H).
+
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 """
 
+import difflib
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
@@ -14,7 +18,12 @@ from shared.compat import make_torchvision_importable
 
 make_torchvision_importable()
 
-from torchvision.models import resnet18, resnet50  # noqa: E402 (needs the line above)
+from torchvision.models import (  # noqa: E402 (needs the line above)
+    resnet18,
+    resnet34,
+    resnet50,
+    resnet101,
+)
 from torchvision.models.resnet import (  # noqa: E402
     BasicBlock,
     Bottleneck,
@@ -28,25 +37,31 @@ STEMS = ("cifar", "strided", "small", "imagenet")
 
 
 class SmallResNet(nn.Module):
-    """Three residual blocks of W, 2W and 4W channels: (B, 3, S, S) -> (B, 4W).
+    """Three stages of n residual blocks of W, 2W and 4W channels: (B, 3, S, S) -> (B, 4W).
 
-    The smallest of the networks for 32 pixels of He et al. 2016, "Deep Residual Learning", Section
-    4.2 (6n + 2 layers, n = 1), twice as wide, made of torchvision's parts under its names and with
-    the first layers of its larger ones; of width 32 and with a 3x3 stem it has 0.31M parameters.
+    The networks for 32 pixels of He et al. 2016, "Deep Residual Learning", Section 4.2 (6n + 2
+    layers), made of torchvision's parts under its names and with the first layers of its larger
+    ones. The smallest, twice as wide as there, has 0.31M parameters with a 3x3 stem.
 
     Args:
         width: W.
+        blocks: n.
     """
 
-    def __init__(self, width: int = 32) -> None:
+    def __init__(self, width: int = 32, blocks: int = 1) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, kernel_size=7, stride=2, padding=3, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(kernel_size=3, stride=2, padding=1)
-        self.layer1 = nn.Sequential(BasicBlock(width, width))
-        self.layer2 = nn.Sequential(_halving(width))
-        self.layer3 = nn.Sequential(_halving(2 * width))
+        more = range(1, blocks)
+        self.layer1 = nn.Sequential(*(BasicBlock(width, width) for _ in range(blocks)))
+        self.layer2 = nn.Sequential(
+            _halving(width), *(BasicBlock(2 * width, 2 * width) for _ in more)
+        )
+        self.layer3 = nn.Sequential(
+            _halving(2 * width), *(BasicBlock(4 * width, 4 * width) for _ in more)
+        )
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -64,8 +79,22 @@ def _halving(channels: int) -> BasicBlock:
     return BasicBlock(channels, 2 * channels, 2, downsample)
 
 
-BUILDERS = {"resnet8": SmallResNet, "resnet18": resnet18, "resnet50": resnet50}
-WIDTH: dict[str, int] = {"resnet8": 128, "resnet18": 512, "resnet50": 2048}
+BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    "resnet8": SmallResNet,
+    "resnet18": resnet18,
+    "resnet20": partial(SmallResNet, 16, 3),
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "resnet101": resnet101,
+}
+WIDTH = {
+    "resnet8": 128,
+    "resnet18": 512,
+    "resnet20": 64,
+    "resnet34": 512,
+    "resnet50": 2048,
+    "resnet101": 2048,
+}
 
 
 class _HalfResNet(ResNet):
@@ -79,7 +108,10 @@ class _HalfResNet(ResNet):
 HALVES: dict[str, Callable[[], nn.Module]] = {
     "resnet8": partial(SmallResNet, 16),
     "resnet18": partial(_HalfResNet, BasicBlock, [2, 2, 2, 2]),
+    "resnet20": partial(SmallResNet, 8, 3),
+    "resnet34": partial(_HalfResNet, BasicBlock, [3, 4, 6, 3]),
     "resnet50": partial(_HalfResNet, Bottleneck, [3, 4, 6, 3]),
+    "resnet101": partial(_HalfResNet, Bottleneck, [3, 4, 23, 3]),
 }
 
 
@@ -87,42 +119,132 @@ def make_encoder(
     backbone: Backbone = "resnet18",
     stem: Stem = "cifar",
     *,
+    size: int = 224,
     channels: int = 3,
     half: bool = False,
 ) -> nn.Module:
-    """A ResNet without its classifier: (B, 3, S, S) -> (B, H).
+    """A backbone without its classifier: (B, 3, S, S) -> (B, H).
 
-    Its parameters have torchvision's names.
+    The parameters of a ResNet of :data:`BUILDERS` have torchvision's names, those of another
+    network timm's.
 
     Args:
-        backbone: ``"resnet8"`` (H = 128, see :class:`SmallResNet`), ``"resnet18"`` (H = 512) or
-            ``"resnet50"`` (H = 2048) of torchvision.
-        stem: ``"cifar"``: 3x3 convolution of stride 1, no pooling; ``"strided"``: the same of
-            stride 2; ``"small"``: that of stride 1 with torchvision's max pooling; ``"imagenet"``:
-            torchvision's 7x7 of stride 2 with pooling.
+        backbone: of :data:`BUILDERS`, from ``"resnet8"`` (see :class:`SmallResNet`) to
+            ``"resnet101"``; any name of ``timm.list_models()``; or a function that makes a network.
+        stem: of a ResNet here. ``"cifar"``: 3x3 convolution of stride 1, no pooling;
+            ``"strided"``: the same of stride 2; ``"small"``: that of stride 1 with torchvision's
+            max pooling; ``"imagenet"``: torchvision's 7x7 of stride 2 with pooling. Every other
+            network has first layers of its own, which ``"imagenet"`` leaves as they are.
+        size: S, for networks that are built for one (ViT, Swin).
         channels: of the images, if not 3.
         half: half as wide, H / 2 features; see :class:`LabEncoder`.
 
     Raises:
-        ValueError: an unknown backbone or stem.
+        ValueError: an unknown backbone or stem, or one that does not go with the other.
 
     Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems; the strided one is ours.
     """
-    if backbone not in BUILDERS:
-        raise ValueError(f"backbone is one of {', '.join(BUILDERS)}; got {backbone!r}")
-    if stem not in STEMS:
-        raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
-    network: Any = (HALVES if half else BUILDERS)[backbone]()
-    network.fc = nn.Identity()
-    side, stride = (7, 2) if stem == "imagenet" else (3, 2 if stem == "strided" else 1)
-    if stem != "imagenet" or channels != 3:
-        first = network.conv1.out_channels
-        network.conv1 = nn.Conv2d(channels, first, side, stride, side // 2, bias=False)
-        nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-    if stem in ("cifar", "strided"):
-        network.maxpool = nn.Identity()
+    check_backbone(backbone, stem, half=half)
+    if backbone in BUILDERS:
+        network: Any = (HALVES if half else BUILDERS)[str(backbone)]()
+        network.fc = nn.Identity()
+        side, stride = (7, 2) if stem == "imagenet" else (3, 2 if stem == "strided" else 1)
+        if stem != "imagenet" or channels != 3:
+            first = network.conv1.out_channels
+            network.conv1 = nn.Conv2d(channels, first, side, stride, side // 2, bias=False)
+            nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
+        if stem in ("cifar", "strided"):
+            network.maxpool = nn.Identity()
+    elif callable(backbone):
+        network = backbone()
+    else:
+        import timm  # takes a second, which the ResNets here need not
+
+        sized: dict[str, Any] = {"img_size": size} if fixed_size(backbone) else {}
+        network = timm.create_model(backbone, num_classes=0, in_chans=channels, **sized)
     made: nn.Module = network.to(memory_format=torch.channels_last)
     return made
+
+
+def check_backbone(backbone: Backbone, stem: Stem, *, half: bool = False) -> None:
+    """Refuse a backbone that is not known, or not with this stem.
+
+    Raises:
+        ValueError: with the nearest names, or what goes with it.
+    """
+    if stem not in STEMS:
+        raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
+    if backbone in BUILDERS:
+        return
+    if not callable(backbone):
+        import timm
+
+        if not timm.is_model(backbone):
+            names = [*BUILDERS, *timm.list_models()]
+            near = difflib.get_close_matches(backbone, names, n=3)
+            hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
+            raise ValueError(
+                f"backbone is one of {', '.join(BUILDERS)}, a name of timm or a function; got "
+                f"{backbone!r}: {hint}"
+            )
+    if half:
+        raise ValueError(
+            f"cmc takes networks of half the width, which there are of {', '.join(BUILDERS)}; got "
+            f"{name_of(backbone)}"
+        )
+    if stem != "imagenet":
+        raise ValueError(
+            f"stem {stem!r} is of {', '.join(BUILDERS)}; {name_of(backbone)} has first layers of "
+            f"its own, set stem to 'imagenet'"
+        )
+
+
+def fixed_size(backbone: Backbone) -> bool:
+    """Whether a network of timm is built for images of one size."""
+    if callable(backbone) or backbone in BUILDERS:
+        return False
+    import timm
+
+    known = timm.get_pretrained_cfg(backbone)
+    return known is not None and bool(known.fixed_input_size)
+
+
+def name_of(backbone: Backbone) -> str:
+    """What a backbone is called."""
+    return backbone if isinstance(backbone, str) else backbone.__name__
+
+
+def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
+    """H of an encoder, on the CPU; of one that is not a ResNet here, by what it gives for an image.
+
+    Args:
+        network: (B, 3, S, S) -> (B, H).
+        backbone: that it was made from.
+        size: S.
+
+    Raises:
+        ValueError: it gives something else, or cannot take images of that size.
+    """
+    if backbone in WIDTH:
+        return WIDTH[str(backbone)]
+    was_training = network.training
+    try:
+        with torch.no_grad():
+            features = network.eval()(torch.zeros(2, 3, size, size))
+    except (AssertionError, RuntimeError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{name_of(backbone)} cannot take images of {size} pixels: {reason}"
+        ) from error
+    finally:
+        network.train(was_training)
+    if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
+        found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise ValueError(
+            f"a backbone gives features (B, H), {name_of(backbone)} gives {found} for 2 images; "
+            f"leave out its classifier and pool its maps"
+        )
+    return features.shape[1]
 
 
 class LabEncoder(nn.Module):

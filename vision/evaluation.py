@@ -101,6 +101,55 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class ManyShot:
+    """Logistic regression on frozen features of all training images: vision.transfer.
+
+    Attributes:
+        costs: scikit-learn's C, of which the validation images choose.
+    """
+
+    costs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class FewShot:
+    """Episodes of nearest prototypes on frozen features: vision.transfer.
+
+    Attributes:
+        shots: images that a class's prototype is the mean of.
+        ways: classes of an episode.
+        queries: images of each class that are classified.
+        episodes: how many.
+    """
+
+    shots: int
+    ways: int = 5
+    queries: int = 15
+    episodes: int = 600
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """The whole network trained with labels, by SGD with Nesterov's momentum: vision.transfer.
+
+    Attributes:
+        steps: of one training; the rate falls along a cosine to 0.
+        rates: learning rates, and
+        decays: weight decays times the rate, of all pairs of which the validation images choose.
+        batch_size: of a step.
+        momentum: of SGD.
+        policy: of ``vision.augmentation.POLICIES``.
+    """
+
+    steps: int
+    rates: tuple[float, ...]
+    decays: tuple[float, ...]
+    batch_size: int = 64
+    momentum: float = 0.9
+    policy: str = "crop_flip_bicubic"
+
+
+@dataclass(frozen=True)
 class Protocol:
     """What is measured: nearest neighbours and, where there are any, linear classifiers.
 
@@ -108,16 +157,22 @@ class Protocol:
         temperature: of the neighbours' votes.
         probe: how a classifier is trained step by step.
         penalties: strengths from which :func:`regularised_probe` chooses; none: it is left out.
+        transfer: what is measured in place of all that.
     """
 
     temperature: float
     probe: Probe | None = None
     penalties: tuple[float, ...] = ()
+    transfer: ManyShot | FewShot | FineTuning | None = None
 
     @property
     def epochs(self) -> int:
         """Of the probe; 0 without one."""
         return 0 if self.probe is None else self.probe.epochs
+
+
+def _transfer(measured: ManyShot | FewShot | FineTuning) -> Protocol:
+    return Protocol(temperature=0.1, transfer=measured)  # no neighbours vote
 
 
 # Nearest neighbours: 0.5 is the temperature of the program of Robinson et al. 2021 (HCL), which
@@ -215,6 +270,18 @@ PROTOCOLS: dict[str, Protocol] = {
     # Ours, for small budgets: unlike what a probe comes to in so many steps at one rate, the
     # solution does not depend on the length of the features. Neighbours as around ReSSL.
     "linear-l2-v1": Protocol(temperature=0.1, penalties=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
+    # The transfer suite, github.com/linusericsson/ssl-transfer (Ericsson et al. 2021): linear.py's
+    # 45 costs; finetune.py's grid of 4 rates and 5 decays; few_shot.py's episodes, of 5 images in
+    # the suite and of 20 in Table 1 of Shah et al. 2022.
+    "many-shot-linear-v1": _transfer(ManyShot(tuple(10 ** (e / 4) for e in range(-20, 25)))),
+    "fine-tuned-v1": _transfer(
+        FineTuning(5000, rates=(1e-1, 1e-2, 1e-3, 1e-4), decays=(0.0, 1e-6, 1e-5, 1e-4, 1e-3))
+    ),
+    "few-shot-5way-5shot-v1": _transfer(FewShot(shots=5)),
+    "few-shot-5way-20shot-v1": _transfer(FewShot(shots=20)),
+    # Ours, for what a core does in a minute or two.
+    "many-shot-linear-small-v1": _transfer(ManyShot((1e-4, 1e-3, 1e-2, 1e-1, 1.0))),
+    "fine-tuned-small-v1": _transfer(FineTuning(200, rates=(1e-1, 1e-2), decays=(0.0,))),
 }
 HELD_OUT = 10  # one training image in so many decides on the penalty
 SOLVED = 1e-6  # share of the objective that a regularised probe may lie above its minimum
@@ -239,6 +306,7 @@ def evaluate(
     run: Run,
     *,
     project: Callable[[Tensor], Tensor] | None = None,
+    images: tuple[Images | ImageFiles, Images | ImageFiles] | None = None,
 ) -> dict[str, object]:
     """Score an encoder by the configuration's protocol, on its dataset or on ``evaluate_on``.
 
@@ -246,7 +314,8 @@ def evaluate(
     than 5 classes, ``linear_top5``, both after the last epoch; ``linear_best_top1``, that of the
     epoch that is best on the test images, for the record. With penalties ``l2_top1``, and the run
     records the penalty that was chosen. A probe may also be that of a second protocol,
-    ``config.beside``. The encoder is left as it was.
+    ``config.beside``. The encoder is left as it was. A protocol of the transfer suite gives what
+    :func:`vision.transfer.transferred` does in place of all that.
 
     The training images are those of the labelled split, or ``config.images`` of them. Without
     ``probe_augmentation`` the probe sees them as test images are seen. With
@@ -258,27 +327,38 @@ def evaluate(
         encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
         run: knows where data lie, and is told of progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
+        images: yours, to train and to test on, in place of a dataset's; how they are normalised is
+            for ``config.statistics`` to say.
 
     Raises:
-        ValueError: an unknown protocol, or features that are not finite.
+        ValueError: an unknown protocol, images without labels, or features that are not finite.
         FloatingPointError: the probe diverged.
         Interrupted: the run was told to stop; resumed, it evaluates from the start.
     """
     protocol, beside = (
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)
     )
+    if protocol.transfer is not None:
+        from vision.transfer import transferred  # which is made of what is here
+
+        return transferred(config, protocol.transfer, encoder, run, project=project)
     name = config.evaluate_on or config.dataset
     dataset = describe(name)
     mean, std = statistics(config, dataset)
-    train, test = (
+    train, test = images or (
         load(name, run.data_root, split, allow_missing=run.allow_missing)
         for split in ("train", "test")
     )
-    if name != config.dataset:
+    classes = dataset.classes
+    if images is not None:
+        if min(int(part.labels.min()) for part in images) < 0:
+            raise ValueError("images without labels cannot be scored; give both parts' classes")
+        classes = 1 + max(int(part.labels.max()) for part in images)
+    elif name != config.dataset:
         record_data(run, name)
     if config.images is not None:
         train = choose(train, min(config.images, len(train)))
-    device = _device(encoder)
+    device = device_of(encoder)
     if isinstance(train, Images):
         train = train.to(device)  # once, not in every epoch
     labels, test_labels = train.labels.to(device), test.labels.to(device)
@@ -307,7 +387,7 @@ def evaluate(
             labels,
             test_features,
             test_labels,
-            classes=dataset.classes,
+            classes=classes,
             temperature=protocol.temperature,
         )
     }
@@ -323,7 +403,7 @@ def evaluate(
 
     def batches(epoch: int, chosen: list[np.ndarray]) -> Iterator[Tensor]:
         encoder.train(drifts)
-        for views in _views(config, policy, train, epoch, chosen, device, run.workers):
+        for views in training_views(config, policy, train, epoch, chosen, device, run.workers):
             features = _features(encoder, views, config.precision)
             yield features if project is None else project(features)
 
@@ -338,14 +418,14 @@ def evaluate(
             labels,
             test_features,
             test_labels,
-            classes=dataset.classes,
+            classes=classes,
             probe=probe,
             seed=config.seed,
             test_again=(lambda: embedded(test)) if drifts else None,
             after_epoch=after_epoch,
         )
     metrics["linear_top1"] = float(result.top1[-1])
-    if dataset.classes > 5:
+    if classes > 5:
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
@@ -389,6 +469,7 @@ def embed(
     *,
     precision: Literal["bfloat16", "float32"] = "float32",
     workers: int = 0,
+    crop_fraction: float = 0.875,
 ) -> Tensor:
     """Features (n, H) float32 of images seen as test images, by the encoder in evaluation mode.
 
@@ -402,16 +483,17 @@ def embed(
         std: per channel.
         precision: of the encoder's operations.
         workers: processes that decode images on disk.
+        crop_fraction: of those, share of the shorter side that is kept.
 
     Raises:
         ValueError: a feature is NaN or infinite.
     """
-    device = _device(encoder)
+    device = device_of(encoder)
     pixels: Iterable[Tensor]
     if isinstance(images, Images):
         pixels = images.pixels.split(BATCH)
     else:
-        pixels = central_crops(images, size, batch_size=BATCH, workers=workers)
+        pixels = central_crops(images, size, crop_fraction, batch_size=BATCH, workers=workers)
     was_training = encoder.training
     encoder.eval()
     features = torch.cat(
@@ -478,7 +560,7 @@ def linear_probe(
     """
     if probe.epochs < 1:
         raise ValueError(f"a probe trains for at least 1 epoch; got {probe.epochs}")
-    classifier = _classifier(test.shape[1], classes, probe.deviation, seed).to(test.device)
+    classifier = starting_classifier(test.shape[1], classes, probe.deviation, seed).to(test.device)
     optimiser = _optimiser(probe, classifier)
     per_epoch = math.ceil(len(labels) / probe.batch_size)
     step = 0
@@ -646,7 +728,7 @@ def kmeans_accuracy(
     return 100 * float(together[linear_sum_assignment(together, maximize=True)].sum()) / len(points)
 
 
-def _views(
+def training_views(
     config: Config,
     policy: str,
     images: Images | ImageFiles,
@@ -712,7 +794,9 @@ def _left_as_it_was(encoder: nn.Module) -> Iterator[None]:
             buffer.copy_(before)
 
 
-def _classifier(features: int, classes: int, deviation: float | None, seed: int) -> nn.Linear:
+def starting_classifier(
+    features: int, classes: int, deviation: float | None, seed: int
+) -> nn.Linear:
     """A linear layer as a probe starts it, with a generator of its own."""
     generator = torch.Generator().manual_seed(seed)
     layer = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
@@ -747,5 +831,6 @@ def _protocol(name: str) -> Protocol:
     return PROTOCOLS[name]
 
 
-def _device(encoder: nn.Module) -> torch.device:
+def device_of(encoder: nn.Module) -> torch.device:
+    """Where an encoder's parameters lie, or its buffers if it has none."""
     return next(itertools.chain(encoder.parameters(), encoder.buffers())).device

@@ -10,7 +10,7 @@ network that was trained.
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,17 @@ from shared.experiment.export import (
 )
 from shared.experiment.records import Record
 from shared.experiment.runs import replacing
-from shared.functions import function_name
-from vision.config import Config
-from vision.data import describe
-from vision.encoder import WIDTH, LabEncoder, make_encoder
+from shared.functions import function_name, identity
+from vision.config import Backbone, Config
+from vision.data import OWN, describe
+from vision.encoder import (
+    BUILDERS,
+    LabEncoder,
+    fixed_size,
+    make_encoder,
+    name_of,
+    width_of,
+)
 from vision.evaluation import statistics
 
 FILE = "encoder.safetensors"
@@ -66,20 +73,21 @@ def save_encoder(encoder: nn.Module, file: Path, *, config: Config) -> None:
     """
     state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
     lab = config.method == "cmc"
+    backbone, size = config.backbone, config.image_size
     try:
-        network = _rebuild(config.backbone, config.stem, state, lab=lab)
+        network = _rebuild(backbone, config.stem, state, size=size, lab=lab)
     except RuntimeError as error:
-        raise ValueError(f"this module is no {config.backbone} as built here: {error}") from error
+        raise ValueError(f"this module is no {name_of(backbone)} as built here: {error}") from error
     mean, std = statistics(config, describe(config.dataset))
     metadata = {
         "format": "pt",
-        "backbone": config.backbone,
+        "backbone": backbone if isinstance(backbone, str) else identity(backbone),
         "stem": config.stem,
-        "dim": str(WIDTH[config.backbone]),
+        "dim": str(width_of(network, backbone, size)),
         "image_size": str(config.image_size),
         "mean": json.dumps(mean),
         "std": json.dumps(std),
-        "features": json.dumps(_probe(network).tolist()),
+        "features": json.dumps(_probe(network, _probe_side(backbone, size)).tolist()),
     }
     if lab:  # other files have no such entry
         metadata["colours"] = LAB
@@ -89,23 +97,31 @@ def save_encoder(encoder: nn.Module, file: Path, *, config: Config) -> None:
         save_file(state, part, metadata)
 
 
-def load_encoder(path: Path) -> nn.Module:
+def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) -> nn.Module:
     """The encoder of a file, on the CPU, in eval mode: (B, 3, S, S) -> (B, H).
 
     Args:
         path: the file, or a folder that holds ``encoder.safetensors``.
+        backbone: what makes the network, if a function made that of the run.
 
     Raises:
         UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
     """
     metadata, state = read(path)
+    made_by: Backbone = backbone or metadata.get("backbone", "")
+    if isinstance(made_by, str) and "@" in made_by:
+        raise UserError(
+            f"{path}: its network is made by {function_name(made_by)}; give that function, too: "
+            f"load_encoder(path, {function_name(made_by).rpartition('.')[2]})"
+        )
     try:
         lab = metadata.get("colours") == LAB
-        network = _rebuild(metadata["backbone"], metadata["stem"], state, lab=lab)
+        size = int(metadata["image_size"])
+        network = _rebuild(made_by, metadata["stem"], state, size=size, lab=lab)
         stored = torch.tensor(json.loads(metadata["features"]), dtype=torch.float64)
     except (KeyError, RuntimeError, ValueError) as error:
         raise damaged(path, str(error)) from error
-    difference = torch.linalg.vector_norm(_probe(network) - stored)
+    difference = torch.linalg.vector_norm(_probe(network, _probe_side(made_by, size)) - stored)
     if not difference <= TOLERANCE * torch.linalg.vector_norm(stored):
         raise UserError(
             f"{path}: its features are not those stored when it was written; use the version of "
@@ -169,34 +185,45 @@ def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     return digest.hexdigest()
 
 
-def _rebuild(backbone: Any, stem: Any, state: Mapping[str, Tensor], *, lab: bool) -> nn.Module:
+def _rebuild(
+    backbone: Backbone, stem: Any, state: Mapping[str, Tensor], *, size: int, lab: bool
+) -> nn.Module:
     """The encoder with this state, in eval mode.
 
     Raises:
         RuntimeError: keys or shapes that are not those of the network.
     """
-    # On "meta" nothing is drawn: building a network must not move the run's random numbers.
-    with torch.device("meta"):
-        network = (LabEncoder if lab else make_encoder)(backbone, stem)
-    network = network.to_empty(device="cpu")
+    with torch.random.fork_rng(devices=[]):  # a run's random numbers go on as they are
+        network: nn.Module
+        if lab:
+            network = LabEncoder(backbone, stem)
+        else:
+            network = make_encoder(backbone, stem, size=size)
     network.load_state_dict(state, strict=True)
     return network.eval()
 
 
+def _probe_side(backbone: Backbone, size: int) -> int:
+    """Side of the fixed input: a network that is not a ResNet here may take no other than S."""
+    return PROBE_SIDE if backbone in BUILDERS else size
+
+
 @torch.no_grad()
-def _probe(network: nn.Module) -> Tensor:
+def _probe(network: nn.Module, side: int) -> Tensor:
     """Sums (PROBE_GROUPS,) over groups of the features of a fixed input."""
-    count = 3 * PROBE_SIDE**2
     # Waves of a length that shares no factor with a row: every position is different.
-    images = torch.sin(0.37 * torch.arange(count, dtype=torch.float64, device="cpu")).float()
-    features: Tensor = network(images.view(1, 3, PROBE_SIDE, PROBE_SIDE))
-    return features.double().view(PROBE_GROUPS, -1).sum(1)
+    images = torch.sin(0.37 * torch.arange(3 * side**2, dtype=torch.float64, device="cpu")).float()
+    features: Tensor = network(images.view(1, 3, side, side))
+    return torch.stack([each.sum() for each in features.double()[0].tensor_split(PROBE_GROUPS)])
 
 
 def _card(record: Record, metadata: Mapping[str, str]) -> Card:
     config = record.config
     loss = function_name(config["objective"]["loss"]["function"])
-    evaluated = config["evaluate_on"] or config["dataset"]
+    dataset, evaluated = (
+        Path(name).name if name.startswith(OWN) else name
+        for name in (config["dataset"], config["evaluate_on"] or config["dataset"])
+    )
     metrics = {
         name: value
         for name, value in record.result["metrics"].items()
@@ -206,28 +233,30 @@ def _card(record: Record, metadata: Mapping[str, str]) -> Card:
     results = lines_of(*metrics.items(), header=("metric", "value"))
     if config["objective"]["projection"]:
         results += f"\n\n{NOT_PROJECTED}"
-    name = f"{config['method']}-{loss}-{config['backbone']}-{config['dataset']}".lower()
+    backbone = function_name(metadata["backbone"])
+    name = f"{config['method']}-{loss}-{backbone}-{dataset}".lower()
     return Card(
         name=name,
-        about=f"A {config['backbone']} trained without labels on {config['dataset']}: "
+        about=f"A {backbone} trained without labels on {dataset}: "
         f"{config['method']} with the\nloss `{loss}`, {config['epochs']} epochs, batches of "
         f"{config['batch_size']}, seed {config['seed']}.",
         points=(
             f"Input: RGB in [0, 1], normalised with mean {metadata['mean']} and deviation "
             f"{metadata['std']};\n  trained on crops of {metadata['image_size']} pixels.",
-            f"Output: {metadata['dim']} features, the average pool of the last block.",
+            f"Output: {metadata['dim']} features"
+            + (", the average pool of the last block." if backbone in BUILDERS else "."),
         ),
         tags=("contrastive-learning", "self-supervised-learning", config["method"], loss),
         pipeline="image-feature-extraction",
         task="image-classification",
-        datasets=(HUB.get(config["dataset"], config["dataset"]),),
+        datasets=() if config["dataset"].startswith(OWN) else (HUB.get(dataset, dataset),),
         scores=[
             (
                 {"type": HUB.get(evaluated, evaluated), "name": evaluated},
                 accuracies(metrics),
             )
         ],
-        loading=_loading(config["backbone"], config["stem"], lab=metadata.get("colours") == LAB),
+        loading=_loading(metadata),
         measured=f" on {evaluated}, tier `{record.result['tier']}`, last epoch; accuracies in\n"
         "percent.",
         results=results,
@@ -236,21 +265,37 @@ def _card(record: Record, metadata: Mapping[str, str]) -> Card:
     )
 
 
-def _loading(backbone: str, stem: str, *, lab: bool = False) -> str:
+def _loading(metadata: Mapping[str, str]) -> str:
     """How to load the file, with this project and without."""
+    backbone, stem = metadata["backbone"], metadata["stem"]
+    if "@" in backbone:
+        module, _, name = function_name(backbone).rpartition(".")
+        return python(
+            "from pathlib import Path",
+            f"from {module} import {name}  # yours, which made the network",
+            "from vision.export import load_encoder",
+            "",
+            f'encoder = load_encoder(Path("{FILE}"), {name})',
+        )
     here = python(
         "from pathlib import Path",
         "from vision.export import load_encoder",
         "",
         f'encoder = load_encoder(Path("{FILE}"))',
     )
-    if lab:
+    if metadata.get("colours") == LAB:
         return (
             f"{here}\n\nIt turns RGB into Lab and has two networks of half the width: `LabEncoder`."
         )
-    if backbone == "resnet8":
+    if backbone in ("resnet8", "resnet20"):
         alone = "The network is this project's, made of torchvision's blocks: see `SmallResNet`."
         return f"{here}\n\n{alone}"
+    load = [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
+    if backbone not in BUILDERS:
+        sized = f", img_size={metadata['image_size']}" if fixed_size(backbone) else ""
+        lines = ["import timm", "from safetensors.torch import load_file", ""]
+        lines.append(f'encoder = timm.create_model("{backbone}", num_classes=0{sized})')
+        return f"{here}\n\nor with timm alone:\n\n{python(*lines, *load)}"
     lines = ["import torch, torchvision", "from safetensors.torch import load_file", ""]
     lines += [f"encoder = torchvision.models.{backbone}()", "encoder.fc = torch.nn.Identity()"]
     if stem != "imagenet":
@@ -259,5 +304,4 @@ def _loading(backbone: str, stem: str, *, lab: bool = False) -> str:
         lines.append(f"encoder.conv1 = {conv}")
     if stem in ("cifar", "strided"):
         lines.append("encoder.maxpool = torch.nn.Identity()")
-    lines += [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
-    return f"{here}\n\nor with torchvision alone:\n\n{python(*lines)}"
+    return f"{here}\n\nor with torchvision alone:\n\n{python(*lines, *load)}"

@@ -20,7 +20,15 @@ from shared.distributed import gather, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from vision.config import Config
-from vision.encoder import WIDTH, LabEncoder, head, make_encoder
+from vision.encoder import (
+    LabEncoder,
+    check_backbone,
+    fixed_size,
+    head,
+    make_encoder,
+    name_of,
+    width_of,
+)
 from vision.swav import Crops, crop_pairs, swapped_prediction
 
 Compared = tuple[list[Pairs], list[Tensor]]
@@ -38,10 +46,13 @@ class Networks(nn.Module):
 
     def __init__(self, config: Config, images: int = 0) -> None:
         super().__init__()
-        self.dim = WIDTH[config.backbone]
         lab = config.method == "cmc"
-        build = LabEncoder if lab else make_encoder
-        self.encoder = build(config.backbone, config.stem)
+        self.encoder: nn.Module
+        if lab:
+            self.encoder = LabEncoder(config.backbone, config.stem)
+        else:
+            self.encoder = make_encoder(config.backbone, config.stem, size=config.image_size)
+        self.dim = width_of(self.encoder, config.backbone, config.image_size)
         make_head = partial(
             head,
             self.dim // 2 if lab else self.dim,
@@ -232,6 +243,15 @@ def check(config: Config) -> None:
             f"swav and the loss swapped_prediction go together, since it has prototypes and no "
             f"negatives; got {config.method} and {function.__name__}"
         )
+    check_backbone(config.backbone, config.stem, half=config.method == "cmc")
+    sizes = {config.image_size, config.test_size or config.image_size}
+    if config.method == "swav" and config.small_crops:
+        sizes.add(config.small_size)
+    if len(sizes) > 1 and fixed_size(config.backbone):
+        raise ValueError(
+            f"{name_of(config.backbone)} is built for one size of images; got sides of "
+            f"{', '.join(map(str, sorted(sizes)))}, make them equal or take another backbone"
+        )
     _check_swav(config)
     _check_cmc(config)
     if config.pairs not in get_args(Pairing):
@@ -260,6 +280,12 @@ def check(config: Config) -> None:
         raise ValueError(f"gamma_schedule is the kernel's; {function.__name__} has no kernel")
     if config.features != "encoder" and config.epochs:
         raise ValueError(f"features {config.features!r} are not trained; set epochs = 0")
+    if config.weights is not None and (config.epochs or config.features != "encoder"):
+        raise ValueError(
+            f"weights {config.weights!r} are trained; set epochs = 0 and features = 'encoder'"
+        )
+    if config.weights is not None and config.calibrated:
+        raise ValueError("calibrated is for an encoder that is not trained; leave weights out")
     if config.calibrated and config.epochs:
         raise ValueError("calibrated is for an encoder that is not trained; set epochs = 0")
     if config.batch_size < 2:

@@ -6,17 +6,23 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from shared import Criterion, Pairs
+from shared import Criterion, LowRankProjection, Pairs
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from shared.experiment import store
+from shared.experiment.data import sha256_of
+from shared.experiment.runs import Run, link
+from vision import checkpoints
 from vision.augmentation import POLICIES, augment
-from vision.config import Config
+from vision.config import PRETRAINING, Config
 from vision.data import (
     ImageFiles,
     Images,
@@ -27,10 +33,11 @@ from vision.data import (
     stream,
 )
 from vision.evaluation import evaluate, record_data, statistics
-from vision.export import save_encoder
+from vision.export import FILE, load_encoder, save_encoder
 from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
 
+PROJECTION = "projection.safetensors"  # of an entry of the store: L, where there is one
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
@@ -49,24 +56,77 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     Raises:
         ValueError: a configuration that has no meaning.
     """
+    mean, std = statistics(config, describe(config.dataset))
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if config.weights is not None:
+        check(config)
+        encoder = checkpoints.load(config, run.data_root)
+        run.record_data(weights=sha256_of(checkpoints.file_of(config.weights, run.data_root)))
+        return evaluate(config, encoder.to(device), run)
     images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
     images = choose(images, config.images)
     record_data(run, config.dataset)
-    mean, std = statistics(config, describe(config.dataset))
     if config.features != "encoder":
         check(config)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
         return evaluate(config, Trivial(config.features, mean, std).to(device), run)
+    check(config)
+    run.keep_checkpoint = False  # of an earlier attempt, where another run has trained it since
+    if run.store is None:
+        networks, criterion = _ready(config, images, run, mean, std)
+        encoder, projection = networks.encoder, criterion.projection
+        if run.tier != "smoke":
+            save_encoder(encoder, run.folder / FILE, config=config)
+    else:
+        data = {"files": run.environment["data"][config.dataset], "images": len(images)}
+        part = store.part_of(config, PRETRAINING)
+
+        def train() -> Callable[[Path], None]:
+            return partial(_put, config, *_ready(config, images, run, mean, std))
+
+        folder = store.pretrained(run, part, data, train)
+        encoder, projection = _take(config, folder, device)
+        if run.tier != "smoke":
+            link(folder / FILE, run.folder / FILE)
+    extract = None
+    if projection is not None:
+        extract = projection.extractor(dimensions=config.projection_dimensions)
+    return evaluate(config, encoder, run, project=extract)
+
+
+def _ready(
+    config: Config,
+    images: Images | ImageFiles,
+    run: Run,
+    mean: Sequence[float],
+    std: Sequence[float],
+) -> tuple[Networks, Criterion]:
+    """Networks and criterion as they are evaluated; of several processes, the first alone's."""
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
     run.alone()
     if config.calibrated:
         calibrate(networks.encoder, images, config.image_size, mean, std)
-    if run.tier != "smoke":
-        save_encoder(networks.encoder, run.folder / "encoder.safetensors", config=config)
-    extract = None
+    return networks, criterion
+
+
+def _put(config: Config, networks: Networks, criterion: Criterion, folder: Path) -> None:
+    """Write what an evaluation needs into an entry of the store."""
+    save_encoder(networks.encoder, folder / FILE, config=config)
     if criterion.projection is not None:
-        extract = criterion.projection.extractor(dimensions=config.projection_dimensions)
-    return evaluate(config, networks.encoder, run, project=extract)
+        state = criterion.projection.state_dict()
+        save_file({name: item.cpu() for name, item in state.items()}, folder / PROJECTION)
+
+
+def _take(config: Config, folder: Path, device: str) -> tuple[nn.Module, LowRankProjection | None]:
+    """Encoder and projection of an entry of the store, on ``device``."""
+    encoder = load_encoder(folder).to(device)
+    if config.compile:
+        encoder.compile()
+    if config.objective.projection is None:
+        return encoder, None
+    state = load_file(folder / PROJECTION)
+    projection = LowRankProjection(len(state["matrix"].T), **config.objective.projection.options)
+    projection.load_state_dict(state)
+    return encoder, projection.to(device)
 
 
 def pretrain(

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.experiment import store
 from shared.experiment.arithmetic import OTHER_PATHS, REPEATS
 from shared.experiment.history import home
 from shared.experiment.records import (
@@ -24,6 +25,15 @@ class Places:
     runs: Path
     results: Path
     data: Path
+
+    @property
+    def store(self) -> Path:
+        """Where pretrained models lie that several cells share."""
+        return self.runs / store.FOLDER
+
+    def store_of(self, cell: Cell) -> Path | None:
+        """The store of a cell; none for the smoke tier, which trains faster than it would keep."""
+        return None if cell.tier == "smoke" else self.store
 
 
 def run_folder(places: Places, cell: Cell) -> Path:

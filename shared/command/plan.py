@@ -12,8 +12,10 @@ from rich.text import Text
 
 from shared.command.domains import imported
 from shared.command.places import Places, finished
+from shared.command.pool import pretraining_of
 from shared.command.progress import duration
 from shared.experiment.records import RECORDS, Damaged, Record, records_in
+from shared.experiment.store import is_kept, seconds_alone
 from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
 from shared.report.measuring import UNAVAILABLE, folder_of, unavailable
 
@@ -41,6 +43,8 @@ class Cost:
         gigabytes: peak memory of one cell.
         source: where the two are from, of ``SOURCES``.
         unavailable: why the cells cannot run; empty if they can.
+        shared: seconds, of all that is left, that are spent once for other cells, too, and counted
+            there.
     """
 
     done: int
@@ -49,11 +53,17 @@ class Cost:
     gigabytes: float
     source: str
     unavailable: str = ""
+    shared: float = 0.0
 
     @property
     def left(self) -> int:
         """How many cells are to run."""
         return 0 if self.unavailable else self.seeds - self.done
+
+    @property
+    def time(self) -> float:
+        """Seconds that all that is left takes."""
+        return max(0.0, self.left * self.seconds - self.shared)
 
     def shown(self, marks: Mapping[str, int]) -> str:
         """``2/5 48 s``: seeds done of those chosen, and the time of one that is not."""
@@ -73,6 +83,7 @@ def planned(
     places: Places,
     jobs: int,
     estimates: Mapping[str, tuple[float, float]],
+    counted: set[str] | None = None,
 ) -> RenderableType:
     """What is done, and what the rest will take: rows and columns in 80 characters.
 
@@ -82,8 +93,9 @@ def planned(
         places: where finished runs and committed records lie.
         jobs: how many cells run at a time.
         estimates: minutes and gigabytes by configuration without seed, of :func:`estimated`.
+        counted: what other tables of the plan have counted, see :func:`costs_of`.
     """
-    costs = costs_of(table, cells, places, estimates)
+    costs = costs_of(table, cells, places, estimates, set() if counted is None else counted)
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
     reasons = dict.fromkeys(cost.unavailable for cost in costs.values() if cost.unavailable)
     marks = {why: number for number, why in enumerate(reasons, start=1)}
@@ -124,11 +136,20 @@ def costs_of(
     cells: Sequence[Cell],
     places: Places,
     estimates: Mapping[str, tuple[float, float]],
+    counted: set[str] | None = None,
 ) -> Costs:
     """What each row takes in each column: as its own cells took here, else as is next best known.
 
     After a row's own finished cells come the estimate of its configuration, the committed records
     of the row, what other rows of the column took here, and what the column declares.
+
+    Args:
+        table: the table.
+        cells: those of it that were chosen.
+        places: where finished runs and committed records lie.
+        estimates: minutes and gigabytes by configuration without seed, of :func:`estimated`.
+        counted: pretrainings that have been counted, to which those of these cells are added;
+            None: what cells share is counted for each of them.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
     records = {cell.address: finished(cell, places) for cell in cells if not cell.unavailable}
@@ -156,8 +177,25 @@ def costs_of(
             found = ("recorded", *_taken(recorded))
         elif others:
             found = ("column", *_taken(others))
-        costs[row, source] = Cost(len(own), len(some), found[1], found[2], found[0])
+        left = [cell for cell in some if records[cell.address] is None]
+        saved = 0.0 if counted is None else sum(_counted(cell, places, counted) for cell in left)
+        costs[row, source] = Cost(
+            len(own), len(some), found[1], found[2], found[0], shared=saved * found[1]
+        )
     return costs
+
+
+def _counted(cell: Cell, places: Places, counted: set[str]) -> float:
+    """The share of a cell's time that is counted already; what it trains is counted from now on."""
+    shared = imported(cell.domain).experiment(cell.config).pretraining
+    part = pretraining_of(cell)
+    if shared is None or part is None:
+        return 0.0
+    trained = canonical_json(part)
+    if trained in counted or is_kept(places.store, part):
+        return shared.share(cell.config)
+    counted.add(trained)
+    return 0.0
 
 
 def _committed(table: Table, cell: Cell, places: Places) -> dict[str, list[Record]]:
@@ -173,7 +211,9 @@ def _committed(table: Table, cell: Cell, places: Places) -> dict[str, list[Recor
 
 def _taken(records: Sequence[Record]) -> tuple[float, float]:
     """Seconds and gigabytes of a finished cell."""
-    seconds = statistics.median(record.result["seconds"] for record in records)
+    seconds = statistics.median(
+        seconds_alone(record.result, record.environment) for record in records
+    )
     return seconds, max(record.result["peak_memory_bytes"] for record in records) / 1e9
 
 
@@ -181,7 +221,7 @@ def _time(costs: Sequence[Cost]) -> str:
     """The time of all that is left, one cell after the other."""
     if not any(cost.left for cost in costs):
         return "" if all(cost.unavailable for cost in costs) else "done"
-    return duration(sum(cost.left * cost.seconds for cost in costs))
+    return duration(sum(cost.time for cost in costs))
 
 
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
@@ -212,11 +252,13 @@ def _summary(cells: Sequence[Cell], costs: Costs, jobs: int) -> Iterator[str]:
     left = sum(cost.left for cost in every)
     can = sum(cost.seeds for cost in every if not cost.unavailable)
     memory = max((cost.gigabytes for cost in every if cost.left), default=0.0)
-    seconds = sum(cost.left * cost.seconds for cost in every) / jobs
+    seconds = sum(cost.time for cost in every) / jobs
     yield (
         f"{left} of {can} cells to run, {jobs} at a time: about {duration(seconds)}, "
         f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
     )
+    if saved := sum(cost.shared for cost in every):
+        yield f"Without what is trained once for several it would be {duration(saved / jobs)} more."
     if idle := len({cell.address for cell in cells}) - can:
         yield f"{idle} cells are {UNAVAILABLE}."
     used = {cost.source for cost in every if not cost.unavailable}

@@ -61,6 +61,12 @@ def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
     }
 
 
+def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
+    """What of a cell's configuration is pretraining that others may share; None if nothing is."""
+    shared = imported(cell.domain).experiment(cell.config).pretraining
+    return None if shared is None else shared.part(cell.config)
+
+
 class Pool:
     """Runs cells side by side, each in a process of its own that starts with everything imported.
 
@@ -102,6 +108,7 @@ class Pool:
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
         self._twins: Mapping[str, tuple[str, ...]] = {}
+        self._trained_as: Mapping[str, str] = {}  # by address, what it is pretrained as
         # By the pipe that the process talks through; the last is its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
@@ -119,6 +126,11 @@ class Pool:
         context.set_forkserver_preload([f"{cells[0].domain}.train", *modules])
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, self._twins, told = list(cells), twins, False
+        self._trained_as = {
+            cell.address: canonical_json(part)
+            for cell in cells
+            if (part := pretraining_of(cell)) is not None
+        }
         with asked_to_stop() as asked, watching(self.console, len(cells), self.printed) as watch:
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
@@ -149,13 +161,18 @@ class Pool:
         self.interrupted |= bool(asked and self._waiting)
 
     def _next(self) -> Cell | None:
-        """Take the first cell that waits, but for those whose twin is running."""
+        """Take the first cell that waits, but for those whose twin is running.
+
+        Those whose encoder may be in training come last: they might have to wait for it.
+        """
         running = {cell.address for cell, _, _ in self._running.values()}
-        for cell in self._waiting:
-            if running.isdisjoint(self._twins[cell.address]):
-                self._waiting.remove(cell)
-                return cell
-        return None
+        trained = {self._trained_as.get(address) for address in running} - {None}
+        free = [cell for cell in self._waiting if running.isdisjoint(self._twins[cell.address])]
+        free.sort(key=lambda cell: self._trained_as.get(cell.address) in trained)
+        if not free:
+            return None
+        self._waiting.remove(free[0])
+        return free[0]
 
     def _free_device(self) -> str | None:
         """The GPU with the fewest cells, the first of them; None where there is no choice."""
@@ -239,6 +256,7 @@ def _work(
         data_root=places.data,
         allow_missing=allow_missing,
         progress=progress,
+        store=places.store_of(cell),
     )
     message = outcome(run, cell, twins, places)
     with contextlib.suppress(OSError):  # the parent is gone; the files say it all

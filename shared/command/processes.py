@@ -135,6 +135,7 @@ def _take_part(
             data_root=places.data,
             allow_missing=options.allow_missing,
             progress=None if watch is None else _progress(watch, cell),
+            store=places.store_of(cell),
         )
         message = outcome(run, cell, twins[cell.address], places)
         if watch is not None and message[0] == "done":

@@ -39,6 +39,7 @@ USAGE = """\
   ./reproduce.sh figures vision lmcl           finished runs -> figures/ beside their tables
   ./reproduce.sh film rl lmcl                  finished runs -> an episode in runs/.../episode.gif
   ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
+  ./reproduce.sh evaluate vision MODEL.pth --data IMAGES   a checkpoint of anyone's, by protocols
   ./reproduce.sh arithmetic graph mmcl --row GraphCL --seeds 0,1   again, under other code paths
   ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
   ./reproduce.sh prove --minutes 9             proof and results from a GPU, packed in an archive
@@ -237,6 +238,31 @@ def _export(arguments: Sequence[str]) -> int:
     return verbs.export(run, _path(run), options.domain, options.to, places())
 
 
+def _evaluate(arguments: Sequence[str]) -> int:
+    what = "Score a trained model, this project's or another's, by a domain's protocols."
+    parser = _parser("evaluate", "DOMAIN MODEL", what)
+    add = parser.add_argument
+    add(
+        "--data",
+        help="vision: a folder of images, or a data set; graph, video: a data set; text: tasks",
+    )
+    add("--protocol", type=_names, default=(), metavar="NAME,...", help="default: the domain's")
+    add("--seed", type=int, default=0, help="of everything random in a protocol; default: 0")
+    add("--out", type=_path, metavar="FILE.json", help="where the numbers go, too")
+    add = parser.add_argument_group("vision").add_argument
+    add("--backbone", help="resnet50, any name of timm, ...; default: the ResNet that fits")
+    add("--stem", help="its first layers: imagenet, cifar, small, strided; default: what fits")
+    add("--prefix", help="of the keys that count; default: that under which most fit")
+    add("--size", type=_positive, help="of the images in pixels; default: the data's")
+    add("--statistics", help="whose colours normalise: a data set, or none; default: the data's")
+    options, places = _parsed(parser, arguments, words=("DOMAIN", "MODEL"))
+    if options.data and _path(options.data).exists():
+        options.data = str(_path(options.data))
+    from shared.command import scoring
+
+    return scoring.evaluate(options.words[0], _path(options.words[1]), options, places())
+
+
 def _data(arguments: Sequence[str]) -> int:
     parser = _parser("data", "DOMAIN", "Fetch what is missing of a domain's data, verify the rest.")
     parser.add_argument("--dataset", help="one dataset")
@@ -301,6 +327,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "figures": _figures,
     "film": _film,
     "export": _export,
+    "evaluate": _evaluate,
     "verify": _verify,
     "prove": _prove,
     "adopt": _adopt,
@@ -458,6 +485,10 @@ def _seeds(text: str) -> tuple[int, ...]:
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds like 0,2,5-7")
         seeds += some
     return tuple(dict.fromkeys(seeds))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, text.split(","))))
 
 
 def _minutes(text: str) -> float:

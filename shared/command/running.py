@@ -11,7 +11,9 @@ from shared.command.choosing import Chosen
 from shared.command.places import Places, finished, measure, run_folder
 from shared.command.plan import estimated, planned
 from shared.command.pool import Pool, default_jobs, twins_of
+from shared.experiment.records import read_json
 from shared.experiment.runs import INTERRUPTED, check_config, set_aside
+from shared.experiment.store import forget
 from shared.experiment.tables import Cell
 from shared.report.console import terminal
 from shared.report.measuring import narrowed, unavailable
@@ -24,8 +26,9 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
     cells = _checked(chosen, places)
     jobs = options.jobs or default_jobs(options.threads)
     estimates = estimated(cells, places, options.threads, console)
+    counted: set[str] = set()
     for each in chosen:
-        console.print(planned(each.table, each.cells, places, jobs, estimates))
+        console.print(planned(each.table, each.cells, places, jobs, estimates, counted))
     return 0
 
 
@@ -177,10 +180,12 @@ def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -
 
 
 def _set_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
-    """Move every run of the cells aside, and say so."""
+    """Move every run of the cells aside, and say so; their encoders leave the store."""
     moved = []
     for cell in cells:
         while (folder := run_folder(places, cell)).exists():  # at an earlier address, too
+            if (environment := folder / "environment.json").is_file():
+                forget(places.store, read_json(environment))
             moved.append(set_aside(folder))
     if moved:
         where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"

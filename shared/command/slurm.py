@@ -41,7 +41,7 @@ from rich.text import Text
 from shared.command.choosing import Chosen
 from shared.command.places import Places, run_folder, undamaged
 from shared.command.plan import Cost, costs_of, estimated
-from shared.command.pool import asked_to_stop, default_jobs
+from shared.command.pool import asked_to_stop, default_jobs, pretraining_of
 from shared.command.progress import sentence
 from shared.errors import UserError
 from shared.experiment.records import Damaged, read_failure, read_json
@@ -184,8 +184,8 @@ def submit(
 ) -> int:
     """Submit the cells as one array job; returns the exit code.
 
-    Cells of one configuration are one task. Those that are in the queue already, or are equal to
-    one that is, are not submitted.
+    Cells of one configuration, or that share a pretraining, are one task. Those that are in the
+    queue already, or are equal to one that is, are not submitted.
 
     Args:
         chosen: tables and cells that were asked for.
@@ -264,10 +264,12 @@ def print_status(places: Places) -> int:
 
 
 def _groups(cells: Sequence[Cell]) -> list[list[Cell]]:
-    """The cells by their configuration: each is a task."""
+    """The cells by what they train, else by their configuration: each is a task."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
-        groups.setdefault(canonical_json(cell.config), []).append(cell)
+        part = pretraining_of(cell)
+        key = canonical_json(cell.config) if part is None else canonical_json(part)
+        groups.setdefault(key, []).append(cell)
     return list(groups.values())
 
 

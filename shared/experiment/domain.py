@@ -5,7 +5,7 @@ once, so that planning and reporting stay quick; a function imports what is heav
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -35,6 +35,50 @@ class Film(Protocol):
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What ``./reproduce.sh evaluate`` was asked for; what is not said is the domain's to choose.
+
+    Attributes:
+        model: a checkpoint or an exported folder.
+        data: what to score on, in the domain's words: a folder, a data set, tasks.
+        protocols: by name.
+        data_root: where data sets lie.
+        seed: of everything random in a protocol.
+        options: further ones of the domain, by name.
+        say: prints a line as soon as it is known.
+    """
+
+    model: Path
+    data: str | None = None
+    protocols: tuple[str, ...] = ()
+    data_root: Path = Path("data")
+    seed: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
+    say: Callable[[str], None] = print
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What came out: facts of model and data; for each protocol metrics and environment."""
+
+    facts: Mapping[str, Any]
+    protocols: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Pretraining(Generic[Its]):
+    """What of an experiment runs share that differ in their evaluation alone.
+
+    Args:
+        part: the fields that say what is trained, canonical; None where nothing is.
+        share: of the time of a whole run, from 0 to 1.
+    """
+
+    part: Callable[[Its], Mapping[str, Any] | None]
+    share: Callable[[Its], float]
+
+
+@dataclass(frozen=True)
 class Experiment(Generic[Its]):
     """A kind of configuration, and what is done with one.
 
@@ -46,6 +90,8 @@ class Experiment(Generic[Its]):
         missing: what of a run's data is not below the data root, at a glance; None where only the
             run itself finds out.
         several: whether a run may take several processes, see :mod:`shared.distributed`.
+        pretraining: what is kept in the store, see :mod:`shared.experiment.store`; None where runs
+            share nothing.
     """
 
     config: type[Its]
@@ -53,6 +99,7 @@ class Experiment(Generic[Its]):
     estimate: Estimate[Its] | None = None
     missing: Missing[Its] | None = None
     several: bool = False
+    pretraining: Pretraining[Its] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,6 +116,8 @@ class Domain:
         film: films the models of a paper's finished runs.
         export: puts the model of a finished run, given by its folder, with a card into a second
             folder, and returns what to show.
+        score: scores a trained model, this project's or another's, by the domain's protocols.
+        scored_by: the options of :attr:`score` beside those of every domain.
 
     Raises:
         ValueError: a table of another domain, or one whose configuration no experiment has.
@@ -82,6 +131,8 @@ class Domain:
     figures: Figures | None = None
     film: Film | None = None
     export: Callable[[Path, Path], Path] | None = None
+    score: Callable[[Asked], Scores] | None = None
+    scored_by: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for table in (table for some in self.tables.values() for table in some):

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from shared.errors import UserError
 from shared.experiment.data import SUMS, check_sums
@@ -32,7 +32,12 @@ def writing(target: Path, remedy: str = ROOM) -> Iterator[None]:
 
 
 def build_once(
-    folder: Path, build: Callable[[Path], None], last: Sequence[str] = ("meta.json", SUMS)
+    folder: Path,
+    build: Callable[[Path], None],
+    last: Sequence[str] = ("meta.json", SUMS),
+    *,
+    whole: Callable[[Path], bool] | None = None,
+    waiting: Callable[[], None] | None = None,
 ) -> None:
     """Have ``build`` fill a folder, unless that was done, or another process is just doing it.
 
@@ -43,20 +48,30 @@ def build_once(
         folder: made, with those above it.
         build: told where to put everything.
         last: the files that a complete folder has.
+        whole: says of a complete folder whether it can be used; one that cannot is built anew.
+        waiting: called every second while another process is at work on it.
 
     Raises:
         UserError: the folder cannot be written.
     """
 
     def is_built() -> bool:
-        return all((folder / name).is_file() for name in last)
+        complete = all((folder / name).is_file() for name in last)
+        return complete and (whole is None or whole(folder))
 
     if is_built():
         return
     with contextlib.ExitStack() as stack:
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(FileLock(folder.parent / f".{folder.name}.lock"))
+            lock = FileLock(folder.parent / f".{folder.name}.lock")
+            while not lock.is_locked:
+                try:
+                    lock.acquire(timeout=-1 if waiting is None else 1)
+                except Timeout:
+                    assert waiting is not None  # else there is none
+                    waiting()
+            stack.callback(lock.release)
         if is_built():
             return
         part = folder.with_name(f".{folder.name}.part")

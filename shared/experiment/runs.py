@@ -49,9 +49,11 @@ from shared.experiment.history import differences, home
 from shared.experiment.records import HASH, Record, content_hash, read_json, read_record
 from shared.experiment.seal import read_sealed, write_sealed
 from shared.experiment.tables import Cell, Config, canonical, canonical_json
+from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
 
+LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
 PACKAGES = (
     "torch",
@@ -103,6 +105,16 @@ class Stateful(Protocol):
         """Take the state over."""
 
 
+class Logger(Protocol):
+    """Takes what a run logs, beside its folder."""
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """One line."""
+
+    def close(self) -> None:
+        """The run is left."""
+
+
 class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
@@ -122,10 +134,13 @@ class Run:
         allow_missing: whether the run may leave out files that a dataset lacks or that cannot be
             read; the environment says so.
         progress: called with (done, total, what) as the run goes on.
+        store: where pretrained models are shared, see :mod:`shared.experiment.store`; None: they
+            are not.
 
     Attributes:
         stopping: whether the run was asked to stop.
         keep_checkpoint: set to False, :meth:`finish` deletes the checkpoint.
+        loggers: that get each line of the log, too; :mod:`shared.experiment.tracking` has one.
         means: of what the steps give it; :meth:`steps` logs them, a checkpoint holds them.
         temporary: folders that :meth:`finish` deletes, too, once the result is written.
         saved_step: the step that the checkpoint on disk holds; None without one.
@@ -148,8 +163,10 @@ class Run:
         data_root: Path = Path("data"),
         allow_missing: bool = False,
         progress: Callable[[int, int, str], None] | None = None,
+        store: Path | None = None,
     ) -> None:
         self.folder = folder
+        self.store = store
         self.config = config
         self.tier = tier
         self.workers = workers
@@ -157,6 +174,7 @@ class Run:
         self.allow_missing = allow_missing
         self.stopping = False
         self.keep_checkpoint = True
+        self.loggers: list[Logger] = []
         self.means = Means()
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
@@ -173,6 +191,8 @@ class Run:
         self._writer: Any = None
 
     def __enter__(self) -> "Run":
+        if project := os.environ.get(VARIABLE):
+            weights_and_biases(self, project)
         self.processes, self._first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         if self._first:
@@ -203,7 +223,7 @@ class Run:
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
         seed_everything(self.config.seed)
-        listeners.append(self._keep_notice)
+        listeners.append(self.keep_notice)
         return self
 
     def __exit__(
@@ -212,11 +232,13 @@ class Run:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        listeners.remove(self._keep_notice)
+        listeners.remove(self.keep_notice)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._writer is not None:
             self._writer.close()
+        for logger in self.loggers:
+            logger.close()
         self._lock.release()
 
     @property
@@ -233,6 +255,21 @@ class Run:
         """Note further facts about where or with what the run takes place, by name."""
         self._environment.setdefault("facts", {}).update(facts)
         self._note_environment()
+
+    @property
+    def environment(self) -> Mapping[str, Any]:
+        """Where and with what the run takes place, as far as it is known."""
+        return self._environment
+
+    def wait_for_another(self) -> None:
+        """Say that another process is doing what this run needs.
+
+        Raises:
+            Interrupted: the run was told to stop.
+        """
+        self.progress(0, 1, "waiting for another run")
+        if self.stopping:
+            raise Interrupted
 
     def alone(self) -> None:
         """From here on the first process works alone; the others end, and nobody waits for them.
@@ -341,7 +378,7 @@ class Run:
         if not self._first:
             return
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
-        with (self.folder / "log.jsonl").open("a") as stream:
+        with (self.folder / LOG).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
@@ -349,6 +386,8 @@ class Run:
             self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
+        for logger in self.loggers:
+            logger.log(step, numbers)
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Tell whoever watches how far the run is."""
@@ -456,7 +495,8 @@ class Run:
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
 
-    def _keep_notice(self, text: str) -> None:
+    def keep_notice(self, text: str) -> None:
+        """Note a line about the training for whoever reads the record."""
         self._environment.setdefault("notices", []).append(text)
         self._note_environment()
 
@@ -476,7 +516,7 @@ class Run:
 
     def _trim_log(self, step: int) -> None:
         """Cut what was logged after the checkpoint: it is about to be computed again."""
-        file = self.folder / "log.jsonl"
+        file = self.folder / LOG
         if not file.exists():
             return
         kept = []
@@ -661,6 +701,17 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def link(source: Path, target: Path) -> None:
+    """Put a file that never changes at a second place: a link where the disk can, else a copy."""
+    if target.exists() and target.samefile(source):  # which no move would replace
+        return
+    with replacing(target) as part:
+        try:
+            os.link(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -67,6 +67,7 @@ class Trial(Run):
         super().__init__(folder, config)
         self.times: list[float] = []
         self.kept = 0
+        self.held = 0
         self._steps = steps
 
     def record_data(self, **fingerprints: str) -> None:
@@ -99,10 +100,10 @@ class Trial(Run):
                 yield step
             self.times.append(clock() - start)
             self.kept = sum(sizes.values())
+        self.held = self._held()  # now: what is tracked may be closed as the training is left
         raise _Enough
 
-    @property
-    def held(self) -> int:
+    def _held(self) -> int:
         """Bytes of what is tracked, and of the gradients of its modules."""
         tensors = list(_tensors({name: item.state_dict() for name, item in self._tracked.items()}))
         for item in self._tracked.values():

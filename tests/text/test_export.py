@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from shared import Objective, Projection, distance_polarization, info_nce, term
+from shared.command.reproduce import main
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.runs import Run
@@ -332,6 +333,34 @@ def test_the_code_of_the_card_runs(
         names: dict[str, Callable[..., np.ndarray]] = {}
         exec(block, names)
         assert np.array_equal(names["encode"](SENTENCES), expected)
+
+
+@pytest.mark.parametrize("exported", [True, False])
+def test_the_verb_scores_a_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], exported: bool
+) -> None:
+    finished(tmp_path / "run")
+    folder = tmp_path / "run" / MODEL
+    if exported:
+        folder = write(tmp_path / "run", tmp_path / "out")
+    words = ["evaluate", "text", str(folder), "--data", "topics,questions"]
+    words += ["--protocol", "senteval-v1", "--out", str(tmp_path / "found.json")]
+    assert main(words) == 0
+    said = "took every tensor of an export" if exported else "took the model of transformers in it"
+    assert said in capsys.readouterr().out
+    model, tokenizer, _ = read(folder)
+    encode = sentence_encoder(model, tokenizer)
+    tasks = ("topics", "questions")
+    expected = evaluate(encode, tmp_path, tasks=tasks, protocol="senteval-v1")
+    found = json.loads((tmp_path / "found.json").read_text())["protocols"]["senteval-v1"]
+    assert found["metrics"]["mean"] == pytest.approx(expected["mean"])
+    assert list(found["environment"]["data"]) == ["tasks"]
+    assert main([*words[:3], "--protocol", "senteval"]) == 2
+    assert "no protocol 'senteval'" in capsys.readouterr().err
+    assert main([*words[:3], "--data", "topic"]) == 2
+    assert "topic" in capsys.readouterr().err
+    assert main(["evaluate", "text", str(tmp_path / "none")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
 
 
 def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:

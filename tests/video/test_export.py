@@ -10,10 +10,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.runs import Run
-from video.config import Config
+from video.config import EMBEDDED, Config
+from video.data import load
 from video.encoder import S3D
+from video.evaluation import evaluate
 from video.export import CONFIG, FILE, SUMS, load_encoder, save_encoder, write
 
 SMALL = dataclasses.replace(
@@ -213,3 +216,22 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such file"):
         write(tmp_path / "run", tmp_path / "export")
     assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.slow
+def test_the_verb_scores_an_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    finished(tmp_path / "run")
+    target = write(tmp_path / "run", tmp_path / "out")
+    out = tmp_path / "found.json"
+    words = ["evaluate", "video", str(target), "--data", EMBEDDED, "--data-root", str(tmp_path)]
+    assert main([*words, "--protocol", "coclr-linear-retrieval-v1", "--out", str(out)]) == 0
+    assert "took every tensor of S3D of width 0.125" in capsys.readouterr().out
+    found = json.loads(out.read_text())["protocols"]["coclr-linear-retrieval-v1"]
+    with Run(tmp_path / "own", dataclasses.replace(SMALL, dataset=EMBEDDED)) as run:
+        videos = load(EMBEDDED, tmp_path, size=32)
+        config = dataclasses.replace(SMALL, protocol="coclr-linear-retrieval-v1")
+        expected = evaluate(config, load_encoder(target), videos, run)
+    assert found["metrics"]["R@1"] == expected["R@1"]
+    assert found["metrics"]["top1"] == expected["top1"]
+    assert main([*words, "--protocol", "coclr"]) == 2
+    assert "no protocol 'coclr'" in capsys.readouterr().err

@@ -6,10 +6,13 @@ import pytest
 import torch
 
 from shared import Objective, alignment, max_margin, term
+from shared.experiment.tables import canonical_json
 from shared.experiment.trial import Cost
 from vision import cost as module
 from vision.config import HCL, Config
-from vision.cost import DECIDING, estimate
+from vision.cost import DECIDING, deciding, estimate, of_size, share
+from vision.methods import check
+from vision.tables import TABLES
 
 HERE = Path()
 DEAR = Objective(term(max_margin, gamma=0.1))
@@ -76,6 +79,27 @@ def test_gigabytes_count_what_is_held() -> None:
     )
 
 
+def test_fine_tuning_counts_its_trainings_and_what_validates_them() -> None:
+    config = Config(images=1000, batch_size=100, epochs=0, protocol="fine-tuned-small-v1")
+    # Two rates and the last training, 200 steps of 64 images, forward and twice as much back.
+    passed = 3 * 200 * 64 * 3 + 2 * 1000 / 5 + 10_000
+    assert estimate(config, HERE)[0] == pytest.approx(passed * 0.125 / 60)
+    fewer = dataclasses.replace(config, tuning_steps=10)
+    passed = 3 * 10 * 64 * 3 + 2 * 1000 / 5 + 10_000
+    assert estimate(fewer, HERE)[0] == pytest.approx(passed * 0.125 / 60)
+    frozen = dataclasses.replace(config, protocol="few-shot-5way-5shot-v1")
+    assert estimate(frozen, HERE)[0] == pytest.approx(11_000 * 0.125 / 60)
+
+
+def test_the_share_of_the_pretraining_is_in_passes() -> None:
+    config = Config(images=1000, batch_size=100, epochs=7, probe_augmentation=False)
+    assert share(config) == pytest.approx(7000 * 6 / (7000 * 6 + 11_000))
+    assert share(dataclasses.replace(config, epochs=0)) == 0
+    # It is the pretraining's alone: another evaluation changes the rest.
+    augmented = dataclasses.replace(config, probe_augmentation=True)
+    assert share(augmented) == pytest.approx(7000 * 6 / (7000 * 6 + 111_000))
+
+
 def test_a_teacher_has_no_way_back() -> None:
     """The same step then holds more passes, of which fewer are an evaluation's."""
     passed = {"images": 1000, "epochs": 0, "probe_augmentation": False}
@@ -120,3 +144,28 @@ def test_real_steps_are_timed(method: str) -> None:
     assert 0.5 < gigabytes < 1
     longer = dataclasses.replace(small, epochs=200)
     assert estimate(longer, HERE)[0] > 10 * minutes
+
+
+def test_what_is_timed_is_a_run_in_every_row_of_every_table() -> None:
+    cells = [
+        cell
+        for table in (table for some in TABLES.values() for table in some)
+        for tier in table.tiers
+        for cell in table.cells(tier, seeds=table.seeds[tier][:1])
+        if isinstance(cell.config, Config)
+    ]
+    timed = {
+        canonical_json(config): config
+        for cell in cells
+        for config in [Config(dataset=of_size(cell.config), **deciding(cell.config))]
+    }
+    assert {config.method for config in timed.values()} >= {
+        "simclr",
+        "moco_v2",
+        "byol",
+        "cmc",
+        "swav",
+    }
+    for config in timed.values():
+        for batch_size in (2, 256):
+            check(dataclasses.replace(config, batch_size=batch_size, warmup_epochs=0.0))

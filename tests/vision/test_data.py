@@ -370,7 +370,7 @@ def test_missing_data_name_the_command(tmp_path: Path):
 def test_unknown_names(tmp_path: Path):
     message = error_of(lambda: load("CIFAR11", tmp_path, "train"))
     assert message.startswith("unknown dataset 'CIFAR11'; known are CIFAR10, CIFAR100, STL10")
-    assert message.endswith("ImageNet and digits")
+    assert message.endswith("ImageNet, digits and folder:PATH")
     with pytest.raises(ValueError, match="one of pretrain, train, test, got 'validation'"):
         load(DIGITS, tmp_path, "validation")  # type: ignore[arg-type]
 

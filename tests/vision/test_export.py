@@ -186,7 +186,7 @@ def test_a_network_that_is_built_otherwise_is_refused(
 ) -> None:
     save_encoder(trained(), tmp_path / FILE, config=CONFIG)
     monkeypatch.setattr(
-        "vision.export.make_encoder", lambda backbone, stem: make_encoder(backbone, "cifar")
+        "vision.export.make_encoder", lambda backbone, *_, **__: make_encoder(backbone, "cifar")
     )
     with pytest.raises(UserError, match="features are not those stored"):
         load_encoder(tmp_path)

@@ -78,8 +78,8 @@ class Tiny(nn.Module):
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    for name in ("encoder", "LabEncoder"):
-        monkeypatch.setattr(f"vision.methods.{name}", lambda backbone, stem: Tiny())
+    for name in ("make_encoder", "LabEncoder"):
+        monkeypatch.setattr(f"vision.methods.{name}", lambda *_, **__: Tiny())
 
 
 @pytest.mark.pairwise

@@ -1,0 +1,145 @@
+"""The store of pretrained models: one trains, the others wait; whole entries or none."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from filelock import FileLock
+
+from shared.experiment.history import History
+from shared.experiment.runs import Interrupted, Run
+from shared.experiment.store import (
+    FACT,
+    RECORD,
+    SAVED,
+    forget,
+    is_kept,
+    key_of,
+    pretrained,
+    seconds_alone,
+)
+
+
+@dataclass(frozen=True)
+class Config:
+    steps: int = 3
+    seed: int = 0
+    protocol: str = "none-v1"
+    history: ClassVar[History] = History()
+
+    def reduced(self) -> "Config":
+        return self
+
+
+PART, DATA = {"steps": 3}, {"files": "abc"}
+KEY = key_of(PART, DATA)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run(tmp_path / "run", Config(), store=tmp_path / "encoders") as run:
+        yield run
+
+
+def trainer(
+    text: str = "weights", calls: list[str] | None = None
+) -> Callable[[], Callable[[Path], None]]:
+    """What trains to ``text``, and notes in ``calls`` that it did."""
+
+    def write(folder: Path) -> None:
+        (folder / "model").write_text(text)
+
+    def train() -> Callable[[Path], None]:
+        if calls is not None:
+            calls.append(text)
+        return write
+
+    return train
+
+
+def facts(run: Run) -> dict[str, str]:
+    return dict(run.environment.get("facts", {}))
+
+
+def test_the_second_takes_what_the_first_trained(tmp_path: Path, run: Run) -> None:
+    calls: list[str] = []
+    run.keep_notice("something of the training")
+    folder = pretrained(run, PART, DATA, trainer("first", calls))
+    assert folder == tmp_path / "encoders" / KEY
+    assert facts(run) == {FACT: KEY}
+    with Run(tmp_path / "other", Config(), store=tmp_path / "encoders") as other:
+        assert pretrained(other, PART, DATA, trainer("second", calls)) == folder
+        assert facts(other).keys() == {FACT, SAVED}
+        assert other.environment["notices"] == ["something of the training"]
+        pretrained(other, {"steps": 4}, DATA, trainer("third", calls))
+    assert calls == ["first", "third"]
+    assert (folder / "model").read_text() == "first"
+    assert is_kept(tmp_path / "encoders", PART)
+    assert not is_kept(tmp_path / "encoders", {"steps": 5})
+
+
+def test_a_training_that_fails_leaves_nothing(tmp_path: Path, run: Run) -> None:
+    def train() -> Callable[[Path], None]:
+        def write(folder: Path) -> None:
+            (folder / "model").write_text("half")
+            raise OSError("the disk is full")
+
+        return write
+
+    with pytest.raises(OSError, match="the disk is full"):
+        pretrained(run, PART, DATA, train)
+    assert [path for path in (tmp_path / "encoders").iterdir() if path.is_dir()] == []
+    pretrained(run, PART, DATA, trainer())
+    assert is_kept(tmp_path / "encoders", PART)
+
+
+def test_a_second_process_waits_for_the_first_and_takes_its_encoder(
+    tmp_path: Path, run: Run
+) -> None:
+    told: list[str] = []
+    (tmp_path / "encoders").mkdir()
+    lock = FileLock(tmp_path / "encoders" / f".{KEY}.lock", thread_local=False)
+    lock.acquire()
+    with Run(tmp_path / "first", Config(), store=tmp_path / "elsewhere") as first:
+        made = pretrained(first, PART, DATA, trainer("the first's"))
+
+    def progress(done: int, total: int, what: str) -> None:
+        told.append(what)
+        if len(told) == 1:
+            made.rename(tmp_path / "encoders" / KEY)
+            threading.Thread(target=lock.release).start()
+
+    run._progress = progress
+    folder = pretrained(run, PART, DATA, trainer("never"))
+    assert set(told) == {"waiting for another run"}
+    assert (folder / "model").read_text() == "the first's"
+    assert SAVED in facts(run)
+
+
+def test_who_waits_can_be_told_to_stop(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "encoders").mkdir()
+    with FileLock(tmp_path / "encoders" / f".{KEY}.lock"):
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            pretrained(run, PART, DATA, trainer())
+    assert not (tmp_path / "encoders" / KEY).exists()
+
+
+def test_seconds_of_another_run_count_where_a_run_is_looked_at_alone() -> None:
+    assert seconds_alone({"seconds": 10.0}, {}) == 10
+    assert seconds_alone({"seconds": 10.0}, {"facts": {SAVED: "32.500"}}) == 42.5
+
+
+def test_what_is_forgotten_is_trained_anew(tmp_path: Path, run: Run) -> None:
+    folder = pretrained(run, PART, DATA, trainer("old"))
+    assert json.loads((folder / RECORD).read_text())["config"] == PART
+    forget(tmp_path / "encoders", {})
+    assert folder.is_dir()
+    forget(tmp_path / "encoders", run.environment)
+    assert not is_kept(tmp_path / "encoders", PART)
+    pretrained(run, PART, DATA, trainer("new"))
+    assert (folder / "model").read_text() == "new"

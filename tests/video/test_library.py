@@ -1,0 +1,257 @@
+"""What is used of pytorchvideo, and networks and videos of one's own."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from shared.command.reproduce import main
+from shared.errors import UserError
+from shared.experiment.data import MissingData
+from shared.experiment.runs import Run
+from video.augmentation import augment, views, windows
+from video.config import Config
+from video.data import _write_avi, decode, stored_side
+from video.encoder import check, encoder_of
+from video.evaluation import evaluate
+from video.export import load_encoder, save_encoder
+from video.own import folder, from_pytorchvideo
+from video.train import pretrain
+
+SMALL = dataclasses.replace(
+    Config().reduced(), width=1.0, epochs=1, batch_size=4, method="simclr", clip_frames=8, size=32
+)
+
+
+@pytest.fixture
+def library() -> Any:
+    """The adapter, where pytorchvideo is installed."""
+    pytest.importorskip("pytorchvideo")
+    from video import library
+
+    return library
+
+
+def tiny() -> nn.Module:
+    return nn.Sequential(nn.AdaptiveAvgPool3d(2), nn.Flatten(), nn.Linear(24, 6))
+
+
+def maps() -> nn.Module:
+    return nn.Conv3d(3, 4, 1)
+
+
+def number() -> Any:
+    return 3
+
+
+def middle(length: int, clip_frames: int) -> Tensor:
+    return torch.tensor([(length - clip_frames) // 2])
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    """Videos of two colours, of sides that differ, in two containers."""
+    for split, count in (("train", 5), ("val", 2)):
+        for label, name in enumerate(("blue", "red")):
+            place = tmp_path / "shots" / split / name
+            place.mkdir(parents=True)
+            for number in range(count):
+                pictures = []
+                for time in range(9 + number):
+                    pixels = np.full((24 + 8 * label, 40, 3), 20 * number + 2 * time, np.uint8)
+                    pixels[:, :, 2 - 2 * label] = 200
+                    pictures.append(Image.fromarray(pixels))
+                _write_avi(place / f"{number}.avi", pictures)
+    return tmp_path / "shots"
+
+
+def test_a_folder_is_squares_in_memory_in_the_order_of_names(shots: Path) -> None:
+    videos = folder(shots, 16)
+    side = stored_side(16)
+    assert videos.classes == ("blue", "red")
+    assert videos.frames.shape == (int(videos.length.sum()), 3, side, side)
+    assert [video.label for video in videos.videos] == [0] * 5 + [1] * 5 + [0] * 2 + [1] * 2
+    assert videos.length.tolist() == [*range(9, 14)] * 2 + [9, 10] * 2
+    assert videos.start.tolist() == [0, *videos.length.cumsum(0)[:-1].tolist()]
+    assert len(videos.of(train=False).videos) == 4
+    blue, red = (videos.frames[videos.start[place]].float() for place in (0, 5))
+    assert blue[2].mean() > 150 > blue[0].mean()
+    assert red[0].mean() > 150 > red[2].mean()
+    assert len(folder(shots / "train", 16).videos) == 10
+
+
+def test_what_is_no_folder_of_videos_is_refused(shots: Path) -> None:
+    with pytest.raises(MissingData, match="make that folder: videos lie in train/<class>/"):
+        folder(shots / "none", 16)
+    (shots / "val" / "green").mkdir()
+    with pytest.raises(UserError, match="green is no class of"):
+        folder(shots, 16)
+    (shots / "empty" / "one").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"empty: no videos in it \(.avi, .mp4"):
+        folder(shots / "empty", 16)
+    file = shots / "train" / "blue" / "0.avi"
+    file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(UserError, match=r"0.avi: truncated"):
+        folder(shots / "train", 16)
+    (shots / "train" / "blue" / "0.mp4").write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"0.mp4: cannot be decoded"):
+        list(decode(shots / "train" / "blue" / "0.mp4"))
+
+
+def test_one_s_own_network_and_windows_train_and_are_scored(shots: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        SMALL, network=tiny, windows=middle, size=16, probe_epochs=2, probe_views=1
+    )
+    videos = folder(shots, 16)
+    with Run(tmp_path / "run", config) as run:
+        networks, _ = pretrain(config, videos.of(train=True), run)
+        found = evaluate(config, networks.encoder, videos, run)
+    assert networks.dim == 6
+    assert found["R@1"] == 100.0  # two colours
+    save_encoder(networks.encoder, tmp_path / "out", config=config)
+    with pytest.raises(UserError, match=r"made by .*tiny; give that function, too"):
+        load_encoder(tmp_path / "out" / "encoder.safetensors")
+    again = load_encoder(tmp_path / "out" / "encoder.safetensors", tiny)
+    clips = torch.randn(2, 3, 8, 16, 16)
+    assert torch.equal(again(clips), networks.encoder.eval()(clips))
+
+
+@pytest.mark.slow
+def test_the_verb_scores_an_export_on_a_folder(
+    shots: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(SMALL, network="s3d", width=0.125)
+    torch.manual_seed(0)
+    encoder = encoder_of(config)
+    for norm in encoder.modules():
+        if isinstance(norm, nn.BatchNorm3d):
+            norm.momentum = None
+    encoder(torch.randn(4, 3, 8, 32, 32))
+    save_encoder(encoder, tmp_path / "out", config=config)
+    words = ["evaluate", "video", str(tmp_path / "out" / "encoder.safetensors")]
+    words += ["--data", str(shots), "--out", str(tmp_path / "found.json")]
+    assert main(words) == 0
+    content = json.loads((tmp_path / "found.json").read_text())
+    (found,) = content["protocols"].values()
+    with Run(tmp_path / "own", config) as run:
+        expected = evaluate(config, encoder.eval(), folder(shots, 32), run)
+    assert found["metrics"]["R@1"] == expected["R@1"]
+    assert list(found["environment"]["data"]) == [str(shots)]
+    capsys.readouterr()
+    save_encoder(encoder, tmp_path / "flow", config=dataclasses.replace(config, modality="flow"))
+    words[2] = str(tmp_path / "flow" / "encoder.safetensors")
+    assert main(words) == 2
+    assert "a folder is read as RGB, this encoder takes flow" in capsys.readouterr().err
+
+
+def test_networks_that_are_none_are_refused() -> None:
+    with pytest.raises(ValueError, match="no network 's3dd': did you mean s3d"):
+        encoder_of(dataclasses.replace(SMALL, network="s3dd"))
+    with pytest.raises(ValueError, match="number makes a int; it has to make a torch module"):
+        encoder_of(dataclasses.replace(SMALL, network=number))
+    with pytest.raises(ValueError, match=r"that of maps gives \(1, 4, 8, 32, 32\) for 1 clip"):
+        encoder_of(dataclasses.replace(SMALL, network=maps))
+    with pytest.raises(ValueError, match="width is that of s3d and r2plus1d; tiny has its own"):
+        check(dataclasses.replace(SMALL, network=tiny, width=0.5))
+
+
+@pytest.mark.parametrize("length", [3, 8, 9, 20, 33, 64])
+@pytest.mark.parametrize("frames", [8, 16, 32])
+def test_uniform_clips_of_the_library_are_our_windows(
+    library: Any, length: int, frames: int
+) -> None:
+    from pytorchvideo.data.clip_sampling import (
+        ConstantClipsPerVideoSampler,
+        RandomClipSampler,
+        UniformClipSampler,
+    )
+
+    sampler = UniformClipSampler(frames, max(frames // 2 - 1, 1))
+    ours = windows(length, frames)
+    assert library.starts_of(sampler, length, frames).tolist() == ours.tolist()
+    in_seconds = UniformClipSampler(frames / 25, max(frames // 2 - 1, 1) / 25)
+    seconds = library.starts_of(in_seconds, length, frames, rate=25)
+    assert abs(len(seconds) - len(ours)) <= 1  # a last window may be lost to rounding
+    assert seconds.tolist() == ours.tolist()[: len(seconds)]
+    constant = library.starts_of(ConstantClipsPerVideoSampler(frames, 2), length, frames)
+    assert constant.tolist() == sorted({0, round(max(length - frames, 0) / 2)})
+    (start,) = library.starts_of(RandomClipSampler(frames), length, frames).tolist()
+    assert 0 <= start <= max(length - frames, 0)
+
+
+def test_its_data_sets_are_read_by_our_decoder(library: Any, shots: Path) -> None:
+    from pytorchvideo.data import LabeledVideoDataset, make_clip_sampler
+    from pytorchvideo.data.labeled_video_paths import LabeledVideoPaths
+
+    ours = folder(shots, 16)
+    train, test = (LabeledVideoPaths.from_path(str(shots / part)) for part in ("train", "val"))
+    dataset = LabeledVideoDataset(train, make_clip_sampler("uniform", 1), decode_audio=False)
+    found = from_pytorchvideo(dataset, 16, test=test)
+    assert sorted(v.name for v in found.videos) == sorted(v.name for v in ours.videos)
+    assert {v.name: (v.label, v.train) for v in found.videos} == {
+        v.name: (v.label, v.train) for v in ours.videos
+    }
+    place = [v.name for v in found.videos].index(ours.videos[7].name)
+    theirs = found.frames[found.start[place] :][: found.length[place]]
+    assert torch.equal(theirs, ours.frames[ours.start[7] :][: ours.length[7]])
+
+
+@pytest.mark.parametrize("policy", ["randaugment", "augmix"])
+def test_its_policies_are_functions_of_seed_and_video(library: Any, policy: str) -> None:
+    clips = torch.randint(0, 256, (4, 3, 4, 20, 20), dtype=torch.uint8)
+    settings: dict[str, Any] = {"seed": 3, "epoch": 1, "view": 0}
+
+    def found(some: Tensor, policy: str = policy, **changes: Any) -> Tensor:
+        return augment(clips[some], 16, samples=some, policy=policy, **{**settings, **changes})
+
+    everything = torch.arange(4)
+    before = torch.get_rng_state()
+    first = found(everything)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.testing.assert_close(found(everything[2:]), first[2:])
+    assert not torch.equal(found(everything, epoch=2), first)
+    assert not torch.allclose(found(everything, "weak"), first)
+
+
+@pytest.mark.parametrize(
+    ("network", "width"),
+    [
+        ("x3d_xs", 192),
+        pytest.param("slow_r50", 2048, marks=pytest.mark.slow),
+        pytest.param("csn_r101", 2048, marks=pytest.mark.slow),
+        pytest.param("r2plus1d_r50", 2048, marks=pytest.mark.slow),
+        pytest.param("mvit_base_16x4", 768, marks=pytest.mark.slow),
+    ],
+)
+def test_its_networks_train_a_step(
+    library: Any, shots: Path, tmp_path: Path, network: str, width: int
+) -> None:
+    config = dataclasses.replace(SMALL, network=network, policy="randaugment", batch_size=4)
+    videos = folder(shots, 32).of(train=True)
+    check(config)
+    torch.manual_seed(0)
+    encoder = encoder_of(config)
+    assert encoder.dim == width
+    assert encoder.training
+    first, _ = views(videos, torch.arange(4), config, 0)
+    before = [item.detach().clone() for item in encoder.parameters()]
+    optimiser = torch.optim.Adam(encoder.parameters(), lr=0.01)
+    for _ in range(2):  # a block begins as the identity, so that the first step moves its last norm
+        features = encoder(first)
+        assert features.shape == (4, width)
+        assert features.dtype == torch.float32
+        optimiser.zero_grad()
+        (features * torch.randn_like(features)).sum().backward()
+        optimiser.step()
+    moved = [not torch.equal(a, b) for a, b in zip(before, encoder.parameters(), strict=True)]
+    assert sum(moved) > 0.9 * len(moved)
+    save_encoder(encoder, tmp_path / "out", config=config)
+    again = load_encoder(tmp_path / "out" / "encoder.safetensors")
+    with torch.no_grad():
+        assert torch.equal(again(first), encoder.eval()(first))

@@ -1,0 +1,162 @@
+"""Backbones that no table has: other ResNets, networks of timm, functions of one's own."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shared import Criterion, max_margin, term
+from shared.errors import UserError
+from shared.experiment.runs import Run
+from shared.experiment.tables import canonical
+from shared.objective import Objective
+from vision.config import Config
+from vision.cost import _width
+from vision.encoder import WIDTH, make_encoder, width_of
+from vision.export import FILE, load_encoder, save_encoder, write
+from vision.methods import Networks, check
+from vision.train import make_optimiser, train_step
+
+CONFIG = dataclasses.replace(
+    Config().reduced(), head_hidden=16, head_output=8, batch_size=4, stem="imagenet", image_size=32
+)
+VIT, CONVNEXT = "vit_small_patch16_224", "convnext_tiny"
+
+
+class Pooled(nn.Module):
+    """(B, 3, S, S) -> (B, 5)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 5, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(images).mean((2, 3))
+
+
+def pooled() -> nn.Module:
+    return Pooled()
+
+
+def maps() -> nn.Module:
+    return nn.Conv2d(3, 5, 3)
+
+
+def step(config: Config) -> tuple[Networks, dict[str, Tensor], dict[str, Tensor]]:
+    """Networks after a step on random views, its parts, and the parameters before it."""
+    check(config)
+    torch.manual_seed(0)
+    networks = Networks(config).train()
+    criterion = Criterion(config.objective, networks.dim)
+    before = {name: item.detach().clone() for name, item in networks.encoder.named_parameters()}
+    views = tuple(torch.randn(4, 3, config.image_size, config.image_size) for _ in range(2))
+    optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
+    return networks, train_step(config, networks, criterion, optimiser, views, 0), before
+
+
+@pytest.mark.parametrize(
+    ("backbone", "width"),
+    [
+        (pooled, 5),
+        ("resnet8", 128),
+        ("resnet20", 64),
+        pytest.param("resnet34", 512, marks=pytest.mark.slow),
+        pytest.param("resnet101", 2048, marks=pytest.mark.slow),
+        pytest.param(VIT, 384, marks=pytest.mark.slow),
+        pytest.param(CONVNEXT, 768, marks=pytest.mark.slow),
+        ("mobilenetv3_small_050", 1024),
+    ],
+)
+def test_a_step_trains_every_layer(backbone: Any, width: int) -> None:
+    loss = Objective(term(max_margin, gamma=0.1, cost=1.0))
+    for method, objective in (("simclr", CONFIG.objective), ("moco_v3", loss)):
+        config = dataclasses.replace(
+            CONFIG, backbone=backbone, method=method, objective=objective, learning_rate=0.1
+        )
+        networks, parts, before = step(config)
+        assert networks.dim == width
+        assert networks.head[0].in_features == width
+        assert torch.isfinite(parts["loss"])
+        after = dict(networks.encoder.named_parameters())
+        still = [name for name, item in before.items() if torch.equal(item, after[name])]
+        assert not still
+
+
+@pytest.mark.parametrize("backbone", ["resnet20", "resnet34"])
+def test_widths_are_those_of_the_networks(backbone: str) -> None:
+    network = make_encoder(backbone, "cifar").eval()
+    with torch.no_grad():
+        assert network(torch.zeros(1, 3, 8, 8)).shape == (1, WIDTH[backbone])
+        halved = make_encoder(backbone, "cifar", half=True).eval()(torch.zeros(1, 3, 8, 8))
+    assert 2 * halved.shape[1] == WIDTH[backbone]
+
+
+def test_a_resnet_20_is_that_of_he_et_al() -> None:
+    network = make_encoder("resnet20", "cifar")
+    assert len([each for each in network.modules() if isinstance(each, nn.Conv2d)]) == 19 + 2
+    shortcuts = 16 * 32 + 2 * 32 + 32 * 64 + 2 * 64
+    count = sum(item.numel() for item in network.parameters()) - shortcuts
+    assert count == 269_722 - 650  # 0.27M in the paper, with a classifier of 650
+
+
+def test_unknown_backbones_get_the_nearest_names() -> None:
+    with pytest.raises(ValueError, match=r"got 'resnet35': did you mean .*resnet34"):
+        make_encoder("resnet35")
+    with pytest.raises(ValueError, match=r"got 'qqqqqq': see timm.list_models\(\)"):
+        make_encoder("qqqqqq", "imagenet")
+    config = dataclasses.replace(CONFIG, backbone="vit_smal_patch16_224")
+    with pytest.raises(ValueError, match="did you mean vit_small_patch16_224"):
+        check(config)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pooled has first layers of its own, set stem to 'imag"):
+        make_encoder(pooled, "cifar")
+    cmc = dataclasses.replace(CONFIG, backbone=VIT, method="cmc", statistics="none")
+    with pytest.raises(ValueError, match="half the width, which there are of resnet8"):
+        check(cmc)
+    with pytest.raises(ValueError, match="built for one size of images; got sides of 32, 64"):
+        check(dataclasses.replace(CONFIG, backbone=VIT, test_size=64))
+    with pytest.raises(ValueError, match=r"maps gives \(2, 5, 30, 30\) for 2 images"):
+        Networks(dataclasses.replace(CONFIG, backbone=maps))
+    with pytest.raises(ValueError, match="cannot take images of 1 pixels"):
+        width_of(maps(), maps, 1)
+
+
+def test_the_cost_knows_the_width_and_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    assert _width(dataclasses.replace(CONFIG, backbone=pooled)) == 5
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("backbone", ["mobilenetv3_small_050", pooled])
+def test_exports_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backbone: Any
+) -> None:
+    config = dataclasses.replace(CONFIG, backbone=backbone, dataset="CIFAR10")
+    torch.manual_seed(0)
+    network = make_encoder(backbone, "imagenet", size=32)
+    with Run(tmp_path / "run", config) as run:
+        run.record_data(CIFAR10="5f" * 32)
+        before = torch.get_rng_state()
+        save_encoder(network, tmp_path / "run" / FILE, config=config)
+        assert torch.equal(torch.get_rng_state(), before)
+        run.finish({"linear_top1": 50.0})
+    images = torch.randn(3, 3, 32, 32)
+    if callable(backbone):
+        name = canonical(backbone).partition("@")[0]
+        with pytest.raises(UserError, match=f"made by {name}; give that function"):
+            load_encoder(tmp_path / "run" / FILE)
+        loaded = load_encoder(tmp_path / "run" / FILE, backbone)
+    else:
+        loaded = load_encoder(write(tmp_path / "run", tmp_path / "out"))
+        code = (tmp_path / "out" / "README.md").read_text().split("```python")[2].split("```")[0]
+        names: dict[str, Any] = {}
+        monkeypatch.chdir(tmp_path / "out")
+        exec(code, names)
+        torch.testing.assert_close(names["encoder"](images), loaded(images))
+    with torch.no_grad():
+        assert torch.equal(loaded(images), network.eval()(images))

@@ -1,0 +1,103 @@
+"""Published encoders: what is taken of a file, and what is refused."""
+
+import argparse
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared.errors import UserError
+from shared.experiment.runs import Run
+from vision.checkpoints import CHECKPOINTS, file_of, load
+from vision.config import Config
+from vision.domain import DOMAIN
+from vision.encoder import make_encoder
+from vision.methods import check
+from vision.train import measure
+
+CONFIG = Config(
+    dataset="digits",
+    weights="moco-v2-resnet50",
+    backbone="resnet18",
+    stem="small",
+    image_size=8,
+    epochs=0,
+    warmup_epochs=0.0,
+    precision="float32",
+    protocol="few-shot-5way-5shot-v1",
+)
+
+
+def publish(root: Path, *, prefix: str = "module.encoder_q.", **others: Any) -> dict[str, Any]:
+    """A file as MoCo's program writes it; the encoder's weights."""
+    torch.manual_seed(4)
+    state = make_encoder("resnet18", "small").state_dict()
+    file = file_of("moco-v2-resnet50", root)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {f"{prefix}{name}": tensor for name, tensor in state.items()}
+    content |= {
+        f"{prefix}fc.weight": torch.zeros(3),
+        "module.encoder_k.conv1.weight": torch.ones(1),
+    }
+    content["module.queue"] = torch.ones(2)
+    torch.save({"state_dict": content, "epoch": 200, **others}, file)
+    return state
+
+
+def test_the_encoder_is_taken_and_the_rest_left(tmp_path: Path) -> None:
+    state = publish(tmp_path, opt=argparse.Namespace(lr=0.03))
+    found = load(CONFIG, tmp_path).state_dict()
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], state[name]) for name in state)
+
+
+def test_a_cell_evaluates_it_and_says_which_file_it_was(tmp_path: Path) -> None:
+    publish(tmp_path)
+    with Run(tmp_path / "run", CONFIG, data_root=tmp_path) as run:
+        metrics = measure(CONFIG, run)
+        assert set(run._environment["data"]) == {"weights"}
+    assert 20 < float(str(metrics["few_shot_top1"])) < 100
+
+
+def test_what_is_no_such_network_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"moco-v2-resnet50: data missing in .*moco_v2_800ep"):
+        load(CONFIG, tmp_path)
+    publish(tmp_path, prefix="backbone.")
+    with pytest.raises(
+        UserError, match=r"does not fill resnet18.* from nowhere; .*got from https://dl\.fbai"
+    ):
+        load(CONFIG, tmp_path)
+    file = file_of("moco-v2-resnet50", tmp_path)
+    file.write_bytes(b"nothing")
+    with pytest.raises(UserError, match="cannot be read as tensors and plain values alone"):
+        load(CONFIG, tmp_path)
+    torch.save([1], file)
+    with pytest.raises(UserError, match="holds no tensors by name"):
+        load(CONFIG, tmp_path)
+    with pytest.raises(UserError, match="unknown checkpoint 'nothing'; known are supervised"):
+        load(dataclasses.replace(CONFIG, weights="nothing"), tmp_path)
+    with pytest.raises(UserError, match="insdis-resnet50: data missing in"):
+        DOMAIN.fetch("insdis-resnet50", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"epochs": 3}, "weights 'moco-v2-resnet50' are trained; set epochs = 0"),
+        ({"features": "pixels"}, "set epochs = 0 and features = 'encoder'"),
+        ({"calibrated": True}, "calibrated is for an encoder that is not trained"),
+    ],
+)
+def test_trained_weights_are_not_trained_again(changes: dict[str, Any], text: str) -> None:
+    check(CONFIG)
+    with pytest.raises(ValueError, match=text):
+        check(dataclasses.replace(CONFIG, **changes))
+
+
+def test_every_row_of_table_1_has_its_checkpoint() -> None:
+    (table,) = (each for each in DOMAIN.tables["mmcl"] if each.name == "table-1")
+    named = {cell.config.weights for cell in table.cells("paper")}  # type: ignore[attr-defined]
+    assert named == {*CHECKPOINTS, None}
+    assert len({checkpoint.file for checkpoint in CHECKPOINTS.values()}) == len(CHECKPOINTS)

@@ -1,0 +1,299 @@
+"""Checkpoints under the names of other programs, each with one network and what surrounds it."""
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from shared.command.reproduce import main
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.experiment.domain import Asked
+from vision.config import Config
+from vision.data import IMAGENET_MEAN, IMAGENET_STD
+from vision.encoder import make_encoder
+from vision.evaluation import embed, knn
+from vision.export import FILE, save_encoder
+from vision.foreign import loaded, score
+from vision.own import folder
+
+make_torchvision_importable()
+
+from torchvision.models import resnet18  # noqa: E402 (needs the line above)
+
+State = dict[str, Tensor]
+
+
+def network(seed: int = 0) -> nn.Module:
+    """torchvision's ResNet-18 with its classifier, its batch norms as if they had seen images."""
+    torch.manual_seed(seed)
+    made = resnet18(num_classes=3)
+    for norm in made.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.running_mean)
+    return made.eval()
+
+
+def under(prefix: str, state: State) -> State:
+    return {f"{prefix}{name}": item for name, item in state.items()}
+
+
+def without_fc(state: State) -> State:
+    return {name: item for name, item in state.items() if not name.startswith("fc.")}
+
+
+def torchvision_s(one: nn.Module, other: nn.Module) -> Any:
+    return one.state_dict()
+
+
+def timm_s(one: nn.Module, other: nn.Module) -> Any:
+    return {"state_dict": one.state_dict(), "arch": "resnet18", "epoch": 3, "metric": 1.5}
+
+
+def moco_s(one: nn.Module, other: nn.Module) -> Any:
+    state = under("module.encoder_k.", other.state_dict())
+    state |= under("module.encoder_q.", one.state_dict())
+    state |= {"module.queue": torch.zeros(8, 4), "module.queue_ptr": torch.zeros(1)}
+    optimiser = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9).state_dict()
+    return {"epoch": 200, "arch": "resnet18", "state_dict": state, "optimizer": optimiser}
+
+
+def dino_s(one: nn.Module, other: nn.Module) -> Any:
+    head = {"head.mlp.0.weight": torch.zeros(2, 2)}
+    return {
+        "student": under("module.backbone.", without_fc(other.state_dict()))
+        | under("module.", head),
+        "teacher": under("backbone.", without_fc(one.state_dict())) | head,
+        "args": argparse.Namespace(arch="resnet18", lr=0.1),
+        "epoch": 100,
+    }
+
+
+def solo_learn_s(one: nn.Module, other: nn.Module) -> Any:
+    state = under("momentum_backbone.", without_fc(other.state_dict()))
+    state |= under("backbone.", without_fc(one.state_dict())) | {
+        "projector.0.weight": torch.ones(3)
+    }
+    return {"state_dict": state, "pytorch-lightning_version": "2.0.0", "hyper_parameters": {"a": 1}}
+
+
+def lightly_s(one: nn.Module, other: nn.Module) -> Any:
+    """As its examples have it: the parts of torchvision's network but for the classifier."""
+    parts = [nn.Sequential(*list(each.children())[:-1]).state_dict() for each in (one, other)]
+    state = under("backbone.", parts[0]) | under("backbone_momentum.", parts[1])
+    return {"state_dict": state | {"projection_head.layers.0.weight": torch.ones(3)}}
+
+
+def lightly_s_own(one: nn.Module, other: nn.Module) -> Any:
+    """Its ResNetGenerator has no modules for ReLU and pooling, and another word for one part."""
+    numbers = ["conv1", "bn1", "layer1", "layer2", "layer3", "layer4"]
+    state = {}
+    for name, item in without_fc(one.state_dict()).items():
+        first, _, rest = name.replace("downsample", "shortcut").partition(".")
+        state[f"backbone.{numbers.index(first)}.{rest}"] = item
+    return state
+
+
+PROGRAMS: dict[str, tuple[Callable[[nn.Module, nn.Module], Any], str]] = {
+    "torchvision": (torchvision_s, "from no prefix"),
+    "timm": (timm_s, "from entry 'state_dict', no prefix"),
+    "moco": (moco_s, "from entry 'state_dict', prefix 'module.encoder_q.'"),
+    "dino": (dino_s, "from entry 'teacher', prefix 'backbone.'"),
+    "solo-learn": (solo_learn_s, "from entry 'state_dict', prefix 'backbone.'"),
+    "lightly": (lightly_s, "from entry 'state_dict', prefix 'backbone.' parts by number"),
+    "lightly's own": (lightly_s_own, "from prefix 'backbone.' parts by number"),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_every_program_s_names_lead_to_its_network(tmp_path: Path, program: str) -> None:
+    one, other = network(0), network(1)
+    make, place = PROGRAMS[program]
+    torch.save(make(one, other), tmp_path / "model.pth")
+    found, match = loaded(tmp_path / "model.pth")
+    one.fc = nn.Identity()
+    images = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images), one(images))
+    taken, dropped, missed = match.lines()
+    assert taken == f"took {len(without_fc(one.state_dict()))} tensors {place}"
+    assert missed == "missed 0: none"
+    if program == "moco":
+        assert dropped == (
+            "dropped 126: module.encoder_k (122), module.encoder_q (2), module.queue (1), "
+            "module.queue_ptr (1)"
+        )
+
+
+def test_safetensors_and_the_stem_of_small_images(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    one = make_encoder("resnet20", "cifar").eval()
+    save_file(
+        {f"encoder.{k}": v.contiguous() for k, v in one.state_dict().items()},
+        tmp_path / "a.safetensors",
+    )
+    found, _ = loaded(tmp_path / "a.safetensors")
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images), one(images))
+        other, _ = loaded(tmp_path / "a.safetensors", stem="strided")
+        assert not torch.allclose(other(images), one(images))
+
+
+def test_a_prefix_can_be_chosen(tmp_path: Path) -> None:
+    one, other = network(0), network(1)
+    torch.save(moco_s(one, other), tmp_path / "model.pth")
+    found, _ = loaded(tmp_path / "model.pth", prefix="module.encoder_k.")
+    assert torch.equal(found.conv1.weight, other.conv1.weight)
+    with pytest.raises(UserError, match=r"does not fill resnet.*found were 0 from nowhere"):
+        loaded(tmp_path / "model.pth", prefix="module.encoder.")
+
+
+def test_a_network_that_is_not_filled_is_refused(tmp_path: Path) -> None:
+    state = without_fc(network().state_dict())
+    del state["layer3.1.bn2.weight"]
+    state["layer4.0.conv1.weight"] = torch.zeros(2)
+    torch.save(state, tmp_path / "model.pth")
+    why = (
+        r"does not fill resnet18: 2 of 120 tensors missing or of another shape "
+        r"\(layer3.1.bn2.weight, layer4.0.conv1.weight\), found were 118 from no prefix; "
+        r"name its network with --backbone"
+    )
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path / "model.pth")
+    torch.save(network().state_dict(), tmp_path / "model.pth")
+    with pytest.raises(UserError, match=r"does not fill resnet34.*; take --backbone resnet18"):
+        loaded(tmp_path / "model.pth", backbone="resnet34")
+    with pytest.raises(ValueError, match="got 'resnet19': did you mean"):
+        loaded(tmp_path / "model.pth", backbone="resnet19")
+
+
+def test_a_deeper_network_is_not_taken_for_a_shallow_one(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    torch.save(make_encoder("resnet34", "imagenet").state_dict(), tmp_path / "model.pth")
+    why = r"goes on behind resnet18: layer1.2.bn1.bias, .*; take --backbone resnet34"
+    with pytest.raises(UserError, match=why):
+        loaded(tmp_path / "model.pth", backbone="resnet18")
+    assert len(loaded(tmp_path / "model.pth")[1].tensors) == 216
+
+
+class Payload:
+    """What a malicious file would run."""
+
+    def __reduce__(self) -> Any:
+        return (open, ("/tmp/never-written", "w"))
+
+
+def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
+    torch.save({"state_dict": network().state_dict(), "hook": Payload()}, tmp_path / "model.pth")
+    with pytest.raises(UserError, match="cannot be read as tensors and plain values alone"):
+        loaded(tmp_path / "model.pth")
+    assert not Path("/tmp/never-written").exists()
+    (tmp_path / "model.pth").write_bytes(b"no checkpoint")
+    with pytest.raises(UserError, match="cannot be read as tensors"):
+        loaded(tmp_path / "model.pth")
+    (tmp_path / "a.safetensors").write_bytes(b"none")
+    with pytest.raises(UserError, match=r"a.safetensors: damaged"):
+        loaded(tmp_path / "a.safetensors")
+    torch.save({"epoch": 3}, tmp_path / "model.pth")
+    with pytest.raises(UserError, match="holds no tensors by name"):
+        loaded(tmp_path / "model.pth")
+    with pytest.raises(UserError, match="there is no such file"):
+        loaded(tmp_path / "none.pth")
+
+
+@pytest.fixture
+def shapes(tmp_path: Path) -> Path:
+    """Images of two classes that any network tells apart."""
+    for split, count in (("train", 10), ("val", 4)):
+        for label, name in enumerate(("dark", "light")):
+            place = tmp_path / "shapes" / split / name
+            place.mkdir(parents=True)
+            for number in range(count):
+                noise = np.random.default_rng([number, count]).integers(0, 60, (32, 32, 3))
+                Image.fromarray((noise + 180 * label).astype(np.uint8)).save(
+                    place / f"{number}.png"
+                )
+    return tmp_path / "shapes"
+
+
+def test_the_verb_scores_a_checkpoint_on_a_folder(
+    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(moco_s(network(0), network(1)), tmp_path / "model.pth")
+    out = tmp_path / "numbers" / "found.json"
+    words = ["evaluate", "vision", str(tmp_path / "model.pth"), "--data", str(shapes)]
+    words += ["--protocol", "knn-200-v1,linear-l2-v1", "--size", "32", "--out", str(out)]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    assert "took 120 tensors from entry 'state_dict', prefix 'module.encoder_q.'" in printed
+    content = json.loads(out.read_text())
+    scores = {each: found["metrics"] for each, found in content["protocols"].items()}
+    for protocol, metric in (("knn-200-v1", "knn_top1"), ("linear-l2-v1", "l2_top1")):
+        assert re.search(rf"{protocol}\s+{metric}\s+{scores[protocol][metric]:.2f}\s", printed)
+    encoder, _ = loaded(tmp_path / "model.pth")
+    parts = [folder(shapes, "train"), folder(shapes, "test")]
+    train, test = (embed(encoder, each, 32, IMAGENET_MEAN, IMAGENET_STD) for each in parts)
+    labels = [each.labels for each in parts]
+    expected = knn(train, labels[0], test, labels[1], classes=2, temperature=0.5)
+    assert scores["knn-200-v1"]["knn_top1"] == expected
+    assert content["data"] == f"folder:{shapes}"
+    assert list(content["protocols"]["knn-200-v1"]["environment"]["data"]) == [f"folder:{shapes}"]
+
+
+def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Path) -> None:
+    config = Config(backbone="resnet8", stem="small", image_size=32)
+    torch.manual_seed(0)
+    save_encoder(make_encoder("resnet8", "small"), tmp_path / FILE, config=config)
+    said: list[str] = []
+    asked = Asked(tmp_path, str(shapes), ("knn-200-v1",), say=said.append)
+    found = score(asked)
+    assert said[0] == "took every tensor of resnet8"
+    assert set(found.protocols["knn-200-v1"]["metrics"]) == {"knn_top1"}
+    with pytest.raises(UserError, match="says its network itself; leave --backbone out"):
+        score(Asked(tmp_path, str(shapes), options={"backbone": "resnet8"}))
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["vision", "m.pth"], "say what to score on: --data FOLDER"),
+        (["vision", "m.pth", "--data", "CIFAR"], "unknown dataset 'CIFAR'"),
+        (
+            ["vision", "m.pth", "--data", "digits", "--protocol", "knn"],
+            "no protocol 'knn'; there are: linear-sgd",
+        ),
+        (["vision", "m.pth", "--data", "digits"], "m.pth: there is no such file"),
+        (["vision", "m.pth", "--data", "digits", "--stem", "tiny"], "no stem 'tiny'"),
+        (
+            ["vision", "m.pth", "--data", "digits", "--out", "results/a.json"],
+            "results are of the ta",
+        ),
+        (["rl", "m.pth"], "rl scores no models of others"),
+        (["visio", "m.pth"], "no domain 'visio': did you mean vision"),
+        (["vision"], "say what to run"),
+    ],
+)
+def test_what_cannot_be_scored_is_said_in_one_line(
+    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", *words]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_the_verb_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["evaluate", "--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("--data", "--protocol", "--backbone", "--out", "--prefix", "--seed"):
+        assert option in text

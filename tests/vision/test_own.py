@@ -1,0 +1,211 @@
+"""Folders of images of one's own and Hugging Face datasets, from pretraining to their scores."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image as Picture
+
+from shared.errors import UserError
+from shared.experiment.data import MissingData
+from shared.experiment.runs import Run
+from vision import data
+from vision.config import Config
+from vision.data import choose, describe, fingerprint, load
+from vision.evaluation import evaluate
+from vision.own import folder, hub_images
+from vision.train import measure, pretrain
+
+CLASSES = ("blue", "green", "red")
+COLOURS = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.25, 0.25)}
+
+
+def picture(number: int, label: int) -> Picture.Image:
+    """Mostly of one of three colours; sides differ."""
+    noise = np.random.default_rng([number, label]).integers(0, 60, (20 + number % 3, 24, 3))
+    noise[:, :, 2 - label] += 180
+    return Picture.fromarray(noise.astype(np.uint8))
+
+
+@pytest.fixture
+def pets(tmp_path: Path) -> Path:
+    for split, count in (("train", 8), ("val", 4)):
+        for label, name in enumerate(CLASSES):
+            place = tmp_path / "pets" / split / name
+            place.mkdir(parents=True)
+            for number in range(count):
+                picture(number + 10 * count, label).save(place / f"{number}.png")
+    return tmp_path / "pets"
+
+
+@dataclasses.dataclass
+class Image:
+    """As the feature of ``datasets`` is called."""
+
+
+@dataclasses.dataclass
+class ClassLabel:
+    """Likewise."""
+
+
+class Hub:
+    """What is used of a ``datasets.Dataset``; what the library has is tested where it is there."""
+
+    def __init__(self, rows: list[dict[str, Any]], features: dict[str, Any]) -> None:
+        self.rows, self.features = rows, features
+        self.decoded = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return [row[key] for row in self.rows]
+        self.decoded += 1
+        return self.rows[key]
+
+    def select(self, index: Any) -> "Hub":
+        return Hub([self.rows[i] for i in index], self.features)
+
+    def select_columns(self, names: list[str]) -> "Hub":
+        return Hub([{n: row[n] for n in names} for row in self.rows], self.features)
+
+
+def hub(count: int = 12) -> Hub:
+    rows = [{"pixels": picture(i, i % 3), "kind": i % 3} for i in range(count)]
+    return Hub(rows, {"pixels": Image(), "kind": ClassLabel()})
+
+
+def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> None:
+    train, test = folder(pets), folder(pets, "test")
+    assert (len(train), len(test)) == (24, 12)
+    assert train.labels.tolist() == [0] * 8 + [1] * 8 + [2] * 8
+    assert [file.parent.name for file in test.files] == [n for n in CLASSES for _ in range(4)]
+    name = f"folder:{pets}"
+    assert load(name, Path("nowhere"), "pretrain").files == train.files
+    assert load(name, Path("nowhere"), "test").files == test.files
+    found = describe(name)
+    assert (found.classes, found.train, found.test, found.streams) == (3, 24, 12, True)
+    assert found.mean == describe("ImageNet").mean
+    assert choose(train, 6).labels.tolist() == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_folder_without_parts_is_to_train_on(pets: Path) -> None:
+    assert len(folder(pets / "train")) == 24
+    assert describe(f"folder:{pets / 'train'}").test == 0
+    with pytest.raises(UserError, match=r"train: nothing to test on; images lie in train/<class>/"):
+        folder(pets / "train", "test")
+
+
+def test_the_fingerprint_follows_the_files(pets: Path) -> None:
+    before = fingerprint(f"folder:{pets}", Path("nowhere"))
+    file = pets / "val" / "red" / "0.png"
+    file.write_bytes(file.read_bytes() + b"\0")
+    assert fingerprint(f"folder:{pets}", Path("nowhere")) != before
+
+
+def test_what_is_no_such_folder_is_refused(pets: Path) -> None:
+    with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images lie in"):
+        folder(pets / "none")
+    assert [each.name for each in data.missing([f"folder:{pets}/none"], pets)] == [
+        f"folder:{pets}/none"
+    ]
+    with pytest.raises(UserError, match=r"red: no folders of classes; .*one class will do"):
+        folder(pets / "train" / "red")
+    (pets / "val" / "violet").mkdir()
+    with pytest.raises(UserError, match=r"violet is no class of .*train"):
+        folder(pets, "test")
+    (pets / "empty" / "one").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"empty: no images in it \(.jpg, "):
+        folder(pets / "empty")
+    (pets / "other" / "val").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"other: has val/ and no train/"):
+        folder(pets / "other")
+    with pytest.raises(UserError, match=r"known are CIFAR10.*digits and folder:PATH"):
+        describe("pets")
+    with pytest.raises(UserError, match="a folder of yours: there is nothing to fetch"):
+        data.fetch(f"folder:{pets}", pets)
+
+
+def test_a_run_trains_and_is_scored_on_a_folder(pets: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        Config().reduced(),
+        dataset=f"folder:{pets}",
+        images=None,
+        backbone="resnet8",
+        batch_size=8,
+        epochs=1,
+        image_size=16,
+        protocol="linear-l2-v1",
+    )
+    with Run(tmp_path / "run", config, tier="own") as run:
+        metrics = measure(config, run)
+        run.finish(metrics)
+    assert metrics["l2_top1"] == 100.0  # three colours
+    assert (tmp_path / "run" / "encoder.safetensors").exists()
+
+
+def test_columns_of_a_dataset_are_found_and_read_when_needed() -> None:
+    dataset = hub()
+    images = hub_images(dataset)
+    assert images.labels.tolist() == [0, 1, 2] * 4
+    part = images.subset(torch.tensor([5, 2]))
+    assert part.labels.tolist() == [2, 2]
+    assert part.files.dataset.decoded == dataset.decoded == 0
+    assert part.files[0].tobytes() == picture(5, 2).tobytes()
+    unlabelled = hub_images(Hub(dataset.rows, {"pixels": Image()}))
+    assert unlabelled.labels.tolist() == [-1] * 12
+    several = Hub(dataset.rows, {"pixels": Image(), "kind": Image()})
+    with pytest.raises(UserError, match="several columns are of Images, say which: pixels, kind"):
+        hub_images(several)
+    with pytest.raises(UserError, match="no column 'pixel': did you mean pixels"):
+        hub_images(dataset, "pixel")
+    with pytest.raises(UserError, match="no column of images; there are: kind"):
+        hub_images(Hub(dataset.rows, {"kind": ClassLabel()}))
+    with pytest.raises(UserError, match="dict has no columns; give one split"):
+        hub_images({"train": dataset})
+
+
+def scored(config: Config, images: Any, tmp_path: Path) -> dict[str, object]:
+    with Run(tmp_path / "run", config, tier="own") as run:
+        networks, _ = pretrain(config, images, run, **COLOURS)
+        return evaluate(config, networks.encoder, run, images=(images, images))
+
+
+def test_a_dataset_gives_what_the_same_images_in_a_folder_give(pets: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        Config().reduced(),
+        backbone="resnet8",
+        batch_size=8,
+        epochs=1,
+        image_size=16,
+        statistics="ImageNet",
+        protocol="linear-l2-v1",
+    )
+    files = folder(pets)
+    rows = [
+        {"pixels": Picture.open(file), "kind": label}
+        for file, label in zip(files.files, files.labels.tolist(), strict=True)
+    ]
+    dataset = hub_images(Hub(rows, {"pixels": Image(), "kind": ClassLabel()}))
+    found = scored(config, files, tmp_path / "files")
+    assert found == scored(config, dataset, tmp_path / "hub")
+    assert found["l2_top1"] == 100.0
+    unlabelled = hub_images(Hub(rows, {"pixels": Image()}))
+    with pytest.raises(ValueError, match="images without labels cannot be scored"):
+        scored(config, unlabelled, tmp_path / "none")
+
+
+def test_the_library_s_own_dataset_is_read() -> None:
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"picture": datasets.Image(), "kind": datasets.ClassLabel(names=list(CLASSES))}
+    )
+    rows = {"picture": [picture(i, i % 3) for i in range(6)], "kind": [i % 3 for i in range(6)]}
+    images = hub_images(datasets.Dataset.from_dict(rows, features=features))
+    assert images.labels.tolist() == [0, 1, 2, 0, 1, 2]
+    part = images.subset(torch.tensor([4, 1]))
+    assert np.array_equal(np.asarray(part.files[0]), np.asarray(picture(4, 1)))

@@ -1,0 +1,158 @@
+"""Pretrained encoders that runs share: what is shared, and that sharing changes no number."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from shared import Objective, Projection, info_nce, term
+from shared.experiment.runs import Interrupted, Run
+from shared.experiment.store import FACT, SAVED, key_of, part_of
+from vision import train
+from vision.config import EVALUATION, PRETRAINING, Config
+from vision.export import FILE, load_encoder
+from vision.train import measure
+
+DIGITS = dataclasses.replace(
+    Config().reduced(), backbone="resnet8", stem="strided", epochs=2, learning_rate=0.01
+)
+EPISODES: dict[str, Any] = {"protocol": "few-shot-5way-5shot-v1"}
+CLLR = Objective(
+    term(info_nce, temperature=0.25), (), Projection(0.1, {"norm": "nuclear", "alpha": 0.1})
+)
+
+
+def finish(
+    root: Path, name: str, config: Config, *, shared: bool = True, tier: str = "smoke"
+) -> Any:
+    kept = root / "encoders" if shared else None
+    with Run(root / name, config, tier=tier, store=kept) as run:
+        metrics = run.finish(measure(config, run))["metrics"]
+    facts = json.loads((root / name / "environment.json").read_text()).get("facts", {})
+    return metrics, facts
+
+
+def entries(root: Path) -> list[Path]:
+    return [path for path in sorted((root / "encoders").iterdir()) if path.is_dir()]
+
+
+def test_every_field_is_on_one_side() -> None:
+    names = [field.name for field in dataclasses.fields(Config)]
+    assert sorted([*PRETRAINING, *EVALUATION]) == sorted(names)
+
+
+@pytest.mark.parametrize("name", [*PRETRAINING, *EVALUATION])
+def test_what_is_pretraining_changes_the_key_and_nothing_else(name: str) -> None:
+    def key(config: Config) -> str:
+        return key_of(part_of(config, PRETRAINING), {})
+
+    other = dataclasses.replace(Config(), **{name: "another"})  # type: ignore[arg-type]
+    assert (key(other) == key(Config())) is (name in EVALUATION)
+
+
+def test_other_data_are_another_encoder() -> None:
+    part = part_of(Config(), PRETRAINING)
+    exact, copy = (key_of(part, {"files": files}) for files in ("a", "a approximate"))
+    assert exact != copy
+    assert exact.rpartition("-")[0] == copy.rpartition("-")[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"objective": CLLR},
+        {"method": "cmc", "statistics": "none", "head_layers": 1, "queue": 20, "loss_factor": 2.0},
+        {"epochs": 0, "calibrated": True},
+    ],
+    ids=["simclr", "cllr", "cmc", "untrained"],
+)
+def test_a_shared_encoder_gives_the_same_numbers(
+    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = dataclasses.replace(DIGITS, **changes)
+    second = dataclasses.replace(first, **EPISODES)
+    third = dataclasses.replace(first, protocol="linear-l2-v1", projection_dimensions=3)
+    alone = [
+        finish(tmp_path, f"alone-{number}", each, shared=False)[0]
+        for number, each in enumerate((first, second, third))
+    ]
+    trained, plain = [], train.pretrain
+
+    def counted(*given: Any, **more: Any) -> Any:
+        trained.append(given[0])
+        return plain(*given, **more)
+
+    monkeypatch.setattr(train, "pretrain", counted)
+    shared = []
+    for number, each in enumerate((first, second, third)):
+        metrics, facts = finish(tmp_path, f"shared-{number}", each)
+        shared.append(metrics)
+        assert [entry.name for entry in entries(tmp_path)] == [facts[FACT]]
+        assert (SAVED in facts) is (number > 0)
+    assert shared == alone
+    assert len(trained) == 1
+    logs = [(tmp_path / f"shared-{number}" / "log.jsonl") for number in range(3)]
+    if first.epochs:
+        assert logs[0].read_text() == logs[1].read_text() == logs[2].read_text()
+
+
+def test_the_entry_says_what_it_is_and_the_run_has_the_encoder(tmp_path: Path) -> None:
+    _, facts = finish(tmp_path, "one", DIGITS, tier="own")
+    (entry,) = entries(tmp_path)
+    said = json.loads((entry / "record.json").read_text())
+    assert (said["key"], facts) == (entry.name, {FACT: entry.name})
+    assert said["config"] == part_of(DIGITS, PRETRAINING)
+    assert said["data"]["images"] == 96
+    assert said["seconds"] > 0
+    assert {"commit", "dirty", "arithmetic", "finished", "notices"} <= said.keys()
+    load_encoder(tmp_path / "one")
+    assert (tmp_path / "one" / FILE).samefile(entry / FILE)
+    assert not (tmp_path / "one" / "checkpoint.pt").exists()
+    finish(tmp_path, "two", dataclasses.replace(DIGITS, **EPISODES), tier="own")
+    assert (tmp_path / "two" / FILE).samefile(entry / FILE)
+
+
+@pytest.mark.slow
+def test_a_damaged_entry_is_refused_with_a_line_and_trained_again(tmp_path: Path) -> None:
+    before, _ = finish(tmp_path, "one", DIGITS)
+    (entry,) = entries(tmp_path)
+    whole, kept = (entry / FILE).read_bytes(), load_encoder(entry).state_dict()
+    (entry / FILE).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.warns(UserWarning, match=r"damaged or edited .*SHA-256 of encoder.*trained again"):
+        after, facts = finish(tmp_path, "two", DIGITS)
+    assert after == before
+    assert SAVED not in facts
+    (entry,) = entries(tmp_path)
+    assert load_encoder(entry).state_dict().keys() == kept.keys()
+    assert all(
+        torch.equal(kept[name], item) for name, item in load_encoder(entry).state_dict().items()
+    )
+
+
+@pytest.mark.slow
+def test_a_run_that_stops_leaves_no_entry_and_goes_on(tmp_path: Path) -> None:
+    whole, _ = finish(tmp_path, "whole", DIGITS, shared=False)
+    with Run(tmp_path / "parts", DIGITS, tier="smoke", store=tmp_path / "encoders") as run:
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            measure(DIGITS, run)
+    assert entries(tmp_path) == []
+    assert (tmp_path / "parts" / "checkpoint.pt").exists()
+    # Another trains it in the meantime; the checkpoint then serves no more.
+    finish(tmp_path, "other", dataclasses.replace(DIGITS, **EPISODES))
+    metrics, facts = finish(tmp_path, "parts", DIGITS)
+    assert metrics == whole
+    assert SAVED in facts
+    assert not (tmp_path / "parts" / "checkpoint.pt").exists()
+
+
+def test_what_is_not_trained_is_not_kept(tmp_path: Path) -> None:
+    trivial = dataclasses.replace(DIGITS, features="pixels", epochs=0, **EPISODES)
+    _, facts = finish(tmp_path, "pixels", trivial)
+    assert facts == {}
+    assert not (tmp_path / "encoders").exists()

@@ -1,0 +1,400 @@
+"""The transfer suite: its read-outs against slow twins, and what they refuse."""
+
+import copy
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from shared.errors import UserError
+from shared.experiment.runs import Interrupted, Run
+from vision import transfer as module
+from vision.augmentation import POLICIES
+from vision.config import Config
+from vision.data import Images, describe, load, permutation
+from vision.evaluation import (
+    PROTOCOLS,
+    FewShot,
+    FineTuning,
+    ManyShot,
+    as_test_images,
+    evaluate,
+    starting_classifier,
+)
+from vision.train import measure
+from vision.transfer import (
+    TRIED,
+    average_precision,
+    episodes,
+    few_shot,
+    fine_tuned,
+    held_out,
+    many_shot,
+    mean_and_interval,
+    mean_average_precision,
+    mean_per_class,
+    scores,
+)
+
+SMALL = FewShot(shots=3, ways=4, queries=5, episodes=7)
+DIGITS = Config(
+    dataset="digits",
+    images=200,
+    image_size=8,
+    precision="float32",
+    probe_augmentation=False,
+    seed=3,
+)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def labels_of(count: int, classes: int, seed: int = 0) -> Tensor:
+    return torch.randint(classes, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def small_encoder() -> nn.Module:
+    """(B, 3, 8, 8) -> (B, 32), with a batch norm."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(4)
+        return nn.Sequential(*layers, nn.Flatten()).eval()
+
+
+# Few-shot
+
+
+def test_prototypes_are_those_of_slow_loops() -> None:
+    features, labels = drawn(300, 6), labels_of(300, 9)
+    features += 0.7 * labels[:, None].sin()
+    found = few_shot(features, labels, SMALL)
+    expected = []
+    for episode in episodes(labels, SMALL).tolist():
+        prototypes = []
+        for images in episode:
+            total = [0.0] * 6
+            for image in images[:3]:
+                total = [a + float(b) for a, b in zip(total, features[image], strict=True)]
+            prototypes.append([each / 3 for each in total])
+        right = 0
+        for label, images in enumerate(episode):
+            for image in images[3:]:
+                distances = [
+                    sum((float(a) - b) ** 2 for a, b in zip(features[image], centre, strict=True))
+                    for centre in prototypes
+                ]
+                right += distances.index(min(distances)) == label
+        expected.append(100 * right / 20)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
+    assert 25 < float(found.mean()) < 100
+
+
+def test_an_episode_has_no_image_twice_and_its_classes_apart() -> None:
+    labels = labels_of(300, 9)
+    index = episodes(labels, SMALL)
+    assert index.shape == (7, 4, 8)
+    for episode in index:
+        assert len(set(episode.flatten().tolist())) == 32
+        classes = [set(labels[images].tolist()) for images in episode]
+        assert all(len(each) == 1 for each in classes)
+        assert len(set.union(*classes)) == 4
+    assert len({tuple(each.flatten().tolist()) for each in index}) == 7
+    assert torch.equal(index, episodes(labels, SMALL))  # whatever the run
+
+
+def test_rare_classes_stay_out_of_episodes_and_too_few_are_refused() -> None:
+    labels = torch.cat([labels_of(300, 9), torch.full((7,), 9)])
+    chosen = labels[episodes(labels, dataclasses.replace(SMALL, episodes=50))]
+    assert set(chosen.unique().tolist()) == set(range(9))
+    with pytest.raises(UserError, match="takes 8 images of 4 classes; 3 classes have so many"):
+        episodes(torch.arange(3).repeat(8), SMALL)
+
+
+def test_the_interval_is_that_of_the_mean() -> None:
+    # Mean 50, deviation over all of them sqrt(500), of 4.
+    average, half = mean_and_interval(torch.tensor([20.0, 40.0, 60.0, 80.0], dtype=torch.float64))
+    assert average == 50
+    assert half == pytest.approx(1.96 * math.sqrt(500) / 2)
+
+
+# Metrics
+
+
+def test_mean_per_class_is_over_the_classes_that_occur() -> None:
+    labels = torch.tensor([0, 0, 0, 0, 2, 2])
+    predicted = torch.tensor([0, 0, 0, 3, 1, 2])
+    assert mean_per_class(predicted, labels) == pytest.approx(100 * (3 / 4 + 1 / 2) / 2)
+    outputs = nn.functional.one_hot(predicted).float()
+    assert scores(outputs, labels) == {
+        "top1": pytest.approx(100 * 4 / 6),
+        "mean_per_class": pytest.approx(62.5),
+    }
+
+
+def test_average_precision_by_hand() -> None:
+    # Ranks 1, 3 and 6 are positive: precision 1 at recall 1/3, 2/3 at 2/3, 1/2 at 1.
+    outputs = torch.tensor([9.0, 8.0, 7.0, 6.0, 5.0, 4.0])
+    positive = torch.tensor([True, False, True, False, False, True])
+    expected = (4 * 1 + 3 * 2 / 3 + 4 * 1 / 2) / 11  # recalls to 0.3, to 0.6, to 1
+    assert average_precision(outputs, positive) == pytest.approx(expected)
+    # The best precision at a recall or more: 1/2 with the second and the third positive alone.
+    late = torch.tensor([False, True, False, True, False, False])
+    assert average_precision(outputs, late) == pytest.approx(1 / 2)
+    # Equal outputs have no order.
+    tied = torch.ones(6)
+    assert average_precision(tied, positive) == average_precision(tied, positive.flip(0)) == 1 / 2
+    with pytest.raises(ValueError, match="no image is of the class"):
+        average_precision(outputs, torch.zeros(6, dtype=torch.bool))
+
+
+def test_a_recall_that_is_met_exactly_counts() -> None:
+    # Three of ten positives come first: recall 0.3 is met, with precision 1.
+    positive = torch.tensor([True] * 3 + [False] * 90 + [True] * 7)
+    outputs = torch.arange(100, 0, -1).float()
+    assert average_precision(outputs, positive) == pytest.approx((4 * 1 + 7 * 10 / 100) / 11)
+
+
+def test_difficult_images_do_not_count() -> None:
+    outputs = torch.tensor([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0]])
+    labels = torch.tensor([[-1, 0], [1, 0], [0, 1]])
+    assert mean_average_precision(outputs, labels) == 100
+    assert scores(outputs, labels.clamp(min=0)) == {"map11": pytest.approx(75)}
+
+
+# Many-shot
+
+
+def test_many_shot_is_scikit_learn_at_the_cost_that_validates_best() -> None:
+    labels, test_labels = labels_of(160, 3), labels_of(90, 3, seed=1)
+    train = drawn(160, 5) + 0.4 * nn.functional.one_hot(labels, 5)
+    test = drawn(90, 5, seed=1) + 0.4 * nn.functional.one_hot(test_labels, 5)
+    validating = torch.arange(160) % 4 == 0
+    costs = (10.0, 1e-4, 1e-2, 1.0)
+    cost, outputs = many_shot(train, labels, test, validating, costs, metric="top1")
+
+    mean, deviation = train.mean(0), train.std(0, unbiased=False)
+    x, y = (((each - mean) / deviation).numpy() for each in (train, test))
+    inside, best = ~validating.numpy(), (-1.0, 0.0)
+    for each in sorted(costs):
+        model = LogisticRegression(C=each, tol=1e-8, max_iter=10_000)
+        model.fit(x[inside], labels[inside])
+        score = model.score(x[~inside], labels[~inside])
+        best = max(best, (score, each), key=lambda pair: pair[0])  # the first of equals
+    assert cost == best[1]
+    model = LogisticRegression(C=cost, tol=1e-8, max_iter=10_000).fit(x, labels)
+    assert scores(outputs, test_labels)["top1"] == pytest.approx(100 * model.score(y, test_labels))
+    assert outputs.shape == (90, 3)
+
+
+def test_several_classes_in_an_image_are_as_many_regressions() -> None:
+    features, test = drawn(120, 4), drawn(50, 4, seed=1)
+    labels = torch.stack([features[:, 0] > 0, features[:, 1] > 0.5], 1).long()
+    labels[:5, 0] = -1  # which the first regression leaves out
+    validating = torch.arange(120) % 3 == 0
+    cost, outputs = many_shot(features, labels, test, validating, (1e-3, 1.0), metric="map11")
+    assert outputs.shape == (50, 2)
+    mean, deviation = features.mean(0), features.std(0, unbiased=False)
+    x, y = (((each - mean) / deviation).numpy() for each in (features, test))
+    model = LogisticRegression(C=cost, tol=1e-8, max_iter=10_000).fit(x[5:], labels[5:, 0])
+    np.testing.assert_allclose(outputs[:, 0], model.decision_function(y), rtol=1e-2, atol=1e-2)
+
+
+def test_published_validation_images_validate_else_a_fifth() -> None:
+    dtd = describe("DTD")
+    chosen = held_out(dtd, dtd.train)
+    assert chosen.tolist() == [False] * 1880 + [True] * 1880
+    food = held_out(describe("Food"), 100)
+    assert int(food.sum()) == 20
+    assert torch.equal(food, held_out(describe("Food"), 100))
+    assert int(held_out(dtd, 100).sum()) == 20  # a part of the images has no published ones
+
+
+# Fine-tuning
+
+
+def test_fine_tuning_is_the_plain_loop() -> None:
+    images = load("digits", Path(), "train").subset(torch.arange(50))
+    assert isinstance(images, Images)
+    protocol = FineTuning(7, rates=(0.05,), decays=(0.0,), batch_size=20)
+    config = dataclasses.replace(DIGITS, images=None)
+    encoder = small_encoder()
+    before = copy.deepcopy(encoder.state_dict())
+    network = fine_tuned(config, protocol, encoder, images, 0.05, 1e-2, 7)
+
+    digits = describe("digits")
+    classifier = starting_classifier(32, 10, None, 3)
+    twin = nn.Sequential(small_encoder(), classifier).train()
+    optimiser = torch.optim.SGD(
+        twin.parameters(), 0.05, momentum=0.9, nesterov=True, weight_decay=1e-2
+    )
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 7)
+    order = np.concatenate([permutation(50, 3, epoch)[:40] for epoch in range(4)])
+    for step in range(7):
+        batch = torch.from_numpy(order[20 * step : 20 * step + 20])
+        inputs = as_test_images(images.pixels[batch], 8, digits.mean, digits.std)
+        optimiser.zero_grad()
+        cross_entropy(twin(inputs), images.labels[batch]).backward()
+        optimiser.step()
+        schedule.step()
+    for mine, expected in zip(
+        network.state_dict().values(), twin.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
+    for name, value in encoder.state_dict().items():  # as it was
+        assert torch.equal(value, before[name])
+    assert not encoder.training
+
+
+def test_fine_tuning_takes_what_validates_best_and_goes_on_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    protocol = FineTuning(3, rates=(0.1, 0.01), decays=(0.0, 1e-4), batch_size=20)
+    monkeypatch.setitem(
+        PROTOCOLS,
+        "tried-v1",
+        dataclasses.replace(PROTOCOLS["fine-tuned-v1"], transfer=protocol),
+    )
+    config = dataclasses.replace(DIGITS, protocol="tried-v1", images=60)
+    asked: list[tuple[float, float, int]] = []
+    plain = module.fine_tuned
+
+    def noted(*given: Any, **more: Any) -> nn.Sequential:
+        asked.append((given[4], given[5], len(given[3])))
+        return plain(*given, **more)
+
+    monkeypatch.setattr(module, "fine_tuned", noted)
+    with Run(tmp_path / "whole", config) as run:
+        whole = evaluate(config, small_encoder(), run)
+    tried = json.loads((tmp_path / "whole" / TRIED).read_text())
+    grid = [(0.1, 0.0), (0.1, 1e-3), (0.01, 0.0), (0.01, 1e-2)]
+    assert list(tried) == [f"{rate:g} {decay:g}" for rate, decay in grid]
+    best = max(grid, key=lambda pair: tried[f"{pair[0]:g} {pair[1]:g}"])
+    assert asked == [*((*pair, 48) for pair in grid), (*best, 60)]
+
+    asked.clear()
+    with Run(tmp_path / "stopped", config) as run:
+        done = iter(range(100))
+
+        def stop(*_: object) -> None:
+            run.stopping = next(done) == 7  # after two trainings and two steps
+
+        run._progress = stop
+        with pytest.raises(Interrupted):
+            evaluate(config, small_encoder(), run)
+    with Run(tmp_path / "stopped", config) as run:
+        assert evaluate(config, small_encoder(), run) == whole
+    assert len(asked) == 3 + 3
+
+
+def test_fine_tuning_that_diverges_everywhere_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*given: Any, **more: Any) -> nn.Sequential:
+        broken = nn.Linear(32, 10)
+        broken.weight.data.fill_(torch.nan)
+        return nn.Sequential(small_encoder(), broken)
+
+    monkeypatch.setattr(module, "fine_tuned", lost)
+    config = dataclasses.replace(DIGITS, protocol="fine-tuned-small-v1")
+    with (
+        Run(tmp_path, config) as run,
+        pytest.raises(FloatingPointError, match=r"diverged at every rate of \(0.1, 0.01\)"),
+    ):
+        evaluate(config, small_encoder(), run)
+
+
+# Whole cells
+
+
+@pytest.mark.parametrize(
+    ("protocol", "keys"),
+    [
+        ("many-shot-linear-small-v1", {"many_shot_top1", "many_shot_mean_per_class"}),
+        ("few-shot-5way-5shot-v1", {"few_shot_top1", "few_shot_interval"}),
+        ("fine-tuned-small-v1", {"finetuned_top1", "finetuned_mean_per_class"}),
+    ],
+)
+def test_a_cell_on_embedded_data(tmp_path: Path, protocol: str, keys: set[str]) -> None:
+    config = Config(protocol=protocol, evaluate_on="CIFAR100").reduced()
+    config = dataclasses.replace(config, backbone="resnet8", stem="strided")
+    with Run(tmp_path, config, tier="smoke") as run:
+        metrics = measure(config, run)
+    assert set(metrics) == keys
+    assert all(0 < float(str(value)) <= 100 for value in metrics.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"protocol": "fine-tuned-v1", "beside": "knn-200-v1"}, ValueError, "has no probe"),
+        ({"probe_batch_norm": "train"}, ValueError, "has no probe; leave beside"),
+        ({"evaluate_on": "EuroSAT"}, UserError, "EuroSAT has no test images"),
+        (
+            {"protocol": "few-shot-5way-5shot-v1", "evaluate_on": "VOC2007"},
+            UserError,
+            "VOC2007 has several classes in an image",
+        ),
+        ({"evaluate_on": "Aircraft"}, UserError, "Aircraft: data missing in"),
+    ],
+)
+def test_what_has_no_meaning_is_refused(
+    tmp_path: Path, changes: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    config = dataclasses.replace(DIGITS, **{"protocol": "many-shot-linear-v1", **changes})
+    with Run(tmp_path, config, data_root=tmp_path) as run, pytest.raises(error, match=text):
+        evaluate(config, small_encoder(), run)
+
+
+def test_a_projection_is_scored_but_not_fine_tuned(tmp_path: Path) -> None:
+    def first(features: Tensor) -> Tensor:
+        return features[:, :2]
+
+    config = dataclasses.replace(DIGITS, protocol="many-shot-linear-small-v1")
+    with Run(tmp_path, config) as run:
+        whole = evaluate(config, small_encoder(), run)
+        part = evaluate(config, small_encoder(), run, project=first)
+        assert float(str(part["many_shot_top1"])) < float(str(whole["many_shot_top1"]))
+    tuned = dataclasses.replace(config, protocol="fine-tuned-small-v1")
+    with Run(tmp_path / "b", tuned) as run, pytest.raises(ValueError, match="trains the backbone"):
+        evaluate(tuned, small_encoder(), run, project=first)
+
+
+def test_the_protocols_are_those_of_the_suite() -> None:
+    linear = PROTOCOLS["many-shot-linear-v1"].transfer
+    assert isinstance(linear, ManyShot)
+    np.testing.assert_allclose(sorted(linear.costs), np.logspace(-5, 6, 45))
+    tuned = PROTOCOLS["fine-tuned-v1"].transfer
+    assert isinstance(tuned, FineTuning)
+    assert (tuned.steps, tuned.batch_size, tuned.momentum) == (5000, 64, 0.9)
+    np.testing.assert_allclose(tuned.rates, np.logspace(-1, -4, 4))
+    np.testing.assert_allclose(tuned.decays, [0, *np.logspace(-6, -3, 4)])
+    policy = POLICIES[tuned.policy]
+    assert (policy.scale, policy.flip, policy.bicubic) == ((0.08, 1.0), 0.5, True)
+    assert PROTOCOLS["few-shot-5way-20shot-v1"].transfer == FewShot(20, 5, 15, 600)
+    assert PROTOCOLS["few-shot-5way-5shot-v1"].transfer == FewShot(5, 5, 15, 600)
+
+
+@pytest.mark.slow
+def test_episodes_of_real_images(tmp_path: Path, suite_data: Path) -> None:
+    """Pixels of CIFAR-10 alone are well above chance, 20%, and far from right."""
+    config = Config(
+        protocol="few-shot-5way-5shot-v1",
+        features="thumbnail",
+        epochs=0,
+        warmup_epochs=0.0,
+        images=2000,
+    )
+    with Run(tmp_path, config, data_root=suite_data) as run:
+        metrics = measure(config, run)
+    assert 30 < float(str(metrics["few_shot_top1"])) < 45
+    assert 0 < float(str(metrics["few_shot_interval"])) < 1

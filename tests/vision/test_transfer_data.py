@@ -1,0 +1,282 @@
+"""The sets of the transfer suite, in small copies laid out as torchvision lays them out."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+
+from shared.errors import UserError
+from shared.experiment.data import MARKER, MissingData
+from vision import data
+from vision.data import DATASETS, ImageFiles, describe, fetch, fingerprint, load, missing
+from vision.domain import DOMAIN
+from vision.transfer_data import SOURCES, VOC_CLASSES
+
+from torchvision import datasets as sources  # isort: skip  (vision makes it importable)
+
+
+def image(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.zeros((6, 8, 3), dtype=np.uint8)).save(file)
+
+
+def text(file: Path, *lines: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(f"{line}\n" for line in lines))
+
+
+def aircraft(root: Path) -> None:
+    folder = root / "fgvc-aircraft-2013b" / "data"
+    text(folder / "variants.txt", "707-320", "A300 B4")
+    for part, lines in {
+        "train": ["1 707-320"],
+        "val": ["2 A300 B4"],
+        "test": ["3 A300 B4", "4 707-320"],
+    }.items():
+        text(folder / f"images_variant_{part}.txt", *lines)
+        for line in lines:
+            image(folder / "images" / f"{line.split()[0]}.jpg")
+
+
+def caltech101(root: Path) -> None:
+    for name in ("BACKGROUND_Google", "ant", "yin_yang"):
+        for number in range(32):
+            image(root / "caltech101" / "101_ObjectCategories" / name / f"image_{number:04}.jpg")
+
+
+def cars(root: Path) -> None:
+    folder = root / "stanford_cars"
+    kind = np.dtype([("class", "O"), ("fname", "O")])
+    for file, place, classes in (
+        ("devkit/cars_train_annos.mat", "cars_train", [2, 1]),
+        ("cars_test_annos_withlabels.mat", "cars_test", [1, 1, 2]),
+    ):
+        said = [(label, f"{number:05}.jpg") for number, label in enumerate(classes)]
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        savemat(folder / file, {"annotations": np.array(said, dtype=kind)})
+        for _, name in said:
+            image(folder / place / name)
+    savemat(folder / "devkit" / "cars_meta.mat", {"class_names": np.array(["a", "b"], dtype="O")})
+
+
+def dtd(root: Path) -> None:
+    folder = root / "dtd" / "dtd"
+    for part, names in {
+        "train": ["b/1.jpg", "a/4.jpg"],
+        "val": ["a/2.jpg", "b/5.jpg"],
+        "test": ["b/3.jpg", "a/6.jpg"],
+    }.items():
+        text(folder / "labels" / f"{part}1.txt", *names)
+        for name in names:
+            image(folder / "images" / name)
+
+
+def flowers(root: Path) -> None:
+    folder = root / "flowers-102"
+    folder.mkdir()
+    savemat(folder / "imagelabels.mat", {"labels": [1, 2, 1, 2]})
+    savemat(folder / "setid.mat", {"trnid": [2, 3], "valid": [1, 1], "tstid": [4, 4]})
+    for number in range(1, 5):
+        image(folder / "jpg" / f"image_{number:05}.jpg")
+
+
+def food(root: Path) -> None:
+    folder = root / "food-101"
+    for part, names in {
+        "train": {"x": ["x/1"], "y": ["y/2"]},
+        "test": {"x": [], "y": ["y/3"]},
+    }.items():
+        text(folder / "meta" / f"{part}.json", json.dumps(names))
+        for some in names.values():
+            for name in some:
+                image(folder / "images" / f"{name}.jpg")
+
+
+def pets(root: Path) -> None:
+    folder = root / "oxford-iiit-pet"
+    for part, lines in {
+        "trainval": ["Abyssinian_1 1 1 1", "pug_2 2 2 1"],
+        "test": ["pug_3 2 2 1"],
+    }.items():
+        text(folder / "annotations" / f"{part}.txt", *lines)
+        for line in lines:
+            image(folder / "images" / f"{line.split()[0]}.jpg")
+
+
+def sun397(root: Path) -> None:
+    folder = root / "SUN397"
+    text(folder / "ClassName.txt", "/a/abbey", "/b/bar/indoor")
+    for part, names in {
+        "Training": ["/b/bar/indoor/sun_1.jpg", "/a/abbey/sun_2.jpg"],
+        "Testing": ["/a/abbey/sun_3.jpg"],
+    }.items():
+        text(folder / f"{part}_01.txt", *names)
+        for name in names:
+            image(folder / name.strip("/"))
+
+
+def voc2007(root: Path) -> None:
+    folder = root / "VOCdevkit" / "VOC2007"
+    said = {"train": {"01": ("1", "-1")}, "val": {"02": ("0", "1")}, "test": {"03": ("-1", "-1")}}
+    for part, images in said.items():
+        text(folder / "ImageSets" / "Main" / f"{part}.txt", *images)
+        for place, name in enumerate(VOC_CLASSES):
+            text(
+                folder / "ImageSets" / "Main" / f"{name}_{part}.txt",
+                *(f"{key} {two[place] if place < 2 else '-1'}" for key, two in images.items()),
+            )
+        for key in images:
+            image(folder / "JPEGImages" / f"{key}.jpg")
+
+
+def eurosat(root: Path) -> None:
+    for name in ("Forest", "AnnualCrop"):
+        image(root / "eurosat" / "2750" / name / f"{name}_1.jpg")
+
+
+def crop_diseases(root: Path) -> None:
+    for name in ("Tomato", "Apple"):
+        image(root / "CropDiseases" / "dataset" / "train" / name / "1.jpg")
+
+
+# By set: what makes a small copy, and names and classes of its parts, training images first.
+SMALL: dict[str, tuple[Callable[[Path], None], list[tuple[str, object]], list[tuple[str, object]]]]
+SMALL = {
+    "Aircraft": (aircraft, [("1", 0), ("2", 1)], [("3", 1), ("4", 0)]),
+    "Cars": (cars, [("00000", 1), ("00001", 0)], [("00000", 0), ("00001", 0), ("00002", 1)]),
+    "DTD": (dtd, [("1", 1), ("4", 0), ("2", 0), ("5", 1)], [("3", 1), ("6", 0)]),
+    "Flowers": (
+        flowers,
+        [("image_00002", 1), ("image_00003", 0), ("image_00001", 0), ("image_00001", 0)],
+        [("image_00004", 1), ("image_00004", 1)],
+    ),
+    "Food": (food, [("1", 0), ("2", 1)], [("3", 1)]),
+    "Pets": (pets, [("Abyssinian_1", 0), ("pug_2", 1)], [("pug_3", 1)]),
+    "SUN397": (sun397, [("sun_1", 1), ("sun_2", 0)], [("sun_3", 0)]),
+    "VOC2007": (
+        voc2007,
+        [("01", [1, 0, *[0] * 18]), ("02", [-1, 1, *[0] * 18])],
+        [("03", [0] * 20)],
+    ),
+    "EuroSAT": (eurosat, [("AnnualCrop_1", 0), ("Forest_1", 1)], []),
+    "CropDiseases": (crop_diseases, [("1", 0), ("1", 1)], []),
+}
+
+
+@pytest.fixture(autouse=True)
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Of Flowers torchvision knows the checksums of the lists, which a small copy cannot have.
+    monkeypatch.setattr(sources.Flowers102, "_check_integrity", lambda self: True)
+
+
+def laid_out(name: str, root: Path) -> None:
+    SMALL[name][0](root)
+    text(root / describe(name).folder / MARKER, json.dumps({"what": "a small copy"}))
+
+
+def listed(images: object) -> list[tuple[str, object]]:
+    assert isinstance(images, ImageFiles)
+    return [
+        (file.stem, label) for file, label in zip(images.files, images.labels.tolist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_files_and_classes_are_those_of_the_lists(name: str, tmp_path: Path) -> None:
+    laid_out(name, tmp_path)
+    _, train, test = SMALL[name]
+    assert describe(name).streams
+    images = load(name, tmp_path, "train")
+    assert listed(images) == train
+    assert isinstance(images, ImageFiles)
+    assert all(file.is_file() for file in images.files)
+    if test:
+        assert listed(load(name, tmp_path, "test")) == test
+    else:
+        assert describe(name).test == 0
+        with pytest.raises(UserError, match=f"{name} has no test images: it is one part"):
+            load(name, tmp_path, "test")
+    assert fingerprint(name, tmp_path).endswith(" approximate")
+
+
+def test_caltech_has_thirty_images_of_each_class_to_train_on(tmp_path: Path) -> None:
+    caltech101(tmp_path)
+    text(tmp_path / "caltech101" / MARKER, json.dumps({"what": "a small copy"}))
+    train, test = (load("Caltech101", tmp_path, part) for part in ("train", "test"))
+    assert train.labels.bincount().tolist() == [30, 30]
+    assert test.labels.bincount().tolist() == [2, 2]
+    assert isinstance(train, ImageFiles)
+    assert isinstance(test, ImageFiles)
+    assert not set(train.files) & set(test.files)
+
+
+def test_every_set_of_the_suite_is_declared_and_made_small_here() -> None:
+    assert {"Caltech101", *SMALL} == set(SOURCES)
+    for name in SOURCES:
+        described = DATASETS[name]
+        assert (described.size, described.mean) == (224, DATASETS["ImageNet"].mean)
+        assert bool(SOURCES[name].get) is not bool(SOURCES[name].how)
+    metrics = {name: DATASETS[name].metric for name in SOURCES if DATASETS[name].metric != "top1"}
+    assert metrics == {
+        **dict.fromkeys(("Aircraft", "Caltech101", "Flowers", "Pets"), "mean_per_class"),
+        "VOC2007": "map11",
+    }
+
+
+def test_labels_count_in_the_fingerprint(tmp_path: Path) -> None:
+    laid_out("DTD", tmp_path)
+    before = fingerprint("DTD", tmp_path)
+    text(tmp_path / "dtd" / "dtd" / "labels" / "train1.txt", "a/4.jpg", "b/5.jpg")
+    text(tmp_path / "dtd" / "dtd" / "labels" / "val1.txt", "a/2.jpg", "b/1.jpg")
+    assert fingerprint("DTD", tmp_path) != before
+
+
+def test_several_classes_in_an_image_are_a_row(tmp_path: Path) -> None:
+    laid_out("VOC2007", tmp_path)
+    images = load("VOC2007", tmp_path, "train")
+    assert images.labels.shape == (2, 20)
+    assert len(data.choose(images, 1)) == 1
+    assert torch.equal(data.choose(images, 2).labels, images.labels)
+
+
+def test_what_is_missing_says_how_to_get_it(tmp_path: Path) -> None:
+    (absent,) = missing(["Pets"], tmp_path)
+    assert isinstance(absent, MissingData)
+    assert "./reproduce.sh data vision --dataset Pets" in str(absent)
+    (absent,) = missing(["Cars"], tmp_path)
+    assert "data missing in" in str(absent)
+    assert "stanford_cars/cars_train/*.jpg" in str(absent)
+    with pytest.raises(UserError, match="Cars is not downloaded by this project: get a copy of"):
+        fetch("Cars", tmp_path)
+
+
+def test_another_layout_and_missing_images_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "dtd").mkdir()
+    with pytest.raises(UserError, match=r"not DTD as torchvision lays it out \(.*\); delete"):
+        load("DTD", tmp_path, "train")
+    dtd(tmp_path)
+    with pytest.raises(UserError, match="dtd: 3756 of 3760 images missing; restore them"):
+        load("DTD", tmp_path, "train")
+
+
+def test_a_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("no route\nmore")
+
+    monkeypatch.setattr(sources, "DTD", refuse)
+    with pytest.raises(UserError, match=r"^DTD: download by torchvision failed: no route$"):
+        fetch("DTD", tmp_path)
+
+
+def test_a_plan_names_the_missing_sets() -> None:
+    (table,) = (each for each in DOMAIN.tables["mmcl"] if each.name == "table-1")
+    (cell,) = table.cells("paper", row="InsDis", column="cars")
+    experiment = DOMAIN.experiment(cell.config)
+    assert experiment.missing is not None
+    found = [each.name for each in experiment.missing(cell.config, Path("nowhere"))]
+    assert found == ["insdis-resnet50", "Cars"]

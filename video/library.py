@@ -1,0 +1,146 @@
+"""What is taken of pytorchvideo (its extra): networks, clip samplers, policies, data sets.
+
+Decoding stays this project's own, which is faster and strict about damage.
+
+Shapes: B clips, T frames of a clip, S side in pixels, W windows of a video.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shared.compat import make_pytorchvideo_importable
+
+# Its builders by name; MViT's is that of 16 frames, made for the clips of the configuration.
+NETWORKS = (
+    "x3d_xs",
+    "x3d_s",
+    "x3d_m",
+    "x3d_l",
+    "slow_r50",
+    "csn_r101",
+    "r2plus1d_r50",
+    "mvit_base_16x4",
+)
+POLICIES = ("randaugment", "augmix")
+
+
+class Headless(nn.Module):
+    """A network of pytorchvideo without its classifier: (B, 3, T, S, S) -> (B, ``dim``) float32.
+
+    Of maps the mean over time and place is taken, of tokens the first, which is the class's.
+
+    Args:
+        name: of :data:`NETWORKS`.
+        frames: T, of which MViT is built, as of S.
+        size: S.
+
+    Raises:
+        ValueError: clips that are too small for the network.
+    """
+
+    def __init__(self, name: str, frames: int, size: int) -> None:
+        super().__init__()
+        make_pytorchvideo_importable()
+        from pytorchvideo.models import hub
+
+        if name.startswith("mvit"):
+            self.network = getattr(hub, name)(spatial_size=size, temporal_size=frames, head=None)
+        else:
+            self.network = getattr(hub, name)()
+            del self.network.blocks[-1]
+        try:
+            with torch.no_grad():
+                found = self.eval()(torch.zeros(1, 3, frames, size, size))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(
+                f"{name} cannot take clips of {frames} frames and {size} pixels: {reason}"
+            ) from error
+        self.dim = found.shape[1]
+        self.train()
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Features (B, H) of clips (B, 3, T, S, S)."""
+        found: Tensor = self.network(clips)
+        if found.ndim == 5:
+            return found.mean(dim=(2, 3, 4), dtype=torch.float32)
+        return found[:, 0].float()
+
+
+def policy_of(name: str) -> Callable[[Tensor], Tensor]:
+    """RandAugment or AugMix with the library's own numbers: (T, 3, S, S) in [0, 1] -> the same."""
+    make_pytorchvideo_importable()
+    from pytorchvideo.transforms import AugMix, RandAugment
+
+    made: Callable[[Tensor], Tensor] = {"randaugment": RandAugment, "augmix": AugMix}[name]()
+    return made
+
+
+def apply_policy(
+    name: str, clips: Tensor, *, seed: int, epoch: int, samples: Tensor, view: int
+) -> Tensor:
+    """Clips (B, 3, T, S, S) float32 in [0, 1] under a policy of the library.
+
+    What happens to a clip is a function of (seed, epoch, sample, view): the library draws from
+    torch's generator, which is set for each clip and given back as it was.
+
+    Args:
+        name: of :data:`POLICIES`.
+        clips: on any device.
+        seed: of the run.
+        epoch: number of the epoch.
+        samples: (B,) int64, number of each clip's video.
+        view: number of the view.
+    """
+    policy = policy_of(name)
+    changed = []
+    with torch.random.fork_rng(devices=[]):
+        for clip, sample in zip(clips, samples.tolist(), strict=True):
+            entropy = np.random.SeedSequence([seed, epoch, sample, view]).generate_state(1)
+            torch.default_generator.manual_seed(int(entropy[0]))  # the host's alone
+            changed.append(policy(clip.transpose(0, 1).contiguous()).transpose(0, 1))
+    return torch.stack(changed).clamp_(0, 1)
+
+
+def starts_of(sampler: Any, length: int, clip_frames: int, rate: float = 1.0) -> Tensor:
+    """First frames (W,) int64 of the clips that a clip sampler takes of a video; at least one.
+
+    A configuration's ``windows`` may be a function that calls it. Starts beyond the last whole clip
+    are that of the last one; the same start counts once.
+
+    Args:
+        sampler: such as ``UniformClipSampler(clip_duration, stride)``, in seconds.
+        length: frames of the video.
+        clip_frames: T.
+        rate: frames of a second; 1 for samplers whose seconds are frames.
+    """
+    starts, end, last = [], 0.0, False
+    sampler.reset()
+    while not last:
+        found = sampler(end, length / rate, {})
+        several = isinstance(found.clip_start_sec, list)
+        begins = found.clip_start_sec if several else [found.clip_start_sec]
+        starts += [round(float(begin) * rate) for begin in begins]
+        end = found.clip_end_sec[-1] if several else found.clip_end_sec
+        last = found.is_last_clip[-1] if several else found.is_last_clip
+    sampler.reset()
+    latest = max(length - clip_frames, 0)
+    return torch.tensor(sorted({min(start, latest) for start in starts}))
+
+
+def paths_of(dataset: Any) -> list[tuple[str, int]]:
+    """Files and classes of a ``LabeledVideoDataset``, or of pairs (path, {"label": number}).
+
+    A video without a label has -1.
+    """
+    pairs = getattr(dataset, "_labeled_videos", dataset)
+    found = []
+    for number in range(len(pairs)):
+        path, said = pairs[number]
+        label = said.get("label", -1) if isinstance(said, Mapping) else said
+        found.append((str(path), int(label)))
+    return found

@@ -1,0 +1,103 @@
+"""Videos of one's own: folders of classes, and data sets of pytorchvideo.
+
+    shots/train/<class>/*.mp4    to train on; classes are numbered in the order of their names
+    shots/val/<class>/*.mp4      to test on, or shots/test/; not needed for pretraining
+    shots/<class>/*.mp4          without these folders, all are to train on
+
+Frames are kept in memory, as squares of the size that clips are cut from: 65 KB a frame for clips
+of 128 pixels. They are decoded as UCF-101's are, and a damaged video is an error.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from shared.errors import UserError
+from shared.experiment.data import MissingData
+from video.data import SHORTEST, Video, Videos, decode, stored_side
+
+ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
+LAYOUT = "videos lie in train/<class>/ and, to test on, in val/<class>/ or test/<class>/"
+GROUPS = 10  # in place of recordings, of which nothing is known: every tenth video
+
+
+def folder(path: str | Path, size: int) -> Videos:
+    """The videos of a folder of one's own, to train and to test on.
+
+    Args:
+        path: the folder, see the module for its layout.
+        size: S, the side of the clips in pixels.
+
+    Raises:
+        MissingData: there is no such folder.
+        UserError: it has no videos, a class to test on alone, or a video that cannot be used.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise MissingData(str(path), path, "", f"make that folder: {LAYOUT}")
+    train = path / "train" if (path / "train").is_dir() else path
+    tests = [path / name for name in ("val", "test") if (path / name).is_dir()]
+    if tests and train == path:
+        raise UserError(f"{path}: has {tests[0].name}/ and no train/; {LAYOUT}")
+    classes = sorted(each.name for each in train.iterdir() if each.is_dir())
+    found: list[tuple[Path, int, bool]] = []
+    for place in (train, *tests[:1]):
+        for each in sorted(each for each in place.iterdir() if each.is_dir()):
+            if each.name not in classes:
+                raise UserError(f"{place}: {each.name} is no class of {train}; {LAYOUT}")
+            files = (file for file in sorted(each.iterdir()) if file.suffix.lower() in ENDINGS)
+            found += [(file, classes.index(each.name), place == train) for file in files]
+    if not found:
+        raise UserError(f"{path}: no videos in it ({', '.join(ENDINGS)}); {LAYOUT}")
+    return _decoded(found, classes, size)
+
+
+def from_pytorchvideo(train: Any, size: int, *, test: Any = None) -> Videos:
+    """The videos of a ``LabeledVideoDataset``, its own decoder and clips left aside.
+
+    Args:
+        train: such a data set, or pairs of a path and ``{"label": number}``.
+        size: S, the side of the clips in pixels.
+        test: likewise, to test on.
+
+    Raises:
+        UserError: a video that cannot be used.
+    """
+    from video.library import paths_of
+
+    parts = [(train, True)] if test is None else [(train, True), (test, False)]
+    found = [
+        (Path(file), label, is_train) for part, is_train in parts for file, label in paths_of(part)
+    ]
+    count = 1 + max((label for _, label, _ in found), default=-1)
+    return _decoded(found, [str(number) for number in range(count)], size)
+
+
+def _decoded(found: Iterable[tuple[Path, int, bool]], classes: Sequence[str], size: int) -> Videos:
+    side = stored_side(size)
+    videos, frames, lengths = [], [], []
+    for number, (file, label, train) in enumerate(found):
+        squares = [_square(frame, side) for frame in decode(file)]
+        if len(squares) < SHORTEST:
+            raise UserError(f"{file}: {len(squares)} frames, fewer than {SHORTEST}; leave it out")
+        videos.append(Video(str(file), label, number % GROUPS, train))
+        lengths.append(len(squares))
+        frames.append(torch.from_numpy(np.stack(squares).transpose(0, 3, 1, 2).copy()))
+    length = torch.tensor(lengths)
+    return Videos(
+        tuple(videos), tuple(classes), torch.cat(frames), length.cumsum(0) - length, length
+    )
+
+
+def _square(frame: np.ndarray, side: int) -> np.ndarray:
+    """The central square of a frame (H, W, 3), resized without aliasing."""
+    height, width, _ = frame.shape
+    least = min(height, width)
+    left, top = (width - least) // 2, (height - least) // 2
+    box = (left, top, left + least, top + least)
+    image = Image.fromarray(frame).resize((side, side), Image.Resampling.BILINEAR, box=box)
+    return np.asarray(image)

@@ -1,0 +1,121 @@
+"""Encoders that others have published, as rows of Table 1 of MMCL have them: files of PyTorch's.
+
+They belong in ``checkpoints/`` below the data root; whoever has one evaluates it as any other.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import nn
+
+from shared.errors import UserError
+from shared.experiment.data import MissingData
+from vision.config import Config
+
+FOLDER = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file, where it is from, and what its encoder's names begin with in it."""
+
+    file: str
+    source: str
+    prefix: str = ""
+
+
+_MOCO = "https://dl.fbaipublicfiles.com/moco/moco_checkpoints"
+_PCL = "https://storage.googleapis.com/sfr-pcl-data-research/PCL_checkpoint"
+# Those that Ericsson et al. 2021 compare (download_and_prepare_models.py of their program), and
+# MoCHI's own.
+CHECKPOINTS: dict[str, Checkpoint] = {
+    "supervised-resnet50": Checkpoint(
+        "resnet50-0676ba61.pth", "https://download.pytorch.org/models/resnet50-0676ba61.pth"
+    ),
+    "insdis-resnet50": Checkpoint(
+        "InsDis.pth", "the models of github.com/HobbitLong/PyContrast", "module.encoder."
+    ),
+    "moco-v1-resnet50": Checkpoint(
+        "moco_v1_200ep_pretrain.pth.tar",
+        f"{_MOCO}/moco_v1_200ep/moco_v1_200ep_pretrain.pth.tar",
+        "module.encoder_q.",
+    ),
+    "moco-v2-resnet50": Checkpoint(
+        "moco_v2_800ep_pretrain.pth.tar",
+        f"{_MOCO}/moco_v2_800ep/moco_v2_800ep_pretrain.pth.tar",
+        "module.encoder_q.",
+    ),
+    "pcl-v1-resnet50": Checkpoint(
+        "PCL_v1_epoch200.pth.tar", f"{_PCL}/PCL_v1_epoch200.pth.tar", "module.encoder_q."
+    ),
+    "pcl-v2-resnet50": Checkpoint(
+        "PCL_v2_epoch200.pth.tar", f"{_PCL}/PCL_v2_epoch200.pth.tar", "module.encoder_q."
+    ),
+    "mochi-resnet50": Checkpoint(
+        "mochi.pth.tar",
+        "the models of europe.naverlabs.com/mochi, renamed to this",
+        "module.encoder_q.",
+    ),
+}
+
+
+def missing(name: str, data_root: Path) -> list[MissingData]:
+    """What is to be got before the checkpoint of that name can be read; nothing if it is there."""
+    file = file_of(name, data_root)
+    if file.is_file():
+        return []
+    how = f"get it from {CHECKPOINTS[name].source} and put it at {file}"
+    return [MissingData(name, file.parent, "", how)]
+
+
+def fetch(name: str, data_root: Path) -> None:
+    """Look whether the checkpoint of that name is there; no checksum of one is published.
+
+    Raises:
+        MissingData: it is not.
+    """
+    for absent in missing(name, data_root):
+        raise absent
+
+
+def file_of(name: str, data_root: Path) -> Path:
+    """Where the checkpoint of that name belongs.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    if name not in CHECKPOINTS:
+        raise UserError(f"unknown checkpoint {name!r}; known are {', '.join(CHECKPOINTS)}")
+    return data_root / FOLDER / CHECKPOINTS[name].file
+
+
+def load(config: Config, data_root: Path) -> nn.Module:
+    """The published encoder of a configuration, on the CPU.
+
+    Of the file what the encoder has is taken, and all of the encoder must be there.
+
+    Args:
+        config: names it, and the network that it is.
+        data_root: the folder that holds the datasets.
+
+    Raises:
+        MissingData: the file is not there.
+        UserError: an unknown name, or a file that holds no such network.
+    """
+    from vision import foreign  # which evaluates, too; to look for files need not wait for it
+
+    assert config.weights is not None
+    fetch(config.weights, data_root)
+    file = file_of(config.weights, data_root)
+    checkpoint = CHECKPOINTS[config.weights]
+    try:
+        encoder, _ = foreign.loaded(
+            file,
+            size=config.image_size,
+            backbone=config.backbone,
+            stem=config.stem,
+            prefix=checkpoint.prefix,
+        )
+    except UserError as error:
+        raise UserError(f"{error}; it is got from {checkpoint.source}") from error
+    return encoder.train()

@@ -1,0 +1,362 @@
+"""Checkpoints of other programs: their keys are found, not known, and what was done is said.
+
+A checkpoint of torchvision, timm, lightly, solo-learn, MoCo or DINO holds the backbone's tensors
+under names that end as the network's own do, behind a prefix (``module.encoder_q.``, ``backbone.``)
+and perhaps inside an entry (``state_dict``, ``teacher``). The prefix under which most tensors have
+the network's names and shapes is taken; a backbone in an ``nn.Sequential`` has numbers in place of
+the names of its parts. Where two hold as much, the network that is evaluated is preferred to its
+moving average, but DINO's teacher to its student, as their programs do.
+
+A network that is not filled to the last tensor is refused, and one that is too shallow, too.
+"""
+
+import argparse
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from shared.errors import UserError, suggestion
+from shared.experiment.data import sha256_of
+from shared.experiment.domain import Asked, Scores
+from shared.experiment.scoring import measured
+from vision.config import Backbone, Config, Stem
+from vision.data import OWN, describe
+from vision.encoder import BUILDERS, make_encoder, name_of
+from vision.evaluation import PROTOCOLS, evaluate, record_data
+from vision.export import load_encoder
+from vision.export import read as read_export
+
+DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
+AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # second to what they are beside
+COUNTER = "num_batches_tracked"  # of batch norms; not every program writes it, and nothing reads it
+STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # which tensors can tell apart
+SHOWN = 8  # kinds of keys, or keys, that a line names
+
+
+@dataclass(frozen=True)
+class Match:
+    """Where in a checkpoint a network's tensors were found.
+
+    Attributes:
+        place: the entry, the prefix, and how parts are named if not by name.
+        tensors: the network's, by its names.
+        dropped: keys of the entry that are not used.
+        missed: names of the network without a tensor.
+        deeper: keys behind the prefix that belong to further blocks than the network has.
+    """
+
+    place: str
+    tensors: Mapping[str, Tensor]
+    dropped: tuple[str, ...]
+    missed: tuple[str, ...]
+    deeper: tuple[str, ...]
+
+    @property
+    def filled(self) -> bool:
+        """Whether it is this network that the checkpoint holds."""
+        return not self.missed and not self.deeper
+
+    def lines(self) -> tuple[str, ...]:
+        """What was taken, dropped and missed."""
+        return (
+            f"took {len(self.tensors)} tensors from {self.place}",
+            f"dropped {len(self.dropped)}: {_kinds(self.dropped)}",
+            f"missed {len(self.missed)}: {_some(self.missed)}",
+        )
+
+
+def score(asked: Asked) -> Scores:
+    """Score a checkpoint, or an export of this project, by named protocols.
+
+    Raises:
+        UserError: a file that cannot be read or does not fill the backbone, unknown protocols, or
+            data that cannot be scored on.
+    """
+    data = asked.data
+    if data is None:
+        raise UserError("say what to score on: --data FOLDER, or a data set such as CIFAR10")
+    name = f"{OWN}{data}" if Path(data).is_dir() else data
+    described = describe(name)
+    protocols = asked.protocols or DEFAULT
+    for each in protocols:
+        if each not in PROTOCOLS:
+            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    file = asked.model / "encoder.safetensors" if asked.model.is_dir() else asked.model
+    size = int(asked.options.get("size") or 0)
+    own = _metadata(file)
+    if own:
+        if fixed := sorted(asked.options.keys() & {"backbone", "stem", "prefix"}):
+            raise UserError(f"{file} says its network itself; leave --{fixed[0]} out")
+        network = load_encoder(file)
+        lines: tuple[str, ...] = (f"took every tensor of {own['backbone']}",)
+        size = size or int(own["image_size"])
+    else:
+        size = size or described.size
+        network, match = loaded(file, size=size, **_network_options(asked.options))
+        lines = match.lines()
+    for line in lines:
+        asked.say(line)
+    config = Config(
+        dataset=name,
+        image_size=size,
+        statistics=asked.options.get("statistics"),
+        precision="float32",
+    )
+    if config.statistics not in (None, "none"):
+        describe(str(config.statistics))
+    network = network.to("cuda" if torch.cuda.is_available() else "cpu")
+
+    def protocol_of(each: str) -> Mapping[str, Any]:
+        def scored(config: Any, run: Any) -> Mapping[str, Any]:
+            record_data(run, name)
+            return evaluate(config, network, run)
+
+        return measured(config, each, scored, asked)
+
+    return Scores(
+        facts={"model": str(file), "sha256": sha256_of(file), "keys": list(lines), "data": name},
+        protocols={each: protocol_of(each) for each in protocols},
+    )
+
+
+def loaded(
+    file: Path,
+    *,
+    size: int = 224,
+    backbone: Backbone | None = None,
+    stem: Stem | None = None,
+    prefix: str | None = None,
+) -> tuple[nn.Module, Match]:
+    """The backbone of a checkpoint, on the CPU, in eval mode, and what was taken for it.
+
+    Args:
+        file: safetensors, or what ``torch.save`` wrote; of the latter only tensors and plain values
+            are read.
+        size: of images, for networks that are built for one.
+        backbone: as of :func:`vision.encoder.make_encoder`; None: the ResNet there that fits.
+        stem: its first layers; None: 7x7 or 3x3 as the checkpoint has it, of the latter "cifar".
+        prefix: of the keys that count; None: the one under which most fit.
+
+    Raises:
+        UserError: a file that cannot be read, or that does not fill the network.
+        ValueError: an unknown backbone.
+    """
+    states = dict(_states(read(file), ""))
+    if not states:
+        raise UserError(f"{file}: holds no tensors by name; give a checkpoint with a state_dict")
+    names: tuple[Backbone, ...] = tuple(BUILDERS) if backbone is None else (backbone,)
+    tried: dict[tuple[Backbone, Stem], Match] = {
+        (name, first): best_match(states, _outline(name, first, size), prefix)
+        for name in names
+        for first in (STEMS if name in BUILDERS and stem is None else (stem or "imagenet",))
+    }
+    (name, first), match = max(
+        tried.items(), key=lambda item: (item[1].filled, len(item[1].tensors))
+    )
+    if not match.filled:
+        raise UserError(_unfilled(file, name_of(name), match, states, backbone, prefix))
+    network = make_encoder(name, first, size=size)
+    network.load_state_dict({**network.state_dict(), **match.tensors})
+    return network.eval(), match
+
+
+def read(file: Path) -> Mapping[str, Any]:
+    """What a file holds: tensors by name, or whatever ``torch.save`` was given.
+
+    Raises:
+        UserError: no such file, or one that is damaged or holds more than tensors and plain values.
+    """
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; give a checkpoint, or an exported folder")
+    if file.suffix == ".safetensors":
+        try:
+            with safe_open(file, framework="pt") as stream:
+                return {name: stream.get_tensor(name) for name in stream.keys()}
+        except SafetensorError as error:
+            raise UserError(f"{file}: damaged ({error}); copy it again") from error
+    try:
+        # DINO's and MAE's programs keep their arguments, a plain object, beside the weights.
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a file that is none makes of it
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise UserError(
+            f"{file}: cannot be read as tensors and plain values alone ({reason}); save its "
+            f"state_dict by itself, as safetensors or with torch.save"
+        ) from error
+    return content if isinstance(content, Mapping) else {}
+
+
+def best_match(
+    states: Mapping[str, Mapping[str, Tensor]], network: nn.Module, prefix: str | None = None
+) -> Match:
+    """Where most of a network's tensors are, by name and shape.
+
+    Args:
+        states: tensors by key, by the entry of the checkpoint that they stand in.
+        network: to be filled.
+        prefix: of the keys that count; None: any.
+    """
+    wanted = network.state_dict()
+    numberings = _numberings(network)
+    found: dict[tuple[str, str, int], dict[str, str]] = {}  # names to keys, by place
+    for entry, state in states.items():
+        for number, numbering in enumerate(numberings):
+            for key, tensor in state.items():
+                for before, name in _endings(key, numbering):
+                    if name in wanted and wanted[name].shape == tensor.shape:
+                        if prefix in (None, before):
+                            found.setdefault((entry, before, number), {})[name] = key
+    if not found:
+        return Match("nowhere", {}, (), tuple(sorted(wanted)), ())
+    entry, before, number = max(
+        found, key=lambda place: (len(found[place]), not _averaged(place), -place[2], place)
+    )
+    keys = found[entry, before, number]
+    state = states[entry]
+    dropped = tuple(sorted(set(state) - set(keys.values())))
+    names = {
+        key: name
+        for key in dropped
+        for each, name in _endings(key, numberings[number])
+        if each == before
+    }
+    return Match(
+        " ".join(
+            filter(
+                None,
+                (
+                    f"entry {entry!r}," if entry else "",
+                    f"prefix {before!r}" if before else "no prefix",
+                    "parts by number" if number else "",
+                ),
+            )
+        ),
+        {name: state[key] for name, key in keys.items()},
+        dropped,
+        tuple(name for name in wanted if name not in keys and not name.endswith(COUNTER)),
+        tuple(key for key, name in names.items() if _is_deeper(network, name)),
+    )
+
+
+def _outline(backbone: Backbone, stem: Stem, size: int) -> nn.Module:
+    """A network to compare names and shapes with; those here without a number in them."""
+    with torch.device("meta" if backbone in BUILDERS else "cpu"):
+        return make_encoder(backbone, stem, size=size)
+
+
+def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
+    """The tensors by name in a checkpoint, by the entry they stand in."""
+    if not isinstance(content, Mapping):
+        return
+    texts = {key: value for key, value in content.items() if isinstance(key, str)}
+    if tensors := {key: value for key, value in texts.items() if isinstance(value, Tensor)}:
+        yield entry, tensors
+    for key, value in texts.items():
+        yield from _states(value, f"{entry}.{key}" if entry else key)
+
+
+def _numberings(network: nn.Module) -> list[Mapping[str, str]]:
+    """How parts of the network may be called: by name, by number, by number of those with tensors.
+
+    The second is ``nn.Sequential(*network.children())``, the third that of networks whose ReLU and
+    pooling are no modules.
+    """
+    children = [name for name, _ in network.named_children()]
+    filled = [name for name, child in network.named_children() if child.state_dict()]
+    return [{}, *({str(i): name for i, name in enumerate(some)} for some in (children, filled))]
+
+
+def _endings(key: str, numbering: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """A key parted into prefix and name, at every place it could be."""
+    parts = key.split(".")
+    for place in range(len(parts)):
+        first = parts[place]
+        if numbering and first not in numbering:
+            continue
+        # lightly's own ResNets call the way past a block so
+        rest = ["downsample" if each == "shortcut" else each for each in parts[place + 1 :]]
+        before = ".".join(parts[:place])
+        yield (f"{before}." if before else ""), ".".join([numbering.get(first, first), *rest])
+
+
+def _averaged(place: tuple[str, str, int]) -> bool:
+    entry, before, _ = place
+    return any(word in f"{entry}.{before}" for word in AVERAGES)
+
+
+def _is_deeper(network: nn.Module, name: str) -> bool:
+    """Whether a name is of a block behind the last one of a sequence in the network."""
+    module = network
+    for part in name.split("."):
+        children = dict(module.named_children())
+        if part not in children:
+            return bool(children) and part.isdecimal() and isinstance(module, nn.Sequential)
+        module = children[part]
+    return False
+
+
+def _unfilled(
+    file: Path,
+    name: str,
+    match: Match,
+    states: Mapping[str, Mapping[str, Tensor]],
+    backbone: Backbone | None,
+    prefix: str | None,
+) -> str:
+    """Why a checkpoint is not of a network, and which it is if it is one of those here."""
+    if match.deeper:
+        what = f"goes on behind {name}: {_some(match.deeper)}"
+    else:
+        total = len(match.tensors) + len(match.missed)
+        what = f"does not fill {name}: {len(match.missed)} of {total} tensors missing or of another"
+        what += (
+            f" shape ({_some(match.missed)}), found were {len(match.tensors)} from {match.place}"
+        )
+    remedy = "name its network with --backbone"
+    if backbone is not None:
+        others = [
+            each
+            for each in BUILDERS
+            for stem in STEMS
+            if best_match(states, _outline(each, stem, 224), prefix).filled
+        ]
+        remedy = f"take --backbone {others[-1]}" if others else "take another --backbone, or --size"
+    return f"{file}: {what}; {remedy}"
+
+
+def _metadata(file: Path) -> Mapping[str, str]:
+    """What an export of this project says of itself; nothing of other files."""
+    if file.suffix != ".safetensors" or not file.is_file():
+        return {}
+    try:
+        with safe_open(file, framework="pt") as stream:
+            if "sha256" not in (stream.metadata() or {}):
+                return {}
+    except SafetensorError:
+        return {}
+    return read_export(file)[0]
+
+
+def _network_options(options: Mapping[str, str]) -> dict[str, Any]:
+    found = {name: options[name] for name in ("backbone", "stem", "prefix") if name in options}
+    if (stem := found.get("stem")) is not None and stem not in get_args(Stem):
+        raise UserError(f"no stem {stem!r}{suggestion(stem, get_args(Stem), 'there are')}")
+    return found
+
+
+def _kinds(keys: tuple[str, ...]) -> str:
+    """Keys counted by their first two parts."""
+    counts = Counter(".".join(key.split(".")[:2]) for key in keys)
+    shown = [f"{kind} ({count})" for kind, count in counts.most_common(SHOWN)]
+    return ", ".join(shown) + (", ..." if len(counts) > SHOWN else "") or "none"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:SHOWN]) + (", ..." if len(names) > SHOWN else "") or "none"

@@ -1,0 +1,467 @@
+"""The transfer suite of Ericsson et al. 2021: what an encoder is worth on other images.
+
+Shapes: n training images, m test images, H features, C classes, E episodes.
+
+Three read-outs: logistic regression on frozen features of all training images ("many-shot"), the
+whole network trained with labels ("fine-tuned"), and episodes of a few images of each of a few
+classes ("few-shot"). Where the first two have something to choose, the published validation images
+decide, or a fifth of the training images, drawn whatever the run; what was chosen is then trained
+on all. A set is scored as the literature does it (:attr:`vision.data.Dataset.metric`): by accuracy,
+by the mean over the classes of the accuracy in each, or by the mean average precision at eleven
+recalls of Pascal VOC 2007.
+
+As in the suite's program, images on disk are seen whole but for their longer side, in episodes at
+1 / 1.15 of that; its resizing is bicubic where only training crops are here.
+"""
+
+import contextlib
+import copy
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+
+from shared import logistic
+from shared.errors import UserError
+from shared.experiment.runs import Interrupted, Run, write_atomically
+from vision.config import Config
+from vision.data import Dataset, ImageFiles, Images, Split, choose, describe, load, permutation
+from vision.evaluation import (
+    FewShot,
+    FineTuning,
+    ManyShot,
+    device_of,
+    embed,
+    record_data,
+    starting_classifier,
+    statistics,
+    training_views,
+)
+
+HELD_OUT = 5  # one training image in so many, where no validation images are published
+SOLVED = 1e-6  # share of the objective that a logistic regression may lie above its minimum
+WHOLE, IN_EPISODES = 1.0, 1 / 1.15  # share of the shorter side that a crop keeps
+TRIED = "fine-tuning.json"  # in the run's folder: what the validation images said so far
+RECALLS = tuple(step / 10 for step in range(11))
+
+
+def transferred(
+    config: Config,
+    protocol: ManyShot | FewShot | FineTuning,
+    encoder: nn.Module,
+    run: Run,
+    *,
+    project: Callable[[Tensor], Tensor] | None = None,
+) -> dict[str, object]:
+    """Score an encoder by one read-out of the suite.
+
+    Keys of the result, all in percent: ``many_shot_`` and ``finetuned_``, each with ``top1`` and
+    ``mean_per_class``, or ``map11`` where an image has several classes; ``few_shot_top1``, the mean
+    over the episodes, and ``few_shot_interval``, half of its 95% interval. The run records what the
+    validation images chose. The encoder is left as it was.
+
+    Args:
+        config: names data, sizes and statistics.
+        protocol: the read-out.
+        encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
+        run: knows where data lie, and is told of progress.
+        project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
+
+    Raises:
+        ValueError: a second protocol or drifting batch norms, which belong to a probe; a projection
+            of what is fine-tuned.
+        UserError: a set without test images outside episodes; too few images for an episode.
+        FloatingPointError: fine-tuning diverged at every rate.
+        Interrupted: the run was told to stop; resumed, it begins again, but for trainings that are
+            done.
+    """
+    if config.beside is not None or config.probe_batch_norm == "train":
+        raise ValueError(f"{config.protocol} has no probe; leave beside and probe_batch_norm out")
+    if project is not None and isinstance(protocol, FineTuning):
+        raise ValueError("fine-tuning trains the backbone alone; evaluate L by another protocol")
+    name = config.evaluate_on or config.dataset
+    dataset = describe(name)
+    if not dataset.test and not isinstance(protocol, FewShot):
+        raise UserError(f"{name} has no test images: it is one part, for few-shot episodes")
+    if dataset.metric == "map11" and isinstance(protocol, FewShot):
+        raise UserError(f"{name} has several classes in an image; episodes need one")
+    parts: tuple[Split, ...] = ("train", "test") if dataset.test else ("train",)
+    train, *rest = (
+        load(name, run.data_root, split, allow_missing=run.allow_missing) for split in parts
+    )
+    if name != config.dataset:
+        record_data(run, name)
+    if config.images is not None:
+        train = choose(train, min(config.images, len(train)))
+    device = device_of(encoder)
+    mean, std = statistics(config, dataset)
+
+    def embedded(images: Images | ImageFiles, network: nn.Module, crop: float = WHOLE) -> Tensor:
+        size = config.test_size or config.image_size
+        seen = {"precision": config.precision, "workers": run.workers, "crop_fraction": crop}
+        return embed(network, images, size, mean, std, **seen)  # type: ignore[arg-type]
+
+    if isinstance(protocol, FineTuning):
+        (test,) = rest
+        return _fine_tune(config, protocol, encoder, run, dataset, train, test, embedded)
+    run.progress(0, 1, config.protocol)
+    if isinstance(protocol, FewShot):
+        every = [train, *rest]
+        features = torch.cat([embedded(each, encoder, IN_EPISODES) for each in every])
+        labels = torch.cat([each.labels for each in every]).to(device)
+        accuracies = few_shot(features if project is None else project(features), labels, protocol)
+        average, interval = mean_and_interval(accuracies)
+        return {"few_shot_top1": average, "few_shot_interval": interval}
+    features, test_features = (embedded(each, encoder) for each in (train, *rest))
+    if project is not None:
+        features, test_features = project(features), project(test_features)
+    cost, outputs = many_shot(
+        features,
+        train.labels.to(device),
+        test_features,
+        held_out(dataset, len(train)).to(device),
+        protocol.costs,
+        metric=dataset.metric,
+    )
+    run.record(many_shot_cost=f"{cost:g}")
+    return _named("many_shot", scores(outputs, rest[0].labels.to(device)))
+
+
+def held_out(dataset: Dataset, count: int) -> Tensor:
+    """Which of ``count`` training images validate, (n,) bool: the published ones, else a fifth."""
+    chosen = torch.zeros(count, dtype=torch.bool)
+    if dataset.validation and count == dataset.train:
+        chosen[-dataset.validation :] = True
+    else:
+        chosen[torch.from_numpy(permutation(count, 0, 0)[: max(1, count // HELD_OUT)])] = True
+    return chosen
+
+
+def many_shot(
+    train: Tensor,
+    labels: Tensor,
+    test: Tensor,
+    validating: Tensor,
+    costs: Sequence[float],
+    *,
+    metric: str,
+) -> tuple[float, Tensor]:
+    """The chosen cost, and the scores (m, C) of the test features.
+
+    L2-regularised logistic regression on standardised features (mean 0, standard deviation 1 over
+    the training images; what does not vary stays at 0), solved to the minimum; the suite's program
+    takes the features as they are, and 100 steps at most. Of equal costs the smallest is chosen.
+    With several classes in an image, one regression for each, at one cost.
+
+    Args:
+        train: (n, H) features.
+        labels: (n,) int64, or (n, C) of 1, 0, and -1 for what does not count.
+        test: (m, H) features.
+        validating: (n,) bool, the images that choose the cost.
+        costs: to choose from.
+        metric: of :func:`scores`, that it is chosen by.
+
+    Raises:
+        ValueError: what :func:`shared.logistic.fit` refuses.
+    """
+    mean, deviation = train.mean(0), train.std(0, unbiased=False)
+    scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
+    train, test = ((features - mean) / scale for features in (train, test))
+    costs = sorted(costs)
+    tried = _regressions(train, labels, ~validating, costs, train[validating])
+    found = [scores(outputs, labels[validating])[metric] for outputs in tried]
+    best = costs[int(np.argmax(found))]  # the first of equals
+    everything = torch.ones_like(validating)
+    (outputs,) = _regressions(train, labels, everything, [best], test)
+    return best, outputs
+
+
+def _regressions(
+    train: Tensor, labels: Tensor, inside: Tensor, costs: Sequence[float], test: Tensor
+) -> Tensor:
+    """Scores (costs, m, C) by regressions on the training images that are ``inside``."""
+    if labels.ndim == 1:
+        solution = logistic.fit(train, labels, inside[:, None], costs, tolerance=SOLVED)
+        outputs = _linear(solution, test)
+        return torch.cat([-outputs, outputs], 2) if outputs.shape[2] == 1 else outputs
+    columns = []
+    for of_class in labels.T:
+        counted = (inside & (of_class >= 0))[:, None]
+        solution = logistic.fit(train, of_class.clamp(min=0), counted, costs, tolerance=SOLVED)
+        columns.append(_linear(solution, test))
+    return torch.cat(columns, 2)
+
+
+def _linear(solution: logistic.Solution, features: Tensor) -> Tensor:
+    """Scores (costs, m, K) of the one training set of a solution."""
+    products = torch.einsum("nd,cdk->cnk", features.to(solution.weights), solution.weights[0])
+    return products + solution.intercepts[0][:, None]
+
+
+def scores(outputs: Tensor, labels: Tensor) -> dict[str, float]:
+    """Every metric, in percent, that outputs (m, C) have for labels.
+
+    Args:
+        outputs: the larger, the likelier.
+        labels: (m,) int64: ``top1`` and ``mean_per_class``; (m, C): ``map11``.
+    """
+    if labels.ndim == 2:
+        return {"map11": mean_average_precision(outputs, labels)}
+    predicted = outputs.argmax(1)
+    right = 100 * int((predicted == labels).sum()) / len(labels)
+    return {"top1": right, "mean_per_class": mean_per_class(predicted, labels)}
+
+
+def mean_per_class(predicted: Tensor, labels: Tensor) -> float:
+    """Mean in percent, over the classes that occur, of the share of their images that are right.
+
+    Args:
+        predicted: (m,) int64.
+        labels: (m,) int64.
+    """
+    members = one_hot(labels).double()
+    right = members[predicted == labels].sum(0)
+    count = members.sum(0)
+    return 100 * float((right / count)[count > 0].mean())
+
+
+def mean_average_precision(outputs: Tensor, labels: Tensor) -> float:
+    """Mean over the classes, in percent, of :func:`average_precision` of each.
+
+    Args:
+        outputs: (m, C), the larger, the likelier.
+        labels: (m, C) of 1, 0, and -1 for what does not count.
+    """
+    found = []
+    for column, said in zip(outputs.T, labels.T, strict=True):
+        counted = said >= 0
+        found.append(average_precision(column[counted], said[counted] > 0))
+    return 100 * sum(found) / len(found)
+
+
+def average_precision(outputs: Tensor, positive: Tensor) -> float:
+    """The mean, over the recalls 0, 0.1, ..., 1, of the best precision at that recall or more.
+
+    Images with one output are taken together. Scikit-learn's curve, which the suite's program goes
+    by, has one more point, precision 1 at recall 0, with which the first of the eleven is always 1.
+
+    Args:
+        outputs: (m,).
+        positive: (m,) bool.
+
+    Raises:
+        ValueError: nothing is positive.
+
+    Source: Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", Section 4.2.
+    """
+    if not positive.any():
+        raise ValueError("average precision: no image is of the class")
+    order = outputs.argsort(descending=True)
+    outputs, hits = outputs[order], positive[order].double().cumsum(0)
+    last = torch.ones_like(outputs, dtype=torch.bool)  # of each group of equal outputs
+    last[:-1] = outputs[1:] != outputs[:-1]
+    rank = torch.arange(1, len(outputs) + 1, device=outputs.device)
+    precision, recall = (hits / rank)[last], (hits / hits[-1])[last]
+    # A recall of 3 in 10 is 0.3, whatever the two come to in floating point.
+    best = [precision[recall > level - 1e-9].max() for level in RECALLS]
+    return float(torch.stack(best).mean())
+
+
+def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
+    """Accuracies (E,) float64, in percent, of the episodes: the nearest prototype's class.
+
+    A prototype is the mean of its shots; the distance is Euclidean. The episodes are those of the
+    data set, whatever the run, so that encoders are compared on the same ones.
+
+    Args:
+        features: (n, H).
+        labels: (n,) int64.
+        protocol: the sizes.
+
+    Raises:
+        UserError: fewer classes than an episode has with enough images.
+
+    Source: Snell et al. 2017, "Prototypical Networks for Few-shot Learning", and few_shot.py of
+    Ericsson et al. 2021.
+    """
+    index = episodes(labels, protocol)
+    accuracies = []
+    for chosen in index.to(features.device):
+        shots, queries = features[chosen].split([protocol.shots, protocol.queries], dim=1)
+        distances = torch.cdist(
+            queries.flatten(0, 1), shots.mean(1), compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        nearest = distances.argmin(1).view(protocol.ways, protocol.queries)
+        expected = torch.arange(protocol.ways, device=nearest.device)[:, None]
+        accuracies.append((nearest == expected).double().mean())
+    return 100 * torch.stack(accuracies).cpu()
+
+
+def episodes(labels: Tensor, protocol: FewShot) -> Tensor:
+    """Positions (E, ways, shots + queries) of the images of each episode, none twice in one.
+
+    Raises:
+        UserError: fewer classes than an episode has with enough images.
+    """
+    needed = protocol.shots + protocol.queries
+    members = [torch.where(labels.cpu() == label)[0] for label in range(int(labels.max()) + 1)]
+    members = [each for each in members if len(each) >= needed]
+    if len(members) < protocol.ways:
+        raise UserError(
+            f"an episode takes {needed} images of {protocol.ways} classes; {len(members)} classes "
+            f"have so many: give more images or another protocol"
+        )
+    found = []
+    for number in range(protocol.episodes):
+        generator = np.random.default_rng([0, number])
+        chosen = generator.permutation(len(members))[: protocol.ways]
+        drawn = [
+            members[label][generator.choice(len(members[label]), needed, replace=False)]
+            for label in chosen
+        ]
+        found.append(torch.stack(drawn))
+    return torch.stack(found)
+
+
+def mean_and_interval(accuracies: Tensor) -> tuple[float, float]:
+    """The mean of E numbers, and half of its 95% interval: 1.96 deviations / sqrt(E)."""
+    deviation = accuracies.std(unbiased=False)
+    return float(accuracies.mean()), float(1.96 * deviation / math.sqrt(len(accuracies)))
+
+
+def _fine_tune(
+    config: Config,
+    protocol: FineTuning,
+    encoder: nn.Module,
+    run: Run,
+    dataset: Dataset,
+    train: Images | ImageFiles,
+    test: Images | ImageFiles,
+    embedded: Callable[[Images | ImageFiles, nn.Module], Tensor],
+) -> dict[str, object]:
+    """Choose rate and decay on the validation images, train on all, score on the test images."""
+    validating = held_out(dataset, len(train))
+    inside, outside = (train.subset(torch.where(part)[0]) for part in (~validating, validating))
+    steps = config.tuning_steps or protocol.steps
+    grid = [(rate, decay / rate) for rate in protocol.rates for decay in protocol.decays]
+    total = (len(grid) + 1) * steps
+    file = run.folder / TRIED
+    tried = _read(file)
+
+    def trained(images: Images | ImageFiles, rate: float, decay: float, done: int) -> nn.Sequential:
+        def told(step: int) -> None:
+            run.progress(done + step, total, config.protocol)
+            if run.stopping:
+                raise Interrupted
+
+        return fine_tuned(
+            config, protocol, encoder, images, rate, decay, steps, run.workers, after_step=told
+        )
+
+    for place, (rate, decay) in enumerate(grid):
+        key = f"{rate:g} {decay:g}"
+        if key not in tried:
+            network = trained(inside, rate, decay, place * steps)
+            tried[key] = None  # diverged
+            with contextlib.suppress(ValueError):  # outputs that are not finite
+                outputs = embedded(outside, network)
+                tried[key] = scores(outputs, outside.labels.to(outputs.device))[dataset.metric]
+            write_atomically(file, json.dumps(tried, indent=2) + "\n")
+    found = [
+        (score, rate, decay)
+        for rate, decay in grid
+        if (score := tried[f"{rate:g} {decay:g}"]) is not None
+    ]
+    if not found:
+        raise FloatingPointError(f"fine-tuning diverged at every rate of {protocol.rates}")
+    _, rate, decay = max(found, key=lambda each: each[0])  # the first of equals
+    network = trained(train, rate, decay, len(grid) * steps)
+    outputs = embedded(test, network)
+    run.record(fine_tuning=f"rate {rate:g}, decay {decay:g}")
+    return _named("finetuned", scores(outputs, test.labels.to(outputs.device)))
+
+
+def fine_tuned(
+    config: Config,
+    protocol: FineTuning,
+    encoder: nn.Module,
+    images: Images | ImageFiles,
+    rate: float,
+    decay: float,
+    steps: int,
+    workers: int = 0,
+    *,
+    after_step: Callable[[int], None] | None = None,
+) -> nn.Sequential:
+    """A copy of the encoder and a linear layer (B, 3, S, S) -> (B, C), trained with labels.
+
+    Start, order and augmentations are functions of the configuration's seed alone; what is left of
+    a pass after its last full batch is dropped. The encoder stays as it is.
+
+    Args:
+        config: names data, size, precision and seed.
+        protocol: batch size, momentum and augmentation.
+        encoder: (B, 3, S, S) -> (B, H).
+        images: with labels (n,), or (n, C) where an image has several classes.
+        rate: at the start; it falls along a cosine to 0.
+        decay: of all weights.
+        steps: of SGD.
+        workers: processes that decode images on disk.
+        after_step: called with the number of steps done.
+    """
+    dataset = describe(config.evaluate_on or config.dataset)
+    device = device_of(encoder)
+    was_training = encoder.training
+    backbone = copy.deepcopy(encoder)
+    with torch.no_grad():  # whatever the network: as wide as what it gives
+        side = config.image_size
+        width = backbone.eval()(torch.zeros(1, 3, side, side, device=device)).shape[1]
+    classifier = starting_classifier(width, dataset.classes, None, config.seed).to(device)
+    network = nn.Sequential(backbone, classifier).train()
+    encoder.train(was_training)
+    optimiser = torch.optim.SGD(
+        network.parameters(), rate, momentum=protocol.momentum, nesterov=True, weight_decay=decay
+    )
+    labels = images.labels.to(device)
+    size = min(protocol.batch_size, len(images))
+    per_epoch = len(images) // size
+    for epoch in range(math.ceil(steps / per_epoch)):
+        first = epoch * per_epoch
+        order = permutation(len(images), config.seed, epoch)[: per_epoch * size]
+        chosen = list(order.reshape(per_epoch, size)[: steps - first])
+        views = training_views(config, protocol.policy, images, epoch, chosen, device, workers)
+        for step, (batch, inputs) in enumerate(zip(chosen, views, strict=True), start=first):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+            half = config.precision == "bfloat16"
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                outputs = network(inputs)
+            loss = _loss(outputs.float(), labels[torch.from_numpy(batch).to(device)])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            if after_step is not None:
+                after_step(step + 1)
+    return network
+
+
+def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    if labels.ndim == 1:
+        return cross_entropy(outputs, labels)
+    counted = labels >= 0
+    return binary_cross_entropy_with_logits(outputs[counted], labels[counted].float())
+
+
+def _named(read_out: str, found: Mapping[str, float]) -> dict[str, object]:
+    return {f"{read_out}_{metric}": value for metric, value in found.items()}
+
+
+def _read(file: Path) -> dict[str, float | None]:
+    tried: dict[str, float | None] = json.loads(file.read_text()) if file.is_file() else {}
+    return tried

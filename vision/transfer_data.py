@@ -1,0 +1,221 @@
+"""The image sets of the transfer suite (Ericsson et al. 2021): which files, and of which class.
+
+They lie below the data root as torchvision's loaders lay them out. "train" is training and
+validation part together, the published validation images, where there are any, last. Of VOC2007
+a label is one number for each class: 1, 0, and -1 for what only difficult objects show, which the
+challenge does not count.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from shared.compat import make_torchvision_importable
+
+make_torchvision_importable()
+
+from torchvision import datasets as sources  # noqa: E402 (needs the line above)
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
+
+Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with a number for each class
+PER_CLASS = 30  # training images of a class of Caltech-101
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a set's files are and come from.
+
+    Attributes:
+        files: the images of a part ("train" or "test"), given the data root; what is not as
+            torchvision lays it out raises OSError, RuntimeError, ValueError or KeyError.
+        annotations: patterns, below the set's folder, of the files that say classes and parts.
+        get: downloads it by torchvision, where that is over https and against a checksum.
+        how: what to do where nothing downloads it; ends in the layout.
+    """
+
+    files: Callable[[Path, str], Files]
+    annotations: tuple[str, ...] = ()
+    get: Callable[[Path], object] | None = None
+    how: str = ""
+
+
+def _aircraft(root: Path, part: str) -> Files:
+    parts = ("train", "val") if part == "train" else ("test",)
+    made = [sources.FGVCAircraft(str(root), split=each) for each in parts]
+    return [pair for each in made for pair in _paired(each._image_files, each._labels)]
+
+
+def _caltech101(root: Path, part: str) -> Files:
+    """30 images of each class, drawn whatever the run, are "train", the others "test"."""
+    folder = root / "caltech101" / "101_ObjectCategories"
+    classes = sorted(
+        path.name for path in folder.iterdir() if path.is_dir() and path.name != "BACKGROUND_Google"
+    )
+    found: Files = []
+    for label, name in enumerate(classes):
+        files = sorted((folder / name).glob("*.jpg"))
+        order = np.random.default_rng([0, label]).permutation(len(files))
+        chosen = order[:PER_CLASS] if part == "train" else order[PER_CLASS:]
+        found += [(files[position], label) for position in sorted(chosen.tolist())]
+    return found
+
+
+def _cars(root: Path, part: str) -> Files:
+    made = sources.StanfordCars(str(root), split=part)
+    return [(Path(file), int(label)) for file, label in made._samples]
+
+
+def _dtd(root: Path, part: str) -> Files:
+    parts: tuple[Literal["train", "val", "test"], ...]
+    parts = ("train", "val") if part == "train" else ("test",)
+    made = [sources.DTD(str(root), split=each) for each in parts]
+    return [pair for each in made for pair in _paired(each._image_files, each._labels)]
+
+
+def _flowers(root: Path, part: str) -> Files:
+    parts = ("train", "val") if part == "train" else ("test",)
+    made = [sources.Flowers102(str(root), split=each) for each in parts]
+    return [pair for each in made for pair in _paired(each._image_files, each._labels)]
+
+
+def _food(root: Path, part: str) -> Files:
+    made = sources.Food101(str(root), split=part)
+    return _paired(made._image_files, made._labels)
+
+
+def _pets(root: Path, part: str) -> Files:
+    made = sources.OxfordIIITPet(str(root), split="trainval" if part == "train" else "test")
+    return _paired(made._images, made._labels)
+
+
+def _sun397(root: Path, part: str) -> Files:
+    """The first of the published partitions, which torchvision's loader does not know."""
+    folder = root / "SUN397"
+    lines = (folder / "ClassName.txt").read_text().split()
+    classes = {line.strip("/"): label for label, line in enumerate(lines)}
+    listed = "Training_01.txt" if part == "train" else "Testing_01.txt"
+    names = (folder / listed).read_text().split()
+    return [
+        (folder / name.strip("/"), classes[name.strip("/").rpartition("/")[0]]) for name in names
+    ]
+
+
+VOC_CLASSES = (
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+# What the lists of the classification task say: there, not there, and nothing but difficult ones.
+_VOC_LABEL = {"1": 1, "-1": 0, "0": -1}
+
+
+def _voc2007(root: Path, part: str) -> Files:
+    found: Files = []
+    for each in ("train", "val") if part == "train" else ("test",):
+        made = sources.VOCDetection(str(root), year="2007", image_set=each)
+        labels: dict[str, list[int]] = {Path(file).stem: [] for file in made.images}
+        lists = root / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main"
+        for name in VOC_CLASSES:
+            for line in (lists / f"{name}_{each}.txt").read_text().splitlines():
+                image, said = line.split()
+                labels[image].append(_VOC_LABEL[said])
+        found += [(Path(file), labels[Path(file).stem]) for file in made.images]
+    return found
+
+
+def _folders(*below: str) -> Callable[[Path, str], Files]:
+    """All images in folders that are named by class; they have no parts."""
+
+    def files(root: Path, part: str) -> Files:
+        if part != "train":
+            return []
+        folder = root.joinpath(*below)
+        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        classes = {name: label for label, name in enumerate(names)}
+        found = make_dataset(str(folder), classes, IMG_EXTENSIONS, allow_empty=True)
+        return [(Path(file), label) for file, label in found]
+
+    return files
+
+
+def _paired(files: Sequence[Path | str], labels: Sequence[int]) -> Files:
+    return [(Path(file), int(label)) for file, label in zip(files, labels, strict=True)]
+
+
+SOURCES: dict[str, Source] = {
+    "Aircraft": Source(
+        _aircraft,
+        ("data/*.txt",),
+        how="get fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft and "
+        "unpack it to fgvc-aircraft-2013b/data/images/*.jpg",
+    ),
+    "Caltech101": Source(
+        _caltech101, get=lambda root: sources.Caltech101(str(root), download=True)
+    ),
+    "Cars": Source(
+        _cars,
+        ("devkit/*.mat", "*.mat"),
+        how="get a copy of Stanford Cars, whose own address is gone, and lay it out as "
+        "stanford_cars/cars_train/*.jpg, cars_test/*.jpg, devkit/*.mat and "
+        "cars_test_annos_withlabels.mat",
+    ),
+    "DTD": Source(
+        _dtd, ("dtd/labels/*1.txt",), get=lambda root: sources.DTD(str(root), download=True)
+    ),
+    "Flowers": Source(
+        _flowers, ("*.mat",), get=lambda root: sources.Flowers102(str(root), download=True)
+    ),
+    "Food": Source(
+        _food,
+        ("meta/*.json", "meta/*.txt"),
+        how="get food-101.tar.gz from data.vision.ee.ethz.ch/cvl and unpack it to "
+        "food-101/images/<class>/*.jpg and food-101/meta",
+    ),
+    "Pets": Source(
+        _pets,
+        ("annotations/*.txt",),
+        get=lambda root: sources.OxfordIIITPet(str(root), download=True),
+    ),
+    "SUN397": Source(
+        _sun397,
+        ("ClassName.txt", "*_01.txt"),
+        how="get SUN397.tar.gz and Partitions.zip from vision.princeton.edu/projects/2010/SUN and "
+        "unpack them to SUN397/<letter>/<class>/*.jpg and SUN397/Training_01.txt, Testing_01.txt",
+    ),
+    "VOC2007": Source(
+        _voc2007,
+        ("ImageSets/Main/*.txt",),
+        get=lambda root: [
+            sources.VOCDetection(str(root), year="2007", image_set=part, download=True)
+            for part in ("trainval", "test")
+        ],
+    ),
+    "EuroSAT": Source(
+        _folders("eurosat", "2750"), get=lambda root: sources.EuroSAT(str(root), download=True)
+    ),
+    "CropDiseases": Source(
+        _folders("CropDiseases", "dataset", "train"),
+        how="get the PlantVillage images as BSCD-FSL has them (github.com/IBM/cdfsl-benchmark) and "
+        "unpack them to CropDiseases/dataset/train/<class>/*.jpg",
+    ),
+}
