@@ -34,7 +34,7 @@ from shared.report.measuring import Measured, folder_of, measure
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "results").rglob("*.records.jsonl"))
 RECORDS = read_records(ROOT / "results")
-(GRAPH,) = TABLES["mmcl"]
+GRAPH = TABLES["mmcl"][0]
 GRAPH_RECORDS = ROOT / "results/graph/mmcl/table-4.records.jsonl"
 
 

@@ -25,7 +25,6 @@ NETWORKS = (
     "r2plus1d_r50",
     "mvit_base_16x4",
 )
-POLICIES = ("randaugment", "augmix")
 
 
 class Headless(nn.Module):
@@ -89,7 +88,7 @@ def apply_policy(
     torch's generator, which is set for each clip and given back as it was.
 
     Args:
-        name: of :data:`POLICIES`.
+        name: of :data:`video.augmentation.OF_PYTORCHVIDEO`.
         clips: on any device.
         seed: of the run.
         epoch: number of the epoch.

@@ -244,7 +244,7 @@ def _evaluate(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add(
         "--data",
-        help="vision: a folder of images, or a data set; graph, video: a data set; text: tasks",
+        help="vision, video: a folder of classes, or a data set; graph: a data set; text: tasks",
     )
     add("--protocol", type=_names, default=(), metavar="NAME,...", help="default: the domain's")
     add("--seed", type=int, default=0, help="of everything random in a protocol; default: 0")

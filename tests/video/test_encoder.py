@@ -468,7 +468,7 @@ def test_networks_without_a_meaning_are_refused(changes: dict[str, Any], why: st
 
 
 def test_an_unknown_network_is_named() -> None:
-    with pytest.raises(ValueError, match="got 'c3d'"):
+    with pytest.raises(ValueError, match="no network 'c3d': did you mean s3d"):
         encoder_of(small(network="c3d"))
 
 
