@@ -44,7 +44,11 @@ pytest_runtest_setup = pytest_runtest_call  # fixtures draw, too
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips ``cuda`` without a GPU; leaves fast what covers every pair of a ``pairwise`` test."""
+    """Skips ``cuda`` without a GPU; leaves fast what covers every pair of a ``pairwise`` test.
+
+    The core's coverage is that by its own fast tests: counting lines makes the others half as slow
+    again, and tells less.
+    """
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
@@ -58,6 +62,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if pairs <= seen:
                 item.add_marker(pytest.mark.slow)
             seen |= pairs
+    for item in items:
+        if item.path.parent != Path(__file__).parent or item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.no_cover)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

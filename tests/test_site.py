@@ -13,7 +13,8 @@ from urllib.parse import unquote
 
 import pytest
 from browser import MISSING, PROGRAM, axe, browser
-from test_report import MMCL, RECORDS, TABLE, make_table, records_of
+from test_report import MMCL, RECORDS, TABLE, make_table, record_of, records_of
+from toy.tables import SHARED
 
 from shared.command import reproduce
 from shared.errors import UserError
@@ -186,6 +187,22 @@ def test_curves_of_counted_runs_are_kept_beside_their_records(tmp_path: Path) ->
     # Curves of runs that do not count any more go.
     curves.keep(tmp_path, "table-4", records[:1], {})
     assert not file.exists()
+
+
+def test_runs_that_several_columns_are_read_from_are_told_once() -> None:
+    cells = {cell.address: cell for cell in SHARED.cells("paper", row="plain", seeds=(0, 1))}
+    metrics = {"accuracy": 5.0, "norm": 7.0}
+    records = [
+        record_of(cell, 5.0, metrics=metrics, protocol=SHARED.protocol) for cell in cells.values()
+    ]
+    assert len(records) == 4  # "right" has runs of its own
+    page = site([measure(SHARED, "paper", records, {})], None, {})
+    (runs,) = (text for path, text in page.items() if "/runs/" in path)
+    for record in records:
+        assert runs.count(f"--cell {record.address}<") == 1
+    assert 'Read from the runs of <a href="#plain--left">plain, left</a>' in runs
+    assert runs.count("Read from the runs of") == 1
+    assert runs.count("<td>7.00</td>") == 2
 
 
 def test_a_broken_file_of_curves_is_named(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ class Proof:
             log: where what it prints goes.
             saves: whether it saves itself when it is told to stop; it gets time to.
         """
-        variables = {"SUITE_DATA": str(self.places.data.absolute())}
+        # Unbuffered: else what it prints comes after its last word in the log.
+        variables = {"SUITE_DATA": str(self.places.data.absolute()), "PYTHONUNBUFFERED": "1"}
         if self.device == "cpu":  # also where there is a GPU
             variables["CUDA_VISIBLE_DEVICES"] = ""
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -177,12 +177,7 @@ def pages(
                 up="../../",
                 title=f"Runs of {name_of(measured)}",
                 table=Path(table_page(measured)).name,
-                cells=[
-                    _cell(cell, measured, curves or {})
-                    for cells in measured.cells
-                    for cell in cells
-                    if cell.records
-                ],
+                cells=list(_cells(measured, curves or {})),
             ),
         )
     form = environment.get_template("loss.html.j2")
@@ -455,6 +450,18 @@ def _row(
             }
         )
     return {"label": row.label, "ours": is_ours(row, measured.table), "cells": found}
+
+
+def _cells(measured: Measured, curves: Mapping[str, Curve]) -> Iterator[dict[str, Any]]:
+    """Of each measured number what is behind it; runs that several columns are read from once."""
+    for cells in measured.cells:
+        seen: dict[tuple[str, ...], dict[str, Any]] = {}
+        for cell in cells:
+            if cell.records:
+                runs = tuple(record.address for record in cell.records.values())
+                found = _cell(cell, measured, curves)
+                yield {**found, "first": seen.get(runs)}
+                seen.setdefault(runs, found)
 
 
 def _cell(cell: MeasuredCell, measured: Measured, curves: Mapping[str, Curve]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from shared.compat import make_torchvision_importable
 from shared.pixels import cubic, gaussian_blur, resized_crop
 from video.augmentation import (
     MEAN,
+    OF_PYTORCHVIDEO,
     POLICIES,
     STD,
     TAPS,
@@ -38,6 +39,7 @@ make_torchvision_importable()
 from torchvision.transforms import RandomResizedCrop  # noqa: E402 (importable only now)
 from torchvision.transforms.v2 import functional  # noqa: E402
 
+OURS = tuple(policy for policy in POLICIES if policy not in OF_PYTORCHVIDEO)  # others: test_library
 LENGTHS = (5, 8, 9, 30, 2, 100)
 SIZE, HEIGHT, WIDTH = 16, 18, 24
 CONFIG = Config(clip_frames=8, size=SIZE, seed=3)
@@ -201,7 +203,7 @@ def test_windows_overlap_by_half_and_one():
 # What happens to a clip
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize(("height", "width", "size"), [(18, 24, 16), (36, 48, 20), (16, 12, 24)])
 def test_view_is_torchvisions_frame_by_frame(policy: str, height: int, width: int, size: int):
     pixels = clips(40, 2, height, width)
@@ -407,7 +409,7 @@ def test_crop_of_the_whole_frame_at_its_own_size_changes_nothing():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", OURS)
 def test_accelerator_gives_the_same_view_without_being_waited_for(policy: str):
     pixels = clips(24)
     there = pixels.cuda()
