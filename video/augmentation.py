@@ -240,7 +240,7 @@ def augment(
         replace(batch, grayed, gray, channel.long())
         replace(batch, blurred, partial(gaussian_blur, kernel=TAPS), sigma)
         if policy in OF_PYTORCHVIDEO:
-            from video.library import apply_policy
+            from video.pytorchvideo import apply_policy
 
             batch = apply_policy(policy, batch, seed=seed, epoch=epoch, samples=samples, view=view)
         return normalise(batch, MEAN, STD)

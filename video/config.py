@@ -42,8 +42,8 @@ class Config:
     # Of clips in flow: TV-L1 as [CoCLR], or the fast approximation DIS; see video.flow.
     flow: Literal["tvl1", "dis"] = added("tvl1", was="tvl1")
 
-    # "s3d", "r2plus1d", a floor, a network of pytorchvideo (video.library.NETWORKS), or a function
-    # that makes one, (B, 3, T, S, S) -> (B, H).
+    # "s3d", "r2plus1d", a floor, a network of pytorchvideo (video.pytorchvideo.NETWORKS), or a
+    # function that makes one, (B, 3, T, S, S) -> (B, H).
     network: str | Callable[[], Any] = added("s3d", was="s3d")  # noqa: RUF009 (a field)
     width: float = 1.0  # of the network, times its channels
     # Of R(2+1)D, its stem's in space alone and its stages' in space and time; S3D's are fixed.

@@ -254,7 +254,7 @@ def encoder_of(config: Config) -> nn.Module:
             return Thumbnail()
         case "colours":
             return Colours()
-    from video.library import NETWORKS, Headless
+    from video.pytorchvideo import NETWORKS, Headless
 
     if network in NETWORKS:
         return Headless(network, config.clip_frames, config.size)

@@ -67,7 +67,7 @@ def from_pytorchvideo(train: Any, size: int, *, test: Any = None) -> Videos:
     Raises:
         UserError: a video that cannot be used.
     """
-    from video.library import paths_of
+    from video.pytorchvideo import paths_of
 
     parts = [(train, True)] if test is None else [(train, True), (test, False)]
     found = [

@@ -39,7 +39,8 @@ make_torchvision_importable()
 from torchvision.transforms import RandomResizedCrop  # noqa: E402 (importable only now)
 from torchvision.transforms.v2 import functional  # noqa: E402
 
-OURS = tuple(policy for policy in POLICIES if policy not in OF_PYTORCHVIDEO)  # others: test_library
+# The others: test_pytorchvideo.
+OURS = tuple(policy for policy in POLICIES if policy not in OF_PYTORCHVIDEO)
 LENGTHS = (5, 8, 9, 30, 2, 100)
 SIZE, HEIGHT, WIDTH = 16, 18, 24
 CONFIG = Config(clip_frames=8, size=SIZE, seed=3)

@@ -33,9 +33,9 @@ SMALL = dataclasses.replace(
 def library() -> Any:
     """The adapter, where pytorchvideo is installed."""
     pytest.importorskip("pytorchvideo")
-    from video import library
+    from video import pytorchvideo
 
-    return library
+    return pytorchvideo
 
 
 def tiny() -> nn.Module:
