@@ -94,8 +94,7 @@ def test_pages_of_rows_without_a_baseline_a_loss_or_a_record(at_once: Call) -> N
     assert "The row has no objective." in page
     assert "seed 0-2: not run" in page
     assert "better over plain: not run" in page
-    page = words(at_once("explain", "toy/partial/figure-3/needy/left")[0])
-    assert "It cannot run yet: needs needles" in page
+    page = words(at_once("explain", "toy/partial/figure-3/curve/left")[0])
     assert "None: no claim is about it." in page
     page = words(at_once("explain", "smoke/graph/mmcl/table-4/graphcl-dp-mean/embedded-sample")[0])
     assert "The penalty 0.1 * distance_polarization(reduction='mean')" in page

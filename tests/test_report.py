@@ -516,18 +516,14 @@ def test_html_marks_whose_number_every_cell_holds(measured: Measured) -> None:
     assert text.count('<th class="printed" scope="col"') == 2
 
 
-NONE = "needs SwAV"
-
-
 def make_partial_table() -> Table:
-    """Two rows that cannot run, and a column with a metric of its own."""
-    rows = (*TABLE.rows, Row("SwAV", unavailable=NONE), Row("DeepCluster", unavailable=NONE))
+    """A column with a metric of its own."""
     columns = (
         Column("MUTAG"),
         Column("DD", {"dataset": "DD"}, metric="top5"),
         Column("huge"),
     )
-    return make_table(rows=rows, columns=columns)
+    return make_table(columns=columns)
 
 
 @pytest.fixture
@@ -559,50 +555,6 @@ def test_a_record_without_the_metric_of_its_column_does_not_count() -> None:
     (cell,) = table.cells("paper", row="MMCL", column="DD", seeds=(0,))
     measured = measure(table, "paper", [record_of(cell, 99.0)], {})
     assert found(measured, "MMCL", "DD").missing[0] == "failed: the result has no finite top5"
-
-
-def test_what_is_not_implemented_yet_has_no_number_and_says_why(partial: Measured) -> None:
-    swav = f"not implemented yet: {NONE}"
-    for column in ("MUTAG", "DD", "huge"):
-        cell = found(partial, "SwAV", column)
-        assert cell.summary is None  # although there are records
-        assert dict(cell.missing) == dict.fromkeys(range(3), swav)
-
-    lines = markdown(partial).splitlines()
-    three = " | ".join(["not implemented yet (1)"] * 3)
-    assert f"| SwAV | **measured here** | {three} |" in lines
-    assert "| MMCL | **measured here** | 81.00 ± 1.00 | 95.00 ± 0.00 | 81.00 ± 1.00 |" in lines
-    legend = f"(1) every column (SwAV, DeepCluster): {swav}"
-    assert [line for line in lines if line.startswith("(")] == [legend]
-    words = " ".join(Page(html([partial])).words)
-    for text, mark in ((latex(partial), " (1)"), (words, "not implemented yet (1)")):
-        assert text.count(NONE) == 1
-        assert text.count(mark) == 6 + (mark == " (1)")  # in LaTeX the legend begins so, too
-    statuses = [
-        line["status"]
-        for line in csv.DictReader(io.StringIO(csv_text(partial)))
-        if line["row"] == "SwAV"
-    ]
-    assert statuses == [f"seed 0: {swav}; seed 1: {swav}; seed 2: {swav}"] * 3
-
-
-def test_claims_about_what_is_not_implemented_yet_are_not_run() -> None:
-    claims = (Claim("SwAV is better", "SwAV", "GraphCL", ("MUTAG",), 0.5),)
-    table = dataclasses.replace(make_partial_table(), claims=claims)
-    (judged,) = measure(table, "paper", RECORDS, {}).verdicts
-    assert judged.verdict.kind == "not run"
-
-
-def test_terminal_with_five_columns_not_implemented_yet_fits_100_columns() -> None:
-    names = ("MUTAG", "DD", "REDDIT-BINARY", "REDDIT-MULTI-5K", "IMDB-BINARY")
-    columns = tuple(Column(name, {"dataset": name}) for name in names)
-    table = make_table(rows=(*TABLE.rows, Row("SwAV", unavailable=NONE)), columns=columns)
-    lines = shown(measure(table, "paper", [], {})).splitlines()
-    assert max(map(len, lines)) <= 100
-    start = next(index for index, line in enumerate(lines) if line.startswith(" SwAV"))
-    assert lines[start].split() == ["SwAV", "here", *["not"] * 5]
-    assert lines[start + 1].split() == ["implemented"] * 5
-    assert lines[start + 2].split() == ["yet", "(2)"] * 5
 
 
 @pytest.mark.parametrize(("end", "said"), [("", False), (" approximate", True)])

@@ -228,20 +228,6 @@ def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
     )
 
 
-def test_cells_that_cannot_run_say_why() -> None:
-    why = {(cell.row, cell.column): cell.unavailable for cell in FIGURE.cells("paper")}
-    assert why == {
-        ("curve", "left"): "",
-        ("curve", "right"): "",
-        ("curve", "far"): "",  # that data are missing is found out when it runs
-        ("needy", "left"): "needs needles",
-        ("needy", "right"): "needs needles",
-        ("needy", "far"): "needs needles",
-    }
-    smoke = {cell.row: cell.unavailable for cell in FIGURE.cells("smoke")}
-    assert smoke == {"curve": "", "needy": "needs needles"}
-
-
 def test_a_column_may_show_a_metric_of_its_own() -> None:
     assert [FIGURE.metric_of(column) for column in FIGURE.columns] == [
         "accuracy",

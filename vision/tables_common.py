@@ -271,7 +271,6 @@ def swept(
             },
         )
         for row in figure.rows
-        if not row.unavailable
     )
     probe = None if figure.metric == KNN_METRIC else figure.protocol
     return dataclasses.replace(

@@ -79,8 +79,6 @@ def _paper(table: Table, found: MeasuredCell) -> Iterator[Text]:
         yield Text(f"It prints, as {row.published}: {printed} ({table.published.statistic})")
     if row.deviation:
         yield Text(f"Here: {row.deviation}")
-    if found.unavailable:
-        yield Text(f"It cannot run yet: {found.unavailable}")
 
 
 def _configuration(table: Table, cell: Cell, row: Row) -> Iterator[Text]:

@@ -168,7 +168,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
     """The row of a table that a further one is held against, and why that one.
 
     The row ``wanted``, else the one that most of the paper's claims are made against, else the
-    first one with a published line, else the first; of those that can run, train, and have a loss.
+    first one with a published line, else the first; of those that train and have a loss.
 
     Raises:
         UserError: there is none.
@@ -177,7 +177,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
         label = table.cells(tier, row=wanted)[0].row
         able = [row for row in _able(table, tier) if row.label == label]
         if not able:
-            raise UserError(f"{table.address}: {label} trains with no loss, or cannot run yet")
+            raise UserError(f"{table.address}: {label} trains with no loss")
         return able[0], "as you said"
     able = _able(table, tier)
     counts = Counter(claim.than for claim in table.claims)
@@ -188,15 +188,15 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
     if published := [row for row in able if row.published is not None]:
         return published[0], "the first row that the paper prints"
     if not able:
-        raise UserError(f"{table.address} has no row that can run and trains with a loss")
+        raise UserError(f"{table.address} has no row that trains with a loss")
     return able[0], "the first row"
 
 
 def _able(table: Table, tier: Tier) -> list[Row]:
-    """The rows that can run and train with a loss that another can take the place of."""
+    """The rows that train with a loss that another can take the place of."""
     objectives: dict[str, Any] = {}
     for cell in table.cells(tier):
-        if not cell.unavailable and getattr(cell.config, "train", True):
+        if getattr(cell.config, "train", True):
             objectives.setdefault(cell.row, getattr(cell.config, "objective", None))
     return [
         row
@@ -207,7 +207,7 @@ def _able(table: Table, tier: Tier) -> list[Row]:
 
 def _with_loss(cell: Cell, loss: Term) -> Cell:
     objective = getattr(cell.config, "objective", None)
-    if cell.unavailable or not isinstance(objective, Objective):
+    if not isinstance(objective, Objective):
         return dataclasses.replace(cell, row=MINE)
     changes = {"objective": dataclasses.replace(objective, loss=loss)}
     return dataclasses.replace(cell, row=MINE, config=changed(cell.config, changes, cell.address))
@@ -248,16 +248,14 @@ def _of_theirs(error: Exception, file: Path) -> str:
 
 
 def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells with the settings applied; those that cannot run stay as they are."""
+    """The cells with the settings applied."""
     found = []
     for cell in cells:
-        if not cell.unavailable:
-            try:
-                config = with_settings(cell.config, settings)
-            except UserError as error:
-                raise UserError(f"{cell.row}: {error}") from None
-            cell = dataclasses.replace(cell, config=config)
-        found.append(cell)
+        try:
+            config = with_settings(cell.config, settings)
+        except UserError as error:
+            raise UserError(f"{cell.row}: {error}") from None
+        found.append(dataclasses.replace(cell, config=config))
     return tuple(found)
 
 

@@ -17,7 +17,7 @@ from shared.command.progress import duration
 from shared.experiment.records import RECORDS, Damaged, Record, records_in
 from shared.experiment.store import is_kept, seconds_alone
 from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
-from shared.report.measuring import UNAVAILABLE, folder_of, unavailable
+from shared.report.measuring import folder_of
 
 # Where the plan has its figures from; a ~ marks those that are not of such a cell on this machine.
 SOURCES = {
@@ -42,7 +42,6 @@ class Cost:
         seconds: of one cell.
         gigabytes: peak memory of one cell.
         source: where the two are from, of ``SOURCES``.
-        unavailable: why the cells cannot run; empty if they can.
         shared: seconds, of all that is left, that are spent once for other cells, too, and counted
             there.
     """
@@ -52,23 +51,20 @@ class Cost:
     seconds: float
     gigabytes: float
     source: str
-    unavailable: str = ""
     shared: float = 0.0
 
     @property
     def left(self) -> int:
         """How many cells are to run."""
-        return 0 if self.unavailable else self.seeds - self.done
+        return self.seeds - self.done
 
     @property
     def time(self) -> float:
         """Seconds that all that is left takes."""
         return max(0.0, self.left * self.seconds - self.shared)
 
-    def shown(self, marks: Mapping[str, int]) -> str:
+    def shown(self) -> str:
         """``2/5 48 s``: seeds done of those chosen, and the time of one that is not."""
-        if self.unavailable:
-            return f"({marks[self.unavailable]})"
         counts = f"{self.done}/{self.seeds}"
         about = "~" if SOURCES[self.source].startswith("~") else ""
         return f"{counts} {about}{duration(self.seconds)}" if self.left else counts
@@ -97,24 +93,21 @@ def planned(
     """
     costs = costs_of(table, cells, places, estimates, set() if counted is None else counted)
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
-    reasons = dict.fromkeys(cost.unavailable for cost in costs.values() if cost.unavailable)
-    marks = {why: number for number, why in enumerate(reasons, start=1)}
     lines: dict[str, list[str]] = {column: [] for column in columns}
     for column in columns:
         some = [costs.get((row, column)) for row in rows]
-        lines[column] = [cost.shown(marks) if cost else "" for cost in some]
+        lines[column] = [cost.shown() if cost else "" for cost in some]
         own = [cost for cost in some if cost]
         lines[column].append(_time(own))
-        biggest = max((cost.gigabytes for cost in own if not cost.unavailable), default=0.0)
+        biggest = max((cost.gigabytes for cost in own), default=0.0)
         lines[column].append(f"{biggest:.1f} GB" if biggest else "")
     whole = [_time([cost for (of, _), cost in costs.items() if of == row]) for row in rows]
     lines["time left"] = [*whole, _time(list(costs.values())), ""]
     parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
     labels = [*rows, "time left", "memory of one"]
     parts += _grids(labels, lines)
-    parts += [Text(f"({mark}) {why}") for why, mark in marks.items()]
     parts += [Text(f"Data to get first: {what}") for what in missing_data(cells, places)]
-    parts.append(Text(" ".join(_summary(cells, costs, jobs))))
+    parts.append(Text(" ".join(_summary(costs, jobs))))
     return Group(*parts)
 
 
@@ -123,7 +116,7 @@ def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
     found: dict[str, None] = {}
     for cell in cells:
         missing = imported(cell.domain).experiment(cell.config).missing
-        if missing is None or cell.unavailable:
+        if missing is None:
             continue
         said = list(map(str, missing(cell.config, places.data)))
         if not found.keys() >= set(said) and finished(cell, places) is None:
@@ -152,15 +145,12 @@ def costs_of(
             None: what cells share is counted for each of them.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
-    records = {cell.address: finished(cell, places) for cell in cells if not cell.unavailable}
+    records = {cell.address: finished(cell, places) for cell in cells}
     committed = _committed(table, cells[0], places)
     columns = {column.label: column for column in table.columns_of(cells[0].tier)}
     costs: Costs = {}
     for row, source in dict.fromkeys((cell.row, cell.source) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.source) == (row, source)]
-        if some[0].unavailable:
-            costs[row, source] = Cost(0, len(some), 0.0, 0.0, "declared", unavailable(some[0]))
-            continue
         own = [record for cell in some if (record := records[cell.address])]
         others = [
             record
@@ -220,7 +210,7 @@ def _taken(records: Sequence[Record]) -> tuple[float, float]:
 def _time(costs: Sequence[Cost]) -> str:
     """The time of all that is left, one cell after the other."""
     if not any(cost.left for cost in costs):
-        return "" if all(cost.unavailable for cost in costs) else "done"
+        return "done"
     return duration(sum(cost.time for cost in costs))
 
 
@@ -247,21 +237,19 @@ def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterato
         yield grid
 
 
-def _summary(cells: Sequence[Cell], costs: Costs, jobs: int) -> Iterator[str]:
+def _summary(costs: Costs, jobs: int) -> Iterator[str]:
     every = list(costs.values())
     left = sum(cost.left for cost in every)
-    can = sum(cost.seeds for cost in every if not cost.unavailable)
+    chosen = sum(cost.seeds for cost in every)
     memory = max((cost.gigabytes for cost in every if cost.left), default=0.0)
     seconds = sum(cost.time for cost in every) / jobs
     yield (
-        f"{left} of {can} cells to run, {jobs} at a time: about {duration(seconds)}, "
+        f"{left} of {chosen} cells to run, {jobs} at a time: about {duration(seconds)}, "
         f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
     )
     if saved := sum(cost.shared for cost in every):
         yield f"Without what is trained once for several it would be {duration(saved / jobs)} more."
-    if idle := len({cell.address for cell in cells}) - can:
-        yield f"{idle} cells are {UNAVAILABLE}."
-    used = {cost.source for cost in every if not cost.unavailable}
+    used = {cost.source for cost in every}
     if known := "; ".join(words for name, words in SOURCES.items() if name in used):
         yield f"Time and memory: {known}."
 

@@ -51,7 +51,7 @@ def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
         for table in tables:
             for cell in table.cells(cells[0].tier):
                 text = canonical_json(cell.config)
-                if text in wanted and not cell.unavailable:
+                if text in wanted:
                     by_config[text][cell.address] = None
     return {
         cell.address: tuple(

@@ -313,9 +313,7 @@ def _do_cells(proof: Proof) -> list[dict[str, Any]]:
         cells = [
             cell
             for cell in worth.cells_of(bundle)
-            if not cell.unavailable
-            and cell.address not in on_record
-            and finished(cell, places) is None
+            if cell.address not in on_record and finished(cell, places) is None
         ]
         waiting[bundle.name] = cells
         if cells:

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections import Counter
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -16,7 +15,7 @@ from shared.experiment.runs import INTERRUPTED, check_config, set_aside
 from shared.experiment.store import forget
 from shared.experiment.tables import Cell
 from shared.report.console import terminal
-from shared.report.measuring import narrowed, unavailable
+from shared.report.measuring import narrowed
 from shared.report.wording import printed_value
 
 
@@ -120,14 +119,10 @@ def not_done(
     own: bool = False,
 ) -> tuple[list[Cell], dict[str, tuple[str, ...]]]:
     """What is not done of the cells, the cheapest first, and where equal runs of each may lie."""
-    every = _every(chosen)
     cells = _checked(chosen, places, again=options.again)
     places.runs.mkdir(parents=True, exist_ok=True)
     if options.again:
         _set_aside(cells, places, console)
-    for why, count in Counter(map(unavailable, every)).items():
-        if why:
-            console.print(f"{count} cells are {why}", soft_wrap=True, highlight=False, markup=False)
     waiting = [cell for cell in cells if finished(cell, places) is None]
     if len(waiting) < len(cells):
         console.print(f"{len(cells) - len(waiting)} cells are done already")
@@ -172,8 +167,8 @@ def _every(chosen: Sequence[Chosen]) -> list[Cell]:
 
 
 def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
-    """The cells that can run; before anything runs, as a conflict must not come up after hours."""
-    cells = [cell for cell in _every(chosen) if not cell.unavailable]
+    """The cells, checked; before anything runs, as a conflict must not come up after hours."""
+    cells = _every(chosen)
     for cell in cells if not again else ():
         check_config(run_folder(places, cell), cell.config)
     return cells

@@ -104,8 +104,6 @@ class Row:
         deviation: what differs from the paper, and why.
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
-        unavailable: why the row cannot run yet ("needs SwAV"); empty if it can. That data are not
-            there is no reason: who has them runs the row.
         seeds: the only seeds of a row that no seed changes (a baseline); None for those of the
             tier.
         floor: whether the row is trivial: nothing is learned there, and no trained row below it
@@ -117,7 +115,6 @@ class Row:
     published: str | None = None
     deviation: str = ""
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    unavailable: str = ""
     seeds: tuple[int, ...] | None = None
     floor: bool = False
 
@@ -230,7 +227,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Cell:
-    """One row in one column with one seed in one tier; ``unavailable`` says why it cannot run.
+    """One row in one column with one seed in one tier.
 
     Columns that are read from one run give cells of one address, which differ in ``column`` alone.
     """
@@ -243,7 +240,6 @@ class Cell:
     seed: int
     tier: Tier
     config: Config
-    unavailable: str = ""
     run: str = ""
 
     @property
@@ -496,7 +492,6 @@ class Table:
                             seed=seed,
                             tier=tier,
                             config=changed(config, {"seed": seed}, self.address),
-                            unavailable=each_row.unavailable,
                             run=each_column.run,
                         )
                     )

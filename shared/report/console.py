@@ -1,7 +1,6 @@
 """A measured table in the terminal."""
 
 import textwrap
-from collections.abc import Mapping
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -10,7 +9,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from shared.report.blocks import Block, Lines, Numbers, numbers_of, reasons_of
-from shared.report.measuring import Measured, MeasuredCell
+from shared.report.measuring import Measured
 from shared.report.statistics import Kind
 from shared.report.wording import (
     HERE,
@@ -52,7 +51,7 @@ def terminal(measured: Measured) -> RenderableType:
         if heading:
             grid.add_row(Text(heading, style="italic"))
         for cells in rows:
-            here = [_narrow_lines(cell, marks) for cell in cells]
+            here = [measured_lines(cell, marks) for cell in cells]
             height = max(map(len, here))
             printed = printed_row(cells, measured)
             whose = Text("here" + "\n" * (height - 1))
@@ -112,8 +111,3 @@ def _block(block: Block) -> list[RenderableType]:
     if idle:
         parts.append(Text(f"  not run: {', '.join(idle)}", style=KIND_COLOURS["not run"]))
     return parts
-
-
-def _narrow_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
-    lines = measured_lines(cell, marks)
-    return textwrap.wrap(lines[0], NARROW) if cell.unavailable else lines

@@ -12,7 +12,7 @@ from shared.experiment.records import RECORDS, REPEATED, record_line
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import slug
 from shared.report.blocks import Block, Lines, Numbers, numbers_of, reasons_of
-from shared.report.measuring import UNAVAILABLE, Measured, refuse_smoke
+from shared.report.measuring import Measured, refuse_smoke
 from shared.report.wording import (
     DASH,
     HERE,
@@ -206,8 +206,6 @@ def _tex_rows(measured: Measured) -> Iterator[list[str]]:
             here = []
             for cell in cells:
                 number, *seeds = measured_lines(cell, marks)
-                if cell.unavailable:  # the legend says what the mark means
-                    number = number.removeprefix(UNAVAILABLE).strip()
                 few = f"$^{{{len(cell.values)}/{len(cell.declared)}}}$" if seeds else ""
                 here.append(_tex(number.replace(" ± ", "±")) + few)
             yield [_tex_lines(cells[0].row.label, TEX_LABEL, "l"), *here]

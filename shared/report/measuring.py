@@ -48,7 +48,6 @@ from shared.report.statistics import (
 )
 
 NOT_RUN = "not run"
-UNAVAILABLE = "not implemented yet"
 REFUSED = "refused"  # a file that was altered, a number that cannot be
 STALE = "stale: measured with another configuration"
 STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
@@ -83,11 +82,6 @@ class MeasuredCell:
     declared: tuple[int, ...] = ()
     fewer: bool = False
     repeats: Mapping[int, tuple[Record, ...]] = field(default_factory=dict)
-
-    @property
-    def unavailable(self) -> str:
-        """Why the cell cannot run yet; empty if it can."""
-        return self.row.unavailable
 
     def read(self, metric: str) -> dict[int, float]:
         """By seed another metric of the records that count, of those that have it."""
@@ -336,11 +330,6 @@ def refuse_smoke(measured: Measured) -> None:
         raise ValueError(f"{measured.table.address}: the smoke tier never enters results")
 
 
-def unavailable(cell: Cell) -> str:
-    """Status of a cell that cannot run yet; empty for one that can."""
-    return f"{UNAVAILABLE}: {cell.unavailable}" if cell.unavailable else ""
-
-
 def _measure_cell(
     table: Table,
     row: Row,
@@ -355,7 +344,7 @@ def _measure_cell(
     missing: dict[int, str] = {}
     repeats: dict[int, tuple[Record, ...]] = {}
     for cell in cells:
-        why = unavailable(cell) or status.get(cell.address, NOT_RUN)
+        why = status.get(cell.address, NOT_RUN)
         for record in by_address.get(cell.address, ()):
             fault = _fault(record, cell, table, table.metric_of(column))
             if fault is None:
@@ -401,8 +390,6 @@ def _other_paths(counted: Record, repeats: Sequence[Record]) -> tuple[Record, ..
 
 def _fault(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
     """Why ``record`` does not count for ``cell``; None when it does."""
-    if cell.unavailable:  # what its configuration does is not yet what its labels say
-        return unavailable(cell)
     result = record.result
     if result["tier"] != cell.tier:
         return f"stale: measured in the {result['tier']} tier"

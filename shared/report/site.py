@@ -212,9 +212,6 @@ def deciding(each: Compared) -> str:
     entry, judged = each.entry, each.judged
     if entry.counts:
         return "It is decided, and counts."
-    why = [cell.unavailable for cell in each.cells if cell.unavailable]
-    if why:
-        return f"It cannot run yet: {'; '.join(dict.fromkeys(why))}."
     if entry.verdict == "no evidence":
         return (
             "No number of seeds: a row that was trained lies below one that learned nothing, so "

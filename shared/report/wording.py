@@ -13,7 +13,6 @@ from shared.experiment.data import is_approximate
 from shared.experiment.tables import Claim, Column, Published, Row, Table, Tier, Value, canonical
 from shared.report.evidence import power_sentence
 from shared.report.measuring import (
-    UNAVAILABLE,
     Judged,
     Measured,
     MeasuredCell,
@@ -99,8 +98,7 @@ def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
         return [""]  # the row has no part in the column
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
-        what = UNAVAILABLE if cell.unavailable else DASH
-        return [f"{what} ({', '.join(map(str, reasons))})"]
+        return [f"{DASH} ({', '.join(map(str, reasons))})"]
     lines = [mean_sd(cell.summary.mean, cell.summary.sd)]
     return [*lines, seeds_of(cell)] if cell.missing or cell.fewer else lines
 

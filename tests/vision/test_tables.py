@@ -67,11 +67,6 @@ def test_addresses_are_unique() -> None:
     assert len(addresses) == len(set(addresses)) > 2000
 
 
-def test_no_cell_waits_for_code() -> None:
-    for cell in every_cell():
-        assert cell.unavailable == ""
-
-
 def test_columns_have_the_sizes_of_their_dataset() -> None:
     for table in ("table-2", "figure-5"):
         for column in DATASETS:
