@@ -262,3 +262,35 @@ def test_one_epoch_on_real_images(suite_data: Path, tmp_path: Path) -> None:
     (line,) = [json.loads(text) for text in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert 0 < line["loss"] < math.log(2 * 64) + 4
     assert np.isfinite(line["learning_rate"])
+
+
+SETS = {
+    "CIFAR100": ("cifar-100-python", " approximate"),
+    "STL10": ("stl10_binary", " approximate"),
+    "imagenette": ("imagenette", ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* images missing; going on without them")
+@pytest.mark.parametrize("name", SETS)
+def test_an_epoch_on_other_real_sets(name: str, suite_data: Path, tmp_path: Path) -> None:
+    """Of copies that say so, the record says it; of files that are not all there, too."""
+    folder, end = SETS[name]
+    if not (suite_data / folder).is_dir():
+        pytest.skip(f"needs real data: {suite_data / folder} is no folder")
+    config = dataclasses.replace(
+        Config(dataset=name, images=512, batch_size=64, epochs=1, warmup_epochs=0.0),
+        backbone="resnet8",
+        stem="strided",
+        image_size=32,
+        protocol="knn-200-v1",
+    )
+    partial = name == "imagenette"
+    with Run(tmp_path, config, data_root=suite_data, allow_missing=partial) as run:
+        metrics = run.finish(vision.measure(config, run))["metrics"]
+    chance = 1 if name == "CIFAR100" else 10
+    assert 1.3 * chance < metrics["knn_top1"] < 60
+    environment = json.loads((tmp_path / "environment.json").read_text())
+    assert environment["data"][name][64:] == end
+    assert environment.get("allow_missing", False) == partial
