@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared import Objective, Term, distance_polarization, info_nce, term
-from shared.experiment.tables import Claim, Column, Row, Table, load_published
+from shared.experiment.tables import Claim, Column, Power, Row, Table, load_published
 from vision.config import CMC, HCL, Config, ToyConfig
 from vision.tables_common import (
     CMC_DCL,
@@ -61,7 +61,7 @@ TOY_REDUCTIONS = ("anchor_sum", "mean", "sum")
 
 
 def _toy_rows() -> tuple[Row, ...]:
-    rows = [Row("Euclidean space", {"objective": None}, published="Euclidean space")]
+    rows = [Row("Euclidean space", {"objective": None}, published="Euclidean space", floor=True)]
     for similarity, normalised in TOY_SIMILARITIES:
         rows.append(
             Row(
@@ -85,9 +85,20 @@ def _toy_rows() -> tuple[Row, ...]:
     return tuple(rows)
 
 
-TOY_COLUMNS = tuple(
-    Column(name, {"data": name}, minutes=0.1, gigabytes=0.4)
-    for name in ("three_bars", "nested_moons")
+TOY_DATA = ("three_bars", "nested_moons")
+TOY_COLUMNS = tuple(Column(name, {"data": name}, minutes=0.1, gigabytes=0.4) for name in TOY_DATA)
+# Declared after trials 0 to 19 had been seen, which decided the spread and nothing else; those that
+# count are others.
+TOY_TRIALS = tuple(range(20, 44))
+TOY_POWERS = tuple(
+    Power(
+        gain,
+        spread,
+        (label,),
+        "Gain: the published one. Spread: paired differences of the table's claims over trials 0 "
+        "to 19, which do not count, pooled over claims.",
+    )
+    for label, gain, spread in zip(TOY_DATA, (5.9, 7.7), (9.5, 3.4), strict=True)
 )
 
 TABLE_1 = Table(
@@ -102,7 +113,7 @@ TABLE_1 = Table(
     config=ToyConfig(),
     rows=_toy_rows(),
     columns=TOY_COLUMNS,
-    seeds={"paper": tuple(range(20)), "short": (0,), "smoke": (0,)},
+    seeds={"paper": TOY_TRIALS, "short": (0,), "smoke": (0,)},
     published=load_published(PUBLISHED / "lmcl.toml", "table-1"),
     claims=tuple(
         Claim(
@@ -110,7 +121,7 @@ TABLE_1 = Table(
             f"{reduction}, {similarity}.",
             better=f"LMCT, {reduction}, {similarity}",
             than=f"Conventional CT, {similarity}",
-            columns=("three_bars", "nested_moons"),
+            columns=TOY_DATA,
             tolerance=0.5,
         )
         for reduction in TOY_REDUCTIONS
@@ -126,6 +137,7 @@ TABLE_1 = Table(
         "The paper starts from P = 0, where the gradient vanishes, so that nothing would be "
         "learned; P starts from a small multiple of the identity here.",
     ),
+    powers=TOY_POWERS,
 )
 
 TABLE_2 = Table(

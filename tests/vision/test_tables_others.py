@@ -59,7 +59,7 @@ def printed(table: str, row: str, column: str) -> tuple[float, float | None]:
 @pytest.mark.parametrize(
     ("name", "rows", "columns", "seeds"),
     [
-        ("lmcl/table-1", 9, 2, 20),
+        ("lmcl/table-1", 9, 2, 24),
         ("lmcl/table-2", 13, 4, 1),
         ("lmcl/table-3", 9, 5, 1),
         ("lmcl/figure-4", 9, 10, 1),
@@ -304,7 +304,7 @@ def test_the_suite_on_one_core_shares_the_pretraining_of_table_3() -> None:
 
 def test_lmcl_toy_table() -> None:
     table = TABLES["lmcl/table-1"]
-    assert table.seeds["paper"] == tuple(range(20))
+    assert table.seeds["paper"] == tuple(range(20, 44))  # those before were seen
     readings = {
         (reduction, normalised): cell(
             "lmcl/table-1", f"LMCT, {reduction}, {name}", "nested_moons"
