@@ -81,10 +81,10 @@ RAW_RATE = 5e-4
 # Of a trained cell: measured on one CPU core.
 SMALL_MINUTES, SMALL_GIGABYTES = 0.8, 1.5
 
-# One epoch in batches of 400: of some 836,000 sentences; quick-thought's, of 45.8 million.
-BOOKS_STEPS = 2_090
+# Quick-thought's one epoch in batches of 400, of 45.8 million sentences; and as many steps on the
+# books, of which an epoch has some 836,000 sentences, 2,090 steps.
 BOOKCORPUS_STEPS = 114_466
-BOOKS_EPOCHS = 55  # as many steps on the books
+BOOKS_EPOCHS = 55
 
 RUN = "six tasks"
 # The metric of each column.
