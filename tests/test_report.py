@@ -735,6 +735,9 @@ def test_many_seeds_are_named_by_their_ends() -> None:
     table = make_table(seeds={"paper": tuple(range(20)), "short": (0, 1), "smoke": (0,)})
     assert "over seeds 0 to 19;" in headline(measure(table, "paper", [], {}))
     assert "over seeds 0, 1;" in headline(measure(table, "short", [], {}))
+    later = make_table(seeds={"paper": tuple(range(20, 44)), "short": (0, 2, 4, 6, 8, 10)})
+    assert "over seeds 20 to 43;" in headline(measure(later, "paper", [], {}))
+    assert "over seeds 0, 2, 4, 6, 8, 10;" in headline(measure(later, "short", [], {}))
 
 
 def make_aggregated_table() -> Table:

@@ -128,8 +128,9 @@ def headline(measured: Measured) -> str:
     if len(shown) > 1:
         metrics = "; ".join(f"{metric} in {', '.join(some)}" for metric, some in shown.items())
     seeds = ", ".join(map(str, measured.seeds))
-    if len(measured.seeds) > 5 and measured.seeds == tuple(range(len(measured.seeds))):
-        seeds = f"0 to {measured.seeds[-1]}"
+    if len(measured.seeds) > 5:
+        first, last = measured.seeds[0], measured.seeds[-1]
+        seeds = f"{first} to {last}" if len(measured.seeds) == last - first + 1 else seeds
     spread = f"mean ± sample standard deviation over seeds {seeds}"
     if len(measured.seeds) == 1:
         spread = f"seed {seeds} only"
