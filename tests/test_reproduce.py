@@ -544,6 +544,24 @@ def test_after_the_parent_is_killed_its_cells_stop_by_themselves(tmp_path: Path)
     assert [line["step"] for line in lines] == list(range(1, 31))
 
 
+def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
+    """A step of five minutes hears nothing of the first wish, nor of one that is its echo."""
+    arguments = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
+    process = command(*arguments, "--set", "pause=300", cwd=tmp_path)
+    wait_for(lambda: any(tmp_path.rglob("environment.json")))
+    for wait in (0, 0.2):
+        time.sleep(wait)
+        process.send_signal(signal.SIGINT)
+    time.sleep(2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 75, err
+    assert out.count("stopping once what runs is saved; asked again, at once") == 1
+    assert "interrupted; the same command goes on from here" in out
+    assert not any(tmp_path.rglob("failure.json"))
+
+
 @pytest.mark.slow
 def test_everything_killed_at_once_resumes(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")

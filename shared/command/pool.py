@@ -37,6 +37,9 @@ from shared.experiment.runs import (
 from shared.experiment.tables import Cell, Config, canonical_json
 from shared.report.measuring import NOT_RUN
 
+# Seconds in which a second signal is no second wish: a terminal and a wrapper may both send one.
+ECHO = 1.0
+
 
 def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
     """By address, the other cells of the domain and tier with an equal configuration.
@@ -153,8 +156,12 @@ class Pool:
                     watch.started(cell)
                 if asked and not told:
                     told = True
+                    self.console.print("stopping once what runs is saved; asked again, at once")
                     for _, process, _ in self._running.values():
                         process.terminate()
+                if asked and asked[-1] - asked[0] > ECHO:
+                    for _, process, _ in self._running.values():
+                        process.kill()
                 for pipe in wait(list(self._running), timeout=0.2):
                     self._listen(pipe, watch, stopping=bool(asked))
                 watch.tick()
@@ -363,12 +370,12 @@ def _stop_with_parent(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def asked_to_stop() -> Iterator[list[int]]:
-    """A list that fills when SIGTERM or SIGINT arrives."""
-    asked: list[int] = []
+def asked_to_stop() -> Iterator[list[float]]:
+    """A list that fills with the times, in seconds, at which SIGTERM or SIGINT arrives."""
+    asked: list[float] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        asked.append(time.monotonic())
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, note) for number in numbers}
