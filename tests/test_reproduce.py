@@ -545,7 +545,7 @@ def test_after_the_parent_is_killed_its_cells_stop_by_themselves(tmp_path: Path)
 
 
 def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
-    """A step of five minutes hears nothing of the first wish, nor of one that is its echo."""
+    """A step of five minutes hears nothing of the first wish; echoes and SIGTERM are none."""
     arguments = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
     process = command(*arguments, "--set", "pause=300", cwd=tmp_path)
     wait_for(lambda: any(tmp_path.rglob("environment.json")))
@@ -553,11 +553,13 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
         time.sleep(wait)
         process.send_signal(signal.SIGINT)
     time.sleep(2)
+    process.send_signal(signal.SIGTERM)
+    time.sleep(1)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, err
-    assert out.count("stopping once what runs is saved; asked again, at once") == 1
+    assert out.count("stopping once what runs is saved; with Ctrl-C at once") == 1
     assert "interrupted; the same command goes on from here" in out
     assert not any(tmp_path.rglob("failure.json"))
 

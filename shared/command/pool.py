@@ -37,7 +37,7 @@ from shared.experiment.runs import (
 from shared.experiment.tables import Cell, Config, canonical_json
 from shared.report.measuring import NOT_RUN
 
-# Seconds in which a second signal is no second wish: a terminal and a wrapper may both send one.
+# Seconds in which a second SIGINT is no second wish: a terminal and a wrapper may both send one.
 ECHO = 1.0
 
 
@@ -156,10 +156,10 @@ class Pool:
                     watch.started(cell)
                 if asked and not told:
                     told = True
-                    self.console.print("stopping once what runs is saved; asked again, at once")
+                    self.console.print("stopping once what runs is saved; with Ctrl-C at once")
                     for _, process, _ in self._running.values():
                         process.terminate()
-                if asked and asked[-1] - asked[0] > ECHO:
+                if len(asked) > 1:
                     for _, process, _ in self._running.values():
                         process.kill()
                 for pipe in wait(list(self._running), timeout=0.2):
@@ -370,12 +370,20 @@ def _stop_with_parent(run: Run) -> None:
 
 
 @contextlib.contextmanager
-def asked_to_stop() -> Iterator[list[float]]:
-    """A list that fills with the times, in seconds, at which SIGTERM or SIGINT arrives."""
-    asked: list[float] = []
+def asked_to_stop() -> Iterator[list[int]]:
+    """A list that fills when SIGTERM or SIGINT arrives: once, and again for a later SIGINT alone.
+
+    Schedulers and wrappers repeat themselves, and a run needs its time to save.
+    """
+    asked: list[int] = []
+    echoes_until = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
-        asked.append(time.monotonic())
+        nonlocal echoes_until
+        if not asked:
+            echoes_until = time.monotonic() + ECHO
+        if not asked or (number == signal.SIGINT and time.monotonic() > echoes_until):
+            asked.append(number)
 
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {number: signal.signal(number, note) for number in numbers}
