@@ -469,7 +469,8 @@ def _length(data: _Data, state: _State, cost: float, direction: Tensor, along: T
     moved = direction * data.penalised
     straight, square = _product(state.point, moved), _product(direction, moved)
     largest = 0.25 if along.shape[1] == 1 else 0.5
-    rows = torch.linalg.vecdot((along * along).sum(1), state.inside)
+    squares = along.square()
+    rows = torch.linalg.vecdot(_over_classes(squares), state.inside)
     low = -_product(state.gradient, direction) / (cost * largest * rows + square)
     high = torch.full_like(low, torch.inf)
     best: Tensor = low
@@ -482,8 +483,8 @@ def _length(data: _Data, state: _State, cost: float, direction: Tensor, along: T
         best = torch.where(objective < lowest, length, best)
         lowest = torch.minimum(objective, lowest)
 
-        mean = (wrong * along).sum(1)
-        spread = (wrong * along.square()).sum((1, 2)) - mean.square().sum(1)
+        mean = _over_classes(wrong * along)
+        spread = (wrong * squares).sum((1, 2)) - mean.square().sum(1)
         first = cost * mean.sum(1, dtype=torch.float64) + straight + length * square
         second = cost * spread + square
         low, high = torch.where(first <= 0, length, low), torch.where(first > 0, length, high)
@@ -493,9 +494,10 @@ def _length(data: _Data, state: _State, cost: float, direction: Tensor, along: T
     return best
 
 
-def _scores(data: _Data, point: Tensor, offset: Tensor | float = 0.0) -> Tensor:
+def _scores(data: _Data, point: Tensor, offset: Tensor | None = None) -> Tensor:
     """How far a point (P, K, r) puts every class above the right one, (P, K, n)."""
-    scores = (point.flatten(0, 1) @ data.rows.T).view(*point.shape[:2], -1) + offset
+    scores = (point.flatten(0, 1) @ data.rows.T).view(*point.shape[:2], -1)
+    scores = scores if offset is None else scores + offset
     return scores if scores.shape[1] == 1 else scores - scores.gather(1, _own(data, scores))
 
 
@@ -513,6 +515,11 @@ def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
         wrong = scores.softmax(1) * torch.sigmoid(margin)[:, None]
     loss = -(logsigmoid(-margin) * inside).sum(1, dtype=torch.float64)
     return loss, wrong * inside[:, None]
+
+
+def _over_classes(each: Tensor) -> Tensor:
+    """The sum over classes (P, n) of (P, K, n); of one class, without the copy that sum makes."""
+    return each[:, 0] if each.shape[1] == 1 else each.sum(1)
 
 
 def _residual(data: _Data, wrong: Tensor) -> Tensor:

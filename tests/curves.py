@@ -190,7 +190,7 @@ def losses_of(case: str, folder: Path, *, double: bool) -> list[float]:
     return losses.tolist()
 
 
-def work(place: int, cases: Sequence[str], folder: str) -> None:
+def work(place: int, cases: Sequence[str], folder: str, single: Sequence[int]) -> None:
     """One of four processes, of which the first, and the first two, also do without the others."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -202,7 +202,7 @@ def work(place: int, cases: Sequence[str], folder: str) -> None:
         found = {
             (case, double): losses_of(case, Path(folder, f"{world}-{case}-{double}"), double=double)
             for case in cases
-            for double in (False, True)
+            for double in ((False, True) if world in single else (True,))
         }
         if place == 0:
             torch.save(found, Path(folder) / f"{world}.pt")
@@ -210,10 +210,15 @@ def work(place: int, cases: Sequence[str], folder: str) -> None:
         dist.destroy_process_group()
 
 
-def measured(cases: Sequence[str], folder: Path) -> dict[int, dict[tuple[str, bool], list[float]]]:
-    """By number of processes, case and precision (True: double), the losses."""
+def measured(
+    cases: Sequence[str], folder: Path, single: Sequence[int] = WORLDS
+) -> dict[int, dict[tuple[str, bool], list[float]]]:
+    """By number of processes, case and precision (True: double), the losses.
+
+    In single precision on ``single`` processes, in double precision on each of ``WORLDS``.
+    """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(work, (cases, str(folder)), nprocs=max(WORLDS))
+    mp.spawn(work, (cases, str(folder), single), nprocs=max(WORLDS))
     return {world: torch.load(folder / f"{world}.pt") for world in WORLDS}
 
 

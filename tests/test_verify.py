@@ -395,3 +395,18 @@ def test_a_variable_that_steers_the_blas_is_seen() -> None:
         assert "not read" not in (default["blas"]["path"], steered["blas"]["path"])
         generic = default["blas"]["path"].endswith("Intel(R) Architecture processors")
         assert generic == (default["blas"]["path"] == steered["blas"]["path"])
+
+
+def test_what_processes_find_alike_is_asked_once_and_starts_no_thread() -> None:
+    """In a process of its own, as in the server that the processes of cells are forked of."""
+    program = (
+        "import psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
+        "import shared.command.preloaded; "
+        "from shared.experiment.arithmetic import arithmetic_used as used; "
+        "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
+        "used.cache_info().currsize)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0", "False", "1"]

@@ -73,7 +73,7 @@ def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
 class Pool:
     """Runs cells side by side, each in a process of its own that starts with everything imported.
 
-    Processes are forked from a server that has imported the domain and computed nothing: that is
+    Processes are forked from a server that has imported the domain and trained nothing: that is
     fast, and safe for threads, CUDA and renderers.
 
     Args:
@@ -125,8 +125,9 @@ class Pool:
             twins: by address, where an equal run may lie; see :func:`twins_of`.
         """
         context = multiprocessing.get_context("forkserver")
+        own = (f"{cells[0].domain}.{module}" for module in ("domain", "train"))
         modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
-        context.set_forkserver_preload([f"{cells[0].domain}.train", *modules])
+        context.set_forkserver_preload([*own, *modules, "shared.command.preloaded"])
         workers = max(1, cores() // min(self.jobs, len(cells)))
         self._waiting, self._twins, told = list(cells), twins, False
         self._trained_as = {
