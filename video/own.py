@@ -1,9 +1,5 @@
 """Videos of one's own: folders of classes, and data sets of pytorchvideo.
 
-    shots/train/<class>/*.mp4    to train on; classes are numbered in the order of their names
-    shots/val/<class>/*.mp4      to test on, or shots/test/; not needed for pretraining
-    shots/<class>/*.mp4          without these folders, all are to train on
-
 Frames are kept in memory, as squares of the size that clips are cut from: 65 KB a frame for clips
 of 128 pixels. They are decoded as UCF-101's are, and a damaged video is an error.
 """
@@ -17,11 +13,11 @@ import torch
 from PIL import Image
 
 from shared.errors import UserError
-from shared.experiment.data import MissingData
+from shared.experiment.folders import class_folders, layout_of
 from video.data import SHORTEST, Video, Videos, decode, stored_side
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
-LAYOUT = "videos lie in train/<class>/ and, to test on, in val/<class>/ or test/<class>/"
+WHAT = "videos"
 GROUPS = 10  # in place of recordings, of which nothing is known: every tenth video
 
 
@@ -29,31 +25,25 @@ def folder(path: str | Path, size: int) -> Videos:
     """The videos of a folder of one's own, to train and to test on.
 
     Args:
-        path: the folder, see the module for its layout.
+        path: the folder, see ``shared.experiment.folders`` for its layout.
         size: S, the side of the clips in pixels.
 
     Raises:
         MissingData: there is no such folder.
-        UserError: it has no videos, a class to test on alone, or a video that cannot be used.
+        UserError: it has no videos, not the layout, or a video that cannot be used.
     """
-    path = Path(path)
-    if not path.is_dir():
-        raise MissingData(str(path), path, "", f"make that folder: {LAYOUT}")
-    train = path / "train" if (path / "train").is_dir() else path
-    tests = [path / name for name in ("val", "test") if (path / name).is_dir()]
-    if tests and train == path:
-        raise UserError(f"{path}: has {tests[0].name}/ and no train/; {LAYOUT}")
-    classes = sorted(each.name for each in train.iterdir() if each.is_dir())
-    found: list[tuple[Path, int, bool]] = []
-    for place in (train, *tests[:1]):
-        for each in sorted(each for each in place.iterdir() if each.is_dir()):
-            if each.name not in classes:
-                raise UserError(f"{place}: {each.name} is no class of {train}; {LAYOUT}")
-            files = (file for file in sorted(each.iterdir()) if file.suffix.lower() in ENDINGS)
-            found += [(file, classes.index(each.name), place == train) for file in files]
+    places = class_folders(Path(path), str(path), WHAT)
+    found = [
+        (file, label, place == places.train)
+        for place in (places.train, *([places.test] if places.test else []))
+        for label, name in enumerate(places.classes)
+        if (place / name).is_dir()
+        for file in sorted((place / name).iterdir())
+        if file.suffix.lower() in ENDINGS
+    ]
     if not found:
-        raise UserError(f"{path}: no videos in it ({', '.join(ENDINGS)}); {LAYOUT}")
-    return _decoded(found, classes, size)
+        raise UserError(f"{path}: no videos in it ({', '.join(ENDINGS)}); {layout_of(WHAT)}")
+    return _decoded(found, places.classes, size)
 
 
 def from_pytorchvideo(train: Any, size: int, *, test: Any = None) -> Videos:

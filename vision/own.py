@@ -2,12 +2,9 @@
 
 Shapes: n images.
 
-    pets/train/<class>/*.jpg    to train on; classes are numbered in the order of their names
-    pets/val/<class>/*.jpg      to test on, or pets/test/; not needed for pretraining
-    pets/<class>/*.jpg          without these folders, all are to train on
-
-Wherever the name of a data set is asked for, ``folder:PATH`` names such a folder. Both kinds are
-streamed from disk and decoded as they are needed. A path is as seen from the working directory.
+Wherever the name of a data set is asked for, ``folder:PATH`` names a folder with a folder of images
+for each class, see ``shared.experiment.folders``. Both kinds are streamed from disk and decoded as
+they are needed. A path is as seen from the working directory.
 """
 
 import functools
@@ -19,7 +16,7 @@ import torch
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
-from shared.experiment.data import MissingData
+from shared.experiment.folders import ClassFolders, class_folders, layout_of
 from vision.data import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset, ImageFiles
 
 make_torchvision_importable()
@@ -30,31 +27,32 @@ from torchvision.datasets.folder import (  # noqa: E402 (needs the line above)
 )
 
 SIZE = 224  # side of a crop in pixels, if nothing else is said
-LAYOUT = "images lie in train/<class>/ and, to test on, in val/<class>/ or test/<class>/"
+WHAT = "images"
 
 
 def folder(path: str | Path, split: Literal["train", "test"] = "train") -> ImageFiles:
     """The images of a folder of one's own with their classes, n of them.
 
     Args:
-        path: the folder, see the module for its layout.
+        path: the folder, see ``shared.experiment.folders`` for its layout.
         split: which part.
 
     Raises:
         MissingData: there is no such folder.
-        UserError: it has no images, no such part, or a class to test on alone.
+        UserError: it has no images, no such part, or not the layout.
     """
-    path = Path(path)
-    classes = _classes(path)
-    place = _place(path, split)
-    if further := sorted(_folders(place) - set(classes)):
-        raise UserError(f"{place}: {further[0]} is no class of {_place(path, 'train')}; {LAYOUT}")
-    numbers = {name: number for number, name in enumerate(classes)}
-    found = make_dataset(str(place), numbers, IMG_EXTENSIONS, allow_empty=True)
-    if not found:
-        raise UserError(f"{place}: no images in it ({', '.join(IMG_EXTENSIONS)}); {LAYOUT}")
+    found = _found(Path(path))
+    place = found.train if split == "train" else found.test
+    if place is None:
+        raise UserError(f"{path}: nothing to test on; {layout_of(WHAT)}")
+    numbers = {name: number for number, name in enumerate(found.classes)}
+    files = make_dataset(str(place), numbers, IMG_EXTENSIONS, allow_empty=True)
+    if not files:
+        raise UserError(
+            f"{place}: no images in it ({', '.join(IMG_EXTENSIONS)}); {layout_of(WHAT)}"
+        )
     return ImageFiles(
-        tuple(Path(file) for file, _ in found), torch.tensor([label for _, label in found])
+        tuple(Path(file) for file, _ in files), torch.tensor([label for _, label in files])
     )
 
 
@@ -65,16 +63,20 @@ def described(path: Path) -> Dataset:
     Raises:
         UserError: as :func:`folder`.
     """
-    tested = len(folder(path, "test")) if _tests(path) else 0
-    trained = len(folder(path))
-    where = str(path.absolute())
-    return Dataset(where, len(_classes(path)), SIZE, trained, tested, IMAGENET_MEAN, IMAGENET_STD)
+    found = _found(path)
+    trained, tested = len(folder(path)), len(folder(path, "test")) if found.test else 0
+    where, classes = str(path.absolute()), len(found.classes)
+    return Dataset(where, classes, SIZE, trained, tested, IMAGENET_MEAN, IMAGENET_STD)
 
 
 def every_file(path: Path) -> list[Path]:
     """All images of a folder, those to train on first."""
-    parts = [folder(path), *([folder(path, "test")] if _tests(path) else [])]
+    parts = [folder(path), *([folder(path, "test")] if _found(path).test else [])]
     return [file for part in parts for file in part.files if isinstance(file, Path)]
+
+
+def _found(path: Path) -> ClassFolders:
+    return class_folders(path, f"{OWN}{path}", WHAT)
 
 
 def hub_images(dataset: Any, image: str | None = None, label: str | None = None) -> ImageFiles:
@@ -130,32 +132,3 @@ def _column(features: dict[str, Any], name: str | None, kind: str) -> str | None
     if len(found) > 1:
         raise UserError(f"several columns are of {kind}s, say which: {', '.join(found)}")
     return found[0] if found else None
-
-
-def _folders(place: Path) -> set[str]:
-    return {each.name for each in place.iterdir() if each.is_dir() and each.name[0] != "."}
-
-
-def _tests(path: Path) -> list[Path]:
-    return [path / name for name in ("val", "test") if (path / name).is_dir()]
-
-
-def _place(path: Path, split: str) -> Path:
-    """Where the classes of a part lie."""
-    if not path.is_dir():
-        raise MissingData(f"{OWN}{path}", path, "", f"make that folder: {LAYOUT}")
-    tests = _tests(path)
-    if split == "test":
-        if not tests:
-            raise UserError(f"{path}: nothing to test on; {LAYOUT}")
-        return tests[0]
-    if tests and not (path / "train").is_dir():
-        raise UserError(f"{path}: has {tests[0].name}/ and no train/; {LAYOUT}")
-    return path / "train" if (path / "train").is_dir() else path
-
-
-def _classes(path: Path) -> list[str]:
-    place = _place(path, "train")
-    if found := sorted(_folders(place)):
-        return found
-    raise UserError(f"{place}: no folders of classes; {LAYOUT} (one class will do for pretraining)")
