@@ -129,6 +129,7 @@ class ImitationConfig(ProbeConfig):
     """
 
     quality: Literal["full", "fast"] = "fast"
+    filters: int = 16  # half of CURL's: for a CPU
     batch_size: int = 64
     precision: Literal["float32", "bfloat16", "bfloat16_convolutions"] = "bfloat16_convolutions"
     protocol: str = "imitation-return-v1"

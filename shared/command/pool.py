@@ -280,8 +280,9 @@ def set_up_torch(threads: int) -> None:
     torch.set_num_threads(threads)
     # Bits are promised on the CPU alone: on a GPU that would cost much of its speed.
     torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
-    # It would write every new tensor twice, to make equal what is read before it is written.
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    # It would write every new tensor twice, to make equal what is read before it is written. torch
+    # makes the name when it runs, where mypy does not see it.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = True
 
 

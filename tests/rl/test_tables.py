@@ -540,7 +540,7 @@ def test_an_imitation_has_the_contrastive_rows_of_the_returns(
     claimed = {label for claim in table.claims for label in (claim.better, claim.than)}
     for row in table.rows:
         seeds = {table.seeds_of("short", row, column) for column in table.columns}
-        assert seeds == {tuple(range(4 if row.label in UNCLAIMED else 8))}
+        assert seeds == {tuple(range(2 if row.label in UNCLAIMED else 4))}
     assert not claimed & set(UNCLAIMED)
     for claim in table.claims:
         assert claim.text.startswith("Asked by this suite, not by the paper: ")
