@@ -476,12 +476,14 @@ def _length(data: _Data, state: _State, cost: float, direction: Tensor, along: T
     best: Tensor = low
     lowest, length = state.objective, low.clamp(min=1)
     unmoved = _product(state.point, state.point * data.penalised) / 2
-    for _ in range(SEARCHES):
+    for search in range(SEARCHES):
         scores = torch.addcmul(state.scores, length[:, None, None].to(along.dtype), along)
         loss, wrong = _losses(data, scores, state.inside)
         objective = cost * loss + unmoved + length * (straight + length * square / 2)
         best = torch.where(objective < lowest, length, best)
         lowest = torch.minimum(objective, lowest)
+        if search == SEARCHES - 1:
+            break
 
         mean = _over_classes(wrong * along)
         spread = (wrong * squares).sum((1, 2)) - mean.square().sum(1)
