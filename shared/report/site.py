@@ -51,7 +51,7 @@ from shared.report.wording import (
 SITE = "site"
 STYLE = "site.css"
 HOURS = 3600.0
-DRAWN = 6  # seeds of a number whose learning curves are drawn, for a site that stays small
+DRAWN = 3  # seeds of a number whose learning curves are drawn, for a site that stays small
 NOTHING_SAID = (
     "Nothing is printed or declared that says how large a gain is to be seen, so no number of "
     "seeds follows; declare a power first."
