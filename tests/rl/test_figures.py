@@ -391,8 +391,8 @@ def test_a_ranking_is_of_paired_means_over_tasks(tmp_path: Path) -> None:
         ("untrained encoder", "Catch"): (300.0, 100.0, 50.0),
         ("CURL", "Spin"): (120.0, 230.0, 999.0),
         ("CURL", "Catch"): (320.0, 130.0),  # the third seed has not finished there
-        ("MMCL", "Spin"): (190.0, 210.0, 60.0),
-        ("MMCL", "Catch"): (310.0, 120.0, 60.0),
+        ("HCL", "Spin"): (190.0, 210.0, 60.0),
+        ("HCL", "Catch"): (310.0, 120.0, 60.0),
     }
     finish_imitations(tmp_path, returns)
     table = table_of("lmcl", "table-5-imitation")
@@ -402,14 +402,14 @@ def test_a_ranking_is_of_paired_means_over_tasks(tmp_path: Path) -> None:
     # Gains of 20 and 30: 25 and 12.706 standard errors of 5 on each side.
     assert first.low == pytest.approx(25 - 63.53, abs=0.01)
     assert first.high == pytest.approx(25 + 63.53, abs=0.01)
-    assert (second.row, second.seeds, third.row) == ("MMCL", 3, "untrained encoder")
+    assert (second.row, second.seeds, third.row) == ("HCL", 3, "untrained encoder")
     assert second.gain == pytest.approx((50 + 15 + 10) / 3)
     assert (third.gain, third.low, third.high) == (0, 0, 0)
     lines_ = figures.ranking_csv(found).splitlines()
     assert lines_[0] == "row,return,gain,low,high,seeds"
     assert lines_[1].startswith("CURL,200.0,25.0,-38.5")
     figure = figures.ranking(table, found)
-    assert rows_of(figure.axes[0]) == ["CURL", "MMCL", "untrained encoder"]
+    assert rows_of(figure.axes[0]) == ["CURL", "HCL", "untrained encoder"]
     marks = [line for line in figure.axes[0].lines if line.get_marker() == "o"]
     assert [line.get_xdata()[0] for line in marks] == [first.gain, second.gain, 0]
     assert "mean over 2 tasks" in texts(figure)
