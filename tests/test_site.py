@@ -244,16 +244,18 @@ def test_every_command_of_a_claim_is_accepted(
             assert "cells to run" in capsys.readouterr().out
 
 
+def sentence_of(claim: dict[str, Any]) -> str:
+    """A claim without the rows that it is measured on."""
+    return re.split(r" Measured(?: against)?: ", claim["claim"])[0]
+
+
 def test_the_committed_site_is_small_and_whole() -> None:
     claims = json.loads((RESULTS / "claims.json").read_text())["claims"]
     index = (RESULTS / "index.html").read_text()
     assert len(index) < 300_000
     files = [file for file in (RESULTS / "site").rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < 5_000_000
-    wanted = {
-        claim_page(each["paper"], re.split(r" Measured(?: against)?: ", each["claim"])[0])
-        for each in claims
-    }
+    wanted = {claim_page(each["paper"], sentence_of(each)) for each in claims}
     assert {f"site/claims/{file.name}" for file in (RESULTS / "site/claims").iterdir()} == wanted
     assert set(re.findall(r'href="(site/claims/[^"]*)"', index)) == wanted
     for file in [RESULTS / "index.html", *(each for each in files if each.suffix == ".html")]:
@@ -338,13 +340,11 @@ def test_the_matrix_shows_the_records_numbers_and_its_filter_works(tmp_path: Pat
                 key = paper, domain, tier, kind.removesuffix(", not counted")
                 counted[key] = counted.get(key, 0) + int(number)
         measured = {
-            (each["paper"], each["claim"].split(" Measured")[0])
-            for each in claims
-            if each["verdict"] != "not run"
+            (each["paper"], sentence_of(each)) for each in claims if each["verdict"] != "not run"
         }
         wanted: dict[tuple[str, ...], int] = {}
         for each in claims:
-            if (each["paper"], each["claim"].split(" Measured")[0]) in measured:
+            if (each["paper"], sentence_of(each)) in measured:
                 key = each["paper"], each["domain"], each["tier"], each["verdict"]
                 wanted[key] = wanted.get(key, 0) + 1
         assert counted == wanted
