@@ -178,7 +178,7 @@ def pages(
                 up="../../",
                 title=f"Runs of {name_of(measured)}",
                 table=Path(table_page(measured)).name,
-                cells=list(_cells(measured, curves or {})),
+                **_runs(measured, curves or {}),
             ),
         )
     form = environment.get_template("loss.html.j2")
@@ -450,27 +450,40 @@ def _row(
     return {"label": row.label, "ours": is_ours(row, measured.table), "cells": found}
 
 
-def _cells(measured: Measured, curves: Mapping[str, Curve]) -> Iterator[dict[str, Any]]:
+def _runs(measured: Measured, curves: Mapping[str, Curve]) -> dict[str, Any]:
     """Of each measured number what is behind it; runs that several columns are read from once."""
+    places: dict[str, int] = {}  # machines with their versions, each told once and numbered
+    found = []
     for cells in measured.cells:
         seen: dict[tuple[str, ...], dict[str, Any]] = {}
         for cell in cells:
             if cell.records:
                 runs = tuple(record.address for record in cell.records.values())
-                found = _cell(cell, measured, curves)
-                yield {**found, "first": seen.get(runs)}
-                seen.setdefault(runs, found)
+                one = _cell(cell, measured, curves, places)
+                found.append({**one, "first": seen.get(runs)})
+                seen.setdefault(runs, one)
+    return {"cells": found, "places": list(places)}
 
 
-def _cell(cell: MeasuredCell, measured: Measured, curves: Mapping[str, Curve]) -> dict[str, Any]:
+def _cell(
+    cell: MeasuredCell,
+    measured: Measured,
+    curves: Mapping[str, Curve],
+    places: dict[str, int],
+) -> dict[str, Any]:
     """What is behind one measured number: what was run, where, and at what cost."""
     assert cell.summary is not None  # a cell with records has values
+
+    def place(record: Record) -> Markup:
+        number = places.setdefault(_place(record), len(places) + 1)
+        return Markup('<a href="#place-{0}">place {0}</a>').format(number)
+
     facts = []
     for name, describe in (
         ("commit", _commit),
         ("data, SHA-256", lambda record: _plain(record.environment["data"])),
-        ("machine", _machine),
-        ("versions", lambda record: _plain(record.environment["versions"])),
+        ("machine and versions", place),
+        ("command", _command),
     ):
         seeds: dict[str, list[int]] = {}
         for seed, record in cell.records.items():
@@ -494,7 +507,6 @@ def _cell(cell: MeasuredCell, measured: Measured, curves: Mapping[str, Curve]) -
                 "memory": f"{record.result['peak_memory_bytes'] / 2**20:.0f}",
                 "started": str(record.environment["started"]),
                 "digest": hashlib.sha256(canonical_json(record.config).encode()).hexdigest()[:12],
-                "command": f"./reproduce.sh --cell {record.address}",
                 "from": str(record.environment.get("run_at", "")),
                 "curve": _curve(curves.get(record.sha256 or "")) if place < DRAWN else "",
             }
@@ -587,8 +599,19 @@ def _commit(record: Record) -> str:
     return f"{record.environment['commit']}{dirty}"
 
 
-def _machine(record: Record) -> str:
-    return _plain(record.environment["hardware"] | record.environment.get("facts", {}))
+def _place(record: Record) -> str:
+    """The machine of a run and the versions there."""
+    environment = record.environment
+    return "; ".join(
+        _plain(each)
+        for each in (environment["hardware"] | environment.get("facts", {}), environment["versions"])
+    )
+
+
+def _command(record: Record) -> Markup:
+    """What runs a number's cells anew: their addresses differ in the seed alone."""
+    address, _, _ = record.address.rpartition("-")
+    return Markup("<code>./reproduce.sh --cell {}-<i>SEED</i></code>").format(address)
 
 
 def _plain(value: Any) -> str:
