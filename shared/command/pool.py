@@ -419,8 +419,9 @@ def default_jobs(threads: int) -> int:
 
 
 def cores() -> int:
-    """The cores that this process may use: those of the machine, or of its task of Slurm."""
-    here = os.cpu_count() or 1
+    """The cores that this process may use: those it is bound to, or of its task of Slurm."""
+    bound = hasattr(os, "sched_getaffinity")  # not on macOS
+    here = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
     return min(here, int(os.environ.get("SLURM_CPUS_PER_TASK", here)))
 
 

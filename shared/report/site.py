@@ -601,11 +601,8 @@ def _commit(record: Record) -> str:
 
 def _place(record: Record) -> str:
     """The machine of a run and the versions there."""
-    environment = record.environment
-    return "; ".join(
-        _plain(each)
-        for each in (environment["hardware"] | environment.get("facts", {}), environment["versions"])
-    )
+    machine = record.environment["hardware"] | record.environment.get("facts", {})
+    return f"{_plain(machine)}; {_plain(record.environment['versions'])}"
 
 
 def _command(record: Record) -> Markup:
