@@ -8,11 +8,15 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from toy.tables import TABLES
 
-from shared.command import verbs
+from shared.command import pool, verbs
+from shared.command.places import Places
+from shared.experiment.runs import Run
 from shared.report.picture import read as read_picture
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -137,6 +141,25 @@ def test_threads_and_jobs_share_the_cores(
         assert f"cells to run, {jobs} at a time" in out
     out, _ = at_once("toy", "toy", "--plan", "--threads", "3", "--jobs", "5")
     assert "cells to run, 5 at a time" in out
+
+
+@pytest.mark.parametrize("error", [EOFError, BrokenPipeError, ConnectionResetError])
+@pytest.mark.parametrize("stopping", [True, False])
+def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool, error: type[Exception]
+) -> None:
+    (cell, *_) = TABLES["toy"][0].cells("paper")
+
+    def measure(config: object, run: Run) -> None:
+        if stopping:
+            signal.raise_signal(signal.SIGTERM)
+        raise error
+
+    monkeypatch.setattr(pool, "imported", lambda _: SimpleNamespace(measure=measure))
+    run = Run(tmp_path / "run", cell.config, tier="paper", data_root=tmp_path)
+    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path)
+    kind, *_ = pool.outcome(run, cell, (), places)
+    assert kind == ("interrupted" if stopping else "failed")
 
 
 @pytest.mark.slow

@@ -308,7 +308,8 @@ def outcome(run: Run, cell: Cell, twins: Sequence[str], places: Places) -> tuple
             if equal and not finished:
                 adopt(folder, *equal[0], cell.config)
             elif not finished:
-                run.finish(domain.measure(cell.config, run))
+                with _told_together(run):
+                    run.finish(domain.measure(cell.config, run))
             record = read_record(folder, cell.address)
         assert record is not None  # just written
         return ("done", record.result, record.environment.get("run_at"))
@@ -334,10 +335,24 @@ def outcome(run: Run, cell: Cell, twins: Sequence[str], places: Places) -> tuple
     except Exception as error:
         if is_lost(error):
             return ("lost", traceback.format_exc(), lost(run.processes))
-        why = f"failed: {type(error).__name__}: {error}".splitlines()[0]
+        why = f"failed: {type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
         if _is_out_of_memory(error):
             why = f"failed: {_describe_out_of_memory(cell.config)}"
         return ("failed", traceback.format_exc(), why)
+
+
+@contextlib.contextmanager
+def _told_together(run: Run) -> Iterator[None]:
+    """Processes of a run's own hear what tells it to stop, too, and are gone before it has stopped.
+
+    Terminals and schedulers tell all of a job's processes at once.
+    """
+    try:
+        yield
+    except (EOFError, ConnectionError, KeyboardInterrupt) as error:
+        if run.stopping:
+            raise Interrupted from error
+        raise
 
 
 def lost(processes: int, which: str = "one", went: str = "ended") -> str:

@@ -51,7 +51,6 @@ from shared.report.wording import (
 SITE = "site"
 STYLE = "site.css"
 HOURS = 3600.0
-DRAWN = 3  # seeds of a number whose learning curves are drawn, for a site that stays small
 NOTHING_SAID = (
     "Nothing is printed or declared that says how large a gain is to be seen, so no number of "
     "seeds follows; declare a power first."
@@ -101,7 +100,7 @@ def forms() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.globals.update(slug=slug, shapes=SHAPES, here=HERE, printed=PRINTED, drawn=DRAWN)
+    environment.globals.update(slug=slug, shapes=SHAPES, here=HERE, printed=PRINTED)
     return environment
 
 
@@ -508,10 +507,18 @@ def _cell(
                 "started": str(record.environment["started"]),
                 "digest": hashlib.sha256(canonical_json(record.config).encode()).hexdigest()[:12],
                 "from": str(record.environment.get("run_at", "")),
-                "curve": _curve(curves.get(record.sha256 or "")) if place < DRAWN else "",
             }
-            for place, (seed, record) in enumerate(cell.records.items())
+            for seed, record in cell.records.items()
         ],
+        # Of one seed alone, the first that has some, for a site that stays small.
+        "curves": next(
+            (
+                (seed, picture)
+                for seed, record in cell.records.items()
+                if (picture := _curve(curves.get(record.sha256 or "")))
+            ),
+            None,
+        ),
     }
 
 
