@@ -478,7 +478,8 @@ def test_every_name_behind_a_number_has_its_own_value() -> None:
     text = html([measure(TABLE, "paper", [bare], {})])
     facts = dict(re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", text))
     assert facts["data, SHA-256"] == "none"  # an empty line would lend its name to the next
-    assert facts["machine"].startswith("cores: 2")
+    assert facts["machine and versions"] == '<a href="#place-1">place 1</a>'
+    assert '<li id="place-1">cores: 2' in text
 
 
 def test_html_escapes_and_discloses(measured: Measured) -> None:
@@ -489,7 +490,7 @@ def test_html_escapes_and_discloses(measured: Measured) -> None:
     words = " ".join(" ".join(Page(text).words).split())
     assert f"{OURS} ours" in words  # the tag beside the label
     assert "2 of 3 seeds" in words
-    assert "./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-0" in words
+    assert "./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed- SEED" in words
     assert "commit (seed 1) " + "c0ffee" * 6 + "beef (dirty" in words
     assert "commit (seed 0, 2) " + "c0ffee" * 6 + "beef commit" in words
     assert "MUTAG: " + "ab" * 32 in words
@@ -503,7 +504,7 @@ def test_html_shows_further_facts_of_a_run_beside_its_machine() -> None:
     record = dataclasses.replace(record, environment=record.environment | {"facts": facts})
     text = html([measure(TABLE, "paper", [record], {})])
     machine = "cores: 2, processor: Some &lt;Processor&gt;, renderer: egl: &lt;software&gt;"
-    assert f"<dt>machine</dt><dd>{machine}</dd>" in text
+    assert f'<li id="place-1">{machine}; torch: 2.13.0</li>' in text
 
 
 def test_html_marks_whose_number_every_cell_holds(measured: Measured) -> None:
