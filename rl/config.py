@@ -138,7 +138,7 @@ class ImitationConfig(ProbeConfig):
     probe_steps: int = 125
 
     # All ours. Expert and frames are the same for all seeds.
-    expert_decisions: int = 15_000  # some two minutes of a CPU core
+    expert_decisions: int = 15_000  # of each, 8 ms of a CPU core
     material_seed: int = 0  # of the expert, and of the episodes that are drawn
     # What acts: a head on the features, or without either the expert or uniformly random actions.
     acts: Literal["head", "expert", "random"] = "head"

@@ -14,9 +14,11 @@ from torch import Tensor
 from rl.config import TASKS, Config, ImitationConfig
 from rl.tables import (
     AGENTS,
+    BELOW_A_FLOOR,
     F_RATIO,
     LABELS,
     LEARNING_GATE,
+    ON_ALL_TASKS,
     RETURNS_ON_A_CPU,
     TABLE_4,
     TABLE_4_IMITATION,
@@ -532,19 +534,33 @@ def test_an_imitation_has_the_contrastive_rows_of_the_returns(
     assert [row.label for row in table.rows[4:]] == [row.label for row in contrastive]
     for row, other in zip(table.rows[4:], contrastive, strict=True):
         assert row.changes == other.changes
-        config = config_of(table, row.label, tier="short")
+        config = table.cells("short", row=row.label)[0].config
         assert isinstance(config, ImitationConfig)
         assert config.material_seed == 0
-    texts = {canonical_json(cell.config) for cell in table.cells("short", seeds=(0,))}
-    assert len(texts) == 6 * len(table.rows)
+    cells = table.cells("short", seeds=(0,))
+    assert len({canonical_json(cell.config) for cell in cells}) == len(cells)
+    slow = {cell.column for cell in cells if cell.config.expert_decisions == 60_000}
+    assert slow == {"Spin", "Easy", "Run", "Walk"}
     claimed = {label for claim in table.claims for label in (claim.better, claim.than)}
-    for row in table.rows:
-        seeds = {table.seeds_of("short", row, column) for column in table.columns}
-        assert seeds == {tuple(range(2 if row.label in UNCLAIMED else 4))}
     assert not claimed & set(UNCLAIMED)
+    base_of = {claim.better: claim.than for claim in table.claims[:-1]}
+    for row in table.rows:
+        seeds = {
+            column.label: len(table.seeds_of("short", row, column)) for column in table.columns
+        }
+        if row.label in UNCLAIMED:
+            assert seeds == dict.fromkeys(LABELS, 0) | {"Catch": 2}
+        elif row.label in ON_ALL_TASKS or row.label not in base_of:
+            assert seeds == dict.fromkeys(LABELS, 4)
+        else:
+            unasked = BELOW_A_FLOOR.get(base_of[row.label], ())
+            assert seeds == dict.fromkeys(LABELS, 4) | dict.fromkeys(unasked, 0)
     for claim in table.claims:
         assert claim.text.startswith("Asked by this suite, not by the paper: ")
-        assert (claim.columns, claim.second) == (LABELS, "action_r2")
+        better = next(row for row in table.rows if row.label == claim.better)
+        run = [each for each in table.columns if table.seeds_of("short", better, each)]
+        assert claim.columns == tuple(column.label for column in run)
+        assert claim.second == "action_r2"
     assert {label for power in table.powers for label in power.columns} == set(LABELS)
     for power in table.powers:
         assert seeds_for(power.gain, power.spread) == len(table.seeds["short"])
