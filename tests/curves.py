@@ -115,6 +115,7 @@ class Watched(Run):
     """A run that ends after so many steps, and keeps the loss of each."""
 
     losses: list[float]
+    first = STEPS
     double = False
     fixed = False
 
@@ -125,7 +126,7 @@ class Watched(Run):
 
         def noted(parts: dict[str, Tensor]) -> None:
             self.losses.append(float(parts["loss" if "loss" in parts else "contrastive_loss"]))
-            if len(self.losses) == STEPS:
+            if len(self.losses) == self.first:
                 raise Enough
             add(parts)
 
@@ -174,23 +175,25 @@ def in_double() -> Iterator[None]:
         hook.remove()
 
 
-def losses_of(case: str, folder: Path, *, double: bool) -> list[float]:
+def losses_of(case: str, folder: Path, *, double: bool, first: int = STEPS) -> list[float]:
     """The first losses of a run, the mean over processes of their shares."""
     from shared.command.domains import imported
 
     run = Watched(folder, config_of(case), data_root=folder.parent / "data")
-    run.double, run.fixed = double, case.endswith(FIXED)
+    run.first, run.double, run.fixed = first, double, case.endswith(FIXED)
     with suppress(Enough), run, in_double() if double else nullcontext():
         imported(CASES[case][0]).measure(run.config, run)
     losses = torch.tensor(run.losses, dtype=torch.float64)
-    assert len(losses) == STEPS, f"{case}: {len(losses)} steps"
+    assert len(losses) == first, f"{case}: {len(losses)} steps"
     if dist.is_initialized():
         dist.all_reduce(losses)
         losses /= dist.get_world_size()
     return losses.tolist()
 
 
-def work(place: int, cases: Sequence[str], folder: str, single: Sequence[int]) -> None:
+def work(
+    place: int, cases: Sequence[str], folder: str, single: Sequence[int], compared: bool
+) -> None:
     """One of four processes, of which the first, and the first two, also do without the others."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -199,11 +202,14 @@ def work(place: int, cases: Sequence[str], folder: str, single: Sequence[int]) -
             continue
         method = f"file://{folder}/rendezvous-{world}"
         dist.init_process_group("gloo", init_method=method, rank=place, world_size=world)
-        found = {
-            (case, double): losses_of(case, Path(folder, f"{world}-{case}-{double}"), double=double)
-            for case in cases
-            for double in ((False, True) if world in single else (True,))
-        }
+        found = {}
+        for case in cases:
+            for double in (False, True) if world in single else (True,):
+                place_of = Path(folder, f"{world}-{case}-{double}")
+                first = steps_that_agree(case, double=double) if compared else STEPS
+                if first:
+                    losses = losses_of(case, place_of, double=double, first=first)
+                    found[case, double] = losses
         if place == 0:
             torch.save(found, Path(folder) / f"{world}.pt")
         dist.barrier()
@@ -211,14 +217,15 @@ def work(place: int, cases: Sequence[str], folder: str, single: Sequence[int]) -
 
 
 def measured(
-    cases: Sequence[str], folder: Path, single: Sequence[int] = WORLDS
+    cases: Sequence[str], folder: Path, single: Sequence[int] = WORLDS, *, compared: bool = False
 ) -> dict[int, dict[tuple[str, bool], list[float]]]:
     """By number of processes, case and precision (True: double), the losses.
 
-    In single precision on ``single`` processes, in double precision on each of ``WORLDS``.
+    In single precision on ``single`` processes, in double precision on each of ``WORLDS``; of the
+    first ``STEPS`` steps, or with ``compared`` of those that :func:`steps_that_agree` counts.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(work, (cases, str(folder), single), nprocs=max(WORLDS))
+    mp.spawn(work, (cases, str(folder), single, compared), nprocs=max(WORLDS))
     return {world: torch.load(folder / f"{world}.pt") for world in WORLDS}
 
 

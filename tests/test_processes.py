@@ -238,15 +238,13 @@ def test_the_first_losses_are_those_of_one_process(tmp_path: Path) -> None:
 
     Four processes in double precision alone: in single they show what two do, in minutes.
     """
-    found = curves.measured(list(curves.CASES), tmp_path, single=(1, 2))
+    found = curves.measured(list(curves.CASES), tmp_path, single=(1, 2), compared=True)
     apart = {}
     for (case, double), one in found[1].items():
-        assert len(set(one)) == curves.STEPS  # it trains
-        steps = curves.steps_that_agree(case, double=double)
-        worlds = (2, 4) if double else (2,)
-        for world in worlds if steps else ():
+        assert len(set(one)) == curves.steps_that_agree(case, double=double)  # it trains
+        for world in (2, 4) if double else (2,):
             several = found[world][case, double]
-            apart[case, double, world] = curves.largest_difference(one[:steps], several[:steps])
+            apart[case, double, world] = curves.largest_difference(one, several)
     assert {key: apart[key] for key in apart if not apart[key] < 1e-5} == {}
     assert {case for case, *_ in apart} == set(curves.CASES)
 
