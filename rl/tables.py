@@ -641,9 +641,9 @@ UNCLAIMED_ON = ("Catch",)
 # would be "no evidence" whatever it returned, so that it is not asked, but of the rows that had run
 # on all six tasks before that was decided.
 BELOW_A_FLOOR = {
-    "CURL": ("Swingup", "Catch"),
-    "DCL": ("Swingup",),
-    "HCL": ("Swingup",),
+    "CURL": ("Spin", "Swingup", "Run", "Walk", "Catch"),
+    "DCL": ("Spin", "Swingup", "Run"),
+    "HCL": ("Spin", "Swingup", "Run", "Walk"),
 }
 ON_ALL_TASKS = ("LMCL(CURL+DP)", "LMCL(DCL+DP)", "LMCL(HCL+DP)")
 READ = ("action_r2", "r2", "r2_position", "r2_velocity")

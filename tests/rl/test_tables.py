@@ -5,6 +5,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,12 +42,14 @@ from shared import (
     query_key,
     term,
 )
+from shared.experiment.records import read_records
 from shared.experiment.tables import Table, Tier, Value, canonical_json
 from shared.objective import Similarity
 from shared.report.files import markdown
-from shared.report.measuring import measure
+from shared.report.measuring import floor_of, measure
 from shared.report.statistics import seeds_for
 
+RESULTS = Path(__file__).parents[2] / "results"
 RETURNS = (TABLE_5, TABLE_4)
 PROBES = (TABLE_5_PROBE, TABLE_4_PROBE)
 EVERY = (*RETURNS, *PROBES)
@@ -575,6 +578,21 @@ def test_an_imitation_has_the_contrastive_rows_of_the_returns(
             for each in (TABLE_5_IMITATION, TABLE_4_IMITATION)
         )
         assert one == other
+
+
+def test_what_lies_below_a_floor_does_so_in_the_committed_records() -> None:
+    found = measure(TABLE_5_IMITATION, "short", read_records(RESULTS), {})
+    below: dict[str, tuple[str, ...]] = {}
+    for place, label in enumerate(LABELS):
+        column = [cells[place] for cells in found.cells]
+        floor = floor_of(column, "return")
+        assert floor is not None
+        for cell in column:
+            if cell.row.label in BELOW_A_FLOOR and not cell.missing:
+                assert cell.summary is not None
+                if cell.summary.mean < floor.mean:
+                    below[cell.row.label] = (*below.get(cell.row.label, ()), label)
+    assert below == BELOW_A_FLOOR
 
 
 def test_the_short_tier_of_returns_is_the_gate_s_agent_on_two_tasks() -> None:
