@@ -184,6 +184,14 @@ def test_curves_of_counted_runs_are_kept_beside_their_records(tmp_path: Path) ->
     page = site([table], None, curves.read(tmp_path, "table-4"))
     (runs,) = (text for path, text in page.items() if "/runs/" in path)
     assert runs.count('class="curve c0"') == 2  # the curve, and its line beside its name
+    # But of a run that was taken over: there where it ran.
+    elsewhere = [
+        dataclasses.replace(each, environment=dict(each.environment) | {"run_at": "elsewhere"})
+        for each in records
+    ]
+    page = site([measure(TABLE, "paper", elsewhere, {})], None, curves.read(tmp_path, "table-4"))
+    assert "taken over from the equal run elsewhere" in "".join(page.values())
+    assert 'class="curve' not in "".join(text for path, text in page.items() if "/runs/" in path)
     # Curves of runs that do not count any more go.
     curves.keep(tmp_path, "table-4", records[:1], {})
     assert not file.exists()

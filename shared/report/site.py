@@ -510,12 +510,14 @@ def _cell(
             }
             for seed, record in cell.records.items()
         ],
-        # Of one seed alone, the first that has some, for a site that stays small.
+        # Of one seed alone, the first that has some, and of a run that was taken over where it ran,
+        # for a site that stays small.
         "curves": next(
             (
                 (seed, picture)
                 for seed, record in cell.records.items()
-                if (picture := _curve(curves.get(record.sha256 or "")))
+                if "run_at" not in record.environment
+                and (picture := _curve(curves.get(record.sha256 or "")))
             ),
             None,
         ),
