@@ -633,7 +633,7 @@ IMITATION_SEEDS: dict[Tier, tuple[int, ...]] = {
     "short": tuple(range(4)),
     "smoke": (0,),
 }
-# Of these rows no claim speaks: they have fewer seeds, on the one task where contrast was seen to
+# Of these rows no claim speaks: they have fewer seeds, on the task where contrast was first seen to
 # act.
 UNCLAIMED = ("CURL, single step", "DCL, raw scores", "HCL, raw scores", "margins", "MMCL")
 UNCLAIMED_ON = ("Catch",)

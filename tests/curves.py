@@ -205,11 +205,10 @@ def work(
         found = {}
         for case in cases:
             for double in (False, True) if world in single else (True,):
-                place_of = Path(folder, f"{world}-{case}-{double}")
+                own = Path(folder, f"{world}-{case}-{double}")
                 first = steps_that_agree(case, double=double) if compared else STEPS
                 if first:
-                    losses = losses_of(case, place_of, double=double, first=first)
-                    found[case, double] = losses
+                    found[case, double] = losses_of(case, own, double=double, first=first)
         if place == 0:
             torch.save(found, Path(folder) / f"{world}.pt")
         dist.barrier()
