@@ -235,7 +235,7 @@ def _tex_floats(
         shown = head[columns]
         lines += [
             "\\begin{table*}",
-            "\\centering\\scriptsize\\setlength{\\tabcolsep}{4pt}",
+            "\\centering\\scriptsize\\setlength{\\tabcolsep}{3pt}",
             f"\\begin{{tabular}}{{l{'r' * len(shown)}}}",
             "\\toprule",
             _tex_line([_tex(head[0]), *(_tex_lines(name, TEX_HEADING, "r") for name in shown)]),
