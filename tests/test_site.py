@@ -56,10 +56,16 @@ def test_curves_are_thinned_and_leave_out_what_is_not_finite() -> None:
     values = [math.nan if step == 500 else float(step) for step in steps]
     picture = drawings.curves({"loss": (steps, values)}, "step", "", "A loss.")
     (path,) = re.findall(r'<path d="M([^"]*)" class="curve c0"/><path d="M8', picture)
-    points = [tuple(map(float, point.split())) for point in path.split("L")]
-    assert len(points) <= drawings.POINTS
-    assert points[0][0] < points[-1][0]
-    assert points[0][1] > points[-1][1]  # up in a picture is a smaller y
+    first, rest = (list(map(float, re.findall(r"-?[\d.]+", part))) for part in path.split("l"))
+    steps = list(zip(rest[::2], rest[1::2], strict=True))
+    assert len(steps) < drawings.POINTS
+    assert all(x > 0 > y for x, y in steps)  # up in a picture is a smaller y
+    # A straight line from corner to corner, whose steps do not add up errors.
+    assert first == [pytest.approx(44 + 0.05 / 1.1 * 360, abs=0.06), pytest.approx(169.2, abs=0.06)]
+    assert sum(x for x, _ in steps) == pytest.approx(360 / 1.1, abs=0.11)
+    assert sum(y for _, y in steps) == pytest.approx(-150 / 1.1, abs=0.11)
+    single = drawings.curves({"loss": ([1], [2.0])}, "step", "", "")
+    assert re.search(r'<path d="M[\d.]+ [\d.]+" class="curve c0"/>', single)
     assert drawings.curves({"loss": ([1], [math.nan])}, "step", "", "") == ""
 
 
@@ -210,9 +216,14 @@ def test_runs_that_several_columns_are_read_from_are_told_once() -> None:
         assert runs.count(f"--cell {start}-<i>SEED</i><") == 1
     assert 'Read from the runs of <a href="#plain--left">plain, left</a>' in runs
     assert runs.count("Read from the runs of") == 1
-    assert re.findall(r'<li id="(plain.*?)">(.*?)</li>', runs) == [
-        (f"plain--norm--seed-{seed}", f"{seed}: 7.00") for seed in (0, 1)
-    ]
+    # Hashes of data and the machine, too; every number says which.
+    told = dict(re.findall(r'<li id="((?:data|place)-\d)">(.+?)</li>', runs))
+    assert list(told) == ["data-1", "data-2", "place-1"]  # each column has its data
+    assert all(runs.count(text) == 1 for text in told.values())
+    linked = re.findall(r'<a href="#((?:data|place)-\d)">', runs)
+    assert sorted(linked) == ["data-1", "data-2", "place-1", "place-1"]
+    assert '<details id="plain--norm">' in runs
+    assert re.findall(r"<li>(.*?)</li>", runs) == ["0: 7.00", "1: 7.00"]
 
 
 def test_a_broken_file_of_curves_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.path import Path as Outline
@@ -72,11 +73,13 @@ def gains(strips: Sequence[Strip], unit: str) -> str:
                 f'<rect x="{left:.1f}" y="{middle - 9:.1f}" width="{right - left:.1f}" height="18" '
                 'class="band"/>'
             )
+        parts.append('<g class="dots">')
         parts += (
-            f'<circle cx="{scale(gain):.1f}" cy="{middle + _spread(place):.1f}" r="2.6" '
-            f'class="dot"><title>seed {seed}: {gain:+.2f}</title></circle>'
+            f'<circle cx="{scale(gain):.1f}" cy="{middle + _spread(place):.1f}" r="2.6">'
+            f"<title>seed {seed}: {gain:+.2f}</title></circle>"
             for place, (seed, gain) in enumerate(sorted(strip.gains.items()))
         )
+        parts.append("</g>")
         if strip.low is not None and strip.high is not None:
             parts.append(
                 f'<path d="M{scale(strip.low):.1f} {middle - 5:.1f}v10m0 -5H{scale(strip.high):.1f}'
@@ -151,10 +154,10 @@ def curves(
         dash = DASHES[number % len(DASHES)]
         style = f' stroke-dasharray="{dash}"' if dash else ""
         tone = number % 4
-        path = "L".join(f"{scale(x):.1f} {-rise(y):.1f}" for x, y in points)
+        path = _path([(scale(x), -rise(y)) for x, y in points])
         at = 14 + 18 * number
         parts += [
-            f'<path d="M{path}" class="curve c{tone}"{style}/>',
+            f'<path d="{path}" class="curve c{tone}"{style}/>',
             f'<path d="M{LEFT:.0f} {at - 4}h28" class="curve c{tone}"{style}/>',
             f'<text x="{LEFT + 34:.0f}" y="{at}" class="t">{escape(name)}</text>',
         ]
@@ -246,6 +249,17 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     if len(points) <= POINTS:
         return points
     return [points[round(n * (len(points) - 1) / (POINTS - 1))] for n in range(POINTS)]
+
+
+def _path(points: Sequence[tuple[float, float]]) -> str:
+    """Points as a path of SVG: the first, and then the steps from each to the next, in few words.
+
+    Steps are those between rounded points, so that no error grows along the path.
+    """
+    tenths = [(round(10 * x), round(10 * y)) for x, y in points]
+    steps = [(x - left, y - above) for (left, above), (x, y) in pairwise(tenths)]
+    words = ("l" if steps else "") + " ".join(f"{x / 10:g} {y / 10:g}" for x, y in steps)
+    return f"M{tenths[0][0] / 10:g} {tenths[0][1] / 10:g}{words}".replace(" -", "-")
 
 
 def _outlined(outline: Outline, top: float) -> str:

@@ -451,37 +451,39 @@ def _row(
 
 def _runs(measured: Measured, curves: Mapping[str, Curve]) -> dict[str, Any]:
     """Of each measured number what is behind it; runs that several columns are read from once."""
-    places: dict[str, int] = {}  # machines with their versions, each told once and numbered
+    # What many numbers have in common is told once, and numbered: hashes of data, and machines with
+    # their versions.
+    told: dict[str, dict[str, int]] = {"data": {}, "place": {}}
     found = []
     for cells in measured.cells:
         seen: dict[tuple[str, ...], dict[str, Any]] = {}
         for cell in cells:
             if cell.records:
                 runs = tuple(record.address for record in cell.records.values())
-                one = _cell(cell, measured, curves, places)
+                one = _cell(cell, measured, curves, told)
                 found.append({**one, "first": seen.get(runs)})
                 seen.setdefault(runs, one)
-    return {"cells": found, "places": list(places)}
+    return {"cells": found, "told": told}
 
 
 def _cell(
     cell: MeasuredCell,
     measured: Measured,
     curves: Mapping[str, Curve],
-    places: dict[str, int],
+    told: dict[str, dict[str, int]],
 ) -> dict[str, Any]:
     """What is behind one measured number: what was run, where, and at what cost."""
     assert cell.summary is not None  # a cell with records has values
 
-    def place(record: Record) -> Markup:
-        number = places.setdefault(_place(record), len(places) + 1)
-        return Markup('<a href="#place-{0}">place {0}</a>').format(number)
+    def numbered(kind: str, text: str) -> str:
+        number = told[kind].setdefault(text, len(told[kind]) + 1)
+        return Markup('<a href="#{0}-{1}">{0} {1}</a>').format(kind, number) if text else ""
 
     facts = []
     for name, describe in (
         ("commit", _commit),
-        ("data, SHA-256", lambda record: _plain(record.environment["data"])),
-        ("machine and versions", place),
+        ("data", lambda record: numbered("data", _plain(record.environment["data"]))),
+        ("machine and versions", lambda record: numbered("place", _place(record))),
         ("command", _command),
     ):
         seeds: dict[str, list[int]] = {}
