@@ -9,7 +9,7 @@ digits, one bit an item, the first in the highest bit, zeros up to whole bytes.
 from collections.abc import Mapping
 from typing import Any
 
-from scipy.stats import binomtest
+import scipy  # loads scipy.stats when it is first used: processes of cells do without
 
 from shared.experiment.records import Record
 
@@ -28,7 +28,9 @@ def mcnemar(first: int, second: int) -> float:
     """
     if min(first, second) < 0:
         raise ValueError(f"items are counted; got {first} and {second}")
-    return 1.0 if first == second else float(binomtest(first, first + second).pvalue)
+    if first == second:
+        return 1.0
+    return float(scipy.stats.binomtest(first, first + second).pvalue)
 
 
 def right_alone(better: Record, than: Record, metric: str) -> tuple[int, int] | None:

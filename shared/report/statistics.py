@@ -41,8 +41,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import scipy  # loads scipy.stats when it is first used: processes of cells do without
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from shared.experiment.tables import Claim, Power, Tier, Value
 
@@ -131,7 +131,7 @@ def summarise(values: Iterable[float]) -> Summary:
     if n == 1:
         return Summary(n, mean)
     sd = plain.stdev(numbers)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * sd / math.sqrt(n)
+    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * sd / math.sqrt(n)
     return Summary(n, mean, sd, mean - half, mean + half)
 
 
@@ -186,8 +186,8 @@ def power_of(n: int, gain: float, sd: float) -> float:
         return 0.0
     if sd == 0:
         return 1.0
-    critical = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
-    return float(stats.nct.sf(critical, n - 1, abs(gain) / sd * math.sqrt(n)))
+    critical = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
+    return float(scipy.stats.nct.sf(critical, n - 1, abs(gain) / sd * math.sqrt(n)))
 
 
 def seeds_sentence(
@@ -264,7 +264,7 @@ def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
     numbers = np.asarray(values, dtype=np.float64)
     if numbers.shape[-1] == 0 or not np.isfinite(numbers).all():
         raise ValueError("an interquartile mean needs at least one value, and finite ones only")
-    return np.asarray(stats.trim_mean(numbers, TRIMMED, axis=-1))
+    return np.asarray(scipy.stats.trim_mean(numbers, TRIMMED, axis=-1))
 
 
 def stratified_bootstrap(
