@@ -37,7 +37,9 @@ def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
 def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor:
     """``cos(theta + margin)`` in place of the positive's ``cos(theta)`` (Eq. 4, m1).
 
-    No clamp where ``theta + margin`` exceeds pi. The slope stays finite at cos = +-1.
+    No clamp where ``theta + margin`` exceeds pi: there a larger angle is rewarded, and two encoders
+    that share no weights can collapse, each to one point, the points opposite each other. The slope
+    stays finite at cos = +-1.
 
     Args:
         pairs: N anchors, M candidates.

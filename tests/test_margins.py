@@ -261,3 +261,21 @@ def test_a_huge_ratio_stays_finite(scope: str) -> None:
     assert torch.equal(loss, info_nce(pairs, similarity, temperature=0.01))
     loss.sum().backward()
     assert torch.isfinite(rows.grad).all()
+
+
+@pytest.mark.parametrize("margin", [0.5, 1.6])
+def test_beyond_pi_a_larger_angle_is_rewarded_as_the_equation_has_it(margin: float) -> None:
+    rows = torch.eye(4, dtype=torch.float64)
+    for angle, sign in ((math.pi - margin - 0.1, -1.0), (math.pi - margin + 0.1, 1.0)):
+        theta = torch.full((4, 4), angle, dtype=torch.float64, requires_grad=True)
+        moved = angular_margin(query_key(rows, rows), theta.cos(), margin=margin)
+        (slope,) = torch.autograd.grad(moved.diagonal().sum(), theta)
+        assert (slope.diagonal().sign() == sign).all()
+    # So two encoders that share nothing are better off at two opposite points than apart at random.
+    one = torch.ones(4, 1, dtype=torch.float64)
+    opposite, apart = query_key(one, -one), query_key(rows[:2].repeat(2, 1), rows[2:].repeat(2, 1))
+    losses = [
+        margin_nce(pairs, cosine(pairs.anchor, pairs.candidate), temperature=0.1, angular=margin)
+        for pairs in (opposite, apart)
+    ]
+    assert (losses[0] < losses[1]).all()
