@@ -1,5 +1,6 @@
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from shared.experiment.runs import Run
 
 SIZE, STACK, CROP = 12, 3, 9
 CPU = torch.device("cpu")
+MADE: list[Replay] = []
 
 
 def error_of(action: Any) -> str:
@@ -27,7 +29,17 @@ def error_of(action: Any) -> str:
 
 def make(folder: Path, capacity: int = 100, device: torch.device = CPU, **changes: Any) -> Replay:
     settings = {"task": "finger_spin", "frame_size": SIZE, "stack": STACK, "action_dimensions": 2}
-    return Replay(folder, capacity, device=device, **(settings | changes))
+    replay = Replay(folder, capacity, device=device, **(settings | changes))
+    MADE.append(replay)
+    return replay
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """What is made here is closed in the end, as a run closes its own."""
+    yield
+    while MADE:
+        MADE.pop().close()
 
 
 def frame_of(number: int, size: int = SIZE) -> np.ndarray:
@@ -227,7 +239,6 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     fill(killed, 0, cut)
     state = saved(killed, tmp_path / "state.pt")
     fill(killed, cut, cut + lost, episode=5)  # other ones than those that come instead
-    del killed
     resumed = make(tmp_path / "killed")
     resumed.load_state_dict(state)
     assert len(resumed) == len(state["reward"])
