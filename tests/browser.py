@@ -23,6 +23,7 @@ from PIL import Image
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 MISSING = "no chromium is installed to open the pages with (Debian: apt-get install chromium)"
 SHOWN = "lmcl--lmct-is-better-than-conventional-contrastive-training-on-both-table-1.html"
+HEIGHT = 900  # of a window
 PATIENCE = 60.0  # seconds for one answer
 
 
@@ -70,7 +71,7 @@ class Browser:
 
     def show(self, width: int, dark: bool) -> None:
         """Be a window of some width, in one of the two schemes."""
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
@@ -91,11 +92,9 @@ class Browser:
             raise RuntimeError(found["exceptionDetails"]["exception"]["description"])
         return found["result"].get("value")
 
-    def picture(self, height: int) -> bytes:
-        """The upper part of the page as PNG, of the window's width."""
-        width = self.ask("innerWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        return base64.b64decode(self.call("Page.captureScreenshot", clip=clip)["data"])
+    def picture(self) -> bytes:
+        """What the window shows of the page, as PNG."""
+        return base64.b64decode(self.call("Page.captureScreenshot")["data"])
 
     def _read(self) -> dict[str, Any]:
         end = time.monotonic() + PATIENCE
@@ -166,7 +165,7 @@ def main() -> None:
             ):
                 window.show(width, dark=dark)
                 window.open(page.as_uri())
-                picture = Image.open(io.BytesIO(window.picture(1000)))
+                picture = Image.open(io.BytesIO(window.picture()))
                 picture.convert("RGB").quantize(64).save(root / "docs" / name, optimize=True)
 
 

@@ -170,7 +170,10 @@ def test_the_page_begins_with_every_claim(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))
     assert written == json.loads(json_text(entries(measured)))
     words = words_of(screen)
-    assert written["papers"]["mmcl"].removeprefix("mmcl") in words
+    assert (
+        "mmcl ● 1 reproduced 1 of 2 measured ◇ 1 undecided 1 of 2 measured "
+        "◇ 1 undecided 1 of 1 measured"
+    ) in words
     assert "paper tier ● 1 reproduced – 1 not run" in words  # noqa: RUF001 (the page's dash)
     assert "short tier , at its budget ◇ 1 undecided" in words
     assert "<b>ours</b>" not in screen

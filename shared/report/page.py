@@ -10,7 +10,7 @@ from pathlib import Path
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import TIERS, Tier
 from shared.report import losses
-from shared.report.claims import CLAIMS, Entry, entries, sentences, tallied
+from shared.report.claims import CLAIMS, Entry, entries, tallied
 from shared.report.claims import write as write_claims
 from shared.report.curves import Curve
 from shared.report.measuring import Measured, refuse_smoke
@@ -28,6 +28,13 @@ from shared.report.statistics import Kind
 from shared.report.wording import DASH, name_of
 
 INDEX = "index.html"
+# What a paper's comparisons are summed up by: who asks, and of which budget it speaks.
+PARTS: Mapping[tuple[bool, Tier], str] = {
+    (False, "paper"): "its claims, at the paper's setting",
+    (False, "short"): "its claims, at a smaller budget",
+    (True, "paper"): "asked by this suite, at the paper's setting",
+    (True, "short"): "asked by this suite, at a smaller budget",
+}
 
 
 def site(
@@ -79,15 +86,21 @@ def write_site(
 def _first_screen(measured: Sequence[Measured], every: Sequence[Measured]) -> str:
     listed = entries(every)
     titles = _titles(every)
+    papers = [
+        _Paper.of(paper, titles.get(paper, ""), listed)
+        for paper in dict.fromkeys(entry.paper for entry in listed)
+    ]
     return (
         forms()
         .get_template("page.html.j2")
         .render(
             up="",
             title="What holds of the papers' claims",
-            papers=[
-                _Paper.of(paper, titles.get(paper, ""), sentence, listed)
-                for paper, sentence in sentences(listed).items()
+            papers=papers,
+            parts=[
+                part
+                for part in PARTS.values()
+                if any(part in each.parts and each.parts[part].measured for each in papers)
             ],
             filters={
                 name: sorted({getattr(entry, name) for entry in listed})
@@ -134,22 +147,37 @@ class _Idle:
 
 
 @dataclass(frozen=True)
+class _Part:
+    """Some comparisons of a paper, summed up."""
+
+    tally: list[tuple[int, Kind, bool]]
+    measured: int
+    all: int
+
+
+@dataclass(frozen=True)
 class _Paper:
     """What the page begins with, for one paper."""
 
     name: str
     title: str
-    sentence: str
+    parts: Mapping[str, _Part]
     domains: list[str]
     lines: list[_Line]
     idle: list[_Idle]
 
     @classmethod
-    def of(cls, name: str, title: str, sentence: str, listed: Sequence[Entry]) -> "_Paper":
+    def of(cls, name: str, title: str, listed: Sequence[Entry]) -> "_Paper":
         by_sentence: dict[str, list[Entry]] = {}
+        by_part: dict[str, list[Entry]] = {}
         for entry in listed:
             if entry.paper == name:
                 by_sentence.setdefault(entry.sentence, []).append(entry)
+                by_part.setdefault(PARTS[entry.asked_here, entry.tier], []).append(entry)
+        parts = {}
+        for part, some in by_part.items():
+            measured = [entry for entry in some if entry.measured]
+            parts[part] = _Part(tallied(measured), len(measured), len(some))
         lines, idle = [], []
         for text, some in by_sentence.items():
             domains = list(dict.fromkeys(entry.domain for entry in some))
@@ -169,7 +197,7 @@ class _Paper:
                 where = ", ".join(dict.fromkeys(f"{e.domain} {e.table}" for e in some))
                 idle.append(_Idle(text, link, " ".join(domains), where))
         seen = list(dict.fromkeys(domain for line in lines for domain in line.blocks))
-        return cls(name, title, sentence, seen, lines, idle)
+        return cls(name, title, parts, seen, lines, idle)
 
 
 def _titles(every: Sequence[Measured]) -> dict[str, str]:
