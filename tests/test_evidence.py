@@ -28,6 +28,7 @@ from shared.experiment.tables import Claim, Power, Row, Seeds, Table, Tier, cano
 from shared.report.console import terminal
 from shared.report.evidence import (
     NO_POWER,
+    OTHER_DATA,
     WITHIN_ARITHMETIC,
     ArithmeticSpread,
     Floor,
@@ -259,6 +260,24 @@ def test_a_gain_within_the_arithmetic_spread_does_not_count(step: float, counts:
     assert any(each.startswith(said) for each in found.remarks) is not counts
     shown = " ".join(lines(of, *rows, repeats=repeat))
     assert f"left {step / math.sqrt(2):.2f}, beside 1.00 over seeds (1 cells, 2 runs)" in shown
+
+
+def test_rows_on_different_data_are_compared_but_do_not_count() -> None:
+    of = table()
+    plain, better = records(of, "plain", PLAIN), records(of, "better", BETTER)
+
+    def on(data: dict[str, str]) -> Judged:
+        """With other data of one of the better row's seeds."""
+        first, *rest = better
+        other = dataclasses.replace(first, environment=first.environment | {"data": data})
+        return judged(of, plain, [other, *rest])
+
+    found = on({"left": "cd", "expert": "ab"})
+    assert (found.verdict.kind, found.against) == ("reproduced", (OTHER_DATA,))
+    assert "Its rows were measured on different data: left." in found.remarks
+    # What one row alone has read makes no difference.
+    assert on({"left": "ab", "expert": "ab"}).counts
+    assert on({}).counts
 
 
 def test_which_repeats_count() -> None:

@@ -7,7 +7,8 @@ A verdict that says yes or no counts only where
   stays open;
 - the tier declared beforehand what it is to see (``shared.experiment.tables.Power``);
 - the gain exceeds the arithmetic spread: how far the same seed moves under other code paths of the
-  processor, as measured by repeats.
+  processor, as measured by repeats;
+- both rows were measured on the same data, by their hashes.
 
 Spreads are sample standard deviations; where several groups are taken together, their variances are
 averaged with their degrees of freedom as weights.
@@ -23,6 +24,7 @@ from shared.report.statistics import DECIDED, Kind, Verdict, power_of, seeds_for
 
 NO_POWER = "no power was declared"
 WITHIN_ARITHMETIC = "the gain does not exceed the arithmetic spread"
+OTHER_DATA = "its rows were measured on different data"
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def weigh(
     arithmetic: ArithmeticSpread | None = None,
     power: Power | None = None,
     seeds: int = 0,
+    differing: Sequence[str] = (),
 ) -> Weighed:
     """Hold a verdict against the evidence, by the rules of this module.
 
@@ -99,6 +102,7 @@ def weigh(
         arithmetic: of the column; None if nothing was repeated.
         power: what the tier is to see in the column; None if nothing was declared.
         seeds: how many seeds both rows are declared to have.
+        differing: data that both rows used, with other hashes.
     """
     if verdict.kind == "not run":
         return Weighed(verdict, (), ())
@@ -128,6 +132,9 @@ def weigh(
             f"The gain does not exceed the arithmetic spread of {arithmetic.sd:.2f}: so far does "
             "the same seed move under other code paths."
         )
+    if differing:
+        against.append(OTHER_DATA)
+        remarks.append(f"Its rows were measured on different data: {', '.join(differing)}.")
     if power is None:
         against.append(NO_POWER)
     elif verdict.sd is not None:

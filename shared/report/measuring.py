@@ -431,6 +431,15 @@ def arithmetic_of(column: Sequence[MeasuredCell], metric: str) -> ArithmeticSpre
     return ArithmeticSpread(sd, seeds, len(groups), sum(map(len, groups)))
 
 
+def differing_data(first: MeasuredCell, second: MeasuredCell) -> tuple[str, ...]:
+    """Names of data that two cells used in a common seed, each with a hash of its own."""
+    found: dict[str, None] = {}
+    for seed in first.records.keys() & second.records.keys():
+        mine, theirs = (cell.records[seed].environment["data"] for cell in (first, second))
+        found |= {name: None for name in mine if mine[name] != theirs.get(name, mine[name])}
+    return tuple(sorted(found))
+
+
 def power_in(table: Table, tier: Tier, column: str) -> Power | None:
     """What ``tier`` is declared to see in ``column``; None where nothing is declared."""
     return next((p for p in table.powers if p.tier == tier and column in p.columns), None)
@@ -469,6 +478,7 @@ def _judge_all(
                 arithmetic=arithmetic_of(column, metric),
                 power=power,
                 seeds=len(common),
+                differing=differing_data(better, than),
             )
             items = sentence(better.records, than.records, metric)
             verdicts.append(
