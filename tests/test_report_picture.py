@@ -35,7 +35,7 @@ def measured() -> Measured:
         for cell in TABLE_4.cells("paper", row=row, column=column, seeds=tuple(scores)):
             result = {"tier": "paper", "protocol": TABLE_4.protocol}
             result |= {"metrics": {"accuracy": scores[cell.seed]}}
-            records.append(Record(cell.address, canonical(cell.config), {}, result))
+            records.append(Record(cell.address, canonical(cell.config), {"data": {}}, result))
     return measure(TABLE_4, "paper", records, {})
 
 
