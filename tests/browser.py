@@ -23,7 +23,6 @@ from PIL import Image
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 MISSING = "no chromium is installed to open the pages with (Debian: apt-get install chromium)"
 SHOWN = "lmcl--lmct-is-better-than-conventional-contrastive-training-on-both-table-1.html"
-HEIGHT = 900  # of a window
 PATIENCE = 60.0  # seconds for one answer
 
 
@@ -71,7 +70,7 @@ class Browser:
 
     def show(self, width: int, dark: bool) -> None:
         """Be a window of some width, in one of the two schemes."""
-        size = {"width": width, "height": HEIGHT, "deviceScaleFactor": 1, "mobile": False}
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])

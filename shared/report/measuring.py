@@ -433,10 +433,10 @@ def arithmetic_of(column: Sequence[MeasuredCell], metric: str) -> ArithmeticSpre
 
 def differing_data(first: MeasuredCell, second: MeasuredCell) -> tuple[str, ...]:
     """Names of data that two cells used in a common seed, each with a hash of its own."""
-    found: dict[str, None] = {}
+    found: set[str] = set()
     for seed in first.records.keys() & second.records.keys():
         mine, theirs = (cell.records[seed].environment["data"] for cell in (first, second))
-        found |= {name: None for name in mine if mine[name] != theirs.get(name, mine[name])}
+        found |= {name for name in mine if mine[name] != theirs.get(name, mine[name])}
     return tuple(sorted(found))
 
 
