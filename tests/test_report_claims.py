@@ -70,7 +70,7 @@ def documented() -> dict[str, list[str]]:
 def check(content: dict[str, Any]) -> None:
     """Hold a claims.json against its documented form."""
     keys = documented()
-    assert content["form"] == "claims-v1"
+    assert content["form"] == "claims-v2"
     assert set(content["papers"]) == {entry["paper"] for entry in content["claims"]}
     for entry in content["claims"]:
         assert list(entry) == list(keys)
@@ -123,6 +123,20 @@ def test_a_sentence_counts_what_each_tier_says_in_its_own_words() -> None:
     }
     (entry, _) = entries([silent])
     assert entry.because == ("no power was declared",)
+
+
+def test_a_claim_is_listed_under_the_paper_that_says_it() -> None:
+    foreign = Claim("Theirs is better (Table 9).", "MMCL", "GraphCL", ("MUTAG",), 0.5, paper="lmcl")
+    measured = measure(make_table(claims=(*TABLE.claims, foreign)), "paper", RECORDS, {})
+    *own, theirs = entries([measured])
+    assert {entry.paper for entry in own} == {"mmcl"}
+    assert (theirs.paper, theirs.address, theirs.table) == ("lmcl", TABLE.address, TABLE.name)
+    pages = site([measured])
+    page = pages[claim_page("lmcl", theirs.claim)]
+    assert "lmcl, measured beside Max-Margin Contrastive Learning, Table 4: Section 5.3" in page
+    assert "./reproduce.sh graph mmcl --table table-4 --row MMCL" in page
+    assert page not in [pages[claim_page("mmcl", entry.sentence)] for entry in own]
+    assert sentences([theirs])["lmcl"].startswith("lmcl: at the paper's setting 1 ")
 
 
 def test_smoke_makes_no_claim() -> None:

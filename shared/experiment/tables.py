@@ -148,7 +148,7 @@ _Labelled = TypeVar("_Labelled", Row, Column)
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper about its table: row ``better`` beats row ``than``.
+    """A sentence of a paper about a table: row ``better`` beats row ``than``.
 
     Args:
         text: the claim in one line, with the place in the paper.
@@ -161,6 +161,8 @@ class Claim:
         second: key of the result in which the gain must have the same sign, where the metric's
             protocol can turn an order round; empty for none.
         tiers: the tiers that it is judged in.
+        paper: short name of the paper that says it, where that is not the table's; its rows are
+            measured under this table's protocol.
     """
 
     text: str
@@ -171,6 +173,7 @@ class Claim:
     metric: str = ""
     second: str = ""
     tiers: tuple[Tier, ...] = ("paper", "short")
+    paper: str = ""
 
     @property
     def asked_here(self) -> bool:

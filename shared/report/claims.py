@@ -30,7 +30,7 @@ from shared.report.statistics import DECIDED, KINDS, Kind
 from shared.report.wording import DASH, explain
 
 CLAIMS = "claims.json"
-FORM = "claims-v1"
+FORM = "claims-v2"
 MEASURED_AS = re.compile(r" Measured(?: against)?: ")  # what follows names the rows
 NOT_RUN: Kind = "not run"
 BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
@@ -41,6 +41,7 @@ class Entry:
     """One claim in one column; the fields are the keys of ``claims.json``, see docs/report.md."""
 
     paper: str
+    address: str
     table: str
     domain: str
     tier: Tier
@@ -181,7 +182,8 @@ def _entry(judged: Judged, measured: Measured) -> Entry:
     if verdict.kind not in DECIDED:
         because = (f"{verdict.kind}: says neither yes nor no",)
     return Entry(
-        paper=table.paper,
+        paper=claim.paper or table.paper,
+        address=table.address,
         table=table.name,
         domain=table.domain,
         tier=measured.tier,

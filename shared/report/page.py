@@ -23,6 +23,7 @@ from shared.report.site import (
     loss_page,
     pages,
     table_page,
+    titles,
 )
 from shared.report.statistics import Kind
 from shared.report.wording import DASH, name_of
@@ -85,9 +86,9 @@ def write_site(
 
 def _first_screen(measured: Sequence[Measured], every: Sequence[Measured]) -> str:
     listed = entries(every)
-    titles = _titles(every)
+    known = titles(every)
     papers = [
-        _Paper.of(paper, titles.get(paper, ""), listed)
+        _Paper.of(paper, known.get(paper, ""), listed)
         for paper in dict.fromkeys(entry.paper for entry in listed)
     ]
     return (
@@ -198,15 +199,6 @@ class _Paper:
                 idle.append(_Idle(text, link, " ".join(domains), where))
         seen = list(dict.fromkeys(domain for line in lines for domain in line.blocks))
         return cls(name, title, parts, seen, lines, idle)
-
-
-def _titles(every: Sequence[Measured]) -> dict[str, str]:
-    """By paper its title, from where its printed numbers come."""
-    return {
-        each.table.paper: each.table.published.source.split(", ")[0]
-        for each in every
-        if any(not claim.asked_here for claim in each.table.claims)
-    }
 
 
 def _facts(some: Sequence[Entry]) -> list[str]:

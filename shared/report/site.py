@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from shared.experiment.history import differing, shown
 from shared.experiment.records import Record
-from shared.experiment.tables import Row, Table, canonical, canonical_json, slug
+from shared.experiment.tables import Row, canonical, canonical_json, slug
 from shared.report import drawings, losses
 from shared.report.blocks import Lines, Numbers, numbers_of, reasons_of
 from shared.report.claims import Entry, entries
@@ -152,6 +152,7 @@ def pages(
     yield f"{SITE}/{STYLE}", Path(__file__).with_name(STYLE).read_text(encoding="utf-8")
     comparisons = compared(every)
     tables = {(each.tier, each.table.address): table_page(each) for each in shown_tables}
+    known = titles(every)
     by_claim: dict[tuple[str, str], list[Compared]] = {}
     for each in comparisons:
         by_claim.setdefault((each.entry.paper, each.entry.sentence), []).append(each)
@@ -163,7 +164,7 @@ def pages(
                 up="../../",
                 title=sentence,
                 paper=paper,
-                sources=list(dict.fromkeys(_source(each.measured.table) for each in some)),
+                sources=list(dict.fromkeys(_source(each, known) for each in some)),
                 groups=[_group(group, tables) for group in _grouped(some)],
             ),
         )
@@ -183,6 +184,15 @@ def pages(
     form = environment.get_template("loss.html.j2")
     for portrait in losses.PORTRAITS:
         yield loss_page(portrait.name), form.render(**_loss(portrait, every, comparisons, tables))
+
+
+def titles(every: Sequence[Measured]) -> dict[str, str]:
+    """By paper its title, from where its printed numbers come."""
+    return {
+        each.table.paper: each.table.published.source.split(", ")[0]
+        for each in every
+        if any(not (claim.asked_here or claim.paper) for claim in each.table.claims)
+    }
 
 
 def anchor(cell: MeasuredCell) -> str:
@@ -242,7 +252,7 @@ def commands(some: Sequence[Compared]) -> list[str]:
     first = some[0].entry
     whole = {each.entry.column for each in some} == {c.label for c in some[0].measured.columns}
     columns: list[str | None] = [None] if whole else [each.entry.column for each in some]
-    words = ["./reproduce.sh", first.domain, first.paper, "--table", first.table]
+    words = ["./reproduce.sh", first.domain, some[0].measured.table.paper, "--table", first.table]
     found = []
     for row in (first.better, first.than):
         for column in columns:
@@ -257,8 +267,10 @@ def _name(measured: Measured) -> str:
     return "-".join(map(slug, parts))
 
 
-def _source(table: Table) -> str:
-    return f"{table.published.source}: {table.section}"
+def _source(each: Compared, known: Mapping[str, str]) -> str:
+    table, paper = each.measured.table, each.judged.claim.paper
+    source = f"{table.published.source}: {table.section}"
+    return f"{known.get(paper, paper)}, measured beside {source}" if paper else source
 
 
 def _grouped(some: Sequence[Compared]) -> list[list[Compared]]:
@@ -266,7 +278,7 @@ def _grouped(some: Sequence[Compared]) -> list[list[Compared]]:
     found: dict[tuple[str, ...], list[Compared]] = {}
     for each in some:
         entry = each.entry
-        key = (entry.domain, entry.table, entry.tier, entry.better, entry.than)
+        key = (entry.address, entry.tier, entry.better, entry.than)
         found.setdefault(key, []).append(each)
     return sorted(found.values(), key=lambda g: not any(each.entry.measured for each in g))
 
