@@ -7,7 +7,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
+from contextlib import chdir, suppress
 from ctypes.util import find_library
 from itertools import combinations
 from pathlib import Path
@@ -91,9 +91,10 @@ def suite_data() -> Path:
 def at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Callable[..., tuple[str, str]]]:
-    """The command line with the toy domain, in this process and ``tmp_path``.
+    """The command line with the toy domain, in this process, in ``tmp_path`` or another folder.
 
-    For what starts no cell, or cells of the project's own domains.
+    A command of its own takes seconds to import torch, and its first cell as many again: it is for
+    what signals and limits are about, and for one run from end to end.
     """
     from shared.command import domains, reproduce
 
@@ -102,8 +103,10 @@ def at_once(
     monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
     threads = torch.get_num_threads()
 
-    def call(*arguments: str, code: int = 0) -> tuple[str, str]:
-        assert reproduce.main(arguments) == code
+    def call(*arguments: str, code: int = 0, folder: Path = Path(".")) -> tuple[str, str]:
+        monkeypatch.setattr(sys, "argv", ["./reproduce.sh", *arguments])
+        with chdir(folder):
+            assert reproduce.main(arguments) == code
         return tuple(capsys.readouterr())
 
     yield call

@@ -58,10 +58,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_table_runs_reports_and_is_not_run_again(done: Path) -> None:
+def test_a_table_runs_reports_and_is_not_run_again(
+    done: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
     before = contents(done)
     assert sum(name.endswith("result.json") for name in before) == 2 * 2 * 3
-    out, _ = call(done, "toy", "toy")
+    out, _ = at_once("toy", "toy", folder=done)
     assert "12 cells are done already" in out
     assert contents(done) == before
     numbers = [
@@ -74,21 +76,22 @@ def test_a_table_runs_reports_and_is_not_run_again(done: Path) -> None:
     assert "reproduced" in out  # the claimed gain is 2, the offset that was built in
 
 
-def test_plan_runs_nothing(tmp_path: Path) -> None:
-    out, _ = call(tmp_path, "toy", "toy", "--plan")
+def test_plan_runs_nothing(tmp_path: Path, at_once: Callable[..., tuple[str, str]]) -> None:
+    out, _ = at_once("toy", "toy", "--plan")
     assert "12 of 12 cells to run" in out
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plan_counts_what_is_done(done: Path) -> None:
-    out, _ = call(done, "toy", "toy", "--plan")
+def test_plan_counts_what_is_done(done: Path, at_once: Callable[..., tuple[str, str]]) -> None:
+    out, _ = at_once("toy", "toy", "--plan", folder=done)
     assert "0 of 12 cells to run" in out
     assert "measured on this machine" in out
 
 
-def test_selection_by_table_row_column_seeds(tmp_path: Path) -> None:
-    call(
-        tmp_path,
+def test_selection_by_table_row_column_seeds(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    at_once(
         *("toy", "toy", "--table", "1", "--row", "Better", "--column", "right", "--seeds", "4,5"),
     )
     results = [name for name in contents(tmp_path) if name.endswith("result.json")]
@@ -115,7 +118,7 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     assert "6 of 6 cells to run" in words
     assert "Data to get first: toys: data missing in" in words
     # What only lacks its data is tried, and says what to do.
-    _, err = call(tmp_path, *arguments, code=1)
+    _, err = at_once(*arguments, code=1)
     for seed in (0, 1):
         assert f"toy/partial/figure-3/curve/far/seed-{seed}: not run: data missing; fetch" in err
     assert err.count("fetch it with: ./reproduce.sh data toy --dataset toys") == 2
@@ -125,7 +128,7 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
         ("curve", "left"),
         ("curve", "right"),
     }
-    call(tmp_path, *arguments, "--tier", "smoke")
+    at_once(*arguments, "--tier", "smoke")
     assert {file.parts[-4:-2] for file in (tmp_path / "runs/smoke").rglob("config.json")} == {
         ("curve", "embedded-sample")
     }
@@ -171,7 +174,7 @@ def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
     def environment(folder: Path) -> dict[str, object]:
         return json.loads((folder / "runs" / address / "environment.json").read_text())
 
-    call(tmp_path, "--cell", address, "--allow-missing", "--threads", "2")
+    at_once("--cell", address, "--allow-missing", "--threads", "2")
     assert environment(done)["threads"] == 1
     assert environment(tmp_path)["threads"] == 2
     assert "allow_missing" not in environment(done)
@@ -281,7 +284,7 @@ def test_figures_are_drawn_and_shown_in_the_report(
     assert out.split() == [f"{folder}/figure-3.png", f"{folder}/overview.png"]
     assert (tmp_path / folder / "overview.png").read_text() == "of runs, with here"
     assert not (tmp_path / "runs").exists()  # nothing was run
-    call(tmp_path, "toy", "partial", "--column", "left", "--seeds", "0")
+    at_once("toy", "partial", "--column", "left", "--seeds", "0")
     at_once("report")
     figure = (tmp_path / "results/toy/partial/figure-3.md").read_text()
     assert "\n![figure-3.png](figures/figure-3.png)\n" in figure
@@ -299,7 +302,7 @@ def test_the_report_draws_the_pictures_of_the_documents(
 ) -> None:
     picture = Path("docs/toy.png")
     monkeypatch.setattr(verbs, "DOCUMENTS", {"toy/partial/table-3": picture})
-    call(tmp_path, "toy", "partial", "--column", "left", "--seeds", "0")
+    at_once("toy", "partial", "--column", "left", "--seeds", "0")
     at_once("report", "--results", "elsewhere")  # not what the documents show
     assert not (tmp_path / picture).exists()
     at_once("report")
@@ -312,7 +315,7 @@ def test_the_report_draws_the_pictures_of_the_documents(
 def test_finished_runs_of_a_tier_are_filmed(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
-    call(tmp_path, "toy", "toy", "--tier", "short", "--row", "better")
+    at_once("toy", "toy", "--tier", "short", "--row", "better")
     before = contents(tmp_path)
     out, _ = at_once("toy", "toy", "--video", "--tier", "short")
     folder = "runs/short/toy/toy/table-1/better"
@@ -393,7 +396,7 @@ def test_a_table_is_left_out_of_a_tier_without_seeds(
         assert at_once(*arguments, code=2) == (reading, why)
     cell = "short/toy/costly/table-2/plain/left/seed-0"
     assert at_once("--cell", cell, code=2) == (f"{cell}: reading the tables\n", why)
-    call(tmp_path, "toy", "costly", "--tier", "short", "--row", "plain", "--column", "left")
+    at_once("toy", "costly", "--tier", "short", "--row", "plain", "--column", "left")
     out, _ = at_once("report")
     assert "1 tables written to results" in out
     written = of_tables(tmp_path)
@@ -402,11 +405,13 @@ def test_a_table_is_left_out_of_a_tier_without_seeds(
 
 
 @pytest.mark.parametrize("tier", ["paper", "smoke", "short"])
-def test_one_cell_by_its_address(tmp_path: Path, tier: str) -> None:
+def test_one_cell_by_its_address(
+    tmp_path: Path, tier: str, at_once: Callable[..., tuple[str, str]]
+) -> None:
     column = "embedded-sample" if tier == "smoke" else "left"
     address = f"toy/toy/table-1/plain/{column}/seed-0"
     address = address if tier == "paper" else f"{tier}/{address}"
-    call(tmp_path, "--cell", address)
+    at_once("--cell", address)
     result = json.loads((tmp_path / "runs" / address / "result.json").read_text())
     config = json.loads((tmp_path / "runs" / address / "config.json").read_text())
     assert result["tier"] == tier
@@ -415,8 +420,10 @@ def test_one_cell_by_its_address(tmp_path: Path, tier: str) -> None:
     assert address in environment["command"]
 
 
-def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path) -> None:
-    out, err = call(tmp_path, "toy", "broken", "--seeds", "0", "--column", "left", code=1)
+def test_failed_cells_are_recorded_and_the_others_go_on(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    out, err = at_once("toy", "broken", "--seeds", "0", "--column", "left", code=1)
     cells = tmp_path / "runs/toy/broken/table-1"
     checkpoint = "runs/toy/broken/table-1/diverges/left/seed-0/checkpoint.pt"
     for row, text in (
@@ -441,13 +448,15 @@ def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path) -> None:
     assert done == {"plain", "better"}
 
 
-def test_a_changed_configuration_stops_before_anything_runs(done: Path, tmp_path: Path) -> None:
+def test_a_changed_configuration_stops_before_anything_runs(
+    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
     file = tmp_path / "runs/toy/toy/table-1/better/left/seed-1/config.json"
     file.write_text(file.read_text().replace('"steps": 3', '"steps": 4'))
     shutil.rmtree(tmp_path / "runs/toy/toy/table-1/plain/left/seed-0")
     before = contents(tmp_path)
-    _, err = call(tmp_path, "toy", "toy", code=2)
+    _, err = at_once("toy", "toy", code=2)
     assert "steps: 4 there, 3 here" in err
     assert err.count("\n") == 1
     assert contents(tmp_path) == before
@@ -502,15 +511,15 @@ def test_seeds_are_numbers_and_ranges(at_once: Callable[..., tuple[str, str]]) -
         assert f"{2 * count} of {2 * count} cells to run" in " ".join(out.split())
 
 
-def test_folder_that_cannot_be_written(done: Path) -> None:
+def test_folder_that_cannot_be_written(done: Path, at_once: Callable[..., tuple[str, str]]) -> None:
     before = contents(done)
     # A file where a folder must be: refused for every user, root too.
     blocked = done / "runs/toy/toy/table-1/better/left/seed-0/result.json/deeper"
-    _, err = call(done, "toy", "toy", "--runs", str(blocked), code=1)
+    _, err = at_once("toy", "toy", "--runs", str(blocked), code=1, folder=done)
     assert "cannot read or write" in err
     assert "choose another folder" in err
     assert contents(done) == before
-    _, err = call(done, "report", "--results", "/proc/results", code=1)
+    _, err = at_once("report", "--results", "/proc/results", code=1, folder=done)
     assert "cannot read or write" in err
 
 
@@ -604,24 +613,28 @@ def test_everything_killed_at_once_resumes(tmp_path: Path) -> None:
     assert resumed == json.loads(other.read_text())["metrics"]
 
 
-def test_report_writes_results_and_keeps_old_records(done: Path, tmp_path: Path) -> None:
+def test_report_writes_results_and_keeps_old_records(
+    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
     results = tmp_path / "results"
-    call(done, "report", "--results", str(results))
+    at_once("report", "--results", str(results), folder=done)
     written = contents(results)
     assert {
         "index.html",
         *(f"toy/toy/table-1.{end}" for end in ("md", "csv", "tex", "records.jsonl")),
     } <= set(written)
     # Without any run on this disk, the committed records alone give the same report.
-    call(tmp_path, "report", "--results", str(results))
+    at_once("report", "--results", str(results))
     assert contents(results) == written
 
 
 @pytest.mark.slow
-def test_smoke_never_enters_results(tmp_path: Path) -> None:
-    out, _ = call(tmp_path, "toy", "toy", "--tier", "smoke")
+def test_smoke_never_enters_results(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    out, _ = at_once("toy", "toy", "--tier", "smoke")
     assert "proves the path only" in out
-    call(tmp_path, "report")
+    at_once("report")
     assert [name for name in of_tables(tmp_path) if "table-1" in name] == []
 
 
@@ -641,8 +654,10 @@ def wait_for(condition: object) -> None:
 
 
 @pytest.mark.slow
-def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(tmp_path: Path) -> None:
-    out, _ = call(tmp_path, "toy", "shared")
+def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    out, _ = at_once("toy", "shared")
     runs = tmp_path / "runs/toy/shared/table-1"
     found = sorted(str(file.parent.relative_to(runs)) for file in runs.rglob("result.json"))
     assert found == sorted(
@@ -653,7 +668,7 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(tmp_path: 
         metrics = json.loads((runs / f"plain/both/seed-{seed}/result.json").read_text())["metrics"]
         assert f"seed-{seed}" in out
         assert f"norm {metrics['norm']:.4g}" in out
-    call(tmp_path, "report")
+    at_once("report")
     with (tmp_path / "results/toy/shared/table-1.csv").open() as stream:
         lines = {(line["row"], line["column"]): line for line in csv.DictReader(stream)}
     base = json.loads((runs / "base/both/seed-0/result.json").read_text())["metrics"]
@@ -667,7 +682,7 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(tmp_path: 
         assert float(line["measured_mean"]) == pytest.approx(base[metric])
     records = (tmp_path / "results/toy/shared/table-1.records.jsonl").read_text().splitlines()
     assert len(records) == len(found)
-    plan, _ = call(tmp_path, "toy", "shared", "--plan")
+    plan, _ = at_once("toy", "shared", "--plan")
     assert "0 of 14 cells to run" in plan
     assert "both" in plan
 
@@ -675,18 +690,22 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(tmp_path: 
 RUNS = ("both", "right")
 
 
-def test_rows_without_the_seeds_asked_for_are_named(tmp_path: Path) -> None:
-    _, err = call(tmp_path, "toy", "shared", "--row", "base", "--seeds", "1", code=2)
+def test_rows_without_the_seeds_asked_for_are_named(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    _, err = at_once("toy", "shared", "--row", "base", "--seeds", "1", code=2)
     assert err == "error: nothing to run: the chosen rows have none of these --seeds\n"
 
 
 @pytest.mark.slow
-def test_an_equal_configuration_is_taken_over_from_another_table(tmp_path: Path) -> None:
-    call(tmp_path, "toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
+def test_an_equal_configuration_is_taken_over_from_another_table(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
+    at_once("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
     first = tmp_path / "runs/toy/toy/table-1/plain/left/seed-0"
     (first / "kept.bin").write_bytes(b"a model")
     result = (first / "result.json").read_bytes()
-    call(tmp_path, "toy", "partial", "--table", "3", "--row", "plain", "--seeds", "0")
+    at_once("toy", "partial", "--table", "3", "--row", "plain", "--seeds", "0")
     second = tmp_path / "runs/toy/partial/table-3/plain/left/seed-0"
     assert (second / "result.json").read_bytes() == result
     assert (second / "kept.bin").read_bytes() == b"a model"
@@ -698,9 +717,11 @@ def test_an_equal_configuration_is_taken_over_from_another_table(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_equal_cells_of_one_command_run_once(tmp_path: Path) -> None:
+def test_equal_cells_of_one_command_run_once(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
     """Row "better" sets what column "right" would change: both its cells are the same run."""
-    call(tmp_path, "toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")
+    at_once("toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")
     folder = tmp_path / "runs/toy/toy/table-1/better"
     environments = [
         json.loads((folder / column / "seed-0/environment.json").read_text())

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_reproduce import call
 from toy.tables import TABLES
 
-from shared.command import domains, reproduce, verify
+from shared.command import verify
 from shared.experiment.arithmetic import arithmetic_used, read_mkl
 from shared.experiment.records import Record, content_hash, read_record, record_line
 from shared.experiment.tables import Cell
@@ -22,21 +23,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]
 PLACE = "toy/toy/table-1/plain/left"
 ALL = [table for some in TABLES.values() for table in some]
-
-
-def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "toy", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "COLUMNS": "160"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -149,21 +135,6 @@ def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
     assert len(verify.check(ALL, results, runs, "other").faults) == 2
 
 
-@pytest.fixture
-def at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[str, str]]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
-
-    def call(*arguments: str, code: int) -> tuple[str, str]:
-        assert reproduce.main(arguments) == code
-        return tuple(capsys.readouterr())
-
-    return call
-
-
 def test_exit_codes(
     done: Path,
     tmp_path: Path,
@@ -171,7 +142,7 @@ def test_exit_codes(
     at_once: Callable[..., tuple[str, str]],
 ) -> None:
     file = commit(tmp_path / "results", records)
-    out, err = at_once("verify", "toy", "--runs", str(done / "runs"), code=0)
+    out, err = at_once("verify", "toy", "--runs", str(done / "runs"))
     assert err == ""
     assert "toy/toy/table-1 3 3 3 3 0" in " ".join(out.split())
     assert "runs: toy/toy/table-1 3 3 3" in " ".join(out.split())
@@ -190,9 +161,9 @@ def test_exit_codes(
 def test_an_edited_run_is_a_fault_and_does_not_count(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
-    call(tmp_path, "toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0,7")
+    at_once("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0,7")
     for seed in (0, 7):  # a seed of one's own is no fault
-        _, err = at_once("verify", "toy", code=0)
+        _, err = at_once("verify", "toy")
         assert err == ""
         file = tmp_path / "runs" / PLACE / f"seed-{seed}" / "result.json"
         content = json.loads(file.read_text())
@@ -203,10 +174,10 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
         if seed == 0:
             # Neither the table nor the report believes it; what else is there goes on.
             only = ("--row", "plain", "--column", "left", "--seeds", "0,7")
-            out, err = call(tmp_path, "toy", "toy", *only, code=1)
+            out, err = at_once("toy", "toy", *only, code=1)
             assert "180" not in out
             assert err.startswith(f"{PLACE}/seed-0: runs/{PLACE}/seed-0/result.json: its SHA-256")
-            out, _ = call(tmp_path, "toy", "toy", "--plan", *only)
+            out, _ = at_once("toy", "toy", "--plan", *only)
             assert "1 of 2 cells to run" in out
             del content["sha256"]  # nor without a hash
             file.write_text(json.dumps(content))
@@ -216,7 +187,9 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
 
 
 @pytest.mark.slow
-def test_cells_are_run_anew_and_compared(done: Path, tmp_path: Path, records: list[Record]) -> None:
+def test_cells_are_run_anew_and_compared(
+    tmp_path: Path, records: list[Record], at_once: Callable[..., tuple[str, str]]
+) -> None:
     same, other, far = records
     value = other.result["metrics"]["accuracy"]
     other = changed(other, {}, {"accuracy": value + 1e-9})
@@ -224,7 +197,7 @@ def test_cells_are_run_anew_and_compared(done: Path, tmp_path: Path, records: li
     value = far.result["metrics"]["accuracy"]
     far = changed(far, {"hardware": hardware}, {"accuracy": value + 1e-9})
     commit(tmp_path / "results", [same, other, far])
-    out, err = call(tmp_path, "verify", "toy", "--rerun", "5", code=1)
+    out, err = at_once("verify", "toy", "--rerun", "5", code=1)
     assert f"{same.address}: equal to the bit\n" in out
     (fault,) = err.splitlines()
     assert fault.startswith(f"fault: {other.address}: on the same processor, BLAS path, versions")
@@ -235,7 +208,7 @@ def test_cells_are_run_anew_and_compared(done: Path, tmp_path: Path, records: li
     assert line.endswith(": within 3 of it")
     assert "3 of 5 cells could be run: no further one is there" in out
     assert not (tmp_path / "runs").exists()
-    out, _ = call(tmp_path, "verify", "toy", "--rerun", "5", "--seeds", "0")
+    out, _ = at_once("verify", "toy", "--rerun", "5", "--seeds", "0")
     assert "equal to the bit" in out
     assert "1 of 5 cells could be run" in out
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shared.command.choosing import find_cell
 from shared.command.own import baseline_of
-from shared.command.places import Places, finished, measure
+from shared.command.places import Committed, Places, finished, measure
 from shared.command.progress import duration
 from shared.errors import UserError
 from shared.experiment.history import differing, shown
@@ -43,7 +43,7 @@ def print_page(address: str, places: Places) -> int:
 def page(table: Table, cells: Sequence[Cell], places: Places) -> RenderableType:
     """What is known of one row in one column, over the seeds of ``cells``."""
     cell = cells[0]
-    measured = measure(table, cell.tier, places, {}, results=True)
+    measured = measure(table, cell.tier, places, {}, Committed.read(places))
     measured = narrowed(measured, {cell.row}, {cell.column})
     ((found,),) = measured.cells
     seeds = _listed([cell.seed for cell in cells])

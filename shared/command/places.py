@@ -1,5 +1,6 @@
 """Where runs, results and data lie, and what the runs on this disk hold."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,10 +55,27 @@ def undamaged(folder: Path, address: str) -> Record | None:
         return None
 
 
+@dataclass(frozen=True)
+class Committed:
+    """The records that lie in results, of all tables."""
+
+    records: Sequence[Record]
+    repeats: Sequence[Record]
+
+    @classmethod
+    def read(cls, places: Places) -> "Committed":
+        """Those below ``places.results``: thousands of lines, to be read once for all tables."""
+        return cls(read_records(places.results), read_repeats(places.results))
+
+
 def measure(
-    table: Table, tier: Tier, places: Places, outcomes: dict[str, str], *, results: bool = False
+    table: Table,
+    tier: Tier,
+    places: Places,
+    outcomes: dict[str, str],
+    committed: Committed | None = None,
 ) -> measuring.Measured:
-    """The table as the runs on this disk fill it; with ``results`` also the committed records."""
+    """The table as the runs on this disk fill it, and the committed records if they are given."""
     records: list[Record] = []
     status = dict(outcomes)
     for cell in table.cells(tier):
@@ -72,10 +90,11 @@ def measure(
             status[cell.address] = f"{measuring.REFUSED}: {error}"
     repeats: list[Record] = []
     figures: tuple[str, ...] = ()
-    if results:  # of two records that count for one cell, the report takes the later: the local
-        records = [*read_records(places.results), *records]
+    if committed is not None:
+        # Of two records that count for one cell the later is taken: that of this disk.
+        records = [*committed.records, *records]
         figures = measuring.read_figures(places.results, table, tier)
-        repeats = [*read_repeats(places.results), *_repeated(table, tier, places)]
+        repeats = [*committed.repeats, *_repeated(table, tier, places)]
     return measuring.measure(table, tier, records, status, figures, repeats)
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from shared.command import domains, verify
 from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
-from shared.command.places import Places, finished, measure, run_folder
+from shared.command.places import Committed, Places, finished, measure, run_folder
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record
@@ -51,6 +51,7 @@ def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
     """
     from shared.report import picture  # brings matplotlib, which no cell needs
 
+    committed = Committed.read(places)
     shown, every = [], []
     kept: dict[str, curves.Curve] = {}
     for domain in present_domains():
@@ -59,7 +60,7 @@ def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
                 for tier in table.tiers:
                     if tier == "smoke":
                         continue
-                    measured = measure(table, tier, places, {}, results=True)
+                    measured = measure(table, tier, places, {}, committed)
                     every.append(measured)
                     if measured.records:
                         shown.append(measured)

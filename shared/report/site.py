@@ -182,8 +182,9 @@ def pages(
             ),
         )
     form = environment.get_template("loss.html.j2")
+    used = [(each, _losses_by_row(each)) for each in every]
     for portrait in losses.PORTRAITS:
-        yield loss_page(portrait.name), form.render(**_loss(portrait, every, comparisons, tables))
+        yield loss_page(portrait.name), form.render(**_loss(portrait, used, comparisons, tables))
 
 
 def titles(every: Sequence[Measured]) -> dict[str, str]:
@@ -552,19 +553,24 @@ def _curve(curve: Curve | None) -> str:
     )
 
 
+def _losses_by_row(measured: Measured) -> dict[str, set[str]]:
+    """By label of a row the losses, penalties and projection of its cells."""
+    found: dict[str, set[str]] = {}
+    for cell in measured.table.cells(measured.tier):
+        names = losses.names_in(getattr(cell.config, "objective", None))
+        found.setdefault(cell.row, set()).update(names)
+    return found
+
+
 def _loss(
     portrait: losses.Portrait,
-    every: Sequence[Measured],
+    every: Sequence[tuple[Measured, Mapping[str, set[str]]]],
     comparisons: Sequence[Compared],
     tables: Mapping[Any, str],
 ) -> dict[str, Any]:
     used: list[dict[str, Any]] = []
-    for measured in every:
-        with_it = {
-            cell.row
-            for cell in measured.table.cells(measured.tier)
-            if portrait.name in losses.names_in(getattr(cell.config, "objective", None))
-        }
+    for measured, by_row in every:
+        with_it = {row for row, names in by_row.items() if portrait.name in names}
         if not with_it:
             continue
         mine = [

@@ -34,6 +34,7 @@ Over all columns a row is summed up by its interquartile mean with a stratified 
 as proposed by Agarwal et al. 2021 (arXiv 2108.13264). Shape letters: N values.
 """
 
+import functools
 import math
 import statistics as plain
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -131,7 +132,7 @@ def summarise(values: Iterable[float]) -> Summary:
     if n == 1:
         return Summary(n, mean)
     sd = plain.stdev(numbers)
-    half = float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * sd / math.sqrt(n)
+    half = _critical(n) * sd / math.sqrt(n)
     return Summary(n, mean, sd, mean - half, mean + half)
 
 
@@ -174,6 +175,7 @@ def seeds_for(gain: float, sd: float) -> int | None:
     return enough
 
 
+@functools.cache
 def power_of(n: int, gain: float, sd: float) -> float:
     """Power with which a paired t test over ``n`` seeds sees ``gain``, as in :func:`seeds_for`.
 
@@ -186,8 +188,13 @@ def power_of(n: int, gain: float, sd: float) -> float:
         return 0.0
     if sd == 0:
         return 1.0
-    critical = scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)
-    return float(scipy.stats.nct.sf(critical, n - 1, abs(gain) / sd * math.sqrt(n)))
+    return float(scipy.stats.nct.sf(_critical(n), n - 1, abs(gain) / sd * math.sqrt(n)))
+
+
+@functools.cache
+def _critical(n: int) -> float:
+    """What t of ``n`` differences has to exceed, two-sided; a report asks thousands of times."""
+    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
 
 
 def seeds_sentence(
