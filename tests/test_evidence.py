@@ -4,15 +4,13 @@ import dataclasses
 import io
 import json
 import math
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from test_reproduce import call
 from toy.tables import TABLES
 
 from shared.command import verify
@@ -429,23 +427,10 @@ def test_repeats_are_kept_beside_the_records_and_checked(tmp_path: Path) -> None
 def test_cells_are_repeated_under_other_paths_and_reported(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
-    def call(*arguments: str) -> str:
-        paths = os.pathsep.join(map(str, (ROOT, ROOT / "tests")))
-        done = subprocess.run(
-            [sys.executable, "-m", "toy", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": paths, "COLUMNS": "120"},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr
-
     chosen = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
     at_once(*chosen)
-    said = call("arithmetic", *chosen)
+    # Every path is the command line anew: in this process it would be pytest's.
+    said, _ = call(tmp_path, "arithmetic", *chosen)
     assert [line.split(":")[0] for line in said.splitlines() if line.startswith("code path")] == [
         f"code path {name}" for name in OTHER_PATHS
     ]
@@ -455,7 +440,9 @@ def test_cells_are_repeated_under_other_paths_and_reported(
         assert record is not None
         steered = record.environment["arithmetic"]["variables"]
         assert variables.items() <= steered.items()
-    assert "1 cells are done already" in call("arithmetic", *chosen)
+    for name in OTHER_PATHS:  # each of them is skipped as any run is
+        said, _ = at_once(*chosen, "--runs", f"runs/arithmetic/{name}")
+        assert "1 cells are done already" in said
     # The repeats are nobody's cells, and not among the runs that are checked as such.
     assert "of no cell as it is declared" not in at_once("verify", "toy")[0]
     at_once("report")
