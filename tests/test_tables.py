@@ -37,6 +37,8 @@ def test_every_table_of_every_domain_builds(domain: str) -> None:
         for table in some:
             assert (table.domain, table.paper) == (domain, paper)
             assert table.tiers
+            # What another paper says is said by one that has tables of its own here.
+            assert {claim.paper for claim in table.claims} <= {"", *tables.keys() - {paper}}
             for tier in table.tiers:
                 cells = table.cells(tier)
                 assert len({(cell.address, cell.column) for cell in cells}) == len(cells) > 0
