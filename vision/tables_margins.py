@@ -697,21 +697,21 @@ TABLE_4_SMALL = small(TABLE_4)
 # Twenty epochs: a quarter of an hour for SimCLR's rows, nine minutes for those with a teacher.
 ALONE = (dataclasses.replace(CIFAR10, minutes=14.0, gigabytes=3.0),)
 
-UNDER_THIS_PROTOCOL = "Measured on SimCLR under this table's protocol, with"
+# What the other papers say of SimCLR: who, what, and the rows that it is measured by.
 CLAIMED = (
     (
         "lmcl",
-        "The penalty improves SimCLR (text on LMCL's Figure 4).",
+        "The penalty improves SimCLR (text on LMCL's Figure 4)",
         ("SimCLR + DP, anchor sum", "SimCLR + DP, mean"),
     ),
     (
         "cllr",
-        "The low-rank projection improves the baseline (text on CLLR's Figure 4).",
+        "The low-rank projection improves the baseline (text on CLLR's Figure 4)",
         ("CLLR, l2,1", "CLLR, nuclear"),
     ),
     (
         "mmcl",
-        "MMCL is better than SimCLR (MMCL's Tables 7 and 8).",
+        "MMCL is better than SimCLR (MMCL's Tables 7 and 8)",
         ("MMCL INV, both views", "MMCL PGD, both views"),
     ),
 )
@@ -755,7 +755,7 @@ TABLE_2_ON_CIFAR10 = _table(
         ),
         *(
             Claim(
-                f"{text} {UNDER_THIS_PROTOCOL}: {row}.",
+                f"{text}, here under the protocol of margins' Table 2. Measured: {row}.",
                 row,
                 "SimCLR",
                 ("CIFAR10",),
