@@ -60,7 +60,8 @@ def assert_whole(folder: Path) -> int:
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert start(folder, 40, 8).wait(300) == 0
+    with start(folder, 40, 8) as process:
+        assert process.wait(300) == 0
     return folder
 
 
@@ -70,16 +71,15 @@ def test_killed_at_random_moments_it_gives_the_same_bits(
 ) -> None:
     folder, dice, reached, kills = tmp_path / "run", random.Random(0), 0, 0
     while True:
-        process = start(folder, 40, 8, 0.02)
-        while not (folder / "checkpoint.pt").exists() and process.poll() is None:
-            time.sleep(0.02)
-        first = assert_whole(folder)
-        # Let it get past its import and resume, then kill it anywhere: at work, or in a save.
-        while process.poll() is None and assert_whole(folder) <= max(first, reached):
-            time.sleep(0.01)
-        time.sleep(dice.random() * 0.3)
-        process.kill()
-        process.wait()
+        with start(folder, 40, 8, 0.02) as process:
+            while not (folder / "checkpoint.pt").exists() and process.poll() is None:
+                time.sleep(0.02)
+            first = assert_whole(folder)
+            # Let it get past its import and resume, then kill it anywhere: at work, or in a save.
+            while process.poll() is None and assert_whole(folder) <= max(first, reached):
+                time.sleep(0.01)
+            time.sleep(dice.random() * 0.3)
+            process.kill()
         if (folder / "result.json").exists():
             break
         kills += 1
@@ -109,13 +109,14 @@ def test_killed_while_a_file_is_written_the_old_one_stays(tmp_path: Path) -> Non
 @pytest.mark.slow
 def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None:
     folder = tmp_path / "run"
-    process = start(folder, 40, 8, 0.05)
-    while not (folder / "checkpoint.pt").exists():
-        time.sleep(0.01)
-    process.terminate()
-    assert process.wait(20) == runs.INTERRUPTED
+    with start(folder, 40, 8, 0.05) as process:
+        while not (folder / "checkpoint.pt").exists():
+            time.sleep(0.01)
+        process.terminate()
+        assert process.wait(20) == runs.INTERRUPTED
     assert 0 < assert_whole(folder) < 40
-    assert start(folder, 40, 8).wait(300) == 0
+    with start(folder, 40, 8) as process:
+        assert process.wait(300) == 0
     assert result(folder) == result(uninterrupted)
     assert losses(folder) == losses(uninterrupted)
 
@@ -220,11 +221,10 @@ def test_two_processes_cannot_share_a_folder(
 
 @pytest.mark.slow
 def test_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", 1000, 0, 0.01)
-    while not (tmp_path / "run" / "checkpoint.pt").exists():
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
+    with start(tmp_path / "run", 1000, 0, 0.01) as process:
+        while not (tmp_path / "run" / "checkpoint.pt").exists():
+            time.sleep(0.01)
+        process.kill()
     with Run(tmp_path / "run", Config(1000)) as run:
         assert run.folder.exists()
 
