@@ -40,6 +40,16 @@ def test_every_page_stands_in_the_menu_and_is_linked_from_the_readme() -> None:
         assert page.name == "index.md" or f"(docs/{page.name})" in readme
 
 
+def test_the_first_page_lists_what_the_readme_lists() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- \[.+\]\(docs/.+\.md\)$", readme, re.MULTILINE)
+    assert len(listed) == len(PAGES) - 1
+    assert [each.replace("(docs/", "(") for each in listed] == re.findall(
+        r"^- .+$", index, re.MULTILINE
+    )
+
+
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8")) < 7000
 
