@@ -376,7 +376,7 @@ def test_every_form_of_the_report_says_it() -> None:
     line = next(each for each in csv_text(measured).splitlines() if ",better,no,right," in each)
     assert ",0,0," in line
     assert "2.10$\\pm$0.14$^{2/2}$" in latex(measured)
-    assert "seeds 0, 1, 2 (fewer where a cell says so);" in headline(measured)
+    assert "seeds 0-2 (fewer where a cell says so);" in headline(measured)
 
 
 def test_repeats_are_kept_beside_the_records_and_checked(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def test_a_page_leads_from_the_paper_to_the_verdict(at_once: Call) -> None:
     out, err = at_once("explain", address, "--results", str(results))
     assert err == ""
     page = words(out)
-    assert page.startswith(f"{address} MMCL INV, both views, MUTAG, paper tier, seed 0-")
+    assert page.startswith(f"{address} MMCL INV, both views, MUTAG, paper tier, seeds 0-")
     for text in (
         "It says: MMCL is better than GraphCL on every dataset (Table 4).",
         "It prints, as MMCL: 88.42 ± 1.33 %",
@@ -92,7 +92,7 @@ def test_pages_of_rows_without_a_baseline_a_loss_or_a_record(at_once: Call) -> N
     page = words(at_once("explain", "toy/toy/table-1/better/right")[0])
     assert "Beside the table's configuration: offset: 0.0 -> 2.0" in page
     assert "The row has no objective." in page
-    assert "seed 0-2: not run" in page
+    assert "seeds 0-2: not run" in page
     assert "better over plain: not run" in page
     page = words(at_once("explain", "toy/partial/figure-3/curve/left")[0])
     assert "None: no claim is about it." in page

@@ -38,7 +38,7 @@ from shared.report.losses import PORTRAITS
 from shared.report.measuring import Measured, MeasuredCell, measure, read_figures
 from shared.report.page import site, write_site
 from shared.report.statistics import summarise
-from shared.report.wording import NO_NUMBERS, also_of, headline
+from shared.report.wording import NO_NUMBERS, also_of, headline, legend_of
 
 ROOT = Path(__file__).parents[1]
 PROTOCOL = "svm-10fold-nested-v1"
@@ -492,7 +492,7 @@ def test_html_escapes_and_discloses(measured: Measured) -> None:
     assert "2 of 3 seeds" in words
     assert "./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed- SEED" in words
     assert "commit (seed 1) " + "c0ffee" * 6 + "beef (dirty" in words
-    assert "commit (seed 0, 2) " + "c0ffee" * 6 + "beef commit" in words
+    assert "commit (seeds 0, 2) " + "c0ffee" * 6 + "beef commit" in words
     assert "MUTAG: " + "ab" * 32 in words
     assert "0 86.00 34.2 400 2026-01-02T03:04:05+00:00" in words
     assert "A README: Other losses" in words
@@ -732,12 +732,22 @@ def test_further_metrics_of_the_same_runs_have_grids_of_their_own() -> None:
     assert "37.00 ± 1.00" in page
 
 
+def test_rows_that_lack_all_their_seeds_stand_together_in_the_legend() -> None:
+    once = dataclasses.replace(TABLE.rows[2], seeds=(0,))
+    table = make_table(rows=(*TABLE.rows[:2], once))
+    assert legend_of(measure(table, "paper", [], {})) == ["(1) every cell: not run"]
+    started = records_of("GraphCL", "MUTAG", {0: 86.0})
+    assert legend_of(measure(table, "paper", started, {})) == [
+        f"(1) MUTAG (seeds 1-2 of GraphCL); MUTAG (MMCL, {OURS}); DD (all rows): not run"
+    ]
+
+
 def test_many_seeds_are_named_by_their_ends() -> None:
     table = make_table(seeds={"paper": tuple(range(20)), "short": (0, 1), "smoke": (0,)})
-    assert "over seeds 0 to 19;" in headline(measure(table, "paper", [], {}))
-    assert "over seeds 0, 1;" in headline(measure(table, "short", [], {}))
+    assert "over seeds 0-19;" in headline(measure(table, "paper", [], {}))
+    assert "over seeds 0-1;" in headline(measure(table, "short", [], {}))
     later = make_table(seeds={"paper": tuple(range(20, 44)), "short": (0, 2, 4, 6, 8, 10)})
-    assert "over seeds 20 to 43;" in headline(measure(later, "paper", [], {}))
+    assert "over seeds 20-43;" in headline(measure(later, "paper", [], {}))
     assert "over seeds 0, 2, 4, 6, 8, 10;" in headline(measure(later, "short", [], {}))
 
 

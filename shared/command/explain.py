@@ -22,7 +22,7 @@ from shared.report.console import KIND_COLOURS
 from shared.report.losses import TWINS
 from shared.report.measuring import Measured, MeasuredCell, narrowed
 from shared.report.wording import explain as explained
-from shared.report.wording import printed_value
+from shared.report.wording import named_seeds, printed_value
 
 HASH = 12  # characters shown of one
 
@@ -46,10 +46,10 @@ def page(table: Table, cells: Sequence[Cell], places: Places) -> RenderableType:
     measured = measure(table, cell.tier, places, {}, Committed.read(places))
     measured = narrowed(measured, {cell.row}, {cell.column})
     ((found,),) = measured.cells
-    seeds = _listed([cell.seed for cell in cells])
+    seeds = named_seeds([cell.seed for cell in cells])
     parts: list[RenderableType] = [
         Text(cell.address.rpartition("/")[0], style="bold"),
-        Text(f"{cell.row}, {cell.column}, {cell.tier} tier, seed {seeds}"),
+        Text(f"{cell.row}, {cell.column}, {cell.tier} tier, {seeds}"),
     ]
     sections = {
         "The paper": _paper(table, found),
@@ -139,7 +139,7 @@ def _records(cells: Sequence[Cell], found: MeasuredCell, places: Places) -> Iter
         value = found.values[cell.seed]
         yield Text(f"seed {cell.seed}: {value:.4g}, in {where}; {_environment(record)}")
     for why, seeds in missing.items():
-        yield Text(f"seed {_listed(seeds)}: {why}")
+        yield Text(f"{named_seeds(seeds)}: {why}")
     if found.summary is not None and found.summary.sd is not None:
         summary = found.summary
         yield Text(f"{summary.n} seeds: {summary.mean:.2f} ± {summary.sd:.2f}")
@@ -172,14 +172,3 @@ def _verdicts(measured: Measured) -> Iterator[Text]:
             "the smoke tier proves nothing" if measured.tier == "smoke" else "no claim is about it"
         )
         yield Text(f"None: {why}.")
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    """``0-4, 7``: seeds that follow each other as one."""
-    runs: list[list[int]] = []
-    for seed in seeds:
-        if runs and seed == runs[-1][-1] + 1:
-            runs[-1].append(seed)
-        else:
-            runs.append([seed])
-    return ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs)

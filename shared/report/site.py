@@ -41,6 +41,7 @@ from shared.report.wording import (
     mean_sd,
     measured_lines,
     name_of,
+    named_seeds,
     no_numbers,
     origin,
     printed_value,
@@ -503,7 +504,7 @@ def _cell(
         for seed, record in cell.records.items():
             seeds.setdefault(describe(record), []).append(seed)
         for text, which in seeds.items():
-            only = f" (seed {', '.join(map(str, which))})" if len(seeds) > 1 else ""
+            only = f" ({named_seeds(which)})" if len(seeds) > 1 else ""
             # An empty line has no height, and the next one would slip beside this name.
             facts.append((f"{name}{only}", text or "none"))
     return {

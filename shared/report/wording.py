@@ -92,6 +92,18 @@ def seeds_of(cell: MeasuredCell) -> str:
     return f"{done} seed{'s' if done > 1 else ''}"
 
 
+def named_seeds(seeds: Sequence[int]) -> str:
+    """``seed 3`` or ``seeds 0-4, 7``, as ``--seeds`` takes them."""
+    runs: list[list[int]] = []
+    for seed in seeds:
+        if runs and seed == runs[-1][-1] + 1:
+            runs[-1].append(seed)
+        else:
+            runs.append([seed])
+    listed = ", ".join(f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs)
+    return f"seed{'s' if len(seeds) > 1 else ''} {listed}"
+
+
 def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
     """What a cell shows: its number and how many seeds it lacks, or the marks of its reasons."""
     if not cell.declared:
@@ -127,13 +139,10 @@ def headline(measured: Measured) -> str:
     metrics = ", ".join(shown)
     if len(shown) > 1:
         metrics = "; ".join(f"{metric} in {', '.join(some)}" for metric, some in shown.items())
-    seeds = ", ".join(map(str, measured.seeds))
-    if len(measured.seeds) > 5:
-        first, last = measured.seeds[0], measured.seeds[-1]
-        seeds = f"{first} to {last}" if len(measured.seeds) == last - first + 1 else seeds
-    spread = f"mean ± sample standard deviation over seeds {seeds}"
+    seeds = named_seeds(measured.seeds)
+    spread = f"mean ± sample standard deviation over {seeds}"
     if len(measured.seeds) == 1:
-        spread = f"seed {seeds} only"
+        spread = f"{seeds} only"
     if any(cell.fewer for cells in measured.cells for cell in cells):
         spread += " (fewer where a cell says so)"
     return (
@@ -249,13 +258,14 @@ def _places(measured: Measured, why: str) -> list[str]:
         rows: dict[tuple[int, ...], list[str]] = {}
         for cell in column:
             if seeds := tuple(seed for seed, reason in cell.missing.items() if reason == why):
-                rows.setdefault(seeds, []).append(cell.row.label)
+                # Rows without any result stand together, however many seeds each has.
+                rows.setdefault(seeds if seeds != cell.declared else (), []).append(cell.row.label)
         for seeds, labels in rows.items():
             which = ", ".join(labels) if len(labels) <= NAMED_ROWS else f"{len(labels)} rows"
             if len(labels) == sum(bool(cell.declared) for cell in column):
                 which = "all rows"
-            if any(seeds != cell.declared for cell in column if cell.row.label in labels):
-                which = f"seed {', '.join(map(str, seeds))} of {which}"
+            if seeds:
+                which = f"{named_seeds(seeds)} of {which}"
             places.append(which)
         by_column.append(places)
     first = by_column[0]
