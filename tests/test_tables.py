@@ -1,4 +1,5 @@
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,18 @@ def test_every_table_of_every_domain_builds(domain: str) -> None:
                 assert len({(cell.address, cell.column) for cell in cells}) == len(cells) > 0
                 assert len(canonical_json([cell.config for cell in cells])) > 0
                 assert {cell.config.seed for cell in cells} == set(table.seeds[tier])
+
+
+def test_every_night_runs_every_paper_of_every_domain() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "nightly.yml").read_text(encoding="utf-8")
+    listed = re.findall(r"^          - (\w+) (\w+)$", workflow, re.MULTILINE)
+    smoke = [
+        (domain, paper)
+        for domain in DOMAINS
+        for paper, some in tables_of(domain).items()
+        if any("smoke" in table.tiers for table in some)
+    ]
+    assert sorted(listed) == sorted(smoke)
 
 
 def test_committed_results_are_those_of_the_declared_cells() -> None:
