@@ -93,7 +93,7 @@ def seeds_of(cell: MeasuredCell) -> str:
 
 
 def named_seeds(seeds: Sequence[int]) -> str:
-    """``seed 3`` or ``seeds 0-4, 7``, as ``--seeds`` takes them."""
+    """``seed 3``, or ``seeds 0-4, 7`` with those that follow each other as one."""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:
