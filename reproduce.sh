@@ -197,7 +197,7 @@ run_tests() {
   "$venv/bin/ruff" check .
   "$venv/bin/ruff" format --check .
   "$venv/bin/mypy"
-  # A process per core; more than eight would want more memory than they save time.
+  # tests/conftest.py says how many; more than eight would want more memory than they save time.
   exec "$venv/bin/python" -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal \
     "${part[@]}" "$@"
 }

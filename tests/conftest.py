@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
+
+from shared.command.pool import cores
 
 with suppress(ImportError):
     # Setting up its log, submitit closes all handlers of logs; absl's, once DM Control has imported
@@ -40,6 +43,12 @@ def pytest_runtest_call() -> Generator[None]:
 
 
 pytest_runtest_setup = pytest_runtest_call  # fixtures draw, too
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One per core, and one more with the slow tests, which wait for what they have started."""
+    return cores() + (not config.option.markexpr)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -85,6 +94,22 @@ def suite_data() -> Path:
     if not path.is_dir():
         pytest.skip(f"needs real data: SUITE_DATA={folder} is no folder")
     return path
+
+
+@pytest.fixture(scope="session")
+def left_by_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where 1, 2 and 4 processes have left their results, once for all of pytest's own."""
+    from tests.test_distributed import leave_results
+
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder, done = base / "processes", base / "processes.done"
+    with FileLock(base / "processes.lock"):
+        if not done.exists():
+            folder.mkdir()
+            leave_results(folder)
+            done.touch()
+    return folder
 
 
 @pytest.fixture

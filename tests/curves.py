@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from shared import (
@@ -31,6 +30,7 @@ from shared import (
     term,
 )
 from shared.experiment.runs import Run
+from tests import forked
 
 ROOT = Path(__file__).resolve().parents[1]
 WORLDS = (1, 2, 4)
@@ -227,7 +227,8 @@ def measured(
     :func:`steps_that_agree` counts.
     """
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    mp.spawn(work, (cases, str(folder), single, compared), nprocs=max(WORLDS))
+    modules = {f"{CASES[case][0]}.train" for case in cases}
+    forked.run(work, (cases, str(folder), single, compared), max(WORLDS), *modules)
     return {world: torch.load(folder / f"{world}.pt") for world in WORLDS}
 
 

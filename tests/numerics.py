@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.multiprocessing as mp
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,7 +141,9 @@ def errors() -> Iterator[Seen]:
             for penalty in PENALTIES:
                 for dtype in DTYPES:
                     yield from _of(loss, builder, penalty, dtype)
-    yield from _of_processes()
+    with tempfile.TemporaryDirectory() as folder:
+        distributed.leave_results(Path(folder))
+        yield from _of_processes(Path(folder))
 
 
 def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
@@ -222,29 +223,26 @@ def _error(got: Tensor, wanted: Tensor) -> float:
     return float((got - wanted).abs().max() / max(1.0, float(wanted.abs().max())))
 
 
-def _of_processes() -> Iterator[Seen]:
-    """What 1, 2 and 4 processes make of a batch beside one process that holds it all."""
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(distributed.work, (folder,), nprocs=max(distributed.WORLDS))
-        for world in distributed.WORLDS:
-            found = [
-                torch.load(Path(folder) / f"{world}-{place}.pt", weights_only=True)
-                for place in range(world)
-            ]
-            largest: dict[tuple[str, str, str], float] = {}
-            expected = distributed.results(world, distributed.whole(), None)
-            for names, wanted in expected.items():
-                _, loss, penalty, projection = names
-                if loss == "random start":  # each process draws its own start
-                    continue
-                got = distributed.together(names, [each[names] for each in found])
-                added = "none" if (penalty, projection) == ("none", "none") else "penalties"
-                for derivative, some in (("value", "loss"), ("first", "views")):
-                    key = loss, added, derivative
-                    error = _error(_flat([got[some]]), _flat([wanted[some]]))
-                    largest[key] = max(error, largest.get(key, 0.0))
-            for (loss, added, derivative), error in largest.items():
-                yield Seen(loss, "all", added, "float64", world, derivative, error, ONE_PROCESS)
+def _of_processes(folder: Path) -> Iterator[Seen]:
+    """What 1, 2 and 4 processes have left of a batch beside one process that holds it all."""
+    for world in distributed.WORLDS:
+        found = [
+            torch.load(folder / f"{world}-{place}.pt", weights_only=True) for place in range(world)
+        ]
+        largest: dict[tuple[str, str, str], float] = {}
+        expected = distributed.results(world, distributed.whole(), None)
+        for names, wanted in expected.items():
+            _, loss, penalty, projection = names
+            if loss == "random start":  # each process draws its own start
+                continue
+            got = distributed.together(names, [each[names] for each in found])
+            added = "none" if (penalty, projection) == ("none", "none") else "penalties"
+            for derivative, some in (("value", "loss"), ("first", "views")):
+                key = loss, added, derivative
+                error = _error(_flat([got[some]]), _flat([wanted[some]]))
+                largest[key] = max(error, largest.get(key, 0.0))
+        for (loss, added, derivative), error in largest.items():
+            yield Seen(loss, "all", added, "float64", world, derivative, error, ONE_PROCESS)
 
 
 def table(every: list[Seen]) -> str:

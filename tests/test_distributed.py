@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
 from shared import (
@@ -46,6 +45,7 @@ from shared.distributed import (
     world_size,
 )
 from shared.errors import UserError
+from tests import forked
 
 WORLDS = (1, 2, 4)
 GLOBAL, INPUTS, DIM = 8, 5, 4  # instances of the global batch, inputs and outputs of the encoder
@@ -264,6 +264,13 @@ def together(name: tuple[str, ...], found: list[dict[str, Any]]) -> dict[str, An
     }
 
 
+def leave_results(folder: Path) -> None:
+    """What 1, 2 and 4 processes make of the batch, in a file of each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        forked.run(work, (str(folder),), max(WORLDS))
+
+
 def work(place: int, folder: str) -> None:
     """One of four processes, of which the first, and the first two, also do without the others."""
     torch.set_num_threads(1)
@@ -402,20 +409,10 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], name: tuple[str
         )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the processes have left their results."""
-    made = tmp_path_factory.mktemp("processes")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GLOO_SOCKET_IFNAME", "lo")
-        mp.spawn(work, (str(made),), nprocs=max(WORLDS))
-    return made
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("world", WORLDS)
-def test_processes_together_give_what_one_gives(world: int, folder: Path) -> None:
-    found = [torch.load(folder / f"{world}-{place}.pt") for place in range(world)]
+def test_processes_together_give_what_one_gives(world: int, left_by_processes: Path) -> None:
+    found = [torch.load(left_by_processes / f"{world}-{place}.pt") for place in range(world)]
     for name, expected in results(world, whole(), None).items():
         of_all = [each[name] for each in found]
         assert_same(together(name, of_all), expected, name)

@@ -1,6 +1,7 @@
 """The page about numerics says what is so."""
 
 import csv
+from pathlib import Path
 
 import pytest
 from numerics import (
@@ -69,5 +70,5 @@ def test_all_of_it_is_so(loss: str) -> None:
 
 
 @pytest.mark.slow
-def test_so_it_is_on_several_processes() -> None:
-    hold(list(_of_processes()))
+def test_so_it_is_on_several_processes(left_by_processes: Path) -> None:
+    hold(list(_of_processes(left_by_processes)))

@@ -30,7 +30,14 @@ from shared.command.reproduce import STARTED
 from shared.command.running import not_done, show_tables
 from shared.distributed import everyone, initialise, is_lost, rank, world_size
 from shared.errors import UserError
-from shared.experiment.runs import INTERRUPTED, Run, check_processes, record_failure
+from shared.experiment.runs import (
+    INTERRUPTED,
+    Conflict,
+    Run,
+    check_begun,
+    check_processes,
+    record_failure,
+)
 from shared.experiment.tables import Cell
 
 LEFT = 76  # exit code of a process that another has left, when nobody has heard why
@@ -42,6 +49,11 @@ def launch(
     """Start the processes of a cell on this machine, and wait for them; returns the exit code."""
     (cell,) = chosen[0].cells
     check_processes(cell.config, options.processes)
+    if not options.again:
+        try:
+            check_begun(run_folder(places, cell), options.processes)
+        except Conflict as error:
+            return _tell(cell, places, ("refused", str(error)))
     os.environ[STARTED] = str(options.processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     if sys.platform == "linux":  # the name of a machine need not lead to it
