@@ -84,6 +84,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"{count} skipped: {reason}")
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Takes back the threads that a command has set: last bits go by them."""
+    yield
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def suite_data() -> Path:
     """The folder with the real data sets; the test is skipped where there is none."""
@@ -115,7 +122,7 @@ def left_by_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Callable[..., tuple[str, str]]]:
+) -> Callable[..., tuple[str, str]]:
     """The command line with the toy domain, in this process, in ``tmp_path`` or another folder.
 
     A command of its own takes seconds to import torch, and its first cell as many again: it is for
@@ -126,7 +133,6 @@ def at_once(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
-    threads = torch.get_num_threads()
 
     def call(*arguments: str, code: int = 0, folder: Path = Path(".")) -> tuple[str, str]:
         monkeypatch.setattr(sys, "argv", ["./reproduce.sh", *arguments])
@@ -134,5 +140,4 @@ def at_once(
             assert reproduce.main(arguments) == code
         return tuple(capsys.readouterr())
 
-    yield call
-    torch.set_num_threads(threads)
+    return call
