@@ -3,6 +3,7 @@ import os
 # One thread, for processes that tests start as well: the tests' matrices are small, and as many
 # tests run side by side as there are cores. Set before the libraries that read it are imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # one that crashes says where
 
 import sys
 from collections import Counter, defaultdict
