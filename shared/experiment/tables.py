@@ -5,6 +5,7 @@ with one seed in one tier. The address of a cell is also its folder.
 """
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -465,6 +466,20 @@ class Table:
         """
         if tier not in self.tiers:
             return ()
+        if row is None and column is None and seeds is None:
+            if tier not in self._declared:
+                self._declared[tier] = self._cells(tier, None, None, None)
+            return self._declared[tier]
+        return self._cells(tier, row, column, seeds)
+
+    @functools.cached_property
+    def _declared(self) -> dict[Tier, tuple[Cell, ...]]:
+        """By tier all its cells, once somebody asked: a report asks several times for thousands."""
+        return {}
+
+    def _cells(
+        self, tier: Tier, row: str | None, column: str | None, seeds: Sequence[int] | None
+    ) -> tuple[Cell, ...]:
         rows = _select(self.rows, row, f"{self.address} has no row")
         columns = _select(
             self.columns_of(tier), column, f"{self.address} has in the {tier} tier no column"
@@ -506,6 +521,7 @@ def _addresses(item: Row | Column) -> set[str]:
     return {slug(name) for name in names if name}
 
 
+@functools.cache
 def slug(label: str) -> str:
     """The label as a folder name: lower case, words joined by dashes."""
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")

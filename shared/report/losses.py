@@ -8,9 +8,8 @@ the loss by the cosine of the moving one.
 import functools
 import inspect
 import json
-import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -283,29 +282,28 @@ def _parity() -> dict[str, Counter[str]]:
 def _over_cosines(
     function: Callable[..., Tensor], moving: str, numbers: Mapping[str, Any]
 ) -> tuple[list[float], list[float]]:
-    places, values = [], []
-    for number in range(PLACES):
-        place = -0.99 + 1.98 * number / (PLACES - 1)
-        fixed = [POSITIVE, *NEGATIVES] if moving == "negative" else list(NEGATIVES)
-        # The moving one on the other side of the anchor, so that it never lies on another.
-        cosines = [*fixed, place]
-        signs = [1.0] * len(fixed) + [-1.0]
-        positive = 0 if moving == "negative" else len(cosines) - 1
-        pairs = _on_circle(cosines, signs, positive)
-        similarity = cosine(pairs.anchor, pairs.candidate).requires_grad_()
-        value = function(pairs, similarity, **numbers).sum()
-        (slope,) = torch.autograd.grad(value, similarity)
-        places.append(place)
-        values.append(float(slope[0, -1]))
-    return places, values
-
-
-def _on_circle(cosines: Sequence[float], signs: Sequence[float], positive: int) -> Pairs:
-    points = [[c, sign * math.sqrt(1 - c * c)] for c, sign in zip(cosines, signs, strict=True)]
-    candidate = torch.tensor(points, dtype=torch.float64)
-    mask = torch.zeros(1, len(points), dtype=torch.bool)
-    mask[0, positive] = True
-    return Pairs(torch.tensor([[1.0, 0.0]], dtype=torch.float64), candidate, mask, ~mask)
+    """One anchor a place: all see the fixed candidates, and each alone the one that moves there."""
+    places = -0.99 + 1.98 * torch.arange(PLACES, dtype=torch.float64) / (PLACES - 1)
+    others = [POSITIVE, *NEGATIVES] if moving == "negative" else NEGATIVES
+    fixed = torch.tensor(others, dtype=torch.float64)
+    cosines = torch.cat([fixed, places])
+    sines = (1 - cosines.square()).sqrt()
+    sines[len(fixed) :] *= -1  # on the other side of the anchor, so that it never lies on another
+    own = torch.eye(PLACES, dtype=torch.bool)
+    near = torch.zeros(PLACES, len(fixed), dtype=torch.bool)
+    if moving == "negative":
+        near[:, 0] = True
+        positive = torch.cat([near, torch.zeros_like(own)], 1)
+        negative = torch.cat([~near, own], 1)
+    else:
+        positive = torch.cat([near, own], 1)
+        negative = torch.cat([~near, torch.zeros_like(own)], 1)
+    anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64).expand(PLACES, 2)
+    pairs = Pairs(anchor, torch.stack([cosines, sines], 1), positive, negative)
+    similarity = cosine(pairs.anchor, pairs.candidate).requires_grad_()
+    value = function(pairs, similarity, **numbers).sum()
+    (slope,) = torch.autograd.grad(value, similarity)
+    return places.tolist(), slope[:, len(fixed) :].diagonal().tolist()
 
 
 def _over_scales(numbers: Mapping[str, Any]) -> tuple[list[float], list[float]]:
