@@ -98,7 +98,7 @@ def folder(tmp_path: Path) -> Path:
 
 def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
     program = (
-        "import sys; from shared.command import domains, reproduce; domains.DOMAINS += ('own',); "
+        "import sys; from shared.command import domains, reproduce; domains.DOMAINS = ('own',); "
         "sys.exit(reproduce.main())"
     )
     done = subprocess.run(

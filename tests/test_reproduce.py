@@ -528,7 +528,7 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
     shutil.copytree(done / "runs", tmp_path / "runs")
     before = contents(tmp_path)
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));" + (
-        "from shared.command import domains, reproduce; domains.DOMAINS += ('toy',); "
+        "from shared.command import domains, reproduce; domains.DOMAINS = ('toy',); "
         "sys.exit(reproduce.main())"
     )
     process = subprocess.run(
