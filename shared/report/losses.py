@@ -285,25 +285,22 @@ def _over_cosines(
     """One anchor a place: all see the fixed candidates, and each alone the one that moves there."""
     places = -0.99 + 1.98 * torch.arange(PLACES, dtype=torch.float64) / (PLACES - 1)
     others = [POSITIVE, *NEGATIVES] if moving == "negative" else NEGATIVES
-    fixed = torch.tensor(others, dtype=torch.float64)
-    cosines = torch.cat([fixed, places])
+    cosines = torch.cat([torch.tensor(others, dtype=torch.float64), places])
     sines = (1 - cosines.square()).sqrt()
-    sines[len(fixed) :] *= -1  # on the other side of the anchor, so that it never lies on another
-    own = torch.eye(PLACES, dtype=torch.bool)
-    near = torch.zeros(PLACES, len(fixed), dtype=torch.bool)
+    sines[len(others) :] *= -1  # on the other side of the anchor, so that it never lies on another
+    alone = torch.eye(PLACES, dtype=torch.bool)
+    seen = torch.cat([torch.ones(PLACES, len(others), dtype=torch.bool), alone], 1)
+    positive = torch.zeros_like(seen)
     if moving == "negative":
-        near[:, 0] = True
-        positive = torch.cat([near, torch.zeros_like(own)], 1)
-        negative = torch.cat([~near, own], 1)
+        positive[:, 0] = True
     else:
-        positive = torch.cat([near, own], 1)
-        negative = torch.cat([~near, torch.zeros_like(own)], 1)
+        positive[:, len(others) :] = alone
     anchor = torch.tensor([[1.0, 0.0]], dtype=torch.float64).expand(PLACES, 2)
-    pairs = Pairs(anchor, torch.stack([cosines, sines], 1), positive, negative)
+    pairs = Pairs(anchor, torch.stack([cosines, sines], 1), positive, seen & ~positive)
     similarity = cosine(pairs.anchor, pairs.candidate).requires_grad_()
     value = function(pairs, similarity, **numbers).sum()
     (slope,) = torch.autograd.grad(value, similarity)
-    return places.tolist(), slope[:, len(fixed) :].diagonal().tolist()
+    return places.tolist(), slope[:, len(others) :].diagonal().tolist()
 
 
 def _over_scales(numbers: Mapping[str, Any]) -> tuple[list[float], list[float]]:
