@@ -521,7 +521,6 @@ def _addresses(item: Row | Column) -> set[str]:
     return {slug(name) for name in names if name}
 
 
-@functools.cache
 def slug(label: str) -> str:
     """The label as a folder name: lower case, words joined by dashes."""
     return re.sub(r"[^a-z0-9]+", "-", label.lower()).strip("-")
