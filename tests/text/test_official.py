@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shared import logistic
 from text.data import Task
 from text.evaluation import evaluate
 
@@ -67,6 +68,20 @@ def test_generated_sentences(protocol: str, task: str, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "task"), cases(REAL["outputs"]))
-def test_real_sentences(suite_data: Path, protocol: str, task: str) -> None:
-    result = evaluate(hashed, suite_data, tasks=[task], protocol=protocol)
-    check(result["details"][task], REAL["outputs"][protocol][task])
+def test_real_sentences(
+    suite_data: Path, protocol: str, task: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As exactly as the programs solve, all is theirs; in single precision the accuracy is.
+
+    Costs can be so nearly as good as each other (MPQA's are) that a processor's rounding in single
+    precision decides which is best.
+    """
+    official = REAL["outputs"][protocol][task]
+    used = evaluate(hashed, suite_data, tasks=[task], protocol=protocol)
+    assert used[task] == pytest.approx(official["accuracy"], abs=0.02)
+    fit = logistic.fit
+    monkeypatch.setattr(
+        logistic, "fit", lambda features, *rest: fit(features.double(), *rest, tolerance=1e-12)
+    )
+    exact = evaluate(hashed, suite_data, tasks=[task], protocol=protocol)
+    check(exact["details"][task], official)
