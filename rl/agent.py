@@ -17,6 +17,7 @@ in place after it.
 import copy
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from shared import Criterion, alignment, band_statistics, cosine, query_key
 from shared.distributed import gather, part, world_size
 from shared.momentum import follow
 from shared.objective import Similarity
+from shared.precision import bfloat16
 
 CHECK_EVERY = 100  # steps between two looks for NaN on an accelerator
 Forward = Callable[[Tensor, Tensor, int], tuple[Tensor, dict[str, Tensor]]]  # see Contrast.loss
@@ -395,14 +397,13 @@ def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     return layers.apply(initialise)
 
 
-def autocast(config: Config, images: Tensor) -> torch.autocast:
+def autocast(config: Config, images: Tensor) -> AbstractContextManager[None]:
     """The configuration's precision on the device of the images.
 
     Each pass of a network has a context of its own: within one, weights that were first cast
     without gradient would stay so.
     """
-    half = config.precision == "bfloat16"
-    return torch.autocast(images.device.type, torch.bfloat16, enabled=half)
+    return bfloat16(images.device.type, enabled=config.precision == "bfloat16")
 
 
 def adam(

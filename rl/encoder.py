@@ -7,6 +7,8 @@ give, H width of the latent.
 import torch
 from torch import Tensor, nn
 
+from shared.precision import bfloat16
+
 
 class Convolutions(nn.Module):
     """3x3 convolutions with a ReLU after each, (B, K, C, C) uint8 -> (B, F).
@@ -58,7 +60,7 @@ class Convolutions(nn.Module):
             raise ValueError(f"observations are uint8, 0 to 255; got {images.dtype}")
         if not self.half_precision:
             return self._convolved(images)
-        with torch.autocast(images.device.type, torch.bfloat16):
+        with bfloat16(images.device.type):
             x = self._convolved(images)
         return x.float()
 

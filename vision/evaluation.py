@@ -33,6 +33,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.runs import Interrupted, Run
+from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import (
@@ -777,7 +778,7 @@ def _features(encoder: nn.Module, views: Tensor, precision: str) -> Tensor:
     views = views.contiguous(memory_format=torch.channels_last)
     # In training mode the batch norms must see the batch as a whole.
     parts = (views,) if encoder.training else views.split(BATCH)
-    with torch.autocast(views.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+    with bfloat16(views.device.type, enabled=precision == "bfloat16"):
         return torch.cat([encoder(part) for part in parts]).float()
 
 

@@ -20,6 +20,7 @@ from shared.errors import UserError
 from shared.experiment import store
 from shared.experiment.data import sha256_of
 from shared.experiment.runs import Run, link
+from shared.precision import bfloat16
 from vision import checkpoints
 from vision.augmentation import POLICIES, augment
 from vision.config import PRETRAINING, Config
@@ -205,7 +206,7 @@ def losses(
     """The loss of the views of a batch, its parts, and the pairs of each direction."""
     views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
     device = views[0].device.type
-    with torch.autocast(device, torch.bfloat16, enabled=config.precision == "bfloat16"):
+    with bfloat16(device, enabled=config.precision == "bfloat16"):
         pairs, features = compare(config, networks, *views)
     values, every_part = [], []
     for direction in pairs:

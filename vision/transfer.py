@@ -29,6 +29,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from shared import logistic
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run, write_atomically
+from shared.precision import bfloat16
 from vision.config import Config
 from vision.data import Dataset, ImageFiles, Images, Split, choose, describe, load, permutation
 from vision.evaluation import (
@@ -439,8 +440,7 @@ def fine_tuned(
             for group in optimiser.param_groups:
                 group["lr"] = rate * (1 + math.cos(math.pi * step / steps)) / 2
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-            half = config.precision == "bfloat16"
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            with bfloat16(device.type, enabled=config.precision == "bfloat16"):
                 outputs = network(inputs)
             loss = _loss(outputs.float(), labels[torch.from_numpy(batch).to(device)])
             optimiser.zero_grad()

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_info
 
+from shared.precision import native_bfloat16
+
 # What a user can steer that choice with.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
@@ -44,6 +46,7 @@ REPEATS = "arithmetic"  # the folder below that of runs in which such repeats li
 def arithmetic_used() -> dict[str, Any]:
     """Instructions of torch, the BLAS it uses and that BLAS's path, those of numpy and scipy.
 
+    ``bfloat16`` is there where :mod:`shared.precision` computes it without instructions for it.
     ``variables`` holds those of ``VARIABLES`` that are set. What a library does not tell is "not
     read".
     """
@@ -55,8 +58,11 @@ def arithmetic_used() -> dict[str, Any]:
         if each["user_api"] == "blas"
         and "opencv" not in each["filepath"]  # loaded in some runs only
     ]
+    # Only where it is so: what other records computed with is called what it always was.
+    software = {} if native_bfloat16("cpu") else {"bfloat16": "rounded float32"}
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        **software,
         "blas": _mkl() if torch.backends.mkl.is_available() else _built_with(),
         "numpy_and_scipy": sorted(set(others)),
         "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
