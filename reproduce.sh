@@ -141,13 +141,25 @@ lacking() {
   sed -n 's/.*No matching distribution found for \([^ (]*\).*/\1/p' "$log" | tail -n 1
 }
 
+# Whether a set that holds these extras was installed after the last change of what names versions.
+installed() {
+  local stamp extra
+  [ -x "$venv/bin/python" ] || return
+  for stamp in "$venv"/.installed-*; do
+    [ "$stamp" -nt pyproject.toml ] || continue
+    [ -z "$lock" ] || [ "$stamp" -nt "$lock" ] || continue
+    for extra in ${1//,/ }; do
+      case ,${stamp##*/.installed-}, in *,"$extra",*) ;; *) continue 2 ;; esac
+    done
+    return 0
+  done
+  return 1
+}
+
 # One stamp per set of extras; a changed pyproject.toml or lock installs anew.
 install() {
   local extras=$1 stamp=$venv/.installed-${1:-core} python uv="" why
-  if [ -x "$venv/bin/python" ] && [ "$stamp" -nt pyproject.toml ] &&
-    { [ -z "$lock" ] || [ "$stamp" -nt "$lock" ]; }; then
-    return
-  fi
+  ! installed "$extras" || return 0
   [ -x "$venv/bin/python" ] || rm -rf "$venv" 2>/dev/null || true # its Python is gone
   why=$({ mkdir -p "$venv" && : >"$log"; } 2>&1) ||
     fail "$here cannot be written to (${why##*: }), and the first call sets up ${venv##*/} there;" \

@@ -160,6 +160,22 @@ def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout
     assert checkout.calls()[0].endswith("--constraint requirements.lock --editable .[rl]")
 
 
+def test_what_a_larger_set_has_installed_is_not_installed_again(checkout: Checkout) -> None:
+    checkout.call("prove")
+    larger = checkout.calls()[1].rpartition("[")[2].rstrip("]")
+    for words in (("graph", "mmcl"), ("report",), ("rl", "lmcl", "--slurm")):
+        assert checkout.call(*words).stderr == ""
+        assert checkout.calls() == [f"python -m shared {' '.join(words)}"]
+    checkout.call("docs")  # one that it lacks
+    assert checkout.calls()[0].endswith(" --editable .[docs]")
+    checkout.call("--latest", "report")  # in a place of its own
+    assert checkout.calls()[1] == f"python {PIP} --editable ."
+    for stamp in (f".installed-{larger}", ".installed-docs"):
+        os.utime(checkout.home / ".venv" / stamp, (0, 0))
+    checkout.call("report")
+    assert checkout.calls()[0].endswith("--constraint requirements.lock --editable .")
+
+
 def test_paths_are_told_from_where_the_user_stands(checkout: Checkout, tmp_path: Path) -> None:
     checkout.call("graph", "mmcl", cwd=tmp_path)
     assert (checkout.fake / "from").read_text() == f"{tmp_path}\n"

@@ -75,7 +75,7 @@ def gains(strips: Sequence[Strip], unit: str) -> str:
             )
         parts.append('<g class="dots">')
         parts += (
-            f'<circle cx="{scale(gain):.1f}" cy="{middle + _spread(place):.1f}" r="2.6">'
+            f'<circle cx="{scale(gain):.1f}" cy="{middle + _spread(place):.1f}">'
             f"<title>seed {seed}: {gain:+.2f}</title></circle>"
             for place, (seed, gain) in enumerate(sorted(strip.gains.items()))
         )
