@@ -301,7 +301,7 @@ def test_the_report_draws_the_pictures_of_the_documents(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     picture = Path("docs/toy.png")
-    monkeypatch.setattr(verbs, "DOCUMENTS", {"toy/partial/table-3": picture})
+    monkeypatch.setattr(verbs, "DOCUMENTS", {("toy/partial/table-3", "paper"): picture})
     at_once("toy", "partial", "--column", "left", "--seeds", "0")
     at_once("report", "--results", "elsewhere")  # not what the documents show
     assert not (tmp_path / picture).exists()

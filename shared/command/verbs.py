@@ -27,8 +27,12 @@ from shared.report.page import write_site
 
 RESULTS = Path("results")
 README = Path("README.md")  # it says in short what the project's own results hold
-# Tables that the documents show as a picture; they show what the project's own results hold.
-DOCUMENTS = {"graph/mmcl/table-4": Path("docs/table-4.png")}
+# Tables, each in a tier, whose picture the documents show; it shows the project's own results.
+DOCUMENTS: Mapping[tuple[str, Tier], Path] = {
+    ("graph/mmcl/table-4", "paper"): Path("docs/table-4.png"),
+    ("vision/margins/table-2-cifar10", "short"): Path("docs/table-2-cifar10.png"),
+    ("video/mmcl/table-5-small", "short"): Path("docs/table-5-small.png"),
+}
 
 
 def report(places: Places) -> int:
@@ -66,7 +70,7 @@ def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
                         shown.append(measured)
                         files.write(places.results, measured)
                         kept |= keep_curves(measured, places)
-                        drawn = DOCUMENTS.get(table.address) if tier == "paper" else None
+                        drawn = DOCUMENTS.get((table.address, tier))
                         if drawn and places.results.resolve() == RESULTS.resolve():
                             picture.write(drawn, measured)
     write_site(places.results, shown, every, kept)
