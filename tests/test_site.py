@@ -147,6 +147,14 @@ def test_what_would_decide_a_comparison() -> None:
     )
     assert told["none"][1].startswith("3 seeds are declared, 3 to run: about ")
     assert "by the declared time of one CPU core" in told["none"][1]
+    # The declared time is that of the paper tier.
+    (short, _) = compared([measure(TABLE, "short", [], {})])
+    assert deciding(short) == (
+        "2 seeds are declared, 2 to run: ./reproduce.sh plan says how long that takes."
+    )
+    single = make_table(seeds={"paper": (0, 1, 2), "short": (0,), "smoke": (0,)})
+    (short, _) = compared([measure(single, "short", [], {})])
+    assert deciding(short).startswith("1 seed is declared, 1 to run: ")
 
 
 def test_a_verdict_without_power_says_so() -> None:

@@ -244,7 +244,8 @@ def deciding(each: Compared) -> str:
         )
     if used < entry.declared_seeds:
         more = entry.declared_seeds - used
-        told = f"{entry.declared_seeds} seeds are declared, {more} to run: {_hours(each, more)}."
+        declared = "1 seed is" if entry.declared_seeds == 1 else f"{entry.declared_seeds} seeds are"
+        told = f"{declared} declared, {more} to run: {_hours(each, more)}."
         return f"{told} {judged.outlook}".strip()
     return NOTHING_SAID
 
@@ -381,12 +382,17 @@ def _changes(measured: Measured, better: Row, than: Row, column: str) -> list[tu
 
 
 def _hours(each: Compared, seeds: int) -> str:
-    """The time of some seeds of both rows: as their records took, else as the column declares."""
+    """The time of some seeds of both rows: as their records took, else as the column declares.
+
+    A table that has the paper tier declares the time of that tier alone.
+    """
     total, recorded = 0.0, True
     for cell in each.cells:
         seconds = [float(record.result["seconds"]) for record in cell.records.values()]
         recorded = recorded and bool(seconds)
         total += plain.median(seconds) if seconds else 60 * cell.column.minutes
+    if not recorded and each.entry.tier != "paper" and "paper" in each.measured.table.tiers:
+        return "./reproduce.sh plan says how long that takes"
     hours = seeds * total / HOURS
     text = f"{hours:.1f} hours" if hours >= 0.1 else f"{max(1, round(60 * hours))} minutes"
     basis = "the median of the records" if recorded else "the declared time of one CPU core"
