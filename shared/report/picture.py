@@ -200,12 +200,12 @@ def draw(measured: Measured) -> Figure:
             _panel(axis, [(at, cells[place]) for at, cells in lines], floor)
             axis.set_title(measured.columns[place].label, loc="left", fontweight="bold", pad=6)
             axis.set_xlabel(_unit(measured, place), color=GREY, loc="left")
-        axes = areas[0]
-        axes[0].set_yticks([at for at, _ in lines], [cells[0].row.label for _, cells in lines])
-        axes[0].set_ylim(height - 0.4, -0.75)
+        first = areas[0][0]
+        first.set_yticks([at for at, _ in lines], [cells[0].row.label for _, cells in lines])
+        first.set_ylim(height - 0.4, -0.75)
         for at, heading in headings:
-            axes[0].text(
-                -0.02, at, heading, transform=axes[0].get_yaxis_transform(), ha="right",
+            first.text(
+                -0.02, at, heading, transform=first.get_yaxis_transform(), ha="right",
                 va="center", fontstyle="italic", color=GREY,
             )  # fmt: skip
         if compared:
