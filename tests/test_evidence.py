@@ -23,7 +23,7 @@ from shared.experiment.records import (
     read_repeats,
     record_line,
 )
-from shared.experiment.tables import Claim, Power, Row, Seeds, Table, Tier, canonical
+from shared.experiment.tables import Claim, Power, Row, Seeds, Table, Tier, Value, canonical
 from shared.report.console import terminal
 from shared.report.evidence import (
     NO_POWER,
@@ -259,6 +259,31 @@ def test_a_gain_within_the_arithmetic_spread_does_not_count(step: float, counts:
     assert any(each.startswith(said) for each in found.remarks) is not counts
     shown = " ".join(lines(of, *rows, repeats=repeat))
     assert f"left {step / math.sqrt(2):.2f}, beside 1.00 over seeds (1 cells, 2 runs)" in shown
+
+
+@pytest.mark.parametrize(("tier", "denied"), [("paper", 3.0), ("short", 2.0)])
+def test_a_no_counts_where_the_spread_does_not_reach_the_gain_that_it_denies(
+    tier: Tier, denied: float
+) -> None:
+    """The published gain, in a shorter tier the declared one; a gain of nothing is no objection."""
+    published = Value(5.0, 0.1), Value(2.0, 0.1)
+    same = {seed: value + 0.01 * (-1) ** seed for seed, value in PLAIN.items()}
+    verdict = judge(CLAIM, same, PLAIN, *published, tier, POWER)
+    assert verdict.kind == {"paper": "not reproduced", "short": "no gain"}[tier]
+    assert verdict.gain is not None
+    given: dict[str, Any] = {"power": POWER, "seeds": 3, "second": verdict.gain}
+    for sd, counts in ((denied - 0.1, True), (denied + 0.1, False)):
+        found = weigh(verdict, CLAIM, tier, arithmetic=ArithmeticSpread(sd, 1.0, 1, 2), **given)
+        assert found.against == (() if counts else (WITHIN_ARITHMETIC,))
+        said = f"within the arithmetic spread of {sd:.2f} of {denied:+.2f}, which it denies: so far"
+        assert any(said in each for each in found.remarks) is not counts
+    # A loss where nothing is published or declared denies any gain.
+    lost = {seed: value - 1 + 0.01 * (-1) ** seed for seed, value in PLAIN.items()}
+    verdict = judge(CLAIM, lost, PLAIN, None, None, tier, None)
+    given = {"power": None, "second": -1.0}
+    for sd, counts in ((0.9, True), (1.1, False)):
+        found = weigh(verdict, CLAIM, tier, arithmetic=ArithmeticSpread(sd, 1.0, 1, 2), **given)
+        assert (WITHIN_ARITHMETIC in found.against) is not counts
 
 
 def test_rows_on_different_data_are_compared_but_do_not_count() -> None:

@@ -6,8 +6,10 @@ A verdict that says yes or no counts only where
 - the gain has the same sign in the claim's second read-out, where it names one, else the claim
   stays open;
 - the tier declared beforehand what it is to see (``shared.experiment.tables.Power``);
-- the gain exceeds the arithmetic spread: how far the same seed moves under other code paths of the
-  processor, as measured by repeats;
+- the gain lies further than the arithmetic spread from what would turn the verdict over: a yes from
+  0, a no from the gain that it denies, the published one or in a shorter tier the declared one. The
+  spread is how far the same seed moves under other code paths of the processor, as measured by
+  repeats;
 - both rows were measured on the same data, by their hashes.
 
 Spreads are sample standard deviations; where several groups are taken together, their variances are
@@ -23,7 +25,7 @@ from shared.experiment.tables import Claim, Power, Tier
 from shared.report.statistics import DECIDED, Kind, Verdict, power_of, seeds_for
 
 NO_POWER = "no power was declared"
-WITHIN_ARITHMETIC = "the gain does not exceed the arithmetic spread"
+WITHIN_ARITHMETIC = "the arithmetic spread could turn it over"
 OTHER_DATA = "its rows were measured on different data"
 
 
@@ -126,12 +128,17 @@ def weigh(
         kind = "no evidence"
         rows = " and ".join(f"{label} ({mean:.2f})" for label, mean in below)
         remarks.append(f"Below the floor '{floor.row}' ({floor.mean:.2f}): {rows}.")
-    if arithmetic is not None and verdict.gain is not None and abs(verdict.gain) <= arithmetic.sd:
-        against.append(WITHIN_ARITHMETIC)
-        remarks.append(
-            f"The gain does not exceed the arithmetic spread of {arithmetic.sd:.2f}: so far does "
-            "the same seed move under other code paths."
-        )
+    if arithmetic is not None and verdict.gain is not None:
+        denied = _denied(verdict, tier, power)
+        if abs(verdict.gain - denied) <= arithmetic.sd:
+            against.append(WITHIN_ARITHMETIC)
+            spread = f"the arithmetic spread of {arithmetic.sd:.2f}"
+            remarks.append(
+                f"The gain lies within {spread} of {denied:+.2f}, which it denies: "
+                if denied
+                else f"The gain does not exceed {spread}: "
+            )
+            remarks[-1] += "so far does the same seed move under other code paths."
     if differing:
         against.append(OTHER_DATA)
         remarks.append(f"Its rows were measured on different data: {', '.join(differing)}.")
@@ -151,6 +158,14 @@ def weigh(
     elif against:
         remarks.append(f"Does not count: {'; '.join(against)}.")
     return Weighed(replace(verdict, kind=kind), tuple(remarks), tuple(against))
+
+
+def _denied(verdict: Verdict, tier: Tier, power: Power | None) -> float:
+    """The gain that a verdict says no to; 0 for one that says yes or leaves it open."""
+    if verdict.kind not in ("not reproduced", "no gain"):
+        return 0.0
+    asked = verdict.published_gain if tier == "paper" else power and power.gain
+    return asked or 0.0
 
 
 def powers_of(power: Power, verdict: Verdict, seeds: int) -> tuple[float, float | None]:
