@@ -275,7 +275,9 @@ def test_a_no_counts_where_the_spread_does_not_reach_the_gain_that_it_denies(
     for sd, counts in ((denied - 0.1, True), (denied + 0.1, False)):
         found = weigh(verdict, CLAIM, tier, arithmetic=ArithmeticSpread(sd, 1.0, 1, 2), **given)
         assert found.against == (() if counts else (WITHIN_ARITHMETIC,))
-        said = f"within the arithmetic spread of {sd:.2f} of {denied:+.2f}, which it denies: so far"
+        said = (
+            f"The gain of {denied:g} that is denied is no further away than the arithmetic spread"
+        )
         assert any(said in each for each in found.remarks) is not counts
     # A loss where nothing is published or declared denies any gain.
     lost = {seed: value - 1 + 0.01 * (-1) ** seed for seed, value in PLAIN.items()}

@@ -132,13 +132,11 @@ def weigh(
         denied = _denied(verdict, tier, power)
         if abs(verdict.gain - denied) <= arithmetic.sd:
             against.append(WITHIN_ARITHMETIC)
-            spread = f"the arithmetic spread of {arithmetic.sd:.2f}"
+            what = f"The gain of {denied:g} that is denied is no further away than"
             remarks.append(
-                f"The gain lies within {spread} of {denied:+.2f}, which it denies: "
-                if denied
-                else f"The gain does not exceed {spread}: "
+                f"{what if denied else 'The gain does not exceed'} the arithmetic spread of "
+                f"{arithmetic.sd:.2f}: so far does the same seed move under other code paths."
             )
-            remarks[-1] += "so far does the same seed move under other code paths."
     if differing:
         against.append(OTHER_DATA)
         remarks.append(f"Its rows were measured on different data: {', '.join(differing)}.")
