@@ -5,8 +5,8 @@
 # The versions installed are those of requirements.lock; with --latest as the first word, the newest
 # that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
 # hashes: builds of torch for CPUs and for CUDA are one version in different files.
-# With --wheels DIR anywhere, everything is installed from that folder, without any network;
-# docs/gpu.md says how such a folder is made.
+# Without an NVIDIA driver torch's build for CPUs is installed (UV_TORCH_BACKEND says otherwise),
+# unless pip's configuration names an index of its own, which then decides.
 set -euo pipefail
 called="./reproduce.sh$(printf ' %q' "$@")"
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -17,21 +17,7 @@ if [ "${1:-}" = --latest ]; then
   venv=$here/.venv-latest lock=
   shift
 fi
-log=$venv/setup.log wheels=
-words=()
-while [ $# -gt 0 ]; do
-  case $1 in
-    --wheels)
-      wheels=${2:-the folder that is missing}
-      [ $# -eq 1 ] || shift
-      ;;
-    --wheels=*) wheels=${1#*=} ;;
-    *) words+=("$1") ;;
-  esac
-  shift
-done
-set -- ${words[@]+"${words[@]}"}
-case $wheels in "" | /*) ;; *) wheels=$from/$wheels ;; esac
+log=$venv/setup.log
 
 say() { echo "$*" >&2; }
 
@@ -62,7 +48,7 @@ extras_for() {
   for word in "$@"; do
     case $word in
       test) echo "test,docs,graph,rl,text,video,vision,slurm,pytorchvideo,wandb" && return ;;
-      prove) echo "test,graph,rl,text,video,vision,slurm" && return ;;
+      benchmark) echo "graph,rl,text,video,vision,bench" && return ;;
       docs) echo "docs" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;
       rl | rl/* | */rl/*) echo "rl" && return ;;
@@ -111,15 +97,30 @@ show() {
 # Everything an installer says lies in the log, its warnings too.
 logged() { "$@" 2>&1 </dev/null | tee -a "$log" | show; }
 
-# Whether uv is there, and not pip alone is told of indexes: uv does not read pip's settings.
-uv_serves() {
-  command -v uv >/dev/null || return
-  compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null ||
-    ! "$1" -m pip config list 2>/dev/null | grep -E 'index-url|find-links' >/dev/null
+# Whether pip alone is told of an index: uv, which does not read pip's settings, would not find it.
+pip_alone_has_an_index() {
+  ! compgen -e UV_ | grep -E 'INDEX|FIND_LINKS' >/dev/null &&
+    "$1" -m pip config list 2>/dev/null | grep -E 'index-url|find-links' >/dev/null
+}
+
+# Linux's default build of torch is CUDA's, 2.5 GB that are of no use without a driver.
+wants_cpu_build() {
+  [ "$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null &&
+    [ ! -e /proc/driver/nvidia/version ]
+}
+
+# uv takes the build of torch that fits the hardware; without one on PATH, a machine without a
+# driver gets its own.
+find_uv() {
+  pip_alone_has_an_index "$1" && return
+  command -v uv || {
+    wants_cpu_build && logged "$venv/bin/python" -m pip install --disable-pip-version-check uv &&
+      echo "$venv/bin/uv"
+  } || true
 }
 
 uv_install() {
-  local command=(uv pip install --python "$venv/bin/python" "$@")
+  local command=("$uv" pip install --python "$venv/bin/python" "$@")
   # The build of torch that fits the hardware, from PyTorch's own index.
   export UV_TORCH_BACKEND=${UV_TORCH_BACKEND:-auto}
   if ! logged "${command[@]}" --dry-run; then
@@ -132,13 +133,7 @@ uv_install() {
 
 pip_install() {
   "$venv/bin/python" -c "import pip" 2>/dev/null || logged "$venv/bin/python" -m ensurepip
-  logged "$venv/bin/python" -m pip install --disable-pip-version-check \
-    ${wheels:+--no-index --find-links "$wheels"} "$@"
-}
-
-# Of the folder of wheels, what installers said that it lacks.
-lacking() {
-  sed -n 's/.*No matching distribution found for \([^ (]*\).*/\1/p' "$log" | tail -n 1
+  logged "$venv/bin/python" -m pip install --disable-pip-version-check "$@"
 }
 
 # Whether a set that holds these extras was installed after the last change of what names versions.
@@ -158,38 +153,29 @@ installed() {
 
 # One stamp per set of extras; a changed pyproject.toml or lock installs anew.
 install() {
-  local extras=$1 stamp=$venv/.installed-${1:-core} python uv="" why
+  local extras=$1 stamp=$venv/.installed-${1:-core} python uv installer why
   ! installed "$extras" || return 0
   [ -x "$venv/bin/python" ] || rm -rf "$venv" 2>/dev/null || true # its Python is gone
   why=$({ mkdir -p "$venv" && : >"$log"; } 2>&1) ||
     fail "$here cannot be written to (${why##*: }), and the first call sets up ${venv##*/} there;" \
       "copy it to a folder of your own and call its reproduce.sh"
   python=$(find_python)
-  [ -z "$wheels" ] || compgen -G "$wheels/*.whl" >/dev/null ||
-    fail "--wheels: $wheels is no folder with wheels in it; docs/gpu.md says how one is made"
-  [ "$wheels" ] || ! uv_serves "$python" || uv=uv
-  say "setting up $venv for ${extras:-the core}: $("$python" --version), ${uv:-pip}," \
+  say "setting up $venv for ${extras:-the core}: $("$python" --version)," \
     "versions of ${lock:-today}"
-  if [ "$wheels" ]; then
-    say "from $wheels alone; nothing is downloaded"
-  else
-    say "to download: up to $(megabytes "$extras") MB, and torch:" \
-      "200 MB for CPUs, 2700 MB with CUDA (the default of pip on Linux)"
-  fi
   if [ ! -x "$venv/bin/python" ]; then
-    { [ "$uv" ] && logged uv venv --seed --allow-existing --python "$python" "$venv"; } ||
-      logged "$python" -m venv "$venv" || {
+    logged "$python" -m venv "$venv" ||
+      { command -v uv >/dev/null && logged uv venv --seed --allow-existing --python "$python" "$venv"; } || {
       rm -rf "$venv"
       fail "$python cannot make virtual environments (on Debian: apt-get install python3-venv)"
     }
   fi
+  uv=$(find_uv "$python") installer=${uv:-pip}
+  say "to download: up to $(megabytes "$extras") MB, and torch:" \
+    "200 MB for CPUs, 2700 MB with CUDA (by ${installer##*/})"
   set -- ${lock:+--constraint "$lock"} --editable ".${extras:+[$extras]}"
   if ! { [ "$uv" ] && uv_install "$@"; }; then
     [ -z "$uv" ] || say "uv could not install it (see $log); pip tries"
     pip_install "$@" || {
-      [ -z "$wheels" ] || [ -z "$(lacking)" ] ||
-        fail "$wheels lacks $(lacking) for $("$venv/bin/python" --version);" \
-          "docs/gpu.md says how such a folder is made"
       why=$(grep -i '^ *error' "$log" | tail -n 1) || true
       fail "the installation failed (${why:-it gave no reason}); all that was said: $log;" \
         "the same command tries again"
@@ -199,18 +185,25 @@ install() {
   say "set up in $SECONDS s"
 }
 
-# The fast part, or after --all every test; further words are pytest's.
+# The fast tests; after --all every test, after --gpu those that need a GPU. Further words are
+# pytest's.
 run_tests() {
-  local part=(-m "not slow")
-  if [ "${1:-}" = --all ]; then
-    shift
-    part=(--durations=40 --cov --cov-report=term)
+  local part=(-m "not slow") processes=logical
+  case ${1:-} in
+    --all) shift && part=(--durations=40 --cov --cov-report=term) ;;
+    --gpu)
+      shift && part=(-m cuda) processes=0
+      "$venv/bin/python" -c "import torch; raise SystemExit(not torch.cuda.is_available())" ||
+        fail "test --gpu: torch sees no GPU here"
+      ;;
+  esac
+  if [ $processes = logical ]; then
+    "$venv/bin/ruff" check .
+    "$venv/bin/ruff" format --check .
+    "$venv/bin/mypy"
   fi
-  "$venv/bin/ruff" check .
-  "$venv/bin/ruff" format --check .
-  "$venv/bin/mypy"
   # tests/conftest.py says how many; more than eight would want more memory than they save time.
-  exec "$venv/bin/python" -m pytest --numprocesses logical --maxprocesses 8 --dist worksteal \
+  exec "$venv/bin/python" -m pytest --numprocesses $processes --maxprocesses 8 --dist worksteal \
     "${part[@]}" "$@"
 }
 
@@ -225,7 +218,12 @@ if [ "${1:-}" = test ]; then
   shift
   run_tests "$@"
 fi
-# The documents as a site, in build/docs; with --serve in a browser, made anew as they change.
+# Losses beside other implementations, then a training step of each domain.
+if [ "${1:-}" = benchmark ]; then
+  "$venv/bin/python" benchmarks/losses.py
+  exec "$venv/bin/python" benchmarks/steps.py
+fi
+# The documents as a site, in build/docs; --serve shows it and follows changes.
 if [ "${1:-}" = docs ]; then
   shift
   verb=build

@@ -3,7 +3,8 @@
 Run it as ``python benchmarks/losses.py`` (extra ``bench``). Three comparisons, each on the same
 inputs for every method, forward and backward from the embeddings to their gradients:
 
-* ``info_nce`` against the NTXentLoss of lightly and of pytorch-metric-learning;
+* ``info_nce`` against ten plain lines with ``F.cross_entropy``, and against the NTXentLoss of
+  lightly and of pytorch-metric-learning;
 * the same with second derivatives: the product of the Hessian with a vector;
 * ``max_margin``, which shares one factorisation or one matrix product per step over all anchors,
   against one linear system, or one matrix-vector product per step, for each anchor, as the
@@ -65,7 +66,19 @@ def info_nce_methods() -> dict[str, Loss]:
         result: Tensor = metric_learning(torch.cat([first, second]), label)
         return result
 
-    return {OURS: ours, "lightly": lightly, "pytorch-metric-learning": by_metric_learning}
+    def plain(first: Tensor, second: Tensor) -> Tensor:
+        views = torch.nn.functional.normalize(torch.cat([first, second]), dim=1)
+        scores = views @ views.T / TEMPERATURE
+        own = torch.eye(len(views), dtype=torch.bool)
+        partner = torch.arange(len(views)).roll(len(first))
+        return torch.nn.functional.cross_entropy(scores.masked_fill(own, -torch.inf), partner)
+
+    return {
+        OURS: ours,
+        "plain cross_entropy": plain,
+        "lightly": lightly,
+        "pytorch-metric-learning": by_metric_learning,
+    }
 
 
 def closed_form_methods() -> dict[str, Loss]:
@@ -276,8 +289,9 @@ def main() -> None:
         measure = measure_memory if kind == "memory" else measure_time
         print(json.dumps(measure(*rest)))
         return
-    for comparison, size in (("info_nce", 4096), ("info_nce", 256), (HESSIAN, 256)):
-        compare(comparison, size, 128, arguments.threads, arguments.seconds)
+    for size in (64, 128, 256, 512, 1024, 4096):
+        compare("info_nce", size, 128, arguments.threads, arguments.seconds)
+    compare(HESSIAN, 256, 128, arguments.threads, arguments.seconds)
     for comparison in ("closed form", "projected gradient"):
         compare(comparison, 256, 128, 1, arguments.seconds)
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.agreement import OBJECTIVES
 from rl import agent
 from rl.agent import Agent
 from rl.config import Config
@@ -29,6 +28,7 @@ from shared import (
     two_views,
 )
 from shared.pairs import local_global
+from tests.agreement import OBJECTIVES
 
 META = torch.device("meta")
 

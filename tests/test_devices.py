@@ -1,14 +1,11 @@
 """What is done otherwise on a GPU: precision, compiled encoders, images that lie there, no waits.
 
-A step of every domain with every loss beside the same step on the CPU is held by
-``benchmarks/agreement.py``, which ``./reproduce.sh prove`` runs on a GPU.
+``test_agreement.py`` compares a step of every domain with the same step on the CPU.
 """
 
 import contextlib
 import dataclasses
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +14,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks import agreement
-from benchmarks.agreement import OBJECTIVES
 from shared import Criterion, query_key, two_views
+from tests.agreement import OBJECTIVES
 from vision.config import Config
 from vision.data import Images
 from vision.methods import Networks
@@ -131,53 +127,3 @@ def test_images_that_lie_on_the_device_are_served_there_without_a_wait() -> None
     for there, here in zip(served["cuda"], served["cpu"], strict=True):
         for view, expected in zip(there, here, strict=True):
             torch.testing.assert_close(view.cpu(), expected, atol=5e-5, rtol=0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("domain", sorted(agreement.STEPS))
-def test_single_precision_agrees_with_double_in_every_domain(domain: str, tmp_path: Path) -> None:
-    """The comparison that a GPU is put through, tried on the CPU."""
-    out = tmp_path / "found.json"
-    done = subprocess.run(
-        [
-            *(sys.executable, str(ROOT / "benchmarks/agreement.py"), domain),
-            *("--device", "cpu", "--out", str(out)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert '"state": "done"' in out.read_text()
-
-
-def test_steps_that_disagree_are_outside_their_tolerance() -> None:
-    one = {"loss": torch.tensor(2.0), "next loss": torch.tensor(1.0), "gradient": torch.ones(4)}
-    same = agreement.errors_of(one, one)
-    assert same == {"loss": 0.0, "next loss": 0.0, "gradient": 0.0}
-    other = one | {"gradient": torch.tensor([1.0, 1.0, 1.0, -1.0])}
-    assert agreement.errors_of(one, other)["gradient"] == 1.0
-    errors = agreement.errors_of(one, one | {"loss": torch.tensor(2.2)})
-    assert errors["loss"] == pytest.approx(0.1)
-    nothing = torch.full((4,), torch.nan)
-    for name, value in (("loss", nothing[0]), ("next loss", nothing[0]), ("gradient", nothing)):
-        assert agreement.errors_of(one, one | {name: value})[name] == agreement.UNBOUNDED
-    with pytest.raises(RuntimeError, match="other parts"):
-        agreement.errors_of(one, {name: one[name] for name in ("loss", "gradient")})
-    assert all(each > 0 for each in agreement.TOLERANCES.values())
-
-
-def test_a_domain_that_gives_another_gradient_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss that is scaled on one side by a thousandth passes, one by a tenth does not."""
-    for factor, outside in ((1.001, False), (1.1, True)):
-
-        def step(objective: Any, device: Any, dtype: Any, factor: float = factor) -> Any:
-            scale = factor if dtype == torch.float32 else 1.0
-            gradient = scale * torch.ones(3, dtype=dtype)
-            loss = torch.ones((), dtype=dtype)
-            return {"loss": loss, "next loss": loss, "gradient": gradient}
-
-        monkeypatch.setitem(agreement.STEPS, "vision", lambda step=step: {"one": step})
-        (found,) = agreement.compared("vision", "cpu", agreement.TOLERANCES)
-        assert found["outside"] == outside

@@ -457,7 +457,7 @@ def test_cells_are_repeated_under_other_paths_and_reported(
     chosen = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
     at_once(*chosen)
     # Every path is the command line anew: in this process it would be pytest's.
-    said, _ = call(tmp_path, "arithmetic", *chosen)
+    said, _ = call(tmp_path, "noise", *chosen)
     assert [line.split(":")[0] for line in said.splitlines() if line.startswith("code path")] == [
         f"code path {name}" for name in OTHER_PATHS
     ]
@@ -485,5 +485,5 @@ def test_cells_are_repeated_under_other_paths_and_reported(
     assert "Arithmetic spread, the same seed under other code paths. left" in (
         tmp_path / "results/toy/toy/table-1.md"
     ).read_text(encoding="utf-8")
-    _, err = at_once("arithmetic", "toy", "tory", code=2)
+    _, err = at_once("noise", "toy", "tory", code=2)
     assert "error: toy has no paper 'tory'" in err

@@ -53,10 +53,12 @@ def test_every_command_is_accepted(
     # Domains estimate by steps of their networks; what a plan costs is no matter here.
     monkeypatch.setattr(running, "estimated", lambda *_: {})
     words = shlex.split(command)
-    if words[0] == "arithmetic":  # starts the rest anew under each path; tests/test_evidence.py
+    if words[0] == "noise":  # starts the rest again for each choice; tests/test_evidence.py
         words = words[1:]
     if words[0] == "test":
         assert 'if [ "${1:-}" = test ]' in (ROOT / "reproduce.sh").read_text()
+    elif words[0] == "benchmark":
+        assert 'if [ "${1:-}" = benchmark ]' in (ROOT / "reproduce.sh").read_text()
     elif words[0] == "docs":
         assert 'if [ "${1:-}" = docs ]' in (ROOT / "reproduce.sh").read_text()
     elif words[0] == "data":

@@ -42,6 +42,8 @@ echo "$name $*" >>"$FAKE/calls"
 case "$1 ${{2:-}}" in
   -m\\ venv) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
   -m\\ pip)
+    for what in "$@"; do :; done # the last word
+    [ "$what" != uv ] || cp "$FAKE/uv-to-install" "${{0%/*}}/uv"
     echo "WARNING: noise"
     echo "Collecting rich==1.0"
     echo "  Downloading rich-1.0-py3-none-any.whl (2 MB)"
@@ -73,10 +75,11 @@ class Checkout:
         line = "shared/command/reproduce.py"
         for name in ("reproduce.sh", "pyproject.toml", "requirements.lock", line):
             shutil.copyfile(ROOT / name, self.home / name)
-        for tool in "bash cat cp dirname grep mkdir rm sed tail tee touch".split():
+        for tool in "bash cat cp dirname grep mkdir rm sed tail tee touch uname".split():
             (self.fake / tool).symlink_to(str(shutil.which(tool)))
         (self.fake / "pip.conf").touch()
         self.add("python3", PYTHON)
+        self.add("nvidia-smi", "#!{bash}")
 
     def add(self, name: str, script: str) -> None:
         file = self.fake / name
@@ -133,9 +136,10 @@ def test_the_first_call_installs_the_lock_and_says_so(checkout: Checkout) -> Non
     ]
     assert done.stdout == r"command: ./reproduce.sh graph mmcl --row two\ words" + "\n"
     first, second, *rest = done.stderr.splitlines()
-    what = "for graph: Python of python3, pip, versions of requirements.lock"
+    what = "for graph: Python of python3, versions of requirements.lock"
     assert first == f"setting up {venv} {what}"
     assert second.startswith("to download: up to 105 MB, and torch: 200 MB for CPUs, 2700 MB with")
+    assert second.endswith("(by pip)")
     assert re.fullmatch(r" +\d+ s  \[0 of 1\] Collecting rich==1.0", rest[0])
     assert re.fullmatch(r"set up in \d+ s", rest[-1])
     assert "WARNING" not in done.stderr
@@ -161,9 +165,9 @@ def test_it_installs_again_when_versions_change_and_only_then(checkout: Checkout
 
 
 def test_what_a_larger_set_has_installed_is_not_installed_again(checkout: Checkout) -> None:
-    checkout.call("prove")
+    checkout.call("benchmark")
     larger = checkout.calls()[1].rpartition("[")[2].rstrip("]")
-    for words in (("graph", "mmcl"), ("report",), ("rl", "lmcl", "--slurm")):
+    for words in (("graph", "mmcl"), ("report",), ("rl", "lmcl")):
         assert checkout.call(*words).stderr == ""
         assert checkout.calls() == [f"python -m shared {' '.join(words)}"]
     checkout.call("docs")  # one that it lacks
@@ -201,11 +205,12 @@ def test_uv_installs_where_there_is_one(checkout: Checkout) -> None:
     venv = checkout.home / ".venv"
     command = f"uv pip install --python {venv}/bin/python"
     command += " --constraint requirements.lock --editable .[vision]"
-    made = f"uv venv --seed --allow-existing --python {checkout.fake}/python3 {venv} backend="
+    made = f"python3 -m venv {venv}"
     run = "python -m shared vision lmcl"
     dry = f"{command} --dry-run backend=auto"
     assert checkout.calls() == [made, dry, f"{command} backend=auto", run]
     assert "Resolved 49 packages" in done.stderr
+    assert "(by uv)" in done.stderr
 
     shutil.rmtree(venv)
     (checkout.fake / "no-torch-index").touch()
@@ -217,6 +222,22 @@ def test_uv_installs_where_there_is_one(checkout: Checkout) -> None:
     (checkout.fake / "no-torch-index").unlink()
     checkout.call("vision", "lmcl", UV_TORCH_BACKEND="cpu")
     assert f"{command} backend=cpu" in checkout.calls()
+
+
+def test_without_a_driver_uv_is_installed_for_the_build_for_cpus(checkout: Checkout) -> None:
+    (checkout.fake / "nvidia-smi").unlink()
+    checkout.add("uv-to-install", UV)
+    checkout.call("graph", "mmcl")
+    made, first, dry, second, _ = checkout.calls()
+    assert made == f"python3 -m venv {checkout.home}/.venv"
+    assert first == f"python {PIP} uv"
+    assert dry.startswith("uv pip install")
+    assert second.endswith("--editable .[graph] backend=auto")
+
+    shutil.rmtree(checkout.home / ".venv")
+    (checkout.fake / "pip.conf").write_text("global.find-links='/wheels'\n")  # which decides
+    checkout.call("graph", "mmcl")
+    assert not any("uv" in call.split() for call in checkout.calls())
 
 
 def test_pip_installs_where_uv_cannot(checkout: Checkout) -> None:
@@ -260,54 +281,6 @@ def test_a_failed_installation_names_its_log_and_is_tried_again(checkout: Checko
     (checkout.fake / "pip-fails").unlink()
     checkout.call("graph", "mmcl")
     assert [PIP in call for call in checkout.calls()] == [True, False]
-
-
-def test_wheels_of_a_folder_are_all_that_is_installed_from(
-    checkout: Checkout, tmp_path: Path
-) -> None:
-    checkout.add("uv", UV)  # which would ask for an index
-    wheels = tmp_path / "two words"
-    wheels.mkdir()
-    (wheels / "rich-1.0-py3-none-any.whl").touch()
-    done = checkout.call("prove", "--wheels", "two words", "--minutes", "5", cwd=tmp_path)
-    every = "test,graph,rl,text,video,vision,slurm"
-    options = f"--no-index --find-links {wheels} --constraint requirements.lock"
-    assert checkout.calls() == [
-        f"python3 -m venv {checkout.home}/.venv",
-        f"python {PIP} {options} --editable .[{every}]",
-        "python -m shared prove --minutes 5",
-    ]
-    assert f"from {wheels} alone; nothing is downloaded" in done.stderr
-    assert "to download" not in done.stderr
-    checkout.call(f"--wheels={wheels}", "prove")
-    assert checkout.calls() == ["python -m shared prove"]
-
-
-def test_a_folder_of_wheels_that_lacks_a_package_is_named_with_it(
-    checkout: Checkout, tmp_path: Path
-) -> None:
-    wheels = tmp_path / "wheels"
-    (checkout.fake / "pip-fails").write_text(
-        "      ERROR: No matching distribution found for setuptools>=77\n"
-        "ERROR: No matching distribution found for rich>=13.9 (from margins)\n"
-    )
-    for given in ("wheels", str(wheels)):
-        error = checkout.call("prove", "--wheels", given, code=2, cwd=tmp_path).stderr
-        assert error == (
-            f"error: --wheels: {wheels} is no folder with wheels in it; docs/gpu.md says how one "
-            "is made\n"
-        )
-    assert "is no folder" in checkout.call("prove", "--wheels", code=2).stderr
-    wheels.mkdir()
-    (wheels / "numpy-2.0-py3-none-any.whl").touch()
-    last = checkout.call("prove", "--wheels", str(wheels), code=2).stderr.splitlines()[-1]
-    assert last == (
-        f"error: {wheels} lacks rich>=13.9 for Python of python; docs/gpu.md says how such a "
-        "folder is made"
-    )
-    (checkout.fake / "pip-fails").unlink()
-    checkout.call("prove", "--wheels", str(wheels))
-    assert checkout.calls()[-1] == "python -m shared prove"
 
 
 def test_a_python_that_every_domain_is_built_for_comes_first(checkout: Checkout) -> None:

@@ -22,36 +22,33 @@ if TYPE_CHECKING:
     from shared.command.places import Places
 
 USAGE = """\
-  ./reproduce.sh graph mmcl                    every table of that paper in that domain
-  ./reproduce.sh graph mmcl --tier smoke       the same on embedded data, in about a minute
-  ./reproduce.sh graph mmcl --table 4 --row GraphCL --column MUTAG --seeds 0-4
-  ./reproduce.sh graph mmcl --row MMCL --again     old runs are moved aside, not deleted, and redone
-  ./reproduce.sh graph mmcl --set epochs=3         a run of your own, beside the tables
-  ./reproduce.sh graph mmcl --with losses.py:mine  your loss as a row, paired with the baseline's
-  ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3
-  ./reproduce.sh --cell graph/mmcl/table-4/graphcl/mutag/seed-3 --processes 2    with torchrun
-  ./reproduce.sh plan graph mmcl               what is done, time, memory, disk; runs nothing
-  ./reproduce.sh explain graph/mmcl/table-4/graphcl/mutag    a cell, from the paper to its verdict
-  ./reproduce.sh vision margins --slurm --gpus 1   the same as one array job of a cluster
-  ./reproduce.sh status                        what became of the cells that were submitted
-  ./reproduce.sh report                        finished runs -> results/, its page and docs/*.png
-  ./reproduce.sh report --serve                the same in a browser, anew whenever a run ends
-  ./reproduce.sh figures vision lmcl           finished runs -> figures/ beside their tables
-  ./reproduce.sh film rl lmcl                  finished runs -> an episode in runs/.../episode.gif
-  ./reproduce.sh export RUN --to FOLDER        the model of a finished run, by folder or address
-  ./reproduce.sh evaluate vision MODEL.pth --data IMAGES   a checkpoint of anyone's, by protocols
-  ./reproduce.sh arithmetic graph mmcl --row GraphCL --seeds 0,1   again, under other code paths
-  ./reproduce.sh verify                        check every record; --rerun 3 runs three cells anew
-  ./reproduce.sh prove --minutes 9             proof and results from a GPU, packed in an archive
-  ./reproduce.sh adopt ARCHIVE                 take such an archive into results/, once it verifies
-  ./reproduce.sh docs                          the documents as a site in build/docs; --serve
-  ./reproduce.sh data graph                    fetch or verify the data of a domain
-  ./reproduce.sh test                          the fast tests; --all: every one, as CI does
-Every verb has options of its own: ./reproduce.sh plan --help; those of a run: run --help
+Reproduces four papers on margins in contrastive learning (LMCL, CLLR, MMCL and
+"margins") in five domains: vision, text, rl, graph, video.
+
+Run the tables of a paper in a domain:
+  ./reproduce.sh graph mmcl                 all of them, then print them
+  ./reproduce.sh graph mmcl --tier smoke    on embedded data, in about a minute
+  ./reproduce.sh graph mmcl --table 4 --row MMCL --column MUTAG --seeds 0-4
+  ./reproduce.sh graph mmcl --set epochs=3           with settings of your own
+  ./reproduce.sh graph mmcl --with losses.py:mine    with a loss of your own
+  ./reproduce.sh plan graph mmcl            what is done; time, memory and disk
+  ./reproduce.sh data graph                 download and check the data
+Use what was run:
+  report      write results/ from the finished runs
+  verify      check every record; --rerun 3 runs three cells again
+  noise       run cells again with other instructions of the processor
+  status      what became of the cells sent to Slurm (run --help: --slurm)
+  explain     one cell: the paper, the configuration, the record, the verdict
+  figures     the figures of a paper       film      an episode of each agent
+  export      the model of a run           evaluate  any model, by our protocols
+Work on it:
+  test        the fast tests; --all: every test; --gpu: those that need a GPU
+  benchmark   time the losses and a training step of each domain
+  docs        the documentation and results as a site; --serve shows it
+All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
-PARTS = ("tests", "agreement", "speed", "cells")  # of prove
 # Older spellings of verbs.
 FLAGS = {"--plan": "plan", "--figures": "figures", "--video": "film"}
 
@@ -84,8 +81,11 @@ def _main(arguments: list[str]) -> int:
     if not arguments:
         print(USAGE, end="", file=sys.stderr)
         return 2
-    if arguments[0] in ("-h", "--help"):
+    if arguments[0] in ("-h", "--help", "help"):
         print(USAGE, end="")
+        return 0
+    if arguments[0] in ("--version", "version"):
+        print(_version())
         return 0
     verb = "run"
     if arguments[0] in VERBS:
@@ -96,6 +96,16 @@ def _main(arguments: list[str]) -> int:
     elif arguments[0].startswith("-") and (late := [each for each in arguments if each in VERBS]):
         raise UserError(f"say the verb first: ./reproduce.sh {late[0]} ...")
     return VERBS[verb](arguments)
+
+
+def _version() -> str:
+    """The version, and in a checkout the commit."""
+    from shared import __version__
+    from shared.experiment.runs import commit
+
+    here = commit()
+    changes = ", with changes" if here["dirty"] else ""
+    return f"margins-in-contrastive-learning {__version__} ({here['commit'][:12]}{changes})"
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -158,20 +168,20 @@ def _plan(arguments: Sequence[str]) -> int:
     return running.plan_cells(choose(options), places(), options)
 
 
-def _arithmetic(arguments: Sequence[str]) -> int:
+def _noise(arguments: Sequence[str]) -> int:
     parser = _parser(
-        "arithmetic", "DOMAIN PAPER", "Run cells again under the processor's other code paths."
+        "noise", "DOMAIN PAPER", "Run cells again with other instructions of the processor."
     )
     _takes_cells(parser)
     _takes_work(parser)
     parser.add_argument("--again", action="store_true", help="see run --help")
     options, _ = _parsed(parser, arguments)
-    from shared.command import arithmetic
+    from shared.command import noise
     from shared.command.choosing import choose
 
     choose(options)
     runs = options.runs.absolute() if FROM in os.environ else options.runs
-    return arithmetic.repeat(arguments, runs)
+    return noise.repeat(arguments, runs)
 
 
 def _explain(arguments: Sequence[str]) -> int:
@@ -285,43 +295,12 @@ def _verify(arguments: Sequence[str]) -> int:
     return verbs.verify_records(options.words[0] if options.words else None, places(), options)
 
 
-def _prove(arguments: Sequence[str]) -> int:
-    what = "Prove on a GPU what can be proven there, then run paper-tier cells; pack it all."
-    parser = _parser("prove", "", what)
-    add = parser.add_argument
-    add("--minutes", type=_minutes, default=9.0, help="of this slice; default: 9")
-    add(
-        "--only",
-        type=_parts,
-        default=PARTS,
-        metavar="PART,...",
-        help=f"some of {', '.join(PARTS)}; default: all, in this order",
-    )
-    add("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: try the way itself")
-    add("--again", action="store_true", help="try again what failed or was cut")
-    add("--archive", type=_path, metavar="FILE", help="default: exports/proof-DEVICE-COMMIT.zip")
-    add("--largest", type=float, default=5.0, metavar="MB", help="of a packed file; default: 5")
-    add("--no-download", action="store_true", help="do not fetch missing data")
-    options, places = _parsed(parser, arguments, words=())
-    from shared.command import prove
-
-    return prove.prove_slice(options, places())
-
-
-def _adopt(arguments: Sequence[str]) -> int:
-    parser = _parser("adopt", "ARCHIVE", "Take an archive of prove into results/.")
-    options, places = _parsed(parser, arguments, words=("ARCHIVE",))
-    from shared.command import archive
-
-    return archive.take_in(_path(options.words[0]), places())
-
-
 # What the first word may be; without one of them it is "run".
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
     "explain": _explain,
-    "arithmetic": _arithmetic,
+    "noise": _noise,
     "status": _status,
     "report": _report,
     "figures": _figures,
@@ -329,8 +308,6 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "export": _export,
     "evaluate": _evaluate,
     "verify": _verify,
-    "prove": _prove,
-    "adopt": _adopt,
     "data": _data,
 }
 
@@ -499,15 +476,6 @@ def _minutes(text: str) -> float:
     if not 0 < minutes < math.inf:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of minutes")
     return minutes
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    words = text.split(",")
-    for word in words:
-        if word not in PARTS:
-            near = suggestion(word, PARTS, "there are")
-            raise argparse.ArgumentTypeError(f"no part {word!r}{near}")
-    return tuple(words)
 
 
 def _loss(text: str) -> tuple[Path, str, list[str]]:

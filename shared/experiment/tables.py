@@ -455,7 +455,8 @@ class Table:
 
         Args:
             tier: paper, short or smoke.
-            row: label or address of one row; None for all.
+            row: label or address of one row, or the printed label of those that measure it; None
+                for all.
             column: label or address of one column, or of the run that it is read from; None for
                 all.
             seeds: the seeds to run; None for the declared ones.
@@ -621,6 +622,12 @@ def _select(items: tuple[_Labelled, ...], wanted: str | None, where: str) -> tup
     if wanted is None:
         return items
     found = tuple(item for item in items if slug(wanted) in _addresses(item))
+    if not found:  # a printed label stands for all rows that measure it
+        found = tuple(
+            item
+            for item in items
+            if isinstance(item, Row) and slug(item.published or "") == slug(wanted)
+        )
     if not found:
         known = suggestion(wanted, [item.label for item in items], "declared are")
         raise UserError(f"{where} {wanted!r}{known}")

@@ -1,7 +1,7 @@
-"""The same cells under other code paths of one processor: how far a seed moves by rounding alone.
+"""The same cells with other instructions of one processor: how far rounding alone moves a seed.
 
-Libraries choose a path when they are loaded, so that every path is a command line of its own, with
-runs of its own in ``RUNS/arithmetic/PATH``; ``report`` puts them beside the records.
+Libraries choose their instructions when they are loaded, so each choice is a command of its own,
+with its runs in ``RUNS/arithmetic/PATH``; ``report`` puts them beside the records.
 """
 
 import os
@@ -17,16 +17,16 @@ from shared.experiment.runs import INTERRUPTED
 
 
 def repeat(arguments: Sequence[str], runs: Path) -> int:
-    """Run the command line ``arguments`` once under each of the other paths; the worst exit code.
+    """Run the command line ``arguments`` with each other choice; returns the worst exit code.
 
-    A path that is done is skipped cell by cell, as any run is; an interrupted one ends the command.
+    Finished cells are skipped, as in any run; an interrupt ends the command.
     """
     # How this command was started, whatever that was: a module, a script.
     start = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
     worst = 0
     for path, variables in OTHER_PATHS.items():
         words = " ".join(f"{name}={value}" for name, value in variables.items())
-        print(f"code path {path}: {words}", flush=True)
+        print(f"instructions {path}: {words}", flush=True)
         where = ("--runs", str(repeats_folder(runs, path)))
         code = _run([*start, *arguments, *where], os.environ | variables)
         if code == INTERRUPTED:
@@ -36,7 +36,7 @@ def repeat(arguments: Sequence[str], runs: Path) -> int:
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit code of a command, which is told when this process is to end, and waited for."""
+    """The exit code of a command; a request to end is passed on, and its end is waited for."""
     with subprocess.Popen(command, env=environment) as child:
         before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         # A terminal interrupts both; the child saves what it has.
