@@ -1,0 +1,269 @@
+"""A simulated GPU: values are computed on the CPU, but every storage remembers a device.
+
+Inside ``with SimulatedDevice() as device:`` torch says that CUDA is available. What CUDA would
+refuse raises RuntimeError: an operator over tensors of two devices, a generator of the host, a wait
+while a graph is captured. What CUDA would wait for is counted in ``device.waits``, by what it is
+and by the function of this project that asks for it. ``device.operators`` counts what is launched.
+"""
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+ROOT = Path(__file__).resolve().parents[1]
+GPU, HOST = torch.device("cuda", 0), torch.device("cpu")
+# Operators that read their result on the host: its size, or whether they succeeded.
+WAITING = set(
+    "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive equal "
+    "bincount histc is_nonzero _linalg_check_errors _linalg_svd _linalg_eigh linalg_lstsq "
+    "linalg_eig".split()
+)
+COPIES = {"copy_", "_to_copy"}
+INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+ON_HOST = {"_pack_padded_sequence"}  # takes lengths, and gives batch sizes, on the host
+
+
+class SimulatedDevice(contextlib.ExitStack):
+    """The device, while it is entered.
+
+    Attributes:
+        waits: how often the host waited, by reason and by ``file function``.
+        operators: how many operators were launched, by name.
+        capturing: whether a CUDA graph is captured.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: Counter[tuple[str, str]] = Counter()
+        self.operators: Counter[str] = Counter()
+        self.capturing = False
+        self.inside = False  # a call of Python that was given a tensor on the device
+        self._places: dict[int, tuple[StorageWeakRef, str]] = {}
+
+    def place(self, tensor: Tensor) -> str:
+        """``cuda``, ``pinned``, ``free`` (made by torch itself on the way) or ``host``."""
+        held = self._places.get(_storage(tensor)._cdata)
+        return held[1] if held and not held[0].expired() else "host"
+
+    def put(self, tensor: Tensor, place: str) -> Tensor:
+        """Mark the tensor's storage."""
+        storage = _storage(tensor)
+        self._places[storage._cdata] = StorageWeakRef(storage), place
+        return tensor
+
+    def wait(self, why: str) -> None:
+        """Count a wait, which is refused while a graph is captured."""
+        self.waits[why, _caller()] += 1
+        if self.capturing:
+            raise RuntimeError(f"{why} while a CUDA graph is captured")
+
+    @contextlib.contextmanager
+    def graph(self, *_: Any, **__: Any) -> Iterator[None]:
+        """In place of ``torch.cuda.graph``: what is inside runs, and may not wait."""
+        self.capturing = True
+        try:
+            yield
+        finally:
+            self.capturing = False
+
+    def __enter__(self) -> "SimulatedDevice":
+        super().__enter__()
+        pretended: dict[str, Any] = {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "get_device_name": lambda *_: "simulated",
+            "get_device_capability": lambda *_: (9, 0),
+            "is_bf16_supported": lambda *_, **__: True,
+            "mem_get_info": lambda *_: (80 << 30, 80 << 30),
+            "max_memory_allocated": lambda *_: 0,
+            "get_rng_state_all": list,
+            "set_rng_state_all": lambda *_: None,
+            "synchronize": lambda *_: self.wait("synchronize"),
+            "is_current_stream_capturing": lambda: self.capturing,
+            "graph": self.graph,
+            "CUDAGraph": mock.MagicMock,
+            "Stream": mock.MagicMock,
+            "current_stream": mock.MagicMock,
+            "stream": lambda *_: contextlib.nullcontext(),
+        }
+        for name, value in pretended.items():
+            self.enter_context(mock.patch.object(torch.cuda, name, value))
+        autocast = torch.autocast.__init__
+
+        def on_cpu(context: Any, device_type: str, *args: Any, **options: Any) -> None:
+            autocast(context, "cpu" if device_type == "cuda" else device_type, *args, **options)
+
+        self.enter_context(mock.patch.object(torch.autocast, "__init__", on_cpu))
+        grouping = torch._C._group_tensors_by_device_and_dtype
+
+        def grouped(lists: Any, *args: Any) -> Any:  # what optimisers ask, in C++
+            return {
+                (GPU if self.place(some[0][0][0]) == "cuda" else place, dtype): some
+                for (place, dtype), some in grouping(lists, *args).items()
+            }
+
+        name = "_group_tensors_by_device_and_dtype"
+        self.enter_context(mock.patch.object(torch._C, name, grouped))
+        self.enter_context(_Operators(self))
+        self.enter_context(_Calls(self))
+        return self
+
+
+class _Operators(TorchDispatchMode):
+    """Sees every operator, those of backward passes, too: whose device, and does it wait."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, device = kwargs or {}, self.device
+        name = func.overloadpacket.__name__
+        with torch._C.DisableTorchFunction():
+            given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+            places = [device.place(each) for each in given]
+        on_gpu = "cuda" in places
+        if on_gpu and name not in COPIES:
+            self.check(name, args, kwargs, given, places)
+        elif name == "copy_" and len(given) > 1 and places[0] != places[1]:
+            asynchronous = kwargs.get("non_blocking") or any(each is True for each in args[2:])
+            pinned = places[1] == "pinned" and asynchronous
+            if "cuda" in places and given[1].dim() and places[1] != "free" and not pinned:
+                device.wait("a copy between host and device")
+        out = func(*args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            made = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
+            if on_gpu and name != "copy_":
+                device.operators[name] += not func.is_view
+                for each in made[: 1 if name in ON_HOST else None]:
+                    device.put(each, "cuda")
+            elif not given and (device.inside or torch._C._current_graph_task_id() >= 0):
+                for each in made:  # zeros of torch's own, which lie where it needs them
+                    device.put(each, "free")
+        return out
+
+    def check(
+        self, name: str, args: Any, kwargs: Any, given: list[Tensor], places: list[str]
+    ) -> None:
+        """Raise for a second device or a generator of the host, and count a wait."""
+        device = self.device
+        if kwargs.get("generator") is not None:
+            raise RuntimeError(f"{name} on the device with a generator of the host, at {_caller()}")
+        strange = [
+            each
+            for each, place in zip(given, places, strict=True)
+            if place in ("host", "pinned") and each.dim() and each.numel()
+        ]
+        if strange and name not in ON_HOST:
+            if name not in INDEXING or any(each is args[0] for each in strange):
+                raise RuntimeError(f"two devices in {name}, at {_caller()}")
+            device.wait("an index on the host")
+        masks = [each for each in tree_leaves(args[1:2]) if isinstance(each, Tensor)]
+        if name in INDEXING and any(mask.dtype == torch.bool for mask in masks):
+            if name == "index" or args[2].numel() != 1:
+                device.wait("an index by a mask")
+        elif name in WAITING or (name == "repeat_interleave" and "output_size" not in kwargs):
+            device.wait(name)
+
+
+class _Calls(TorchFunctionMode):
+    """Sees Python's calls: ``cuda`` as an argument, and what a tensor says of itself."""
+
+    def __init__(self, device: SimulatedDevice) -> None:
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, device = dict(kwargs or {}), self.device
+        name, owner = getattr(func, "__name__", ""), getattr(func, "__self__", None)
+        me = args[0] if args and isinstance(args[0], Tensor) else None
+        if func is torch.device or name == "_parse_to":  # which only name a device
+            return func(*args, **kwargs)
+        if me is not None and name == "__get__" and owner in (Tensor.device, Tensor.is_cuda):
+            there = device.place(me) == "cuda"
+            return there if owner is Tensor.is_cuda else GPU if there else HOST
+        if me is not None and name == "pin_memory":
+            return device.put(me.clone(), "pinned")
+        if me is not None and name == "is_pinned":
+            return device.place(me) == "pinned"
+        if me is not None and name in ("numpy", "tolist") and device.place(me) == "cuda":
+            if name == "numpy":
+                raise RuntimeError(f"numpy of a tensor on the device, at {_caller()}")
+            device.wait(name)
+        if me is not None and name in ("to", "cuda", "cpu"):
+            return self.moved(name, me, args[1:], kwargs)
+        if name in ("is_autocast_enabled", "get_autocast_dtype") and args == ("cuda",):
+            args = ("cpu",)
+        asked = any(map(_is_gpu, (*args, *kwargs.values())))
+        if asked and kwargs.get("generator") is not None:
+            raise RuntimeError(f"{name} on the device with a generator of the host, at {_caller()}")
+        args = tuple(HOST if _is_gpu(each) else each for each in args)
+        kwargs = {key: HOST if _is_gpu(each) else each for key, each in kwargs.items()}
+        leaves = (each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor))
+        before, device.inside = device.inside, any(device.place(x) == "cuda" for x in leaves)
+        try:
+            out = func(*args, **kwargs)
+        finally:
+            device.inside = before
+        inherits = name.startswith("new_") and me is not None and device.place(me) == "cuda"
+        if isinstance(out, Tensor) and (asked or inherits):
+            if name in ("tensor", "as_tensor", "new_tensor"):
+                device.wait("numbers of Python brought to the device")
+            device.put(out, "cuda")
+        return out
+
+    def moved(self, name: str, tensor: Tensor, args: Any, kwargs: dict[str, Any]) -> Tensor:
+        """``tensor.to(...)`` with its copy counted where the host waits for it."""
+        device, place = self.device, self.device.place(tensor)
+        target = {"cuda": "cuda", "cpu": "host"}.get(name)
+        like = [each for each in (*args, kwargs.pop("other", None)) if isinstance(each, Tensor)]
+        for each in (*args, kwargs.pop("device", None)):
+            if isinstance(each, (str, torch.device)):
+                target = "cuda" if _is_gpu(each) else "host"
+        for each in like:
+            target = "cuda" if device.place(each) == "cuda" else "host"
+        asynchronous = kwargs.pop("non_blocking", False) or any(each is True for each in args)
+        waits = not asynchronous or place != "pinned"
+        dtypes = [each for each in args if isinstance(each, torch.dtype)] + [x.dtype for x in like]
+        out = Tensor.to(tensor, *dtypes[:1], **kwargs) if dtypes or kwargs else tensor
+        if target is None or (target == "cuda") == (place == "cuda"):
+            return out
+        if waits:
+            device.wait("a copy between host and device")
+        return device.put(out.clone(), target)
+
+
+def _storage(tensor: Tensor) -> Any:
+    if tensor.layout in (torch.sparse_csr, torch.sparse_csc):
+        tensor = tensor.values()
+    elif tensor.layout == torch.sparse_coo:
+        tensor = tensor._values()
+    return tensor.untyped_storage()
+
+
+def _is_gpu(value: object) -> bool:
+    return isinstance(value, (str, torch.device)) and str(value).startswith("cuda")
+
+
+def _caller() -> str:
+    """File and name of the innermost function of this project that is running, but for this file."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = Path(frame.f_code.co_filename)
+        if file.is_relative_to(ROOT) and ".venv" not in file.parts and file != Path(__file__):
+            return f"{file.relative_to(ROOT)} {frame.f_code.co_qualname}"
+        frame = frame.f_back
+    return "torch"

@@ -1,0 +1,116 @@
+"""Every domain on a simulated GPU: nothing on two devices, no waits but those that are listed."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from shared.command.domains import domain_of
+from shared.experiment.runs import Run
+from tests import agreement
+from tests.simulated_device import SimulatedDevice
+
+GPU = torch.device("cuda")
+# Functions that may wait, each with the reason.
+ALLOWED: dict[str, str] = {}
+# One loss of each family; every loss and penalty is compared on real devices in test_agreement.py.
+FAMILIES = ("info_nce", "hard_nce", "margins", "max_margin, closed form", "info_nce, polarized")
+
+
+def waits_of(device: SimulatedDevice) -> set[str]:
+    """The functions outside the tests that waited and are not allowed to."""
+    found = {where for _, where in device.waits if not where.startswith("tests/")}
+    return found - set(ALLOWED)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("domain", sorted(agreement.STEPS))
+def test_a_training_step_stays_on_its_device(domain: str, family: str) -> None:
+    for kind, step in agreement.STEPS[domain]().items():
+        if family != FAMILIES[0] and not kind.endswith("every loss"):
+            continue
+        torch.manual_seed(0)
+        with SimulatedDevice() as device, agreement.drawn_on_the_cpu():
+            step(agreement.OBJECTIVES[family], GPU, torch.float32)
+        assert waits_of(device) == set(), kind
+        assert sum(device.operators.values()) > 50
+
+
+RUNS = {
+    "vision": ("margins", "table-2"),
+    "text": ("lmcl", "table-4"),
+    "graph": ("mmcl", "table-4"),
+    "video": ("mmcl", "table-5"),
+    "rl": ("lmcl", "table-5"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("domain", RUNS)
+def test_loading_training_and_evaluation_stay_on_their_device(domain: str, tmp_path: Path) -> None:
+    paper, name = RUNS[domain]
+    (table,) = (each for each in domain_of(domain).tables[paper] if each.name == name)
+    cell = table.cells("smoke")[-1]
+    with SimulatedDevice() as device, Run(tmp_path, cell.config, tier="smoke") as run:
+        domain_of(domain).measure(cell.config, run)
+    assert waits_of(device) == set()
+
+
+def made_on_the_host(x: Tensor) -> Tensor:
+    return x + torch.ones(4)
+
+
+def index_on_the_host(x: Tensor) -> Tensor:
+    return x[torch.arange(2)]
+
+
+def generator_of_the_host(x: Tensor) -> Tensor:
+    return torch.randn(4, generator=torch.Generator(), device=x.device)
+
+
+def constant_brought_along(x: Tensor) -> Tensor:
+    return x * torch.tensor([1.0, 2.0, 3.0, 4.0], device=x.device)
+
+
+def number_read(x: Tensor) -> Tensor:
+    return x / x.sum().item()
+
+
+@pytest.mark.parametrize("fault", [made_on_the_host, generator_of_the_host])
+def test_what_a_gpu_refuses_is_refused(fault: Callable[[Tensor], Tensor]) -> None:
+    with SimulatedDevice(), pytest.raises(RuntimeError, match=f"device.* {fault.__name__}"):
+        fault(torch.zeros(4).to("cuda"))
+
+
+@pytest.mark.parametrize("fault", [index_on_the_host, constant_brought_along, number_read])
+def test_what_a_gpu_waits_for_is_seen(fault: Callable[[Tensor], Tensor]) -> None:
+    with SimulatedDevice() as device:
+        x = torch.ones(4).to("cuda")
+        device.waits.clear()
+        fault(x)
+    (((_, where), count),) = device.waits.items()
+    assert where.endswith(fault.__name__)
+    assert count == 1
+
+
+@pytest.mark.parametrize("fault", [index_on_the_host, constant_brought_along, number_read])
+def test_a_captured_graph_may_not_wait(fault: Any) -> None:
+    with SimulatedDevice():
+        x = torch.ones(4).to("cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
+                fault(x)
+
+
+def test_values_are_those_of_the_cpu() -> None:
+    with SimulatedDevice():
+        x = torch.arange(6.0).view(2, 3).to("cuda").requires_grad_()
+        (x.softmax(1).log().sum() * 2).backward()
+        assert x.device == x.grad.device == GPU or x.device.type == "cuda"
+        found = x.grad.cpu()
+    y = torch.arange(6.0).view(2, 3).requires_grad_()
+    (y.softmax(1).log().sum() * 2).backward()
+    assert torch.equal(found, y.grad)
