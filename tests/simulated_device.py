@@ -259,7 +259,7 @@ def _is_gpu(value: object) -> bool:
 
 
 def _caller() -> str:
-    """File and name of the innermost function of this project that is running, but for this file."""
+    """File and name of the innermost running function of this project, outside this file."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         file = Path(frame.f_code.co_filename)

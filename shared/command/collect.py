@@ -1,0 +1,96 @@
+"""Finished runs made elsewhere: each is checked before ``report`` takes it into results/.
+
+The folder is one of runs, as ``--runs`` names it, copied from another machine. A run is refused
+unless its hash is right, its commit is in the history of this checkout and was clean, and it counts
+for a cell as it is declared today. A cell that has another record already keeps it.
+"""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from shared.command import verify
+from shared.command.places import Places
+from shared.errors import UserError
+from shared.experiment.records import Damaged, Record, read_record
+from shared.experiment.tables import Cell, Table
+
+LARGEST = 2**30  # bytes of all files that are read, in sum
+FILES = ("config.json", "environment.json", "result.json")
+
+
+def collected(
+    source: Path, tables: Sequence[Table], places: Places
+) -> tuple[list[Record], list[str]]:
+    """The records of the runs below ``source`` that are taken, and why others are not.
+
+    Args:
+        source: a folder of runs.
+        tables: those of all domains.
+        places: where the records lie that are there already.
+
+    Raises:
+        UserError: no such folder, no finished run in it, or files larger than ``LARGEST``.
+    """
+    if not source.is_dir():
+        raise UserError(f"--from {source}: no such folder; name a folder of runs")
+    found = sorted(file.parent for file in source.rglob("result.json") if file.is_file())
+    if not found:
+        raise UserError(f"--from {source}: no finished run (result.json) below it")
+    files = [folder / name for folder in found for name in FILES]
+    if (size := sum(file.stat().st_size for file in files if file.is_file())) > LARGEST:
+        raise UserError(f"--from {source}: {size >> 20} MB of results; at most {LARGEST >> 20}")
+    cells = _cells(tables)
+    there = {
+        each.cell.address: each.record
+        for each in verify.check(tables, places.results, source / "none").counted
+    }
+    taken: list[Record] = []
+    refused: list[str] = []
+    history: dict[str, bool] = {}
+    for folder in found:
+        cell = cells.get(folder.relative_to(source).as_posix())
+        if cell is None:
+            refused.append(f"{folder}: a run of no cell that is declared today")
+            continue
+        try:
+            record = read_record(folder, cell.address)
+        except Damaged as error:
+            refused.append(str(error).removesuffix("; move the folder away"))
+            continue
+        assert record is not None  # its result was found
+        commit = record.environment["commit"]
+        if commit not in history:
+            history[commit] = _is_in_history(commit)
+        if why := verify.objections(tables, [record]).get(cell.address):
+            refused.append(f"{folder}: {why}")
+        elif not history[commit]:
+            refused.append(f"{folder}: commit {commit[:12]} is not in the history checked out here")
+        elif cell.address in there and there[cell.address].sha256 != record.sha256:
+            refused.append(f"{folder}: {cell.address} has another record, which stays")
+        else:
+            taken.append(record)
+    return taken, refused
+
+
+def _cells(tables: Sequence[Table]) -> dict[str, Cell]:
+    """By the folder of its run, each cell that can enter results."""
+    return {
+        cell.folder.as_posix(): cell
+        for table in tables
+        for tier in table.tiers
+        if tier != "smoke"
+        for cell in table.cells(tier)
+    }
+
+
+def _is_in_history(commit: str) -> bool:
+    """Whether a commit is the one that is checked out, or came before it."""
+    if not verify.COMMIT.fullmatch(commit):
+        return False
+    command = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
+    root = Path(__file__).resolve().parents[2]
+    try:
+        return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
+    except OSError:
+        raise UserError("--from looks commits up with git; install git") from None
