@@ -20,6 +20,7 @@ from shared.functions import identity
 
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
+Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
 ASKED_HERE = "Asked by this suite"  # how the text of a claim begins that no paper makes
 AGGREGATES = ("interquartile mean",)
@@ -148,38 +149,63 @@ _Labelled = TypeVar("_Labelled", Row, Column)
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A sentence of a paper about a table: row ``better`` beats row ``than``.
+class Comparison:
+    """Two rows of a table that a claim is about: ``better`` is said to beat, or to equal, ``than``.
 
     Args:
-        text: the claim in one line, with the place in the paper.
-        better: label of the row said to be better.
-        than: label of the row said to be worse.
-        columns: labels of the columns it is said of; the verdict is computed for each.
-        tolerance: how far, in units of the metric, the measured gain may lie from the published
-            one and still count as reproduced; fixed before the run.
-        metric: key of the result that it is judged by; empty for that of each column.
-        second: key of the result in which the gain must have the same sign, where the metric's
-            protocol can turn an order round; empty for none.
-        tiers: the tiers that it is judged in.
-        paper: short name of the paper that says it, where that is not the table's; its rows are
-            measured under this table's protocol.
+        better: label of the row that the gain is of.
+        than: label of the row that it is measured against.
+        columns: labels of the columns; each makes one reading.
+        tiers: the tiers that it is read in.
+        metric: key of the result; empty for that of each column.
+        beside: key of a second metric of the same runs, whose gain is told where its sign differs.
     """
 
-    text: str
     better: str
     than: str
     columns: tuple[str, ...]
-    tolerance: float
-    metric: str = ""
-    second: str = ""
     tiers: tuple[Tier, ...] = ("paper", "short")
-    paper: str = ""
+    metric: str = ""
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of its rows, and what of one table it is read from.
+
+    Args:
+        id: a stable anchor (``mmcl-table-4``), unique within the suite; one claim may be read from
+            several tables.
+        paper: short name of the paper; empty for an additional question of the suite.
+        sentence: what the paper says.
+        place: where it says so (``Table 4``, ``text on Figure 4``).
+        source: file and phrase of the transcription that holds it; empty for a question.
+        form: ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable``
+            (above -``margin``) or ``null`` (within ``margin`` of 0).
+        size: the claimed gain, in units of the metric; for ``size``.
+        margin: what still passes as no difference, in units of the metric; for ``comparable`` and
+            ``null``.
+        margin_source: where the margin comes from.
+        every: whether it is said of every column (intersection-union), not of any.
+        comparisons: the rows and columns that it is read from.
+    """
+
+    id: str
+    paper: str
+    sentence: str
+    place: str
+    source: str
+    form: Form
+    comparisons: tuple[Comparison, ...]
+    size: float | None = None
+    margin: float | None = None
+    margin_source: str = ""
+    every: bool = False
 
     @property
-    def asked_here(self) -> bool:
-        """Whether it is a question of this suite, which its text begins by saying."""
-        return self.text.startswith(ASKED_HERE)
+    def additional(self) -> bool:
+        """Whether it is a question of the suite, which no paper is credited with."""
+        return not self.paper
 
 
 @dataclass(frozen=True)
