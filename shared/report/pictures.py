@@ -109,7 +109,9 @@ def points(
     ]
     with mpl.rc_context(LOOK):
         figure = Figure(figsize=(max(8.4, 2.9 + 2.1 * across), 0.45 + sum(heights) + 0.68 * down))
-        axes = figure.subplots(down, across, squeeze=False, height_ratios=[h + 0.01 for h in heights])
+        axes = figure.subplots(
+            down, across, squeeze=False, height_ratios=[h + 0.01 for h in heights]
+        )
         for place, axis in enumerate(axes.flat):
             if place < len(panels):
                 _draw(axis, panels[place], labelled=place % across == 0)
@@ -142,7 +144,9 @@ def _draw(axis: Axes, panel: Panel, *, labelled: bool) -> None:
     if panel.zero:
         axis.axvline(0, color=INK, linewidth=0.8, zorder=1)
     axis.set_ylim(at - 0.5, -0.5)
-    axis.set_yticks([place for place, _ in ticks], [label if labelled else "" for _, label in ticks])
+    axis.set_yticks(
+        [place for place, _ in ticks], [label if labelled else "" for _, label in ticks]
+    )
     axis.tick_params(axis="y", length=0)
     axis.spines["left"].set_visible(False)
     axis.grid(axis="x")
