@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from shared.command import domains, verify
-from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
-from shared.command.places import Committed, Places, finished, measure, run_folder
+from shared.command.domains import domain_of, tables_of_paper
+from shared.command.places import Committed, Places, measure
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record

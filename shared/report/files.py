@@ -28,10 +28,12 @@ from shared.report.wording import (
     measured_lines,
     named_seeds,
     origin,
+    over_columns,
     printed_row,
     scale_note,
 )
 
+ADDITIONAL = "additional"  # the page of the questions that no paper is credited with
 ACROSS = 4  # panels of a picture beside each other
 COMMIT = 10  # characters shown of one
 
@@ -60,7 +62,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
     lines += _figures(measured)
     if any(each.measured for each in readings):
         lines += ["## What it says of the claims", "", *_claims(readings, up)]
-    for grid in further_of(measured):
+    for grid in (*over_columns(measured), *further_of(measured)):
         lines += [f"## {escaped(grid.heading)}", "", *grid_lines(grid), ""]
     for heading, remarks in _remarks(measured):
         lines += [f"## {heading}", "", *(f"- {escaped(each)}" for each in remarks), ""]
@@ -252,7 +254,7 @@ def _claims(readings: Sequence[Reading], up: str) -> list[str]:
     head = ("claim", "rows", "column", "outcome", "gain, 95% interval", "printed gain", "seeds")
     lines = [
         (
-            f"[{escaped(each.claim.id)}]({up}{each.claim.paper or 'additional'}.md#{each.claim.id})",
+            f"[{each.claim.id}]({up}{each.claim.paper or ADDITIONAL}.md#{each.claim.id})",
             escaped(f"{each.better} over {each.than}"),
             *reading_cells(each),
         )

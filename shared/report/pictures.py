@@ -1,7 +1,7 @@
 """Pictures of numbers, in three forms: points with intervals, histograms and curves.
 
-Callers supply numbers and words; the look, the files' formats and what would differ from one drawing
-to the next are settled here.
+Callers supply numbers and words; the look and the files' formats are settled here. Equal numbers
+give equal files.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What the records say of the papers' claims: the summary, and a page with all claims of each paper.
+"""What the records say of the papers' claims: the summary, and a page of claims for each paper.
 
 ``results/README.md`` is the summary; ``results/<paper>.md`` has every claim of a paper under an
 anchor of its own, ``results/additional.md`` the questions that no paper is credited with.
@@ -15,12 +15,12 @@ from shared.experiment.records import Record
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import Tier
 from shared.report.claims import OUTCOMES, SETTINGS, Finding, Outcome, Reading, Setting, findings
-from shared.report.files import escaped, reading_cells, table_lines
+from shared.report.files import ADDITIONAL, escaped, reading_cells, table_lines
 from shared.report.measuring import Measured, folder_of
 from shared.report.pictures import Panel, Point, points, save
 from shared.report.wording import counted
 
-SUMMARY, ADDITIONAL = "README.md", "additional"
+SUMMARY = "README.md"
 BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
 RULES = "docs/claims.md"
 COLORS: Mapping[Outcome, str] = {
@@ -73,8 +73,8 @@ PAPERS: Mapping[str, Paper] = {
         "MMCL",
         "Max-Margin Contrastive Learning",
         "Shah et al. 2022",
-        "Weighting negatives as a support vector machine does (in closed form, INV, or by projected "
-        "gradient, PGD) improves contrastive learning of images, graphs and videos.",
+        "Weighting negatives as a support vector machine does (in closed form, INV, or by "
+        "projected gradient, PGD) improves contrastive learning of images, graphs and videos.",
     ),
     "margins": Paper(
         "margins",

@@ -176,6 +176,22 @@ def further_of(measured: Measured) -> Iterator[Grid]:
             yield Grid(heading, ("method", *columns), lines)
 
 
+def over_columns(measured: Measured) -> Iterator[Grid]:
+    """For each statistic over all columns that the table asks for, the rows that have one."""
+    for name in measured.table.aggregates:
+        lines = []
+        for each in (some for some in measured.aggregates if some.statistic == name):
+            interval = "none: a column has one seed"
+            if each.interval is not None:
+                interval = "[{:.2f}, {:.2f}]".format(*each.interval)
+            whole = each.count == each.declared
+            count = str(each.count) if whole else f"{each.count} of {each.declared}"
+            lines.append((each.row, f"{each.value:.2f}", interval, count))
+        if lines:
+            heading = f"{name.capitalize()} over the seeds of all columns"
+            yield Grid(heading, ("method", name, "95% bootstrap interval", "values"), tuple(lines))
+
+
 def elsewhere(published: Published) -> Grid:
     """Printed numbers of another paper."""
     lines = tuple((label, *map(printed_value, values)) for label, values in published.rows.items())
