@@ -9,7 +9,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-
 from browser import MISSING, PROGRAM, browser
 
 ROOT = Path(__file__).resolve().parents[1]
