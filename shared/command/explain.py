@@ -1,4 +1,4 @@
-"""What is known of one cell, in short: what the paper prints, its configuration, records, claims."""
+"""What is known of one cell, in a few lines: printed number, configuration, records, claims."""
 
 import json
 from collections.abc import Iterator, Sequence

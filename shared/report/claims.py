@@ -4,19 +4,33 @@ A :class:`Reading` is one claim in one column of one table and tier; a :class:`F
 over all its readings at one setting. The rules are registered in ``docs/claims.md``.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
-from shared.experiment.tables import Claim, Tier
-from shared.report.measuring import Measured
+from shared.experiment.runs import write_atomically
+from shared.experiment.tables import Claim, Comparison, Form, SettingWord, Tier, Value
+from shared.report.items import sentence as mcnemar_sentence
+from shared.report.measuring import (
+    Measured,
+    MeasuredCell,
+    differing_data,
+    noise_of,
+    refuse_smoke,
+    trivial_baseline_of,
+)
+from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, seeds_for, summarise
 
+CLAIMS = "claims.json"
+FORM = "claims-v3"
 Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-Setting = Literal["paper's", "rebuilt", "reduced"]
-SETTINGS: tuple[Setting, ...] = get_args(Setting)
-Model = Literal["pooled", "Welch", "seed-blocked", "paired"]
+SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ class Reading:
     claim: Claim
     address: str
     tier: Tier
-    setting: Setting
+    setting: SettingWord
     differences: tuple[str, ...]
     better: str
     than: str
@@ -111,11 +125,19 @@ class Finding:
     """
 
     claim: Claim
-    setting: Setting
+    setting: SettingWord
     outcome: Outcome
     tally: tuple[tuple[Outcome, int], ...]
     sentence: str
     readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """A reading before p values are adjusted: two of them, for the claim and for its direction."""
+
+    reading: Reading
+    direction: float | None
 
 
 def readings(measured: Iterable[Measured]) -> tuple[Reading, ...]:
@@ -127,19 +149,305 @@ def readings(measured: Iterable[Measured]) -> tuple[Reading, ...]:
     Raises:
         ValueError: a table of the smoke tier, which never enters results.
     """
-    raise NotImplementedError
+    weighed: list[_Weighed] = []
+    for each in measured:
+        refuse_smoke(each)
+        weighed += _of_table(each)
+    families: dict[tuple[str, SettingWord], list[int]] = {}
+    for place, one in enumerate(weighed):
+        if one.reading.p is not None:
+            families.setdefault((one.reading.claim.id, one.reading.setting), []).append(place)
+    found = [each.reading for each in weighed]
+    for places in families.values():
+        some = [weighed[place] for place in places]
+        plain = [[each.reading.p or 0.0 for each in some], [each.direction or 0.0 for each in some]]
+        every = some[0].reading.claim.every
+        adjusted, direction = plain if every else map(holm, plain)
+        for place, one, of_claim, of_direction in zip(
+            places, some, adjusted, direction, strict=True
+        ):
+            outcome = _outcome(one.reading, of_claim, of_direction)
+            found[place] = replace(one.reading, adjusted=of_claim, outcome=outcome)
+    return tuple(_with_seeds_needed(each) for each in found)
 
 
 def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
     """The claims of some readings: papers first, then additional questions; by claim, setting."""
-    raise NotImplementedError
+    groups: dict[tuple[str, SettingWord], list[Reading]] = {}
+    for each in every:
+        groups.setdefault((each.claim.id, each.setting), []).append(each)
+    order = list(dict.fromkeys(key[0] for key in groups))
+    found = [_finding(some) for some in groups.values()]
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (
+                each.claim.additional,
+                order.index(each.claim.id),
+                SETTINGS.index(each.setting),
+            ),
+        )
+    )
 
 
 def json_text(every: Sequence[Reading]) -> str:
-    """The text of ``claims.json``: one line for each reading."""
-    raise NotImplementedError
+    """The text of ``claims.json``: one line for each reading.
+
+    ``claims`` has what is said, by identifier; each of ``readings`` names its claim by it.
+    """
+    claims = {
+        each.claim.id: {
+            key: value
+            for key, value in dataclasses.asdict(each.claim).items()
+            if key not in ("id", "comparisons")
+        }
+        for each in every
+    }
+    said = ",\n".join(f"{json.dumps(key)}: {_line(value)}" for key, value in claims.items())
+    lines = ",\n".join(
+        _line(
+            {
+                item.name: each.claim.id if item.name == "claim" else getattr(each, item.name)
+                for item in dataclasses.fields(each)
+            }
+        )
+        for each in every
+    )
+    return f'{{"form": "{FORM}",\n"claims": {{\n{said}\n}},\n"readings": [\n{lines}\n]}}\n'
 
 
 def write(results: Path, every: Sequence[Reading]) -> None:
     """Write ``results/claims.json``, moved over its target."""
-    raise NotImplementedError
+    write_atomically(results / CLAIMS, json_text(every))
+
+
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _of_table(measured: Measured) -> Iterator[_Weighed]:
+    """The readings of one table, claim by claim, with p values as they are."""
+    table, tier = measured.table, measured.tier
+    models: dict[tuple[str, str], ColumnModel] = {}
+    for claim in table.claims:
+        for comparison in claim.comparisons:
+            for label in comparison.columns if tier in comparison.tiers else ():
+                column = measured.column(label)
+                metric = comparison.metric or table.metric_of(column[0].column)
+                if (label, metric) not in models:
+                    values = {
+                        cell.row.label: cell.read(metric)
+                        for cell in column
+                        if not (cell.row.floor and len(set(cell.read(metric).values())) < 2)
+                    }
+                    models[label, metric] = ColumnModel(values, blocked=table.blocked)
+                yield _read(measured, claim, comparison, column, metric, models[label, metric])
+
+
+def _read(
+    measured: Measured,
+    claim: Claim,
+    comparison: Comparison,
+    column: Sequence[MeasuredCell],
+    metric: str,
+    model: ColumnModel,
+) -> _Weighed:
+    """One reading with its estimate, p values and remarks."""
+    table = measured.table
+    setting = table.setting(measured.tier)
+    rows = {cell.row.label: cell for cell in column}
+    better, than = rows[comparison.better], rows[comparison.than]
+    first, second = better.read(metric), than.read(metric)
+    printed, printed_error = None, None
+    if metric == table.metric_of(better.column):
+        printed, printed_error = _printed_gain(
+            better.published, than.published, table.published.runs
+        )
+    reading = Reading(
+        claim=claim,
+        address=table.address,
+        tier=measured.tier,
+        setting=setting.word,
+        differences=setting.differences,
+        better=comparison.better,
+        than=comparison.than,
+        column=better.column.label,
+        metric=metric,
+        unit=table.unit_of(metric),
+        protocol=table.protocol,
+        outcome="imprecise" if first and second else "not measured",
+        printed=printed,
+        printed_error=printed_error,
+        seeds_better=tuple(sorted(first)),
+        seeds_than=tuple(sorted(second)),
+    )
+    if not (first and second):
+        return _Weighed(reading, None)
+    estimate = model.estimate(comparison.better, comparison.than)
+    gain = summarise(first.values()).mean - summarise(second.values()).mean
+    remarks = _remarks(better, than, column, comparison, metric, estimate)
+    if estimate is None:
+        return _Weighed(replace(reading, gain=gain, remarks=remarks), None)
+    low, high = estimate.interval
+    if printed is not None and estimate.p_above(printed) < LEVEL:
+        remarks = (*remarks, f"Larger than the printed gain of {printed:+.2f}.")
+    p, direction, against = _p_values(claim, estimate, printed, printed_error or 0.0)
+    reading = replace(
+        reading,
+        gain=estimate.gain,
+        low=low,
+        high=high,
+        freedom=estimate.freedom,
+        model=estimate.model,
+        p=p,
+        against=against,
+        remarks=remarks,
+    )
+    return _Weighed(reading, direction)
+
+
+def _printed_gain(
+    better: Value | None, than: Value | None, runs: int
+) -> tuple[float | None, float | None]:
+    """The printed gain and its standard error; None for what is not printed."""
+    if better is None or than is None:
+        return None, None
+    # Printed numbers have few digits; what subtraction adds beyond them is no difference.
+    gain = round(better.mean - than.mean, 9)
+    if better.std is None or than.std is None:
+        return gain, None
+    return gain, math.hypot(better.std, than.std) / math.sqrt(runs)
+
+
+def _p_values(
+    claim: Claim, estimate: Estimate, printed: float | None, printed_error: float
+) -> tuple[float, float, float]:
+    """P values of the claim's null hypothesis, of its direction, and of what it excludes."""
+    above, below = estimate.p_above, estimate.p_below
+    margin, size = claim.margin or 0.0, claim.size or 0.0
+    too_small = 1.0 if printed is None else below(printed, printed_error)
+    cases: dict[Form, Callable[[], tuple[float, float, float]]] = {
+        "superiority": lambda: (above(0), above(0), min(below(0), too_small)),
+        "size": lambda: (above(size), above(0), below(size)),
+        "comparable": lambda: (above(-margin), above(-margin), min(below(-margin), too_small)),
+        "null": lambda: (
+            max(above(-margin), below(margin)),
+            max(above(-margin), below(margin)),
+            min(above(margin), below(-margin)),
+        ),
+    }
+    return cases[claim.form]()
+
+
+def _outcome(reading: Reading, adjusted: float, direction: float) -> Outcome:
+    """The outcome of a reading that has an interval."""
+    excluded = reading.against is not None and reading.against < LEVEL
+    if adjusted < LEVEL and not excluded:
+        return "confirmed"
+    if direction < LEVEL and excluded:
+        return "partly"
+    return "contradicted" if excluded else "imprecise"
+
+
+def _with_seeds_needed(reading: Reading) -> Reading:
+    """The reading with the seeds that would decide it, where it is imprecise and that is known."""
+    target = reading.claim.size if reading.claim.form == "size" else reading.printed
+    if reading.outcome != "imprecise" or reading.model is None or not target or target < 0:
+        return reading
+    assert reading.gain is not None
+    assert reading.low is not None
+    assert reading.freedom is not None
+    error = (reading.gain - reading.low) / _half_width(reading.freedom)
+    estimate = Estimate(reading.gain, error, reading.freedom, reading.model)
+    seeds = (len(reading.seeds_better), len(reading.seeds_than))
+    return replace(reading, seeds_needed=seeds_for(target, estimate, seeds))
+
+
+def _half_width(freedom: float) -> float:
+    """Half the 95% interval of a gain with a standard error of 1."""
+    return Estimate(0.0, 1.0, freedom, "pooled").interval[1]
+
+
+def _remarks(
+    better: MeasuredCell,
+    than: MeasuredCell,
+    column: Sequence[MeasuredCell],
+    comparison: Comparison,
+    metric: str,
+    estimate: Estimate | None,
+) -> tuple[str, ...]:
+    """What is to be said beside an outcome, a sentence each."""
+    remarks = []
+    if estimate is None:
+        remarks.append("A row with one seed has no interval.")
+    trivial = trivial_baseline_of(column, metric)
+    for cell in (better, than):
+        mean = summarise(cell.read(metric).values()).mean
+        if trivial is not None and not cell.row.floor and mean < trivial[1]:
+            remarks.append(
+                f"{cell.row.label} ({mean:.2f}) lies below the trivial baseline '{trivial[0]}' "
+                f"({trivial[1]:.2f})."
+            )
+    if comparison.beside:
+        first, second = (cell.read(comparison.beside) for cell in (better, than))
+        if first and second and estimate is not None:
+            gain = summarise(first.values()).mean - summarise(second.values()).mean
+            if gain * estimate.gain < 0:
+                remarks.append(f"{comparison.beside} orders them otherwise: gain {gain:+.2f}.")
+    noise = noise_of(column, metric)
+    if noise is not None:
+        beside = "" if noise.over_seeds is None else f"; over seeds, {noise.over_seeds:.2f}"
+        remarks.append(
+            f"Numerical noise: a standard deviation of {noise.sd:.2f} when the same seed is run "
+            f"with another order of additions ({noise.cells} cells){beside}."
+        )
+    if differing := differing_data(better, than):
+        remarks.append(f"The two rows were measured on different data: {', '.join(differing)}.")
+    if items := mcnemar_sentence(better.records, than.records, metric):
+        remarks.append(items)
+    return tuple(remarks)
+
+
+def _finding(some: Sequence[Reading]) -> Finding:
+    """One claim at one setting over its readings."""
+    claim = some[0].claim
+    measured = [each for each in some if each.measured]
+    counted = Counter(each.outcome for each in some)
+    tally = tuple((word, counted[word]) for word in OUTCOMES if counted[word])
+    against = [each.against for each in measured if each.against is not None]
+    excluded = any(p < LEVEL for p in holm(against))
+    whole = len(measured) == len(some) or not claim.every
+    outcome: Outcome = "imprecise"
+    if not measured:
+        outcome = "not measured"
+    elif counted["confirmed"] == len(measured) and whole:
+        outcome = "confirmed"
+    elif excluded and (claim.every or not counted["confirmed"] + counted["partly"]):
+        outcome = "contradicted"
+    elif counted["confirmed"] or counted["partly"]:
+        outcome = "partly"
+    said = _sentence(claim, some, measured, tally)
+    return Finding(claim, some[0].setting, outcome, tally, said, tuple(some))
+
+
+def _sentence(
+    claim: Claim,
+    some: Sequence[Reading],
+    measured: Sequence[Reading],
+    tally: Sequence[tuple[Outcome, int]],
+) -> str:
+    """What came out, with numbers."""
+    if not measured:
+        return f"None of {len(some)} readings is measured."
+    if len(measured) == 1:
+        (one,) = measured
+        said = f"{one.better} against {one.than}, {one.column}: gain {one.gain:+.2f}"
+        if one.low is not None:
+            said += f" [{one.low:+.2f}, {one.high:+.2f}]"
+    else:
+        gains = [each.gain for each in measured if each.gain is not None]
+        said = f"Gains from {min(gains):+.2f} to {max(gains):+.2f}"
+    if claim.size is not None:
+        said += f", at least {claim.size:+g} claimed"
+    words = ", ".join(f"{number} {word}" for word, number in tally)
+    return f"{said}; of {len(some)} readings {words}."

@@ -11,9 +11,15 @@ from shared.experiment.data import is_approximate
 from shared.experiment.records import RECORDS, REPEATED, Record, record_line
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import slug
+from shared.report import pictures
 from shared.report.claims import Reading
-from shared.report.measuring import Measured, MeasuredCell, refuse_smoke
-from shared.report.pictures import Panel, Point, points, save
+from shared.report.measuring import (
+    Measured,
+    MeasuredCell,
+    refuse_smoke,
+    trivial_baseline_of,
+)
+from shared.report.pictures import BLUE, Panel, Picture, Point
 from shared.report.wording import (
     SCALES,
     Grid,
@@ -122,11 +128,6 @@ def latex(measured: Measured) -> str:
     return text
 
 
-def picture(measured: Measured) -> Path | None:
-    """The name of the picture beside a table's page; None where nothing is measured."""
-    return Path(f"{measured.table.name}.png") if _drawn(measured) else None
-
-
 def write(
     results: Path, measured: Measured, readings: Sequence[Reading] = (), *, tex: bool = False
 ) -> None:
@@ -154,11 +155,7 @@ def write(
     write_atomically(folder / f"{name}.md", markdown(measured, readings))
     write_atomically(folder / f"{name}.csv", csv_text(measured))
     if panels := _drawn(measured):
-        printed = any(
-            point.printed is not None for p in panels for s in p.lines.values() for point in s
-        )
-        figure = points(panels, across=ACROSS, legend={}, printed="printed" if printed else "")
-        save(figure, folder / f"{name}.png")
+        pictures.write(folder / f"{name}.png", _picture(panels))
     if tex:
         write_atomically(folder / f"{name}.tex", latex(measured))
 
@@ -221,18 +218,32 @@ def _lines(measured: Measured) -> Iterator[list[str]]:
 
 
 def _drawn(measured: Measured) -> list[Panel]:
-    """A panel for each column with a number: a line for each row with one."""
-    rows = [cells for cells in measured.cells if any(cell.summary for cell in cells)]
-    metric = measured.table.metric_of
-    return [
-        Panel(
-            column.label,
-            metric(column) + (f" ({measured.table.unit})" if measured.table.unit else ""),
-            {cells[place].row.label: _points(cells[place], measured) for cells in rows},
-        )
-        for place, column in enumerate(measured.columns)
-        if any(cells[place].summary for cells in rows)
+    """A panel for each column with a number: a line for each trained row with one."""
+    rows = [
+        cells
+        for cells in measured.cells
+        if not cells[0].row.floor and any(cell.summary for cell in cells)
     ]
+    metric = measured.table.metric_of
+    panels = []
+    for place, column in enumerate(measured.columns):
+        if any(cells[place].summary for cells in rows):
+            unit = metric(column) + (f" ({measured.table.unit})" if measured.table.unit else "")
+            lines = {cells[0].row.label: _points(cells[place], measured) for cells in rows}
+            trivial = trivial_baseline_of(measured.column(column.label), metric(column))
+            panels.append(Panel(column.label, unit, lines, trivial and trivial[1]))
+    return panels
+
+
+def _picture(panels: Sequence[Panel]) -> Picture:
+    printed = any(p.printed is not None for panel in panels for p in panel.every())
+    return Picture(
+        panels,
+        ACROSS,
+        {"mean, 95% interval": BLUE},
+        "printed mean" * printed,
+        "highest trivial baseline" * any(panel.rule is not None for panel in panels),
+    )
 
 
 def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:

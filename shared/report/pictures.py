@@ -4,9 +4,11 @@ Callers supply numbers and words; the look and the files' formats are settled he
 give equal files.
 """
 
+import io
+import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import ArrayLike
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from shared.experiment.runs import replacing
 
@@ -39,7 +43,8 @@ LOOK: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 LINE = 0.19  # inches of a line of points
-LABEL = 46  # characters of a line's label before it goes on below
+COLORS = 64  # of a picture of points
+TEXT, FORM = "Numbers", "points-v1"  # of the text in its file; another look needs another form
 # What of a file would differ from one drawing to the next, by its format.
 VARYING: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
@@ -76,42 +81,57 @@ class Panel:
         title: stands above.
         unit: stands below the scale.
         lines: by label, the points of a line, drawn one below the other; none for an empty line.
-        zero: whether a line is drawn through 0.
+        rule: where a dashed line is drawn through the panel; None for none.
     """
 
     title: str
     unit: str
     lines: Mapping[str, Sequence[Point]]
-    zero: bool = False
+    rule: float | None = None
+
+    def every(self) -> Iterator[Point]:
+        """The points of all lines."""
+        return (point for some in self.lines.values() for point in some)
 
 
-def points(
-    panels: Sequence[Panel], *, across: int, legend: Mapping[str, str], printed: str = ""
-) -> Figure:
-    """Panels of points with intervals; panels beside each other share the labels of their lines.
+@dataclass(frozen=True)
+class Picture:
+    """Panels of points with intervals; those beside each other share the labels of their lines.
 
     Args:
         panels: at least one; those of one row of the picture have the same lines.
         across: how many stand beside each other.
         legend: by what it means, a colour of the points.
         printed: what the open marks are; empty where there are none.
+        rule: what the dashed lines are; empty where that is plain.
+    """
+
+    panels: Sequence[Panel]
+    across: int
+    legend: Mapping[str, str]
+    printed: str = ""
+    rule: str = ""
+
+
+def points(picture: Picture) -> Figure:
+    """Draw points with intervals.
 
     Raises:
         ValueError: no panel.
     """
+    panels = picture.panels
     if not panels:
         raise ValueError("a picture needs at least one panel")
-    across = min(across, len(panels))
+    across = min(picture.across, len(panels))
     down = math.ceil(len(panels) / across)
     heights = [
-        LINE * sum(max(1, len(some)) for some in panels[row * across].lines.values())
+        LINE * sum(_height(*line) for line in panels[row * across].lines.items())
         for row in range(down)
     ]
     with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(max(8.4, 2.9 + 2.1 * across), 0.45 + sum(heights) + 0.68 * down))
-        axes = figure.subplots(
-            down, across, squeeze=False, height_ratios=[h + 0.01 for h in heights]
-        )
+        size = (max(8.4, 2.9 + 2.1 * across), 0.45 + sum(heights) + 0.68 * down)
+        figure = Figure(figsize=size)
+        axes = figure.subplots(down, across, squeeze=False, height_ratios=heights)
         for place, axis in enumerate(axes.flat):
             if place < len(panels):
                 _draw(axis, panels[place], labelled=place % across == 0)
@@ -119,30 +139,37 @@ def points(
                 axis.set_axis_off()
         marks = [
             Line2D([], [], color=color, marker="o", markersize=4, linewidth=1.2, label=meaning)
-            for meaning, color in legend.items()
+            for meaning, color in picture.legend.items()
         ]
-        if printed:
-            marks.append(Line2D([], [], linestyle="", label=printed, **_PRINTED))
-        if marks:
-            figure.legend(handles=marks, loc="outside upper left", ncols=min(6, len(marks)))
+        if picture.printed:
+            marks.append(Line2D([], [], linestyle="", label=picture.printed, **_PRINTED))
+        if picture.rule:
+            marks.append(Line2D([], [], label=picture.rule, **_RULE))
+        figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
     return figure
 
 
 _PRINTED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": RED, "mfc": "white"}
+_RULE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
+
+
+def _height(label: str, some: Sequence[Point]) -> int:
+    """In lines: of the points, or of the label where it is higher."""
+    return max(1, len(some), label.count("\n") + 1)
 
 
 def _draw(axis: Axes, panel: Panel, *, labelled: bool) -> None:
     at, ticks = 0, []
     for number, (label, some) in enumerate(panel.lines.items()):
-        height = max(1, len(some))
+        height = _height(label, some)
         ticks.append((at + (height - 1) / 2, label))
         if number % 2 == 0:
             axis.axhspan(at - 0.5, at + height - 0.5, color=BAND, linewidth=0, zorder=0)
         for down, point in enumerate(some):
-            _point(axis, at + down, point)
+            _point(axis, at + down + (height - len(some)) / 2, point)
         at += height
-    if panel.zero:
-        axis.axvline(0, color=INK, linewidth=0.8, zorder=1)
+    if panel.rule is not None:
+        axis.axvline(panel.rule, zorder=1, **_RULE)
     axis.set_ylim(at - 0.5, -0.5)
     axis.set_yticks(
         [place for place, _ in ticks], [label if labelled else "" for _, label in ticks]
@@ -233,3 +260,28 @@ def save(figure: Figure, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as part:
         figure.savefig(part, format=kind, metadata=dict(VARYING[kind]))
+
+
+def write(file: Path, picture: Picture) -> None:
+    """Write points as a PNG of few colours, which holds what it shows as text.
+
+    A file that shows the same already is left as it is: drawing takes a second.
+    """
+    told = json.dumps({"form": FORM, **asdict(picture)}, sort_keys=True)
+    if file.exists() and shown_by(file) == told:
+        return
+    stream = io.BytesIO()
+    points(picture).savefig(stream, format="png")
+    notes = PngInfo()
+    notes.add_text(TEXT, told)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with Image.open(stream) as image, replacing(file) as part:
+        few = image.convert("RGB").quantize(COLORS)
+        few.save(part, format="png", optimize=True, pnginfo=notes)
+
+
+def shown_by(file: Path) -> str:
+    """What a PNG says it shows; empty where it says nothing."""
+    with Image.open(file) as image:
+        image.load()
+        return str(getattr(image, "text", {}).get(TEXT, ""))

@@ -6,18 +6,19 @@ anchor of its own, ``results/additional.md`` the questions that no paper is cred
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from shared.errors import UserError
 from shared.experiment.records import Record
 from shared.experiment.runs import write_atomically
-from shared.experiment.tables import Tier
-from shared.report.claims import OUTCOMES, SETTINGS, Finding, Outcome, Reading, Setting, findings
+from shared.experiment.tables import SettingWord, Tier
+from shared.report import pictures
+from shared.report.claims import SETTINGS, Finding, Outcome, Reading, findings
 from shared.report.files import ADDITIONAL, escaped, reading_cells, table_lines
 from shared.report.measuring import Measured, folder_of
-from shared.report.pictures import Panel, Point, points, save
+from shared.report.pictures import Panel, Picture, Point
 from shared.report.wording import counted
 
 SUMMARY = "README.md"
@@ -29,11 +30,12 @@ COLORS: Mapping[Outcome, str] = {
     "imprecise": "#8a94a6",
     "contradicted": "#c0392b",
 }
-AT: Mapping[Setting, str] = {
+AT: Mapping[SettingWord, str] = {
     "paper's": "at the paper's setting",
-    "rebuilt": "rebuilt, where the paper leaves the setting open",
-    "reduced": "reduced",
+    "rebuilt": "at a rebuilt setting",
+    "reduced": "at a reduced setting",
 }
+TOLD: tuple[Outcome, ...] = ("confirmed", "partly", "contradicted", "imprecise")
 LABEL = 44  # characters of a line of a claim in the picture
 
 
@@ -113,33 +115,45 @@ class Results:
 
 
 def sentence(results: Results, paper: str) -> str:
-    """What came out for a paper, in one sentence: its claims counted, in each setting."""
-    parts = [f"{AT[setting]}: {text}" for setting, text in tallies(results.of(paper)).items()]
-    name = PAPERS[paper].name if paper else "Additional questions"
-    return f"{name}: {'; '.join(parts) or 'nothing is measured'}."
-
-
-def tallies(some: Sequence[Finding]) -> dict[Setting, str]:
-    """By setting with a measured claim, how many claims came out how."""
-    found: dict[Setting, str] = {}
+    """What came out for a paper, in one sentence: its claims counted, setting by setting."""
+    some = results.of(paper)
+    parts = []
     for setting in SETTINGS:
-        here = [each for each in some if each.setting == setting]
-        counts = Counter(each.outcome for each in here)
-        told = [f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]]
-        if len(here) > counts["not measured"]:
-            found[setting] = f"of {counted(len(here), 'claim')} {', '.join(told)}"
-    return found
+        counts = Counter(each.outcome for each in some if each.setting == setting)
+        if told := [f"{counts[outcome]} {outcome}" for outcome in TOLD if counts[outcome]]:
+            parts.append(f"{AT[setting]} {', '.join(told)}")
+    every, left = _claims(some), _claims(some) - _claims(filter(_measured, some))
+    of = f"of {counted(len(every), 'claim')}, "
+    parts.append(f"{len(left)} not measured" if left else "none is left unmeasured")
+    return f"{PAPERS[paper].name if paper else 'Additional'}: {of}{'; '.join(parts)}."
 
 
-def in_short(results: Results) -> str:
-    """The README's table: for each paper what came out, in each setting."""
+def in_short(results: Results, folder: str = "") -> str:
+    """A table in Markdown: for each paper what came out, and a telling gain of each setting.
+
+    Args:
+        results: what was measured.
+        folder: of the results, as seen from the document.
+    """
     lines = []
     for key, paper in PAPERS.items():
-        told = tallies(results.of(key))
-        cells = [told.get(setting, "nothing measured") for setting in SETTINGS]
-        lines.append((f"[{paper.name}](results/{key}.md), {paper.cited}", *cells))
-    head = ("paper", *(AT[setting] for setting in SETTINGS))
-    return "\n".join(table_lines(head, lines)) + "\n"
+        some = results.of(key)
+        said = sentence(results, key).partition(", ")[2]
+        examples = []
+        for setting in SETTINGS:
+            here = [each for each in some if each.setting == setting and _measured(each)]
+            if here:
+                first = min(here, key=lambda each: TOLD.index(each.outcome))
+                page = f"{folder}{key}.md#{first.claim.id}"
+                examples.append(f"[{first.outcome}]({page}): {_example(first)} ({setting})")
+        lines.append(
+            (
+                f"[{paper.name}]({folder}{key}.md), {paper.cited}",
+                f"{said[0].upper()}{said[1:]}",
+                "<br>".join(examples),
+            )
+        )
+    return "\n".join(table_lines(("paper", "its claims", "a telling gain"), lines)) + "\n"
 
 
 def write_in_short(document: Path, results: Results) -> None:
@@ -152,7 +166,7 @@ def write_in_short(document: Path, results: Results) -> None:
     _, last, after = rest.partition(ENDS)
     if not first or not last:
         raise UserError(f"{document} has no lines {BEGINS} and {ENDS}; put them where claims go")
-    write_atomically(document, f"{before}{BEGINS}\n{in_short(results)}{ENDS}{after}")
+    write_atomically(document, f"{before}{BEGINS}\n{in_short(results, 'results/')}{ENDS}{after}")
 
 
 def write(folder: Path, results: Results) -> None:
@@ -162,14 +176,7 @@ def write(folder: Path, results: Results) -> None:
         name = paper or ADDITIONAL
         write_atomically(folder / f"{name}.md", paper_page(results, paper))
         if panels := _panels(results.of(paper)):
-            legend = {
-                outcome: color
-                for outcome, color in COLORS.items()
-                if any(point.color == color for panel in panels for point in _in(panel))
-            }
-            printed = any(p.printed is not None for panel in panels for p in _in(panel))
-            figure = points(panels, across=1, legend=legend, printed="printed gain" * printed)
-            save(figure, folder / f"{name}.png")
+            pictures.write(folder / f"{name}.png", _picture(panels))
 
 
 def summary(results: Results) -> str:
@@ -177,28 +184,26 @@ def summary(results: Results) -> str:
     lines = [
         "# What held up",
         "",
-        f"Four papers on margins in contrastive learning, their claims held against new runs "
-        f"([the rules](../{RULES}), registered before they were applied; [the same as data]"
-        f"(claims.json)). A claim is **confirmed** where the 95% interval of the gain lies on the "
-        f"claimed side, **contradicted** where it excludes what is claimed or printed, **partly** "
-        f"confirmed where the direction holds and the size does not, and **imprecise** where the "
-        f"interval contains both. *Reduced* means real data at a smaller budget: it says how the "
-        f"methods compare there, not what the paper's own setting would give.",
+        "Four papers on margins in contrastive learning, their claims held against new runs:",
+        "",
+        *in_short(results).splitlines(),
+        "",
+        "A claim is **confirmed** where the 95% interval of the gain lies on the claimed side, "
+        "**contradicted** where it excludes what is claimed or printed, **partly** confirmed where "
+        "the direction holds and the size does not, **imprecise** where the interval contains "
+        f"both ([the rules](../{RULES}); [the same as data](claims.json)). *Rebuilt* means that "
+        "the paper leaves out what decides the outcome; *reduced* means real data at a smaller "
+        "budget, which says how the methods compare there, not at the paper's own setting.",
         "",
     ]
     for key, paper in PAPERS.items():
         lines += [f"## {paper.name}", "", *_five_lines(results, key), ""]
-        if _panels(results.of(key)):
-            lines += [f"![Gains with 95% intervals, claim by claim]({key}.png)", ""]
+        lines += _shown(results.of(key), key)
     if asked := results.of(""):
         lines += ["## Additional questions", ""]
-        lines += ["Questions of this suite, which no paper is credited with.", ""]
-        lines += [
-            *_came_out(asked, ADDITIONAL),
-            "",
-            f"All of them: [{ADDITIONAL}.md]({ADDITIONAL}.md).",
-            "",
-        ]
+        lines += ["Questions of this suite, which no paper is credited with "]
+        lines[-1] += f"([all of them]({ADDITIONAL}.md)):"
+        lines += ["", *_came_out(asked, ADDITIONAL), ""]
     lines += ["## Tables", "", *_tables(results)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -210,58 +215,78 @@ def paper_page(results: Results, key: str) -> str:
     title = f"{paper.name}: {paper.title} ({paper.cited})" if paper else "Additional questions"
     lines = [f"# {escaped(title)}", "", f"[All results]({SUMMARY})", ""]
     lines += [*_five_lines(results, key), ""] if paper else []
-    if _panels(some):
-        lines += [f"![Gains with 95% intervals, claim by claim]({key or ADDITIONAL}.png)", ""]
+    lines += _shown(some, key or ADDITIONAL)
     by_claim: dict[str, list[Finding]] = {}
     for finding in some:
         by_claim.setdefault(finding.claim.id, []).append(finding)
-    measured = {name: f for name, f in by_claim.items() if any(_measured(each) for each in f)}
-    for name, found in measured.items():
+    idle = []
+    for name, found in by_claim.items():
         claim = found[0].claim
-        lines += [f'<a id="{name}"></a>', "", f"## {escaped(claim.sentence)}", ""]
-        lines += [f"{escaped(claim.place)}.", ""] if claim.place else []
-        for finding in found:
-            lines += _finding(finding)
-    if idle := [found[0] for name, found in by_claim.items() if name not in measured]:
-        lines += ["## Not measured", ""]
-        for finding in idle:
-            tables = ", ".join(dict.fromkeys(each.address for each in finding.readings))
-            claim = finding.claim
-            place = f" ({escaped(claim.place)})" if claim.place else ""
-            lines.append(f'- <a id="{claim.id}"></a>{escaped(claim.sentence)}{place}: `{tables}`')
+        place = f" ({escaped(claim.place)})" if claim.place else ""
+        if any(map(_measured, found)):
+            heading = escaped(claim.sentence.rstrip("."))
+            lines += [f'<a id="{name}"></a>', "", f"## {heading}{place}", ""]
+            lines += [line for finding in found for line in _finding(finding)]
+        else:
+            tables = ", ".join(dict.fromkeys(r.address for f in found for r in f.readings))
+            lines_of = f'- <a id="{name}"></a>{escaped(claim.sentence)}{place}: `{tables}`'
+            idle.append(lines_of)
+    lines += ["## Not measured", "", *idle] if idle else []
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _shown(some: Sequence[Finding], name: str) -> list[str]:
+    """The picture of a page, where there is something to be seen."""
+    return [f"![Gains with 95% intervals, claim by claim]({name}.png)", ""] if _panels(some) else []
 
 
 def _five_lines(results: Results, key: str) -> list[str]:
     """What a paper claims, what was run, what came out, what was not run, what it would take."""
     some = results.of(key)
-    idle = [each for each in some if not _measured(each)]
-    left = {each.claim.id for each in idle} - {f.claim.id for f in some if _measured(f)}
-    every = {each.claim.id for each in some}
-    tables = dict.fromkeys(r.table for each in idle if each.claim.id in left for r in each.readings)
-    hours = _hours_left(results, [r for each in some for r in each.readings])
-    missing = (
-        f"{len(left)} of {counted(len(every), 'claim')}" if left else "every claim was measured"
-    )
-    where = f", of {', '.join(tables)}" if left else ""
+    left = _claims(some) - _claims(filter(_measured, some))
+    places = dict.fromkeys(each.claim.place for each in some if each.claim.id in left)
+    said = sentence(results, key).partition(", ")[2]
     return [
         f"- **It claims:** {escaped(PAPERS[key].says)}",
         f"- **Run:** {_run(results, some)}",
-        f"- **Came out:** {sentence(results, key).partition(': ')[2]}",
-        *(f"  {line}" for line in _came_out(some, key)),
-        f"- **Not run:** {missing}{where}.",
-        f"- **It would take:** {hours}",
+        f"- **Came out:** {said[0].upper()}{said[1:]}",
+        *(f"    {line}" for line in _came_out(some, key)),
+        f"- **Not run:** {escaped('; '.join(places)) or 'nothing'}.",
+        f"- **It would take:** {_left(results, [r for each in some for r in each.readings])}",
     ]
 
 
 def _came_out(some: Sequence[Finding], page: str) -> list[str]:
-    """The claims with an outcome, and how many are imprecise."""
-    told = [each for each in some if each.outcome in ("confirmed", "partly", "contradicted")]
+    """The measured claims, each with its outcome and a telling gain."""
     return [
-        f"- **{each.outcome}** ({each.setting} setting): [{escaped(each.claim.sentence)}]"
-        f"({page}.md#{each.claim.id}) {escaped(each.sentence)}"
-        for each in told
+        f"- **{each.outcome}**, {AT[each.setting]}: [{escaped(each.claim.sentence.rstrip('.'))}]"
+        f"({page}.md#{each.claim.id}). {_example(each)}; {_tally(each)}."
+        for each in sorted(some, key=lambda each: SETTINGS.index(each.setting))
+        if _measured(each)
     ]
+
+
+def _example(finding: Finding) -> str:
+    """The reading that tells most of a finding: rows, column, gain with interval, printed gain."""
+    readings = [each for each in finding.readings if each.low is not None]
+    if not readings:
+        return "no interval: a row has a single seed"
+    if finding.outcome == "contradicted":
+        each = min(readings, key=lambda each: each.against if each.against is not None else 1.0)
+    elif finding.outcome == "imprecise":
+        each = min(readings, key=lambda each: (each.high or 0.0) - (each.low or 0.0))
+    else:
+        each = min(readings, key=lambda each: each.adjusted if each.adjusted is not None else 1.0)
+    gain = gain_text(each.gain, each.low, each.high)
+    printed = f", printed {each.printed:+.2f}" if each.printed is not None else ""
+    size = f", at least {each.claim.size:+g} claimed" if each.claim.size is not None else ""
+    return f"{escaped(f'{each.better} over {each.than}, {each.column}')}: {gain}{printed or size}"
+
+
+def _tally(finding: Finding) -> str:
+    """How many readings of a finding came out how."""
+    told = ", ".join(f"{number} {outcome}" for outcome, number in finding.tally)
+    return f"of {counted(len(finding.readings), 'reading')} {told}"
 
 
 def _run(results: Results, some: Sequence[Finding]) -> str:
@@ -306,7 +331,7 @@ def _records(measured: Measured, rows: set[str], columns: set[str]) -> list[Reco
     return list(found.values())
 
 
-def _hours_left(results: Results, readings: Iterable[Reading]) -> str:
+def _left(results: Results, readings: Iterable[Reading]) -> str:
     """What the missing runs at the paper's setting take, by what the tables declare of a run."""
     wanted: dict[str, set[tuple[str, str]]] = {}
     for reading in readings:
@@ -331,8 +356,8 @@ def _hours_left(results: Results, readings: Iterable[Reading]) -> str:
 
 def duration(hours: float) -> str:
     """A time that one can picture."""
-    if hours < 1:
-        return f"{60 * hours:.0f} minutes"
+    if hours < 2:
+        return counted(round(60 * hours), "minute")
     if hours < 48:
         return f"{hours:.0f} hours"
     days = hours / 24
@@ -340,41 +365,47 @@ def duration(hours: float) -> str:
 
 
 def _finding(finding: Finding) -> list[str]:
-    """What came out for a claim at one setting, reading by reading."""
-    lines = [
-        f"**{AT[finding.setting].capitalize()}: {finding.outcome}.** {escaped(finding.sentence)}",
-        "",
-    ]
+    """What came out for a claim at one setting, table by table, reading by reading."""
+    said = f"**{AT[finding.setting][0].upper()}{AT[finding.setting][1:]}: {finding.outcome}.**"
     measured = [each for each in finding.readings if each.measured]
-    head = ("rows", "table", "column", "outcome", "gain, 95% interval", "printed gain", "seeds")
-    table = [
-        (
-            escaped(f"{each.better} over {each.than}"),
-            f"[{each.table}]({_page(each)})",
-            *reading_cells(each),
-        )
-        for each in measured
-    ]
-    lines += [*table_lines(head, table), ""]
-    if idle := len(finding.readings) - len(measured):
-        lines += [f"Not measured: {idle} more.", ""]
-    remarks: dict[str, list[str]] = {}
-    for each in measured:
-        for remark in (*each.remarks, *_seeds_needed(each)):
-            remarks.setdefault(remark, []).append(f"{each.better}, {each.column}")
-    for remark, places in remarks.items():
-        where = f" ({'; '.join(places)})" if len(places) < len(measured) else ""
-        lines.append(f"- {escaped(f'{remark}{where}')}")
-    lines += [""] * bool(remarks)
+    if not measured:
+        return [f"{said} {counted(len(finding.readings), 'reading')}, none of them measured.", ""]
+    lines = [f"{said} {escaped(finding.sentence)}", ""]
     if differences := dict.fromkeys(text for each in measured for text in each.differences):
         lines += [f"What differs from the paper: {escaped(' '.join(differences))}", ""]
+    by_table: dict[str, list[Reading]] = {}
+    for each in measured:
+        by_table.setdefault(_page(each), []).append(each)
+    head = ("rows", "column", "outcome", "gain, 95% interval", "printed gain", "seeds", "needed")
+    for page, some in by_table.items():
+        needed = [each.seeds_needed is not None for each in some]
+        table = [
+            (
+                escaped(f"{each.better} over {each.than}"),
+                *reading_cells(each),
+                *([str(each.seeds_needed or "")] if any(needed) else []),
+            )
+            for each in some
+        ]
+        lines += [f"From [{page.removesuffix('.md')}]({page}):", ""]
+        lines += [*table_lines(head if any(needed) else head[:-1], table), ""]
+    lines += _remarks(measured)
     return lines
 
 
-def _seeds_needed(reading: Reading) -> list[str]:
-    if reading.seeds_needed is None:
-        return []
-    return [f"{reading.seeds_needed} seeds a row would see the gain in 80% of studies."]
+def _remarks(measured: Sequence[Reading]) -> list[str]:
+    """What is remarked of the readings, each remark once, with the columns or rows that it is of."""
+    found: dict[str, list[Reading]] = {}
+    for each in measured:
+        for remark in each.remarks:
+            found.setdefault(remark, []).append(each)
+    lines = []
+    for remark, some in found.items():
+        columns = dict.fromkeys(each.column for each in some)
+        whole = all(each in some for each in measured if each.column in columns)
+        where = columns if whole else dict.fromkeys(f"{e.better}, {e.column}" for e in some)
+        lines.append(f"- {escaped(remark)} ({escaped('; '.join(where))})")
+    return [*lines, ""] if lines else []
 
 
 def _page(reading: Reading) -> str:
@@ -406,17 +437,20 @@ def _measured(finding: Finding) -> bool:
     return finding.outcome != "not measured"
 
 
+def _claims(some: Iterable[Finding]) -> set[str]:
+    return {each.claim.id for each in some}
+
+
 def _panels(some: Sequence[Finding]) -> list[Panel]:
-    """A panel for each table and metric of a setting: its claims down, gains along."""
+    """A panel for each table at a setting: its claims down, gains along."""
     found: dict[tuple[str, str, str], dict[str, list[Point]]] = {}
     for finding in some:
         for reading in finding.readings:
             if reading.gain is None:
                 continue
-            unit = reading.metric + (f" ({reading.unit})" if reading.unit else "")
-            lines = found.setdefault((reading.setting, reading.address, unit), {})
+            place = (reading.setting, reading.address, reading.unit)
             label = "\n".join(textwrap.wrap(finding.claim.sentence, LABEL))
-            lines.setdefault(label, []).append(
+            found.setdefault(place, {}).setdefault(label, []).append(
                 Point(
                     reading.gain,
                     reading.low,
@@ -427,10 +461,14 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
                 )
             )
     return [
-        Panel(f"{address} ({setting})", f"gain in {unit}", lines, zero=True)
+        Panel(f"{address} ({setting})", f"gain{f' ({unit})' if unit else ''}", lines, rule=0.0)
         for (setting, address, unit), lines in found.items()
     ]
 
 
-def _in(panel: Panel) -> Iterator[Point]:
-    return (point for some in panel.lines.values() for point in some)
+def _picture(panels: Sequence[Panel]) -> Picture:
+    points = [point for panel in panels for point in panel.every()]
+    shown = {point.color for point in points}
+    legend = {outcome: color for outcome, color in COLORS.items() if color in shown}
+    printed = any(point.printed is not None for point in points)
+    return Picture(panels, 1, legend, "printed gain" * printed)
