@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import gc
 import sys
 import tempfile
 import time
@@ -49,6 +50,7 @@ def write_results(places: Places, *, tex: bool = False) -> summary.Results:
         for tier in table.tiers
         if tier != "smoke"
     ]
+    gc.freeze()  # statsmodels collects garbage in every correction, which takes long of much
     every = claims.readings(tables)
     results = summary.Results(tables, every)
     for measured in tables:

@@ -171,12 +171,19 @@ def grid_lines(grid: Grid) -> list[str]:
     return table_lines(grid.head, [tuple(map(escaped, line)) for line in grid.lines])
 
 
-def table_lines(head: Sequence[str], lines: Iterable[Sequence[str]]) -> list[str]:
-    """A table in Markdown; the cells of ``lines`` are Markdown already."""
-    rules = [":--", *["--:"] * (len(head) - 1)]
-    return [
-        f"| {' | '.join(cells)} |" for cells in ([escaped(each) for each in head], rules, *lines)
-    ]
+def table_lines(
+    head: Sequence[str], lines: Iterable[Sequence[str]], *, numbers: bool = True
+) -> list[str]:
+    """A table in Markdown; the cells of ``lines`` are Markdown already.
+
+    Args:
+        head: of the columns.
+        lines: as many cells each.
+        numbers: whether all columns but the first are numbers, which end at one edge.
+    """
+    rules = [":--", *(["--:" if numbers else ":--"] * (len(head) - 1))]
+    rows = [[escaped(each) for each in head], rules, *lines]
+    return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
 def reading_cells(reading: Reading) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from shared.report.claims import SETTINGS, Finding, Outcome, Reading, findings
 from shared.report.files import ADDITIONAL, escaped, reading_cells, table_lines
 from shared.report.measuring import Measured, folder_of
 from shared.report.pictures import Panel, Picture, Point
-from shared.report.wording import counted
+from shared.report.wording import counted, gain_text
 
 SUMMARY = "README.md"
 BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
@@ -121,15 +121,15 @@ def sentence(results: Results, paper: str) -> str:
     for setting in SETTINGS:
         counts = Counter(each.outcome for each in some if each.setting == setting)
         if told := [f"{counts[outcome]} {outcome}" for outcome in TOLD if counts[outcome]]:
-            parts.append(f"{AT[setting]} {', '.join(told)}")
-    every, left = _claims(some), _claims(some) - _claims(filter(_measured, some))
-    of = f"of {counted(len(every), 'claim')}, "
-    parts.append(f"{len(left)} not measured" if left else "none is left unmeasured")
-    return f"{PAPERS[paper].name if paper else 'Additional'}: {of}{'; '.join(parts)}."
+            parts.append(f"{', '.join(told)} {AT[setting]}")
+    if left := _left_out(some):
+        parts.append(f"{len(left)} not measured")
+    name = PAPERS[paper].name if paper else "Additional questions"
+    return f"{name}, {counted(len(_ids(some)), 'claim')}: {'; '.join(parts)}."
 
 
 def in_short(results: Results, folder: str = "") -> str:
-    """A table in Markdown: for each paper what came out, and a telling gain of each setting.
+    """A table in Markdown: for each paper how many of its claims came out how, and one gain.
 
     Args:
         results: what was measured.
@@ -138,22 +138,19 @@ def in_short(results: Results, folder: str = "") -> str:
     lines = []
     for key, paper in PAPERS.items():
         some = results.of(key)
-        said = sentence(results, key).partition(", ")[2]
-        examples = []
-        for setting in SETTINGS:
-            here = [each for each in some if each.setting == setting and _measured(each)]
-            if here:
-                first = min(here, key=lambda each: TOLD.index(each.outcome))
-                page = f"{folder}{key}.md#{first.claim.id}"
-                examples.append(f"[{first.outcome}]({page}): {_example(first)} ({setting})")
-        lines.append(
-            (
-                f"[{paper.name}]({folder}{key}.md), {paper.cited}",
-                f"{said[0].upper()}{said[1:]}",
-                "<br>".join(examples),
-            )
-        )
-    return "\n".join(table_lines(("paper", "its claims", "a telling gain"), lines)) + "\n"
+        cells = []
+        for outcome in TOLD:
+            here = Counter(each.setting for each in some if each.outcome == outcome)
+            told = ", ".join(f"{here[setting]} {setting}" for setting in SETTINGS if here[setting])
+            cells.append(told or "none")
+        example = "nothing"
+        if measured := [each for each in some if _measured(each)]:
+            first = min(measured, key=lambda each: TOLD.index(each.outcome))
+            example = f"[{first.outcome}]({folder}{key}.md#{first.claim.id}): {_example(first)}"
+        left = f"{len(_left_out(some))} of {len(_ids(some))}"
+        lines.append((f"[{paper.name}]({folder}{key}.md), {paper.cited}", *cells, left, example))
+    head = ("paper", *TOLD, "not measured", "for example: gain, 95% interval")
+    return "\n".join(table_lines(head, lines, numbers=False)) + "\n"
 
 
 def write_in_short(document: Path, results: Results) -> None:
@@ -184,16 +181,19 @@ def summary(results: Results) -> str:
     lines = [
         "# What held up",
         "",
-        "Four papers on margins in contrastive learning, their claims held against new runs:",
+        "Four papers on margins in contrastive learning, their claims held against new runs. The "
+        "table counts claims, by the setting in which they were measured: the paper's, rebuilt (the "
+        "paper leaves out what decides the outcome), or reduced (real data at a smaller budget: it "
+        "says how the methods compare there, not at the paper's own setting).",
         "",
         *in_short(results).splitlines(),
         "",
-        "A claim is **confirmed** where the 95% interval of the gain lies on the claimed side, "
-        "**contradicted** where it excludes what is claimed or printed, **partly** confirmed where "
-        "the direction holds and the size does not, **imprecise** where the interval contains "
-        f"both ([the rules](../{RULES}); [the same as data](claims.json)). *Rebuilt* means that "
-        "the paper leaves out what decides the outcome; *reduced* means real data at a smaller "
-        "budget, which says how the methods compare there, not at the paper's own setting.",
+        "One comparison of two methods on one dataset is **confirmed** where the 95% interval of "
+        "the gain lies on the claimed side, **partly** where the direction holds and the size does "
+        "not, **contradicted** where the interval excludes what is claimed or printed, "
+        "**imprecise** where it contains both. A claim is confirmed where all its comparisons are, "
+        "and partly where some are, after correction for their number "
+        f"([the rules](../{RULES}); [the same as data](claims.json)).",
         "",
     ]
     for key, paper in PAPERS.items():
@@ -243,13 +243,13 @@ def _shown(some: Sequence[Finding], name: str) -> list[str]:
 def _five_lines(results: Results, key: str) -> list[str]:
     """What a paper claims, what was run, what came out, what was not run, what it would take."""
     some = results.of(key)
-    left = _claims(some) - _claims(filter(_measured, some))
+    left = _left_out(some)
     places = dict.fromkeys(each.claim.place for each in some if each.claim.id in left)
-    said = sentence(results, key).partition(", ")[2]
+    said = sentence(results, key).partition(": ")[2]
     return [
         f"- **It claims:** {escaped(PAPERS[key].says)}",
         f"- **Run:** {_run(results, some)}",
-        f"- **Came out:** {said[0].upper()}{said[1:]}",
+        f"- **Came out:** {said}",
         *(f"    {line}" for line in _came_out(some, key)),
         f"- **Not run:** {escaped('; '.join(places)) or 'nothing'}.",
         f"- **It would take:** {_left(results, [r for each in some for r in each.readings])}",
@@ -258,12 +258,16 @@ def _five_lines(results: Results, key: str) -> list[str]:
 
 def _came_out(some: Sequence[Finding], page: str) -> list[str]:
     """The measured claims, each with its outcome and a telling gain."""
-    return [
-        f"- **{each.outcome}**, {AT[each.setting]}: [{escaped(each.claim.sentence.rstrip('.'))}]"
-        f"({page}.md#{each.claim.id}). {_example(each)}; {_tally(each)}."
-        for each in sorted(some, key=lambda each: SETTINGS.index(each.setting))
-        if _measured(each)
-    ]
+    lines = []
+    for each in sorted(some, key=lambda each: SETTINGS.index(each.setting)):
+        if _measured(each):
+            link = f"[{escaped(each.claim.sentence.rstrip('.'))}]({page}.md#{each.claim.id})"
+            end = "" if each.claim.sentence.endswith("?") else "."
+            lines.append(
+                f"- **{each.outcome}**, {AT[each.setting]}: {link}{end} "
+                f"{_example(each)}; {_tally(each)}."
+            )
+    return lines
 
 
 def _example(finding: Finding) -> str:
@@ -394,7 +398,7 @@ def _finding(finding: Finding) -> list[str]:
 
 
 def _remarks(measured: Sequence[Reading]) -> list[str]:
-    """What is remarked of the readings, each remark once, with the columns or rows that it is of."""
+    """The remarks of some readings, each once, with the columns or rows that it is of."""
     found: dict[str, list[Reading]] = {}
     for each in measured:
         for remark in each.remarks:
@@ -430,15 +434,20 @@ def _tables(results: Results) -> list[str]:
                     f"{done} of {len(cells)}",
                 )
             )
-    return table_lines(head, lines)
+    return table_lines(head, lines, numbers=False)
 
 
 def _measured(finding: Finding) -> bool:
     return finding.outcome != "not measured"
 
 
-def _claims(some: Iterable[Finding]) -> set[str]:
+def _ids(some: Iterable[Finding]) -> set[str]:
     return {each.claim.id for each in some}
+
+
+def _left_out(some: Sequence[Finding]) -> set[str]:
+    """The claims that were measured at no setting."""
+    return _ids(some) - _ids(filter(_measured, some))
 
 
 def _panels(some: Sequence[Finding]) -> list[Panel]:
