@@ -55,7 +55,6 @@ AUTHORS_ROWS = 12
 
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0, 1, 2), "short": (), "smoke": (0,)}
 PROBE_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (), "short": (0, 1, 2), "smoke": (0,)}
-# In points of return: half the median, 53, of the deviations of all rows printed; rounded down.
 
 
 def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e-3) -> Column:

@@ -473,7 +473,8 @@ SMALL_NOTES = (
     "books.",
     "Trivial baselines: the majority class, tf-idf, the untrained encoder, and PPMI-SVD of the "
     "books that are trained on. tf-idf of all words lay above every bag of words of the first "
-    "short tier on every task, and 50 dimensions hold less. The next sentence is what this tier is for.",
+    "short tier on every task, and 50 dimensions hold less. The next sentence is what this tier "
+    "is for.",
     "Seeds were declared before the first run and are not added for what an outcome says. The mean "
     "of the tasks stands with and without TREC, whose 500 test questions carry much of its "
     "differences.",

@@ -156,7 +156,8 @@ def verdicts_of(bundle: Bundle) -> int:
     run = next(column.run or column.label for column in columns if column.label == bundle.column)
     read = {column.label for column in columns if (column.run or column.label) == run}
     return sum(
-        len(read & set(claim.columns))
+        len(read & set(each.columns))
         for claim in table.claims
-        if "paper" in claim.tiers and {claim.better, claim.than} <= set(bundle.rows)
+        for each in claim.comparisons
+        if "paper" in each.tiers and {each.better, each.than} <= set(bundle.rows)
     )

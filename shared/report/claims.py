@@ -55,6 +55,7 @@ class Reading:
         gain: the estimate; None where a row has no finished seed.
         low: lower end of its 95% interval; None where a row has fewer than two seeds.
         high: upper end.
+        error: standard error of the gain.
         freedom: degrees of freedom of the interval.
         model: what it rests on: ``pooled`` (residual of all rows), ``Welch`` (two rows, unequal
             variances), ``seed-blocked`` (rows and seeds), ``paired`` (two rows, common seeds).
@@ -68,7 +69,8 @@ class Reading:
         seeds_better: the finished seeds of ``better``.
         seeds_than: the finished seeds of ``than``.
         seeds_needed: seeds for each row with which the printed or claimed gain would be seen in 80%
-            of studies; None unless the outcome is ``imprecise`` and such a gain above 0 is known.
+            of studies; None unless a gain above 0 is claimed or printed and the outcome is
+            ``imprecise``.
         remarks: trivial baselines above a trained row, a metric that orders the rows otherwise,
             numerical noise, different data; a sentence each.
     """
@@ -88,6 +90,7 @@ class Reading:
     gain: float | None = None
     low: float | None = None
     high: float | None = None
+    error: float | None = None
     freedom: float | None = None
     model: Model | None = None
     p: float | None = None
@@ -297,6 +300,7 @@ def _read(
         gain=estimate.gain,
         low=low,
         high=high,
+        error=estimate.error,
         freedom=estimate.freedom,
         model=estimate.model,
         p=p,
@@ -351,21 +355,13 @@ def _outcome(reading: Reading, adjusted: float, direction: float) -> Outcome:
 
 def _with_seeds_needed(reading: Reading) -> Reading:
     """The reading with the seeds that would decide it, where it is imprecise and that is known."""
-    target = reading.claim.size if reading.claim.form == "size" else reading.printed
-    if reading.outcome != "imprecise" or reading.model is None or not target or target < 0:
+    targets = {"size": reading.claim.size, "superiority": reading.printed}
+    target = targets.get(reading.claim.form)
+    if reading.outcome != "imprecise" or not target or target < 0 or reading.error is None:
         return reading
-    assert reading.gain is not None
-    assert reading.low is not None
-    assert reading.freedom is not None
-    error = (reading.gain - reading.low) / _half_width(reading.freedom)
-    estimate = Estimate(reading.gain, error, reading.freedom, reading.model)
     seeds = (len(reading.seeds_better), len(reading.seeds_than))
-    return replace(reading, seeds_needed=seeds_for(target, estimate, seeds))
-
-
-def _half_width(freedom: float) -> float:
-    """Half the 95% interval of a gain with a standard error of 1."""
-    return Estimate(0.0, 1.0, freedom, "pooled").interval[1]
+    sd = reading.error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
+    return replace(reading, seeds_needed=seeds_for(target, sd))
 
 
 def _remarks(

@@ -266,37 +266,33 @@ def paired(first: Values, second: Values) -> Estimate:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Adjust p values for their number. Source: Holm 1979."""
-    from statsmodels.stats.multitest import multipletests
+    """Adjust p values for their number. Source: Holm 1979.
 
-    return [float(p) for p in multipletests(p_values, method="holm")[1]] if p_values else []
+    As statsmodels' ``multipletests``, which takes half a second for each call, whatever the number.
+    """
+    numbers = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(numbers)
+    steps = numbers[order] * np.arange(len(numbers), 0, -1)
+    adjusted = np.empty_like(numbers)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1)
+    return [float(p) for p in adjusted]
 
 
-def seeds_for(gain: float, estimate: Estimate, seeds: tuple[int, int]) -> int | None:
+def seeds_for(gain: float, sd: float) -> int:
     """Seeds for each of two rows with which a t test at 5% sees ``gain`` in 80% of studies.
 
     Args:
         gain: the true gain, above 0.
-        estimate: whose spread over seeds is taken.
-        seeds: how many seeds of the two rows it rests on.
+        sd: standard deviation over seeds, of either row.
 
     Returns:
-        The number of seeds, at least 2; None where no number below a million suffices.
+        The number of seeds, at least 2.
     """
-    from statsmodels.stats.power import TTestIndPower
+    from statsmodels.stats.power import tt_ind_solve_power
 
-    sd = estimate.error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
-    if sd == 0:
+    if sd == 0 or tt_ind_solve_power(gain / sd, 2, LEVEL) >= POWER:
         return 2
-    power = TTestIndPower()
-    if power.power(gain / sd, 1e6, LEVEL) < POWER:
-        return None
-    low, high = 1, 1_000_000
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = power.power(gain / sd, middle, LEVEL) >= POWER
-        low, high = (low, middle) if enough else (middle, high)
-    return high
+    return math.ceil(tt_ind_solve_power(gain / sd, None, LEVEL, POWER))
 
 
 def compared(mine: Values, other: Values) -> tuple[str, str]:
