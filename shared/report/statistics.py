@@ -20,7 +20,7 @@ Values = Mapping[int, float]  # by seed
 LEVEL = 0.05
 CONFIDENCE = 1 - LEVEL
 POWER = 0.80
-CERTAIN, SMALL = 6.0, 0.03  # gains, in deviations, that two seeds see, or thousands
+CERTAIN = 8.0  # a gain, in deviations, that two seeds see
 ROUNDING = 1e-12  # relative, below which values are equal
 TRIMMED = 0.25  # of the values, at each end
 RESAMPLES = 2000
@@ -288,14 +288,22 @@ def seeds_for(gain: float, sd: float) -> int:
     Returns:
         The number of seeds, at least 2.
     """
-    from statsmodels.stats.power import tt_ind_solve_power
+    from statsmodels.stats.power import TTestIndPower
 
     if gain >= CERTAIN * sd:
         return 2
-    if gain < SMALL * sd:  # thousands of seeds, of which t is normal; the solver ends before
-        quantiles = scipy.stats.norm.ppf(1 - LEVEL / 2) + scipy.stats.norm.ppf(POWER)
-        return math.ceil(2 * (quantiles * sd / gain) ** 2)
-    return math.ceil(tt_ind_solve_power(gain / sd, None, LEVEL, POWER))
+    power = TTestIndPower()
+    # The power grows with the number: bracket by doubling, then bisect.
+    too_few, enough = 1, 2
+    while power.power(gain / sd, enough, LEVEL) < POWER:
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if power.power(gain / sd, middle, LEVEL) < POWER:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
 
 
 def compared(mine: Values, other: Values) -> tuple[str, str]:
