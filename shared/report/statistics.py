@@ -20,6 +20,8 @@ Values = Mapping[int, float]  # by seed
 LEVEL = 0.05
 CONFIDENCE = 1 - LEVEL
 POWER = 0.80
+CERTAIN = 8.0  # a gain, in deviations, that two seeds see
+ROUNDING = 1e-12  # relative, below which values are equal
 TRIMMED = 0.25  # of the values, at each end
 RESAMPLES = 2000
 
@@ -232,14 +234,12 @@ class ColumnModel:
 def equal_variances(groups: Iterable[Sequence[float]]) -> bool:
     """Whether Bartlett's test leaves equal variances standing at 5%; True of fewer than two groups.
 
-    Groups with one value say nothing. A group whose values are all equal has another variance than
-    one whose values are not.
+    Groups with one value say nothing; one whose values are all equal has no variance to pool.
     """
-    several = [group for group in groups if len(group) > 1]
-    constant = sum(bool(np.ptp(group) == 0) for group in several)
-    if len(several) < 2 or constant == len(several):
-        return True
-    return constant == 0 and bool(scipy.stats.bartlett(*several).pvalue >= LEVEL)
+    several = [np.asarray(group, dtype=np.float64) for group in groups if len(group) > 1]
+    if any(np.ptp(group) <= ROUNDING * np.abs(group).max() for group in several):
+        return False
+    return len(several) < 2 or bool(scipy.stats.bartlett(*several).pvalue >= LEVEL)
 
 
 def welch(first: Values, second: Values) -> Estimate:
@@ -288,11 +288,22 @@ def seeds_for(gain: float, sd: float) -> int:
     Returns:
         The number of seeds, at least 2.
     """
-    from statsmodels.stats.power import tt_ind_solve_power
+    from statsmodels.stats.power import TTestIndPower
 
-    if sd == 0 or tt_ind_solve_power(gain / sd, 2, LEVEL) >= POWER:
+    if gain >= CERTAIN * sd:
         return 2
-    return math.ceil(tt_ind_solve_power(gain / sd, None, LEVEL, POWER))
+    power = TTestIndPower()
+    # The power grows with the number: bracket by doubling, then bisect.
+    too_few, enough = 1, 2
+    while power.power(gain / sd, enough, LEVEL) < POWER:
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if power.power(gain / sd, middle, LEVEL) < POWER:
+            too_few = middle
+        else:
+            enough = middle
+    return enough
 
 
 def compared(mine: Values, other: Values) -> tuple[str, str]:
