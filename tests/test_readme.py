@@ -3,6 +3,7 @@
 import math
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,12 @@ import pytest
 from shared.command import domains, reproduce, running
 from shared.command.domains import tables_of
 from shared.command.own import load_loss
+from shared.command.places import Places
 from shared.command.settings import with_settings
+from shared.command.verbs import write_results
+from shared.errors import UserError
+from shared.report.pictures import shown_by
+from shared.report.summary import BEGINS, ENDS, Results, in_short, write_in_short
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md"]
@@ -138,3 +144,31 @@ def test_pictures_and_paths_exist() -> None:
         r"`((?:shared|graph|rl|text|video|vision|tests|benchmarks|results)/[\w./-]*)`", README
     ):
         assert (ROOT / path).exists(), path
+
+
+@pytest.mark.slow
+def test_the_committed_results_are_what_the_records_give(tmp_path: Path) -> None:
+    """Pages, CSV files and the README's lines; a picture says itself what it shows."""
+    results = tmp_path / "results"
+    shutil.copytree(ROOT / "results", results)
+    written = [each for each in results.rglob("*") if each.suffix in (".md", ".csv", ".json")]
+    for file in written:
+        if file.parent.name != "figures":
+            file.unlink()
+    for file in (each for each in results.rglob("*.png") if each.parent.name != "figures"):
+        assert shown_by(file), file
+    told = {file: shown_by(file) for file in results.rglob("*.png")}
+    found = write_results(Places(tmp_path / "runs", results, tmp_path / "data"))
+    for file in written:
+        committed = (ROOT / "results" / file.relative_to(results)).read_text(encoding="utf-8")
+        assert file.read_text(encoding="utf-8") == committed, file
+    assert {file: shown_by(file) for file in results.rglob("*.png")} == told
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{BEGINS}\n{in_short(found, 'results/')}{ENDS}" in text
+    assert text.index("(results/README.md)") < text.index("```")
+
+
+def test_a_document_without_the_marks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# A title\n")
+    with pytest.raises(UserError, match="has no lines <!-- claims"):
+        write_in_short(tmp_path / "README.md", Results((), ()))

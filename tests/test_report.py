@@ -376,10 +376,10 @@ def test_every_number_of_the_committed_pages_is_the_records() -> None:
         page = file.with_suffix(".md")
         if not page.exists():
             continue  # of a figure
-        stored = [json.loads(line) for line in open(file.with_suffix(".records.jsonl"))]
+        stored = list(map(json.loads, file.with_suffix(".records.jsonl").read_text().splitlines()))
         metrics = {record["address"]: record["result"]["metrics"] for record in stored}
         text = page.read_text(encoding="utf-8")
-        for line in csv.DictReader(file.open(encoding="utf-8")):
+        for line in csv.DictReader(file.read_text(encoding="utf-8").splitlines()):
             seeds = {
                 key.removeprefix("measured_seed_"): float(value)
                 for key, value in line.items()
@@ -488,24 +488,28 @@ def test_rows_are_summed_up_over_all_columns() -> None:
 
 def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
     here = pictures.Point(2.0, 1.0, 3.5, printed=4.0)
-    panel = pictures.Panel("gains", "points", {"one": [here], "none": []}, zero=True)
-    figure = pictures.points(
-        [panel, panel], across=2, legend={"mean": "#000000"}, printed="printed"
-    )
+    panel = pictures.Panel("gains", "points", {"one": [here], "none": []}, rule=0.0)
+    picture = pictures.Picture([panel, panel], 2, {"mean": "#000000"}, "printed")
+    figure = pictures.points(picture)
     for axis in figure.axes:
         drawn = [tuple(line.get_xdata()) for line in axis.lines]
-        assert drawn == [(1.0, 3.5), (2.0,), (4.0,), (0, 0)]
+        assert drawn == [(1.0, 3.5), (2.0,), (4.0,), (0.0, 0.0)]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["one", "none"]
-    for name in ("a.png", "b.png"):
-        pictures.save(figure, tmp_path / name)
-    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    file = tmp_path / "a.png"
+    pictures.write(file, picture)
+    assert json.loads(pictures.shown_by(file))["panels"][0]["lines"]["one"][0]["value"] == 2.0
+    before = file.stat().st_mtime_ns
+    pictures.write(file, picture)
+    assert file.stat().st_mtime_ns == before  # equal numbers are not drawn again
+    pictures.write(file, dataclasses.replace(picture, printed="as printed"))
+    assert file.stat().st_mtime_ns != before
     figure = pictures.histogram({"all": [0.0, 1.0, 1.0, 3.0]}, unit="distance", bins=3)
     heights = figure.axes[0].patches[0].get_path().vertices[:, 1]
     assert heights.max() == pytest.approx(0.5)
     figure = pictures.curves({"runs": ([0, 1], [[1.0, 2.0], [3.0, 4.0]])}, across="x", up="y")
     assert figure.axes[0].lines[0].get_ydata().tolist() == [2.0, 3.0]
     with pytest.raises(ValueError, match="at least one panel"):
-        pictures.points([], across=1, legend={})
+        pictures.points(pictures.Picture([], 1, {}))
 
 
 GOLDEN = ROOT / "tests/golden/table.md"

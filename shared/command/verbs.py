@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import gc
 import sys
 import tempfile
 import time
@@ -50,7 +49,6 @@ def write_results(places: Places, *, tex: bool = False) -> summary.Results:
         for tier in table.tiers
         if tier != "smoke"
     ]
-    gc.freeze()  # statsmodels collects garbage in every correction, which takes long of much
     every = claims.readings(tables)
     results = summary.Results(tables, every)
     for measured in tables:

@@ -12,6 +12,7 @@ from rich.text import Text
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.wording import (
     SCALES,
+    TIER_NOTES,
     groups_of,
     headline,
     legend_of,
@@ -19,11 +20,10 @@ from shared.report.wording import (
     measured_lines,
     origin,
     printed_row,
-    scale_note,
 )
 
 LABEL, HEADER = 26, 13  # characters of a line of labels; a longer word has a line of its own
-GAP = 2
+GAP = 2  # between columns
 
 
 @dataclass(frozen=True)
@@ -47,25 +47,25 @@ class Terminal:
         if len(blocks) > 1:
             yield Text(f"{len(measured.columns)} columns in {len(blocks)} blocks, to fit the width")
         yield Text(headline(measured), style="dim")
-        if measured.tier != "smoke":
+        if measured.tier == "smoke":
+            yield Text(TIER_NOTES["smoke"], style="yellow")
+        else:
             yield Text(f"Italics: {origin(table.published)}", style="dim italic")
-        for line in legend_of(measured):
-            yield Text(line, style="dim")
-        if note := scale_note(measured):
-            yield Text(note, style="yellow")
+        if missing := legend_of(measured):
+            yield Text("; ".join(missing), style="dim")
         if measured.tier != "smoke":
             page = f"results/{measured.folder.as_posix()}/{table.name}.md"
-            yield Text(f"Claims, deviations, runs: {page}, written by ./reproduce.sh report")
+            yield Text(f"Claims, deviations, runs: ./reproduce.sh report writes {page}")
 
     def _blocks(self, width: int) -> Iterator[slice]:
         """Which columns stand beside each other."""
-        room = width - _width([cells[0].row.label for cells in self.measured.cells], LABEL)
-        first, used = 0, 0
+        used = _width([cells[0].row.label for cells in self.measured.cells], LABEL)
+        first, room = 0, width - used
         for place, needed in enumerate(self._widths()):
-            if place > first and used + needed + GAP > room:
+            if place > first and needed + GAP > room:
                 yield slice(first, place)
-                first, used = place, 0
-            used += needed + GAP
+                first, room = place, width - used
+            room -= needed + GAP
         yield slice(first, len(self.measured.columns))
 
     def _widths(self) -> Iterator[int]:
@@ -78,7 +78,7 @@ class Terminal:
 
     def _grid(self, block: slice) -> Grid:
         measured = self.measured
-        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP, 0, 0))
+        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
         grid.add_column("method", no_wrap=True)
         for column in measured.columns[block]:
             grid.add_column("\n".join(_lines(column.label, HEADER)), justify="right", no_wrap=True)

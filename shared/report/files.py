@@ -42,6 +42,7 @@ from shared.report.wording import (
 ADDITIONAL = "additional"  # the page of the questions that no paper is credited with
 ACROSS = 4  # panels of a picture beside each other
 COMMIT = 10  # characters shown of one
+FEW = 2  # commits or processors that are named
 
 
 def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
@@ -54,7 +55,9 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
     table = measured.table
     up = "../" * len(measured.folder.parts)
     lines = [f"# {escaped(table.title)}", ""]
-    lines += [f"[All results]({up}README.md), [{table.paper}]({up}{table.paper}.md)", ""]
+    papers = dict.fromkeys(each.claim.paper or ADDITIONAL for each in readings)
+    links = ", ".join(f"[{name}]({up}{name}.md)" for name in papers)
+    lines += [f"[All results]({up}README.md){f', claims: {links}' * bool(links)}", ""]
     lines += [f"`{table.address}` ({SCALES[measured.tier]}): {escaped(table.section)}.", ""]
     lines += [f"Lines marked **measured**: {escaped(headline(measured))}", ""]
     if measured.tier != "smoke":
@@ -80,7 +83,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
     if runs := list(_runs(measured)):
         lines += ["## The runs behind the numbers", "", *_about_runs(measured), ""]
         head = ("method", "column", "seeds", "commit", "processor", "hours")
-        lines += [*grid_lines(Grid("", head, tuple(runs))), ""]
+        lines += [*grid_lines(Grid("", head, tuple(runs)), numbers=False), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -166,9 +169,10 @@ def escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def grid_lines(grid: Grid) -> list[str]:
+def grid_lines(grid: Grid, *, numbers: bool = True) -> list[str]:
     """A small table in Markdown; its cells are text."""
-    return table_lines(grid.head, [tuple(map(escaped, line)) for line in grid.lines])
+    lines = [tuple(map(escaped, line)) for line in grid.lines]
+    return table_lines(grid.head, lines, numbers=numbers)
 
 
 def table_lines(
@@ -329,8 +333,8 @@ def _runs(measured: Measured) -> Iterator[tuple[str, ...]]:
             cell.row.label,
             cell.column.label,
             named_seeds(sorted(cell.records)).split(" ", 1)[1],
-            _one_of({_commit(record) for record in some}, "commits"),
-            _one_of({_processor(record) for record in some}, "processors"),
+            _named({_commit(record) for record in some}, "commits"),
+            _named({_processor(record) for record in some}, "processors"),
             f"{hours:.2f}" if hours >= 0.005 else "0",
         )
 
@@ -345,5 +349,5 @@ def _processor(record: Record) -> str:
     return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
 
 
-def _one_of(some: set[str], many: str) -> str:
-    return next(iter(some)) if len(some) == 1 else f"{len(some)} {many}"
+def _named(some: set[str], many: str) -> str:
+    return ", ".join(sorted(some)) if len(some) <= FEW else f"{len(some)} {many}"

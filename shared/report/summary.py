@@ -129,13 +129,13 @@ def sentence(results: Results, paper: str) -> str:
 
 
 def in_short(results: Results, folder: str = "") -> str:
-    """A table in Markdown: for each paper how many of its claims came out how, and one gain.
+    """For each paper how many of its claims came out how, in a table, and a gain; in Markdown.
 
     Args:
         results: what was measured.
         folder: of the results, as seen from the document.
     """
-    lines = []
+    lines, examples = [], []
     for key, paper in PAPERS.items():
         some = results.of(key)
         cells = []
@@ -143,14 +143,16 @@ def in_short(results: Results, folder: str = "") -> str:
             here = Counter(each.setting for each in some if each.outcome == outcome)
             told = ", ".join(f"{here[setting]} {setting}" for setting in SETTINGS if here[setting])
             cells.append(told or "none")
-        example = "nothing"
+        left = f"{len(_left_out(some))} of {len(_ids(some))}"
+        lines.append((f"[{paper.name}]({folder}{key}.md)", *cells, left))
         if measured := [each for each in some if _measured(each)]:
             first = min(measured, key=lambda each: TOLD.index(each.outcome))
-            example = f"[{first.outcome}]({folder}{key}.md#{first.claim.id}): {_example(first)}"
-        left = f"{len(_left_out(some))} of {len(_ids(some))}"
-        lines.append((f"[{paper.name}]({folder}{key}.md), {paper.cited}", *cells, left, example))
-    head = ("paper", *TOLD, "not measured", "for example: gain, 95% interval")
-    return "\n".join(table_lines(head, lines, numbers=False)) + "\n"
+            link = f"[{first.outcome}]({folder}{key}.md#{first.claim.id})"
+            examples.append(f"- {paper.name}, {link} {AT[first.setting]}: {_example(first)}.")
+    head = ("paper", *TOLD, "not measured")
+    table = table_lines(head, lines, numbers=False)
+    told = "For example (gain with its 95% interval):"
+    return "\n".join([*table, "", told, "", *examples]) + "\n"
 
 
 def write_in_short(document: Path, results: Results) -> None:
@@ -182,17 +184,17 @@ def summary(results: Results) -> str:
         "# What held up",
         "",
         "Four papers on margins in contrastive learning, their claims held against new runs. The "
-        "table counts claims, by the setting in which they were measured: the paper's, rebuilt (the "
-        "paper leaves out what decides the outcome), or reduced (real data at a smaller budget: it "
-        "says how the methods compare there, not at the paper's own setting).",
+        "table counts claims, by the setting in which they were measured: the paper's, rebuilt "
+        "(the paper leaves out what decides the outcome), or reduced (real data at a smaller "
+        "budget: it says how the methods compare there, not at the paper's own setting).",
         "",
         *in_short(results).splitlines(),
         "",
-        "One comparison of two methods on one dataset is **confirmed** where the 95% interval of "
-        "the gain lies on the claimed side, **partly** where the direction holds and the size does "
-        "not, **contradicted** where the interval excludes what is claimed or printed, "
-        "**imprecise** where it contains both. A claim is confirmed where all its comparisons are, "
-        "and partly where some are, after correction for their number "
+        "A reading is one claim for two methods on one dataset. It is **confirmed** where the 95% "
+        "interval of the gain lies on the claimed side, **partly** where the direction holds and "
+        "the size does not, **contradicted** where the interval excludes what is claimed or "
+        "printed, **imprecise** where it contains both. A claim is confirmed where all its "
+        "readings are, and partly where some are, after correction for their number "
         f"([the rules](../{RULES}); [the same as data](claims.json)).",
         "",
     ]
