@@ -429,8 +429,8 @@ def test_a_table_of_a_figure_says_that_the_paper_prints_no_numbers(tmp_path: Pat
     for text in (markdown(measured), shown(measured)):
         assert "MMCL, Figure 3: the paper prints no numbers for this." in text
         assert "additional rows" not in text  # every row is the paper's
-    # Pictures of the figure are shown; another figure's are not.
-    assert re.findall(r"\(figures/.*\)", markdown(measured)) == [
+    # Pictures of the figure are shown; another figure's are links.
+    assert re.findall(r"!\[.*\](\(figures/.*\))", markdown(measured)) == [
         "(figures/figure-3-a%20b.png)",
         "(figures/figure-3.png)",
     ]

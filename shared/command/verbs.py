@@ -19,6 +19,7 @@ from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import TIERS, Cell, Tier, slug
 from shared.report import claims, files, summary
+from shared.report.wording import counted
 
 RESULTS = Path("results")
 README = Path("README.md")  # it says in short what the project's own results hold
@@ -36,7 +37,7 @@ def report(places: Places, *, tex: bool = False) -> int:
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
     written = sum(bool(each.records) for each in results.tables)
-    print(f"{written} tables; the summary of all: {places.results / summary.SUMMARY}")
+    print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
     return 0
 
 

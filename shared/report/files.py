@@ -266,10 +266,16 @@ def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:
 
 
 def _figures(measured: Measured) -> list[str]:
-    """The pictures named after the table (``figure-3.png``, ``figure-3-a.png``)."""
+    """The pictures named after the table (``figure-3-a.png``), and links to the paper's others."""
     own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
-    found = [name for name in measured.figures if own.fullmatch(name)]
-    return [text for name in found for text in (f"![{escaped(name)}](figures/{quote(name)})", "")]
+    lines, others = [], []
+    for name in measured.figures:
+        link = f"[{escaped(name)}](figures/{quote(name)})"
+        if own.fullmatch(name):
+            lines += [f"!{link}", ""]
+        else:
+            others.append(link)
+    return [*lines, *[f"Other figures of this paper: {', '.join(others)}.", ""] * bool(others)]
 
 
 def _claims(readings: Sequence[Reading], up: str) -> list[str]:

@@ -170,7 +170,7 @@ def write_in_short(document: Path, results: Results) -> None:
 
 def write(folder: Path, results: Results) -> None:
     """Write the summary, the pages of all papers and their pictures below the folder of results."""
-    write_atomically(folder / SUMMARY, summary(results))
+    write_atomically(folder / SUMMARY, first_page(results))
     for paper in (*PAPERS, ""):
         name = paper or ADDITIONAL
         write_atomically(folder / f"{name}.md", paper_page(results, paper))
@@ -178,7 +178,7 @@ def write(folder: Path, results: Results) -> None:
             pictures.write(folder / f"{name}.png", _picture(panels))
 
 
-def summary(results: Results) -> str:
+def first_page(results: Results) -> str:
     """The first page of the results, in Markdown."""
     lines = [
         "# What held up",
