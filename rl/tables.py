@@ -783,4 +783,7 @@ TABLES = with_claims(
     PUBLISHED / "claims.toml",
 )
 # Those whose runs have policies, by paper: what is filmed.
-AGENTS = {"lmcl": (TABLE_5,), "cllr": (TABLE_4,), "curl": (LEARNING_GATE, RETURNS_ON_A_CPU)}
+AGENTS = {
+    paper: tuple(table for table in some if table.protocol.startswith("dmc-return"))
+    for paper, some in TABLES.items()
+}
