@@ -1,41 +1,32 @@
-"""What mkdocs asks of this repository: equations as on the report's site, links out of docs/.
-
-Equations stand once, in ``shared.report.losses``; a line ``EQUATIONS name`` brings them to a page.
-"""
+"""What mkdocs asks of this repository: the results as pages of the site, links out of docs/."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
-
-from shared.report import drawings, losses
+from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-OUTSIDE = re.compile(r"\]\(\.\./(results/[^)#]+\.(?:png|svg))\)")
-REPOSITORY = re.compile(r"\[([^\]]+)\]\(\.\./(?!results/[^)]*\.(?:png|svg))[^)]+\)")
+RESULTS = ("md", "png", "csv", "json", "jsonl")  # endings of what the site shows of results/
+INTO = re.compile(r"\]\(\.\./(results/[^)]+)\)")
+OUT = re.compile(r"\[([^\]]+)\]\(\.\./(?!results/)[^)]+\)")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Take the pictures of the results that pages show."""
-    for page in sorted(Path(config.docs_dir).glob("*.md")):
-        for name in OUTSIDE.findall(page.read_text(encoding="utf-8")):
-            if files.get_file_from_path(name) is None:
-                files.append(File.generated(config, name, abs_src_path=str(ROOT / name)))
+    """Take the results in."""
+    for file in sorted((ROOT / "results").rglob("*")):
+        if file.suffix.removeprefix(".") in RESULTS:
+            name = file.relative_to(ROOT).as_posix()
+            files.append(File.generated(config, name, abs_src_path=str(file)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Bring the equations, and let links to what is no part of the site be their words alone."""
-    portraits = {each.name: each for each in losses.PORTRAITS}
-
-    def equations(found: re.Match[str]) -> str:
-        portrait = portraits[found[1]]
-        lines = "\n".join(f"<p>{drawings.equation(each)}</p>" for each in portrait.equations)
-        return f"\n{lines}\n\n{portrait.symbols}\n"
-
-    markdown = re.sub(r"^EQUATIONS (\w+)$", equations, markdown, flags=re.MULTILINE)
-    return REPOSITORY.sub(r"\1", OUTSIDE.sub(r"](\1)", markdown))
+def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
+    """Lead links to where the site has a page, and let those out of it be their words alone."""
+    if page.file.src_uri.startswith("results/"):
+        return markdown.replace("](../docs/", "](../")
+    return OUT.sub(r"\1", INTO.sub(r"](\1)", markdown))
 
 
 def on_page_content(html: str, **_: Any) -> str:

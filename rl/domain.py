@@ -58,10 +58,12 @@ def _fetch(name: str, data_root: Path) -> None:
     data.fetch(name, data_root)
 
 
-def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+def _figures(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     from rl import figures
 
-    return figures.write(paper, runs, results, data_root=data_root)
+    return figures.write(paper, runs, results, data_root=data_root, to=to)
 
 
 def _film(paper: str, tier: Tier, runs: Path) -> list[Path]:

@@ -90,15 +90,18 @@ class Drawing:
     numbers: Callable[[Sequence[Run]], str] | None = None
 
 
-def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+def write(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
     Args:
         paper: ``"lmcl"`` or ``"cllr"``.
         runs: folder of the finished runs.
-        results: folder of the committed records; the files go to ``[short/]rl/<paper>/figures/``
-            below it, beside the table of the runs that they are drawn from.
-        data_root: not looked at: all that is drawn lies with the runs and records.
+        results: folder of the committed records.
+        data_root: not read: all that is drawn lies with the runs and records.
+        to: the files go to ``[short/]rl/<paper>/figures/`` below it, by the tier of the runs that
+            they are drawn from; None for ``results``.
 
     Returns:
         The PNG and PDF files written, and the CSV files beside them.
@@ -114,7 +117,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
         numbers = drawing.numbers(found) if drawing.numbers else None
         return Drawn(table, drawing.tier, drawing.draw(table, found), numbers)
 
-    return write_figures("rl", paper, FIGURES, drawn, results, LOOK)
+    return write_figures("rl", paper, FIGURES, drawn, to or results, LOOK)
 
 
 def finished_runs(

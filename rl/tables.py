@@ -24,10 +24,9 @@ from shared import (
     max_margin,
     term,
 )
+from shared.experiment.claims import with_claims
 from shared.experiment.tables import (
-    Claim,
     Column,
-    Power,
     Published,
     Row,
     Seeds,
@@ -56,9 +55,6 @@ AUTHORS_ROWS = 12
 
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0, 1, 2), "short": (), "smoke": (0,)}
 PROBE_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (), "short": (0, 1, 2), "smoke": (0,)}
-# In points of return: half the median, 53, of the deviations of all rows printed; rounded down.
-TOLERANCE = 25.0
-PROBE_TOLERANCE = 2.0  # in % of variance; ours
 
 
 def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e-3) -> Column:
@@ -313,58 +309,6 @@ CLLR_COMPARISONS = (
     ),
     ("CLLR(CURL+), authors' form", "CURL"),
 )
-LMCL_IN_WORDS = (
-    Claim(
-        "LMCL has consistently higher means than CURL on all six tasks (text on Table 5, whose own "
-        "numbers say otherwise on Run). Measured: LMCL(CURL+DP) against CURL.",
-        better="LMCL(CURL+DP)",
-        than="CURL",
-        columns=LABELS,
-        tolerance=TOLERANCE,
-    ),
-)
-CLLR_IN_WORDS = (
-    Claim(
-        "CLLR has consistently higher means than CURL on all six tasks (text on Table 4, whose own "
-        "numbers say otherwise on Run). Measured: CLLR(CURL+nuclear-norm) against CURL.",
-        better="CLLR(CURL+nuclear-norm)",
-        than="CURL",
-        columns=LABELS,
-        tolerance=TOLERANCE,
-    ),
-)
-
-
-def _claims(
-    printed_as: str,
-    published: Published,
-    rows: Sequence[Row],
-    comparisons: Sequence[tuple[str, str]],
-) -> tuple[Claim, ...]:
-    """For each two rows, better and worse, what their printed numbers say, column by column."""
-    printed = {row.label: row.published for row in rows if row.published is not None}
-    claims = []
-    for better, than in comparisons:
-        columns = tuple(
-            label
-            for label in LABELS
-            if (high := published.value(printed[better], label)) is not None
-            and (low := published.value(printed[than], label)) is not None
-            and high.mean > low.mean
-        )
-        but = " and ".join(label for label in LABELS if label not in columns)
-        claims.append(
-            Claim(
-                f"{printed[better]} is above {printed[than]} on every task"
-                f"{f' but {but}' if but else ''} (numbers of {printed_as}). Measured: {better} "
-                f"against {than}.",
-                better=better,
-                than=than,
-                columns=columns,
-                tolerance=TOLERANCE,
-            )
-        )
-    return tuple(claims)
 
 
 LABEL_NOTE = (
@@ -385,8 +329,6 @@ NOTES = (
     "With 3 seeds and a deviation of 100 points, as reruns of CURL have it, differences below some "
     "230 points are not significant (two-sample t test, 5%); the largest printed gain over the "
     "same loss without the method is 42.",
-    f"Claims have a tolerance of {TOLERANCE:g} points: half the median of the deviations printed "
-    "in both tables, which is 53, rounded down.",
     "Everything the papers leave open is as in CURL's paper and program: action repeats, learning "
     "rate 1e-3 and 2e-4 on Run, 1000 random decisions before the first update, 10 episodes of "
     "evaluation without noise. Deviations are over seeds, not over episodes.",
@@ -423,7 +365,7 @@ def _variance_note(published: Published, row: str) -> str:
 
 PROBE_NOTES = (
     LABEL_NOTE,
-    "Asked by this suite, not by the paper. A uniformly random policy plays 100 episodes of 20 "
+    "An additional question. A uniformly random policy plays 100 episodes of 20 "
     "decisions, on whose 2000 stacks of frames the encoder is trained by the contrastive step "
     "alone, and 25 further episodes, held out. Ridge regression from q of the centre crop to the "
     "task's own observation (positions, velocities) is fitted on the former and scored on the "
@@ -433,10 +375,9 @@ PROBE_NOTES = (
     "penalties that add over the batch weigh an eighth of what they do at 512. "
     "Encoder, frames, crops, learning rates and the double step are those of the paper tier.",
     "A seed decides frames, initialisation and batches. All rows of a seed share their frames, so "
-    "that differences between rows are paired.",
+    "that the seed is a factor of the model.",
     "It says how much of the physics state an encoder holds after few updates, and nothing about "
     "returns: frames are a random policy's, and neither reward nor actor nor critic takes part.",
-    f"Claims are of direction alone, with a tolerance of {PROBE_TOLERANCE:g} points of R^2.",
     "Batch, updates and the numbers of episodes were set after trials with a seed that no table "
     "has (CURL, raw pixels and the untrained encoder on two tasks), before any of these runs.",
     "Closed: much of what a seed changes here are the frames. The second version of the probe, "
@@ -454,8 +395,6 @@ def _returns(
     name: str,
     by: str,
     rows: tuple[Row, ...],
-    comparisons: Sequence[tuple[str, str]],
-    in_words: tuple[Claim, ...],
     method: str,
 ) -> Table:
     """The table ``name`` of a paper: returns at 100K environment steps.
@@ -478,7 +417,6 @@ def _returns(
         columns=COLUMNS,
         seeds=SEEDS,
         published=published,
-        claims=(*_claims(printed_as, published, rows, comparisons), *in_words),
         varies="seed (initialisation, batches, actions, episodes of training and of evaluation)",
         references=tuple(
             load_published(PUBLISHED / "references.toml", key)
@@ -489,12 +427,7 @@ def _returns(
     )
 
 
-def _probe(
-    returns: Table,
-    question: str,
-    comparisons: Sequence[tuple[str, str]],
-    notes: tuple[str, ...] = (),
-) -> Table:
+def _probe(returns: Table, notes: tuple[str, ...] = ()) -> Table:
     """The probe of the rows of ``returns`` that train an encoder by contrast."""
     asked_of = f"asked of the rows of {returns.section}"
     left_out = (*CONTROLS, BATCH_128_ROW)
@@ -517,10 +450,6 @@ def _probe(
             if row not in left_out
         ),
     )
-    asked = (
-        *((question, better, than) for better, than in comparisons),
-        ("does contrast make it easier at all?", "CURL", "untrained encoder"),
-    )
     return Table(
         domain="rl",
         paper=returns.paper,
@@ -540,18 +469,9 @@ def _probe(
             columns=(),
             rows={},
         ),
-        claims=tuple(
-            Claim(
-                f"Asked by this suite, not by the paper: {text} Measured: {better} against {than}.",
-                better=better,
-                than=than,
-                columns=LABELS,
-                tolerance=PROBE_TOLERANCE,
-            )
-            for text, better, than in asked
-        ),
         short={"batch_size": 64, "precision": "bfloat16"},
         varies="seed (frames, initialisation, batches)",
+        blocked=True,
         notes=(*PROBE_NOTES, *notes),
         also=("r2_position", "r2_velocity"),
     )
@@ -573,33 +493,6 @@ IMITATION_COLUMNS = tuple(
         gigabytes=1.5,
     )
     for each in COLUMNS
-)
-IMITATION_POWERS = (
-    Power(
-        90.0,
-        40.0,
-        ("Swingup",),
-        "Gain: what four seeds can see. Spread: assumed, of two means over ten episodes, which "
-        "are up to 50 apart within a policy, and of two encoders; a pilot on Swingup with two "
-        "seeds that no table has gave 24 for CURL against the untrained encoder.",
-        "short",
-    ),
-    Power(
-        125.0,
-        55.0,
-        ("Run", "Walk"),
-        "Gain: likewise. Spread: assumed, of two means over ten episodes, which in a pilot on Run "
-        "with a seed that no table has were 90 to 110 apart within a policy, and of two encoders.",
-        "short",
-    ),
-    Power(
-        220.0,
-        95.0,
-        ("Spin", "Easy", "Catch"),
-        "Gain: likewise. Spread: of two means over ten episodes, which a weak policy ends with 0 "
-        "or with hundreds, 213 apart in a pilot on Catch with a seed that no table has.",
-        "short",
-    ),
 )
 # Floors and ceiling of the imitation returns.
 WITHOUT_CONTRAST = (
@@ -637,9 +530,8 @@ IMITATION_SEEDS: dict[Tier, tuple[int, ...]] = {
 # act.
 UNCLAIMED = ("CURL, single step", "DCL, raw scores", "HCL, raw scores", "margins", "MMCL")
 UNCLAIMED_ON = ("Catch",)
-# Where a row without the method lies below a floor, as measured: there a verdict on the method
-# would be "no evidence" whatever it returned, so that it is not asked, but of the rows that had run
-# on all six tasks before that was decided.
+# Where a row without the method lies below a trivial baseline, as measured: there the method is not
+# run, but for the rows that had run on all six tasks before that was decided.
 BELOW_A_FLOOR = {
     "CURL": ("Spin", "Swingup", "Run", "Walk", "Catch"),
     "CURL, cosine": ("Spin", "Swingup", "Run"),
@@ -650,7 +542,7 @@ ON_ALL_TASKS = ("LMCL(CURL+DP)", "LMCL(DCL+DP)", "LMCL(HCL+DP)")
 READ = ("action_r2", "r2", "r2_position", "r2_velocity")
 IMITATION_NOTES = (
     LABEL_NOTE,
-    "Asked by this suite, not by the paper. Soft actor-critic learns each task from the physics "
+    "An additional question. Soft actor-critic learns each task from the physics "
     "state: 15,000 decisions on Swingup and Catch, 60,000 elsewhere, with an update each, two to "
     "eight minutes of a CPU core; its policy is kept at three levels of skill, where an evaluation "
     "first reaches a third, two thirds and the whole of the best. Each plays 12 episodes with its "
@@ -663,7 +555,7 @@ IMITATION_NOTES = (
     "over 10 episodes.",
     "action_r2, below: R^2 of the head's actions on the held-out frames, against the expert's. A "
     "policy that errs drifts to where nobody showed it what to do, so that a return can turn the "
-    "order of two weak heads round; a claim counts where both agree in sign.",
+    "order of two weak heads round; where the two metrics differ in sign, it is said.",
     "r2, below: the second version of the state probe, of the same encoder: R^2 of the physics "
     "state on the held-out frames, every third of them, by the regression of state-probe-v1.",
     "A seed decides initialisation, batches, the head's random numbers and the episodes of the "
@@ -686,9 +578,9 @@ IMITATION_NOTES = (
     "has. Spin, expert 956: a head on the state 667, on raw pixels 714, on the untrained encoder "
     "568, on CURL 538, after four times the updates 674; Run, expert 420: 404, 322, 209, 275 and "
     "283. So experts changed, updates did not.",
-    "A row with a method is left out where the row without it lies below a floor: its verdict "
-    "would be 'no evidence' whatever it returned. Decided when Swingup and Catch had run in part. "
-    "Rows of which no claim speaks run on Catch alone.",
+    "A row with a method is left out where the row without it lies below a trivial baseline. "
+    "Decided when Swingup and Catch had run in part. Rows of which no claim speaks run on Catch "
+    "alone.",
     "Frames are drawn without multisampling and with coarser shadows (quality 'fast').",
     "Penalties that add over the batch weigh an eighth of what they do at 512.",
     SILENT_NOTE,
@@ -697,17 +589,12 @@ IMITATION_NOTES = (
 
 def _imitation(
     returns: Table,
-    question: str,
     comparisons: Sequence[tuple[str, str]],
     notes: tuple[str, ...] = (),
 ) -> Table:
     """Imitation returns of the rows of ``returns`` that train an encoder by contrast."""
     asked_of = f"asked of the rows of {returns.section}"
     left_out = (*CONTROLS, BATCH_128_ROW)
-    asked = (
-        *((question, better, than) for better, than in comparisons),
-        ("does contrast make an expert easier to imitate at all?", "CURL", "untrained encoder"),
-    )
     unasked = {
         better: BELOW_A_FLOOR.get(than, ())
         for better, than in comparisons
@@ -741,17 +628,6 @@ def _imitation(
             columns=(),
             rows={},
         ),
-        claims=tuple(
-            Claim(
-                f"Asked by this suite, not by the paper: {text} Measured: {better} against {than}.",
-                better=better,
-                than=than,
-                columns=tuple(label for label in LABELS if label not in unasked.get(better, ())),
-                tolerance=TOLERANCE,
-                second="action_r2",
-            )
-            for text, better, than in asked
-        ),
         varies="seed (initialisation, batches, head, episodes of evaluation)",
         notes=(*IMITATION_NOTES, *notes),
         also=READ,
@@ -773,7 +649,6 @@ def _imitation(
                 if columns
             ),
         ),
-        powers=IMITATION_POWERS,
     )
 
 
@@ -782,18 +657,11 @@ TABLE_5 = _returns(
     "table-5",
     "Chen et al. 2021 (LMCL)",
     LMCL_ROWS,
-    LMCL_COMPARISONS,
-    LMCL_IN_WORDS,
     "LMCL(CURL+DP)",
 )
-TABLE_5_PROBE = _probe(
-    TABLE_5,
-    "does distance polarization make the physics state easier to read?",
-    LMCL_COMPARISONS,
-)
+TABLE_5_PROBE = _probe(TABLE_5)
 TABLE_5_IMITATION = _imitation(
     TABLE_5,
-    "does distance polarization make an expert easier to imitate?",
     LMCL_COMPARISONS,
 )
 TABLE_4 = _returns(
@@ -801,19 +669,11 @@ TABLE_4 = _returns(
     "table-4",
     "Chen et al. 2022 (CLLR)",
     CLLR_ROWS,
-    CLLR_COMPARISONS,
-    CLLR_IN_WORDS,
     "CLLR(CURL+)",
 )
-TABLE_4_PROBE = _probe(
-    TABLE_4,
-    "does the low-rank projection make the physics state easier to read?",
-    CLLR_COMPARISONS,
-    (CLLR_PROBE_NOTE,),
-)
+TABLE_4_PROBE = _probe(TABLE_4, (CLLR_PROBE_NOTE,))
 TABLE_4_IMITATION = _imitation(
     TABLE_4,
-    "does the low-rank projection make an expert easier to imitate?",
     CLLR_COMPARISONS,
     ("Head and regression read q, as actor and critic do, not L q.",),
 )
@@ -847,23 +707,12 @@ LEARNING_GATE = Table(
         columns=(),
         rows={},
     ),
-    claims=(
-        Claim(
-            "Asked by this suite, not by the paper: does an agent from pixels end far above random "
-            "actions? Passed above 340, which is 571, a rerun's mean over seeds, less twice its "
-            "deviation of 117.",
-            better=GATE_LABEL,
-            than="random policy",
-            columns=("Swingup",),
-            tolerance=TOLERANCE,
-        ),
-    ),
     varies="seed (initialisation, batches, actions, episodes of training and of evaluation)",
     references=(load_published(PUBLISHED / "references.toml", "curl-rerun"),),
     notes=(
-        "One seed: it is asked whether an agent learns, not how much. The threshold was set before "
-        "the run.",
-        "Said after the run: it passed, at 348.7, by 9 points. Its ten evaluations are 25, 198, "
+        "One seed: it is asked whether an agent learns, not how much. A threshold of 340 was set "
+        "before the run: about 571, a rerun's mean over seeds, less twice its deviation of 117.",
+        "Said after the run: it ended at 348.7. Its ten evaluations are 25, 198, "
         "195, 200, 275, 276, 289, 302, 282 and 349: still rising when its steps were over, and "
         "short of the 446 to 678 of the three seeds of the rerun below.",
     ),
@@ -909,22 +758,6 @@ RETURNS_ON_A_CPU = Table(
         columns=(),
         rows={},
     ),
-    claims=tuple(
-        Claim(
-            f"Asked by this suite, not by the paper: {text} Measured: {better} against {than}.",
-            better=better,
-            than=than,
-            columns=("Swingup", "Catch"),
-            tolerance=TOLERANCE,
-            second="return",
-        )
-        for text, better, than in (
-            ("does contrast help an agent at all?", "CURL", "SAC on the same crops"),
-            ("does distance polarization help?", "LMCL(CURL+DP)", "CURL"),
-            ("does distance polarization of DCL help?", "LMCL(DCL+DP)", "CURL"),
-            ("does the low-rank projection help?", CLLR_LABEL, "CURL"),
-        )
-    ),
     short=ON_A_CPU,
     varies="seed (initialisation, batches, actions, episodes of training and of evaluation)",
     references=(load_published(PUBLISHED / "references.toml", "curl-rerun"),),
@@ -939,24 +772,18 @@ RETURNS_ON_A_CPU = Table(
         "seeds of each row.",
     ),
     also=("return",),
-    powers=(
-        Power(
-            185.0,
-            172.0,
-            ("Swingup", "Catch"),
-            "Gain: between agents with and without the contrastive step in a rerun of CURL's "
-            "program on Swingup, three seeds each. Spread: of differences of independent runs with "
-            "its deviations, 117 and 126; of single evaluations, where a mean over nine is "
-            "steadier.",
-            "short",
-        ),
-    ),
 )
 
-TABLES = {
-    "lmcl": (TABLE_5, TABLE_5_PROBE, TABLE_5_IMITATION),
-    "cllr": (TABLE_4, TABLE_4_PROBE, TABLE_4_IMITATION),
-    "curl": (LEARNING_GATE, RETURNS_ON_A_CPU),
-}
+TABLES = with_claims(
+    {
+        "lmcl": (TABLE_5, TABLE_5_PROBE, TABLE_5_IMITATION),
+        "cllr": (TABLE_4, TABLE_4_PROBE, TABLE_4_IMITATION),
+        "curl": (LEARNING_GATE, RETURNS_ON_A_CPU),
+    },
+    PUBLISHED / "claims.toml",
+)
 # Those whose runs have policies, by paper: what is filmed.
-AGENTS = {"lmcl": (TABLE_5,), "cllr": (TABLE_4,), "curl": (LEARNING_GATE, RETURNS_ON_A_CPU)}
+AGENTS = {
+    paper: tuple(table for table in some if table.protocol.startswith("dmc-return"))
+    for paper, some in TABLES.items()
+}

@@ -6,32 +6,18 @@ answers and events to 4.
 
 import base64
 import contextlib
-import importlib.util
-import io
 import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 PROGRAM = next(filter(None, map(shutil.which, ("chromium", "google-chrome", "chrome"))), None)
 MISSING = "no chromium is installed to open the pages with (Debian: apt-get install chromium)"
-SHOWN = "lmcl--lmct-is-better-than-conventional-contrastive-training-on-both-table-1.html"
 PATIENCE = 60.0  # seconds for one answer
-
-
-def axe() -> str | None:
-    """The source of axe-core, which axe-core-python ships; None without that package."""
-    found = importlib.util.find_spec("axe_core_python")
-    if found is None or not found.submodule_search_locations:
-        return None
-    return Path(found.submodule_search_locations[0], "axe.min.js").read_text(encoding="utf-8")
 
 
 class Browser:
@@ -68,12 +54,10 @@ class Browser:
                     raise RuntimeError(f"{method}: {answer['error']['message']}")
                 return answer["result"]
 
-    def show(self, width: int, dark: bool) -> None:
-        """Be a window of some width, in one of the two schemes."""
+    def show(self, width: int) -> None:
+        """Be a window of some width."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def open(self, address: str) -> None:
         """Load a page, and wait for its load event."""
@@ -148,25 +132,3 @@ def browser(profile: Path) -> Iterator[Browser]:
         os.close(from_browser)
         process.terminate()
         process.wait(timeout=30)
-
-
-def main() -> None:
-    """Write the pictures of the report that the documents show: docs/report-*.png."""
-    root = Path(__file__).resolve().parents[1]
-    claim = root / "results/site/claims" / SHOWN
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        with browser(Path(folder)) as window:
-            for name, page, width, dark in (
-                ("report-1400.png", root / "results/index.html", 1400, False),
-                ("report-390.png", root / "results/index.html", 390, True),
-                ("report-claim-1400.png", claim, 1400, False),
-                ("report-claim-390.png", claim, 390, True),
-            ):
-                window.show(width, dark=dark)
-                window.open(page.as_uri())
-                picture = Image.open(io.BytesIO(window.picture()))
-                picture.convert("RGB").quantize(64).save(root / "docs" / name, optimize=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,9 @@
 """What the README and the pages of use say works: their commands are accepted, their code runs."""
 
-import json
 import math
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ import pytest
 from shared.command import domains, reproduce, running
 from shared.command.domains import tables_of
 from shared.command.own import load_loss
+from shared.command.places import Places
 from shared.command.settings import with_settings
+from shared.command.verbs import write_results
 from shared.errors import UserError
-from shared.report.claims import BEGINS, ENDS, Entry, in_short, write_in_short
+from shared.report.pictures import shown_by
+from shared.report.summary import BEGINS, ENDS, Results, in_short, write_in_short
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md"]
@@ -68,7 +71,7 @@ def test_every_command_is_accepted(
         assert words[2] in domains.tables_of(words[1])
     elif words[0] == "explain":
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 0
-        assert "The verdict" in capsys.readouterr().out
+        assert "Records: " in capsys.readouterr().out
     elif words[0] == "film":
         assert reproduce.main([*words, "--runs", str(tmp_path)]) == 2
         assert "no finished run" in capsys.readouterr().err
@@ -90,9 +93,6 @@ def test_every_command_is_accepted(
     elif "--slurm" in words or "--executor" in words:  # what these do is tested in tests/slurm
         assert reproduce.main([*words, "--time", "nonsense", "--runs", str(tmp_path)]) == 2
         assert "is no time of Slurm" in capsys.readouterr().err
-    elif "--serve" in words:  # tests/test_serving.py
-        assert reproduce.main([*words, "--port", "nowhere"]) == 2
-        assert "is not a positive number" in capsys.readouterr().err
     elif words[0] == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), "--runs", str(tmp_path)]) == 0
     else:
@@ -148,14 +148,29 @@ def test_pictures_and_paths_exist() -> None:
         assert (ROOT / path).exists(), path
 
 
-def test_the_lines_about_claims_are_those_of_the_committed_results() -> None:
-    claims = json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))["claims"]
-    said = in_short([Entry(**each) for each in claims])
-    assert f"{BEGINS}\n{said}{ENDS}" in PAGES[0].read_text(encoding="utf-8")
-    assert said.count("\n") == 2 + len({each["paper"] for each in claims})
+@pytest.mark.slow
+def test_the_committed_results_are_what_the_records_give(tmp_path: Path) -> None:
+    """Pages, CSV files and the README's lines; a picture says itself what it shows."""
+    results = tmp_path / "results"
+    shutil.copytree(ROOT / "results", results)
+    written = [each for each in results.rglob("*") if each.suffix in (".md", ".csv", ".json")]
+    for file in written:
+        if file.parent.name != "figures":
+            file.unlink()
+    for file in (each for each in results.rglob("*.png") if each.parent.name != "figures"):
+        assert shown_by(file), file
+    told = {file: shown_by(file) for file in results.rglob("*.png")}
+    found = write_results(Places(tmp_path / "runs", results, tmp_path / "data"))
+    for file in written:
+        committed = (ROOT / "results" / file.relative_to(results)).read_text(encoding="utf-8")
+        assert file.read_text(encoding="utf-8") == committed, file
+    assert {file: shown_by(file) for file in results.rglob("*.png")} == told
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{BEGINS}\n{in_short(found, 'results/')}{ENDS}" in text
+    assert text.index("(results/README.md)") < text.index("```")
 
 
 def test_a_document_without_the_marks_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("# A title\n")
     with pytest.raises(UserError, match="has no lines <!-- claims"):
-        write_in_short(tmp_path / "README.md", [])
+        write_in_short(tmp_path / "README.md", Results((), ()))

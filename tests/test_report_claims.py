@@ -1,274 +1,464 @@
-"""What holds of every claim: as data, as sentences, and on the first screen of the page."""
+"""Readings follow from the committed records by the registered rules, and each rule can fail."""
 
 import dataclasses
-import html as entities
+import importlib
+import itertools
 import json
 import math
-import re
-from html.parser import HTMLParser
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
-from test_report import RECORDS, TABLE, cell_of, make_table, record_of
+import scipy
+from statsmodels.formula.api import ols
+from statsmodels.stats.multitest import multipletests
+from toy.tables import CLAIM, TABLES
 
-from shared.experiment.records import Record
-from shared.experiment.tables import Claim, Power, Row, Table, Tier
-from shared.report.claims import entries, json_text, sentences
+from shared.command.domains import DOMAINS
+from shared.experiment.claims import with_claims
+from shared.experiment.records import Record, read_records, read_repeats
+from shared.experiment.tables import Claim, Published, Setting, Table, Tier, Value, canonical
+from shared.report.claims import FORM, Finding, Reading, findings, json_text, readings
 from shared.report.measuring import Measured, measure
-from shared.report.page import site, write_site
-from shared.report.site import SHAPES, claim_page
-from shared.report.statistics import KINDS, power_of
 
-ROOT = Path(__file__).parents[1]
-TYPES = {
-    "string": (str,),
-    "boolean": (bool,),
-    "number": (int, float),
-    "integer": (int,),
-    "list of strings": (list,),
-    "list of integers": (list,),
-    "object": (dict,),
-    "null": (type(None),),
-}
-OWN = "Asked by this suite, not by the paper: is <b>ours</b> & new better? Measured: ours."
+ROOT = Path(__file__).resolve().parents[1]
+PLAIN = (70.0, 71.0, 69.0)
+TOY = dataclasses.replace(TABLES["toy"][0], unit="%", claims=())
 
 
-def both_tiers() -> list[Measured]:
-    """Three seeds at the paper's setting, two at a smaller budget, with a floor and a question."""
-    power = Power(1.0, 0.5, ("MUTAG",), "Published.", "short")
-    own = Claim(OWN, "MMCL", "GraphCL", ("MUTAG",), 0.5, tiers=("short",))
-    table = make_table(
-        rows=(*TABLE.rows, Row("largest class", {"loss": "none"}, floor=True)),
-        powers=(*TABLE.powers, power),
-        claims=(*TABLE.claims, own),
+def measured(
+    better: Sequence[float],
+    claim: Claim | None = None,
+    published: Sequence[Value] = (),
+    plain: Sequence[float] = PLAIN,
+    **changes: Any,
+) -> Measured:
+    """The toy table with values of both rows in its left column, by seed."""
+    claim = claim or said()
+    printed = Published("Toy", "Toys", ("left",), {"plain": (None,), "better": (None,)})
+    if published:
+        printed = dataclasses.replace(
+            printed, rows={"better": (published[0],), "plain": (published[1],)}, runs=5
+        )
+    table = dataclasses.replace(
+        TOY,
+        claims=(claim,),
+        published=printed,
+        seeds={"paper": tuple(range(max(len(better), len(plain), 1)))},
+        **changes,
     )
-    short = [
-        *in_tier(table, "GraphCL", {0: 80.0, 1: 81.0}, "short"),
-        *in_tier(table, "MMCL", {0: 81.0, 1: 85.0}, "short"),
-        *in_tier(table, "largest class", {0: 66.5, 1: 66.5}, "short"),
-    ]
+    records = []
+    for row, values in (("plain", plain), ("better", better)):
+        for cell, value in zip(table.cells(row=row, column="left"), values, strict=False):
+            environment = {"data": {}, "commit": "", "hardware": {}, "facts": {}}
+            result = {
+                "tier": "paper",
+                "protocol": "toy-v1",
+                "metrics": {"accuracy": value, "norm": -value},
+                "seconds": 1.0,
+            }
+            records.append(Record(cell.address, canonical(cell.config), environment, result))
+    return measure(table, "paper", records, {})
+
+
+def said(form: str = "superiority", columns: tuple[str, ...] = ("left",), **changes: Any) -> Claim:
+    (comparison,) = CLAIM.comparisons
+    comparison = dataclasses.replace(comparison, columns=columns)
+    return dataclasses.replace(CLAIM, form=form, comparisons=(comparison,), **changes)
+
+
+def outcome(*arguments: Any, **changes: Any) -> str:
+    (reading,) = readings([measured(*arguments, **changes)])
+    return reading.outcome
+
+
+@pytest.mark.parametrize(
+    ("better", "claim", "printed", "expected"),
+    [
+        # Superiority, without a printed gain, with one that fits, and with one that is larger.
+        ((75.0, 76.0, 74.0), said(), (), "confirmed"),
+        ((70.5, 70.0, 71.0), said(), (), "imprecise"),
+        ((65.0, 66.0, 64.0), said(), (), "contradicted"),
+        ((75.0, 76.0, 74.0), said(), (Value(75.0), Value(70.0)), "confirmed"),
+        ((75.0, 76.0, 74.0), said(), (Value(85.0), Value(70.0)), "partly"),
+        ((70.5, 70.0, 71.0), said(), (Value(85.0), Value(70.0)), "contradicted"),
+        # A gain that is larger than printed denies nothing.
+        ((75.0, 76.0, 74.0), said(), (Value(70.1), Value(70.0)), "confirmed"),
+        # The printed gain has an uncertainty of its own.
+        ((75.0, 76.0, 74.0), said(), (Value(85.0, 9.0), Value(70.0, 9.0)), "confirmed"),
+        # Size.
+        ((75.0, 76.0, 74.0), said("size", size=1.0), (), "confirmed"),
+        ((75.0, 76.0, 74.0), said("size", size=5.0), (), "imprecise"),
+        ((75.0, 76.0, 74.0), said("size", size=9.0), (), "partly"),
+        ((70.5, 70.0, 71.0), said("size", size=9.0), (), "contradicted"),
+        # Not worse than by a margin.
+        ((69.5, 70.5, 68.5), said("comparable", margin=4.0), (), "confirmed"),
+        ((69.5, 70.5, 68.5), said("comparable", margin=1.0), (), "imprecise"),
+        ((65.0, 66.0, 64.0), said("comparable", margin=1.0), (), "contradicted"),
+        # No gain worth the name.
+        ((70.2, 71.2, 69.2), said("null", margin=4.0), (), "confirmed"),
+        ((70.2, 71.2, 69.2), said("null", margin=1.0), (), "imprecise"),
+        ((75.0, 76.0, 74.0), said("null", margin=1.0), (), "contradicted"),
+        ((65.0, 66.0, 64.0), said("null", margin=1.0), (), "contradicted"),
+        # One seed has no interval; no seed is nothing.
+        ((75.0,), said(), (), "imprecise"),
+        ((), said(), (), "not measured"),
+    ],
+)
+def test_each_outcome_has_its_rule(
+    better: Sequence[float], claim: Claim, printed: Sequence[Value], expected: str
+) -> None:
+    assert outcome(better, claim, printed) == expected
+
+
+def test_holm_is_over_the_readings_of_one_claim_at_one_setting() -> None:
+    gain = (72.5, 73.5, 71.5)
+    alone = readings([measured(gain)])
+    assert (alone[0].outcome, alone[0].adjusted) == ("confirmed", alone[0].p)
+    level = measured((70.1, 71.1, 69.1), name="table-9")
+    together = readings([measured(gain), level, level])
+    assert [each.outcome for each in together] == ["imprecise"] * 3
+    assert together[0].p == alone[0].p
+    assert together[0].adjusted == pytest.approx(3 * alone[0].p)  # type: ignore[operator]
+    # Another setting, and another claim, are other families.
+    elsewhere = {"paper": Setting("rebuilt")}
+    apart = readings([measured(gain), measured((70.1, 71.1, 69.1), settings=elsewhere)])
+    other = readings([measured(gain), measured((70.1, 71.1, 69.1), said(id="other"))])
+    assert apart[0].adjusted == other[0].adjusted == alone[0].p
+    assert apart[1].setting == "rebuilt"
+    # Said of every dataset, each reading stands for itself.
+    every = measured(gain, said(every=True)), measured((70.1, 71.1, 69.1), said(every=True))
+    assert [each.outcome for each in readings(every)] == ["confirmed", "imprecise"]
+
+
+def found(*gains: Sequence[float], claim: Claim | None = None) -> Finding:
+    (finding,) = findings(readings([measured(gain, claim) for gain in gains]))
+    return finding
+
+
+UP, LEVEL, DOWN = (75.0, 76.0, 74.0), (70.1, 71.1, 69.1), (65.0, 66.0, 64.0)
+
+
+@pytest.mark.parametrize(
+    ("gains", "once", "every"),
+    [
+        ((UP, UP), "confirmed", "confirmed"),
+        ((UP, LEVEL), "partly", "partly"),
+        ((UP, DOWN), "partly", "contradicted"),
+        ((LEVEL, DOWN), "contradicted", "contradicted"),
+        ((LEVEL, LEVEL), "imprecise", "imprecise"),
+        ((UP, ()), "confirmed", "partly"),
+        (((), ()), "not measured", "not measured"),
+    ],
+)
+def test_a_finding_is_one_word_for_all_readings(
+    gains: Sequence[Sequence[float]], once: str, every: str
+) -> None:
+    assert found(*gains).outcome == once
+    assert found(*gains, claim=said(every=True)).outcome == every
+
+
+def test_contradictions_of_a_finding_are_adjusted() -> None:
+    barely = (67.9, 68.9, 66.9)  # p = 0.06 without a correction, of two rows
+    assert outcome((67.5, 68.5, 66.5)) == "contradicted"
+    finding = found((67.5, 68.5, 66.5), LEVEL, LEVEL, barely)
+    assert ("contradicted", 1) in finding.tally
+    assert finding.outcome == "imprecise"
+
+
+def test_remarks_change_no_outcome() -> None:
+    (plain,) = readings([measured(UP)])
+    trivial = dataclasses.replace(TOY.rows[0], label="chance", floor=True, published=None)
+    claim = said()
+    (comparison,) = claim.comparisons
+    beside = dataclasses.replace(comparison, beside="norm")
+    claim = dataclasses.replace(claim, comparisons=(beside,))
+    table = measured(UP, claim, also=("norm",), units={"norm": "% of variance"}).table
+    table = dataclasses.replace(table, rows=(*table.rows, trivial))
+    records = list(measured(UP, claim, also=("norm",)).records)
+    (cell,) = table.cells(row="chance", column="left")[:1]
+    result = records[0].result | {"metrics": {"accuracy": 99.0}}
+    records.append(Record(cell.address, canonical(cell.config), records[0].environment, result))
+    for place, record in enumerate(records):
+        environment = record.environment | {"data": {"toys": record.address}}
+        records[place] = dataclasses.replace(record, environment=environment)
+    (remarked,) = readings([measure(table, "paper", records, {})])
+    assert remarked.remarks == (
+        "better (75.00) lies below the trivial baseline 'chance' (99.00).",
+        "plain (70.00) lies below the trivial baseline 'chance' (99.00).",
+        "norm orders them otherwise: gain -5.00.",
+        "The two rows were measured on different data: toys.",
+    )
+    for name in ("outcome", "gain", "low", "high", "p", "model"):
+        assert getattr(remarked, name) == getattr(plain, name)
+    (larger,) = readings([measured(UP, None, (Value(70.1), Value(70.0)))])
+    assert larger.remarks == ("Larger than the printed gain of +0.10.",)
+
+
+def test_seeds_needed_are_told_where_a_known_gain_is_still_open() -> None:
+    printed = (Value(71.0), Value(70.0))
+    (open_,) = readings([measured(LEVEL, None, printed)])
+    assert (open_.outcome, open_.seeds_needed) == ("imprecise", 17)
+    (settled,) = readings([measured(UP, None, printed)])
+    (unknown,) = readings([measured(LEVEL)])
+    assert settled.seeds_needed is unknown.seeds_needed is None
+
+
+def test_the_list_of_readings_names_each_claim_once() -> None:
+    some = readings([measured(UP), measured(DOWN, said(id="other", paper="", place="", source=""))])
+    content = json.loads(json_text(some))
+    assert content["form"] == FORM
+    assert list(content["claims"]) == ["toy-table-1", "other"]
+    assert content["claims"]["toy-table-1"]["sentence"] == CLAIM.sentence
+    first, second = content["readings"]
+    assert (first["claim"], first["outcome"], first["gain"]) == (
+        "toy-table-1",
+        "confirmed",
+        pytest.approx(5),
+    )
+    assert (second["claim"], second["seeds_than"]) == ("other", [0, 1, 2])
+    assert [each.claim.additional for each in findings(some[::-1])] == [False, True]
+
+
+def test_smoke_is_read_by_nobody() -> None:
+    with pytest.raises(ValueError, match="the smoke tier never enters results"):
+        readings([measure(TABLES["toy"][0], "smoke", [], {})])
+
+
+ENTRY = """
+[[claim]]
+id = "one"
+paper = "toy"
+sentence = "Better."
+place = "Table 1"
+source = "toy.yaml: better"
+form = "superiority"
+[[claim.comparisons]]
+tables = ["toy/table-1"]
+pairs = [["better", "plain"]]
+"""
+
+
+def loaded(text: str, tmp_path: Path) -> Table:
+    file = tmp_path / "claims.toml"
+    file.write_text(text, encoding="utf-8")
+    return with_claims({"toy": (TOY,)}, file)["toy"][0]
+
+
+def test_claims_of_a_file_reach_their_table(tmp_path: Path) -> None:
+    settings = '[settings."toy/table-1".short]\ndifferences = ["Two steps."]\n'
+    table = loaded(ENTRY + settings, tmp_path)
+    (claim,) = table.claims
+    (comparison,) = claim.comparisons
+    assert (comparison.columns, comparison.tiers) == (("left", "right"), ("paper", "short"))
+    assert table.setting("short") == Setting("reduced", ("Two steps.",))
+    assert table.setting("paper") == Setting("paper's")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ('source = "toy.yaml: better"', 'source = ""', "one: its source is empty"),
+        ('source = "toy.yaml: better"', "", "one: lacks source"),
+        ('place = "Table 1"', 'place = ""', "one: its place is empty"),
+        ('"superiority"', '"better"', "one: no form 'better'"),
+        ('"superiority"', '"size"', "a claim of size has size"),
+        ('"superiority"', '"null"\nmargin = 1.0', "a margin has a margin_source"),
+        ('form = "superiority"', 'form = "superiority"\ntext = "x"', "unknown key text"),
+        ("toy/table-1", "toy/table-9", "no table toy/table-9"),
+        ('"plain"', '"worst"', "one: undeclared rows"),
+        ("pairs =", "rows =", "comparisons: pairs, rows|comparisons: rows"),
+        (ENTRY, ENTRY + ENTRY, "one stands there twice"),
+        (ENTRY, '[settings."toy/table-1".paper]\nword = "own"', "a setting is one of"),
+    ],
+)
+def test_a_mistake_in_a_file_of_claims_is_an_error(
+    old: str, new: str, text: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        loaded(ENTRY.replace(old, new), tmp_path)
+
+
+@pytest.fixture(scope="module")
+def committed() -> list[Measured]:
+    results = ROOT / "results"
+    records, repeats = read_records(results), read_repeats(results)
+    begun = {"/".join(record.address.removeprefix("short/").split("/")[:3]) for record in records}
     tiers: tuple[Tier, ...] = ("paper", "short")
-    return [measure(table, tier, [*RECORDS, *short], {}) for tier in tiers]
-
-
-def in_tier(table: Table, row: str, values: dict[int, float], tier: Tier) -> list[Record]:
+    every = [
+        (table, tier)
+        for domain in DOMAINS
+        for some in importlib.import_module(f"{domain}.tables").TABLES.values()
+        for table, tier in itertools.product(some, tiers)
+        if tier in table.tiers and table.claims
+    ]
     return [
-        record_of(cell, values[cell.seed]) for cell in table.cells(tier, row=row, column="MUTAG")
+        measure(table, tier, records, {}, repeats=repeats)
+        for table, tier in every
+        if table.address in begun
     ]
 
 
-def documented() -> dict[str, list[str]]:
-    """By key of an entry its types, as docs/report.md has them."""
-    text = (ROOT / "docs/report.md").read_text(encoding="utf-8")
-    return {
-        key: types.split(" or ")
-        for key, types in re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE)
-    }
+def _numbers(one: Measured, reading: Reading) -> pandas.DataFrame:
+    """What the model of a reading rests on: row, seed and value of everything in its column."""
+    found = []
+    for cell in one.column(reading.column):
+        values = {
+            seed: record.result["metrics"][reading.metric] for seed, record in cell.records.items()
+        }
+        if not (cell.row.floor and len(set(values.values())) < 2):
+            found += [(cell.row.label, seed, float(value)) for seed, value in values.items()]
+    return pandas.DataFrame(found, columns=["row", "seed", "y"])
 
 
-def check(content: dict[str, Any]) -> None:
-    """Hold a claims.json against its documented form."""
-    keys = documented()
-    assert content["form"] == "claims-v2"
-    assert set(content["papers"]) == {entry["paper"] for entry in content["claims"]}
-    for entry in content["claims"]:
-        assert list(entry) == list(keys)
-        for key, types in keys.items():
-            allowed = tuple(each for name in types for each in TYPES[name])
-            assert type(entry[key]) in allowed, (key, entry[key])
-        assert entry["verdict"] in KINDS
-        assert entry["counts"] == (not entry["because"])
-        words = {"reproduced", "same direction", "not reproduced", "inconclusive"}
-        assert entry["tier"] == "paper" or entry["verdict"] not in words
-        assert all(type(seed) is int for seed in entry["seeds"])
-
-
-def test_claims_have_the_numbers_of_the_records() -> None:
-    content = json.loads(json_text(entries(both_tiers())))
-    check(content)
-    paper, dd, short, _, own = content["claims"]
-    # 87.9 - 86, 89 - 87, 90.1 - 88: mean 2.0, deviation 0.1, t(0.975, 2) = 4.302653.
-    half = 4.302653 * 0.1 / math.sqrt(3)
-    assert paper["gain"] == pytest.approx(2.0)
-    assert (paper["low"], paper["high"]) == pytest.approx((2 - half, 2 + half), abs=1e-6)
-    assert (paper["published_gain"], paper["tolerance"]) == (pytest.approx(1.62), 0.5)
-    assert (paper["verdict"], paper["counts"], paper["because"]) == ("reproduced", True, [])
-    assert (paper["seeds"], paper["declared_seeds"]) == ([0, 1, 2], 3)
-    assert (paper["floor"], paper["arithmetic_spread"]) == (None, None)
-    assert paper["power"] == {
-        "gain": 1.6,
-        "spread": 0.5,
-        "declared": pytest.approx(power_of(3, 1.6, 0.5)),
-        "reached": pytest.approx(power_of(3, 1.6, 0.1)),
-    }
-    assert (dd["verdict"], dd["gain"], dd["power"], dd["counts"]) == ("not run", None, None, False)
-    assert (short["tier"], short["verdict"], short["gain"]) == ("short", "undecided", 2.5)
-    assert short["because"] == ["undecided: says neither yes nor no"]
-    assert short["floor"] == {"row": "largest class", "mean": 66.5}
-    assert (own["asked_here"], own["claim"]) == (True, OWN)
-
-
-def test_a_sentence_counts_what_each_tier_says_in_its_own_words() -> None:
-    assert sentences(entries(both_tiers())) == {
-        "mmcl": "mmcl: at the paper's setting 1 reproduced count; paper tier: 1 of 2 comparisons "
-        "measured (1 reproduced); short tier, at its budget: 1 of 2 comparisons measured "
-        "(1 undecided); asked by this suite besides, short tier, at its budget: 1 of 1 comparisons "
-        "measured (1 undecided)."
-    }
-    silent = measure(make_table(powers=()), "paper", RECORDS, {})
-    assert sentences(entries([silent])) == {
-        "mmcl": "mmcl: no verdict at the paper's setting counts yet; paper tier: 1 of 2 "
-        "comparisons measured (1 reproduced that does not count)."
-    }
-    (entry, _) = entries([silent])
-    assert entry.because == ("no power was declared",)
-
-
-def test_a_claim_is_listed_under_the_paper_that_says_it() -> None:
-    foreign = Claim("Theirs is better (Table 9).", "MMCL", "GraphCL", ("MUTAG",), 0.5, paper="lmcl")
-    measured = measure(make_table(claims=(*TABLE.claims, foreign)), "paper", RECORDS, {})
-    *own, theirs = entries([measured])
-    assert {entry.paper for entry in own} == {"mmcl"}
-    assert (theirs.paper, theirs.address, theirs.table) == ("lmcl", TABLE.address, TABLE.name)
-    pages = site([measured])
-    page = pages[claim_page("lmcl", theirs.claim)]
-    assert "lmcl, measured beside Max-Margin Contrastive Learning, Table 4: Section 5.3" in page
-    assert "./reproduce.sh graph mmcl --table table-4 --row MMCL" in page
-    assert page not in [pages[claim_page("mmcl", entry.sentence)] for entry in own]
-    assert sentences([theirs])["lmcl"].startswith("lmcl: at the paper's setting 1 ")
-
-
-def test_smoke_makes_no_claim() -> None:
-    record = record_of(cell_of("MMCL", "embedded sample", 0, "smoke"), 60.0)
-    with pytest.raises(ValueError, match="smoke"):
-        entries([measure(TABLE, "smoke", [record], {})])
-
-
-class Tables(HTMLParser):
-    """For every table whether it begins with a caption, and every heading cell without scope."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tables = 0
-        self.captions = 0
-        self.bare: list[str] = []
-        self.ids: list[str] = []
-        self.links: list[str] = []
-        self.last = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        self.tables += tag == "table"
-        self.captions += tag == "caption" and self.last == "table"
-        if tag == "th" and "scope" not in values:
-            self.bare.append(str(self.getpos()))
-        self.ids += [str(values["id"])] if "id" in values else []
-        self.links += [str(values[key]) for key in ("href", "src") if key in values]
-        self.last = tag
-
-
-def first_screen(measured: list[Measured], every: list[Measured] | None = None) -> str:
-    return site(measured, every)["index.html"]
-
-
-def words_of(text: str) -> str:
-    return " ".join(entities.unescape(re.sub(r"<[^>]*>", " ", text)).split())
-
-
-def test_the_page_begins_with_every_claim(tmp_path: Path) -> None:
-    measured = both_tiers()
-    write_site(tmp_path, measured)
-    screen = (tmp_path / "index.html").read_text(encoding="utf-8")
-    written = json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))
-    assert written == json.loads(json_text(entries(measured)))
-    words = words_of(screen)
-    assert (
-        "mmcl ● 1 reproduced 1 of 2 measured ◇ 1 undecided 1 of 2 measured "
-        "◇ 1 undecided 1 of 1 measured"
-    ) in words
-    assert "paper tier ● 1 reproduced – 1 not run" in words  # noqa: RUF001 (the page's dash)
-    assert "short tier , at its budget ◇ 1 undecided" in words
-    assert "<b>ours</b>" not in screen
-    assert "is <b>ours</b> & new better?" in words
-    assert "short tier: reproduced" not in words
-    # Every shape is another one, so that no verdict is told by its colour alone.
-    assert set(SHAPES) == set(KINDS)
-    assert len(set(SHAPES.values())) == len(KINDS)
-
-
-def test_the_page_of_a_claim_has_every_seed_and_what_would_decide_it() -> None:
-    measured = both_tiers()
-    pages = site(measured)
-    (entry, _) = entries([measured[0]])
-    page = pages[claim_page("mmcl", entry.sentence)]
-    words = words_of(page)
-    # Gain and interval, published gain, seeds, power reached (declared), floor, arithmetic spread.
-    assert entry.power is not None
-    declared, reached = (entry.power[key] for key in ("declared", "reached"))
-    assert (
-        f"MUTAG ● reproduced +2.00 [{entry.low:+.2f}, {entry.high:+.2f}] +1.62 3 of 3 "
-        f"{reached:.2f} ({declared:.2f}) not measured not measured"
-    ) in words
-    assert re.findall(r"<title>seed (\d): ([^<]*)</title>", page)[:3] == [
-        ("0", "+1.90"),
-        ("1", "+2.00"),
-        ("2", "+2.10"),
-    ]
-    assert "<title>published +1.62</title>" in page
-    assert "MUTAG It is decided, and counts." in words
-    assert "DD It cannot run" not in words
-    assert "3 seeds are declared, 3 to run: about" in words
-    assert 'loss "nce" "mmcl"' in words
-    # The commands are those of both rows; every column is claimed, so that none is named.
-    start = "./reproduce.sh graph mmcl --table table-4 --row"
-    assert f"<code>{start} MMCL\n{start} GraphCL\n</code>" in page
-    assert "./reproduce.sh graph mmcl --table table-4 --row MMCL --tier short" in page
-
-
-def test_the_address_of_a_claim_is_that_of_its_sentence() -> None:
-    long = "word " * 60
-    assert claim_page("mmcl", "MMCL is better (5.3).") == (
-        "site/claims/mmcl--mmcl-is-better-5-3.html"
+def _by_another_route(one: Measured, reading: Reading) -> tuple[float, float, float, float]:
+    """Gain, both ends of its interval, degrees of freedom: statsmodels' formulas, or scipy."""
+    data = _numbers(one, reading)
+    than = reading.than
+    data["row"] = pandas.Categorical(
+        data.row, [than, *(label for label in dict.fromkeys(data.row) if label != than)]
     )
-    assert len(claim_page("mmcl", long)) < 130
-    assert claim_page("mmcl", long) != claim_page("mmcl", f"{long} more")
+    fit = ols("y ~ row" + (" + C(seed)" if one.table.blocked else ""), data).fit()
+    groups = [
+        fit.resid[data.row == label].to_numpy()
+        for label, n in data.row.value_counts().items()
+        if n > 1
+    ]
+    even = all(group.std() > 1e-12 for group in groups) and scipy.stats.bartlett(*groups)[1] >= 0.05
+    if even:
+        name = f"row[T.{reading.better}]"
+        low, high = fit.conf_int().loc[name]
+        return fit.params[name], low, high, fit.df_resid
+    rows = [data[data.row == label].set_index("seed").y for label in (reading.better, than)]
+    if one.table.blocked:
+        first, second = rows[0].align(rows[1], join="inner")
+        test = scipy.stats.ttest_rel(first, second)
+        return (first - second).mean(), *test.confidence_interval(0.95), test.df
+    test = scipy.stats.ttest_ind(*rows, equal_var=False)
+    return rows[0].mean() - rows[1].mean(), *test.confidence_interval(0.95), test.df
 
 
-def test_an_interval_that_some_gains_lack_is_not_said_of_them() -> None:
-    columns = ("MUTAG", "DD")
-    table = make_table(claims=(Claim("Better.", "MMCL", "GraphCL", columns, 0.5),))
-    records = [*RECORDS, record_of(cell_of("MMCL", "DD", 0), 70.0)]
-    words = words_of(first_screen([measure(table, "paper", records, {})]))
-    assert "gains -8.00 to +2.00, 95% intervals within [+1.75, +2.25] (1 without one)" in words
-    assert "1 to 3 of 3 seeds" in words
+def test_every_reading_follows_from_the_committed_records(committed: list[Measured]) -> None:
+    """Estimate, interval, p value, Holm and outcome, by statsmodels' formulas and scipy alone."""
+    every = readings(committed)
+    by_table = {(one.table.address, one.tier, one.table.protocol): one for one in committed}
+    families: dict[tuple[str, str], list[tuple[Reading, float, float, bool]]] = {}
+    assert sum(each.measured for each in every) > 200
+    for reading in every:
+        one = by_table[reading.address, reading.tier, reading.protocol]
+        cells = {cell.row.label: cell for cell in one.column(reading.column)}
+        counts = [
+            len(cells[label].read(reading.metric)) for label in (reading.better, reading.than)
+        ]
+        assert reading.measured == (min(counts) > 0)
+        if min(counts) < 2:
+            assert reading.outcome in ("not measured", "imprecise")
+            assert reading.low is None
+            continue
+        gain, low, high, freedom = _by_another_route(one, reading)
+        ours = (reading.gain, reading.low, reading.high, reading.freedom)
+        assert ours == pytest.approx((gain, low, high, freedom), rel=1e-6, abs=1e-6), reading
+        t = scipy.stats.t(freedom)
+        error = (high - gain) / t.ppf(0.975) or 1e-300
+        claim = reading.claim
+        claimed = {"size": claim.size, "comparable": -(claim.margin or 0)}.get(claim.form, 0.0)
+        p = 2 * min(t.sf((gain - claimed) / error), 0.5)  # type: ignore[operator]
+        p_zero = 2 * min(t.sf(gain / error), 0.5)
+        excluded = high < claimed  # type: ignore[operator]
+        printed = _printed(one.table, reading)
+        if claim.form in ("superiority", "comparable") and printed is not None:
+            wide = math.hypot(error, printed[1])
+            excluded |= gain + t.ppf(0.975) * wide < printed[0]
+        if claim.form == "null":
+            margin = claim.margin or 0.0
+            sides = (t.sf((gain + margin) / error), t.cdf((gain - margin) / error))
+            p = p_zero = 2 * min(max(sides), 0.5)
+            excluded = low > margin or high < -margin
+        if claim.form == "comparable":
+            p_zero = p
+        assert reading.p == pytest.approx(p, rel=1e-5, abs=1e-12), reading
+        families.setdefault((claim.id, reading.setting), []).append((reading, p, p_zero, excluded))
+    for some in families.values():
+        adjusted = [[p for _, p, _, _ in some], [p for _, _, p, _ in some]]
+        if not some[0][0].claim.every:
+            adjusted = [list(multipletests(each, method="holm")[1]) for each in adjusted]
+        for (reading, _, _, excluded), p, direction in zip(some, *adjusted, strict=True):
+            word = "contradicted" if excluded else "imprecise"
+            if p < 0.05 and not excluded:
+                word = "confirmed"
+            elif direction < 0.05 and excluded:
+                word = "partly"
+            assert reading.outcome == word, reading
+            assert reading.adjusted == pytest.approx(p, rel=1e-5, abs=1e-12)
 
 
-def test_every_table_of_every_page_has_a_caption_and_scopes() -> None:
-    table = make_table(also=("folds_mean",), aggregates=("interquartile mean",))
-    every = [*both_tiers(), measure(dataclasses.replace(table, name="table-5"), "paper", [], {})]
-    tables = 0
-    for path, text in site(every).items():
-        if path.endswith(".html"):
-            page = Tables(text)
-            assert page.tables == page.captions
-            assert page.bare == []
-            tables += page.tables
-    assert tables > 10
+def _printed(table: Table, reading: Reading) -> tuple[float, float] | None:
+    """The printed gain and its standard error, from the transcribed numbers."""
+    labels = {row.label: row.published for row in table.rows}
+    columns = {column.label: table.metric_of(column) for column in table.columns}
+    values = [
+        table.published.value(labels[label] or "", reading.column)
+        for label in (reading.better, reading.than)
+    ]
+    if None in values or columns[reading.column] != reading.metric:
+        return None
+    first, second = values
+    assert first is not None
+    assert second is not None
+    spread = math.sqrt(((first.std or 0) ** 2 + (second.std or 0) ** 2) / table.published.runs)
+    return first.mean - second.mean, spread if None not in (first.std, second.std) else 0.0
 
 
-def test_claims_of_tables_without_a_record_are_named_but_not_shown_as_measured() -> None:
-    idle = measure(make_table(name="table-6"), "paper", [], {})
-    text = first_screen([], [idle])
-    words = words_of(text)
-    assert "1 of its claims is not run in any tier MMCL improves on GraphCL (5.3)" in words
-    assert "No table has a finished cell yet." in text
-    assert 'class="matrix"' not in text
+# Whose own numbers say otherwise in some column, as its sentence or a warning of the table tells.
+AGAINST_ITS_NUMBERS = {
+    "lmcl-table-5",
+    "lmcl-table-3",
+    "cllr-table-1-100",
+    "cllr-table-1-nuclear",
+    "mmcl-table-7-hcl",
+}
 
 
-def test_the_committed_claims_have_their_documented_form() -> None:
-    content = json.loads((ROOT / "results/claims.json").read_text(encoding="utf-8"))
-    check(content)
-    for each in content["claims"]:
-        assert each["address"].split("/")[::2] == [each["domain"], each["table"]]
+def test_claims_are_true_of_the_printed_numbers() -> None:
+    against: set[str] = set()
+    for domain in DOMAINS:
+        for some in importlib.import_module(f"{domain}.tables").TABLES.values():
+            for table in some:
+                labels = {row.label: row.published for row in table.rows}
+                against |= {
+                    claim.id
+                    for claim in table.claims
+                    for each in claim.comparisons
+                    for column in each.columns
+                    if (better := table.published.value(labels[each.better] or "", column))
+                    and (than := table.published.value(labels[each.than] or "", column))
+                    and better.mean <= than.mean
+                }
+    assert against == AGAINST_ITS_NUMBERS
+
+
+def test_every_claim_has_its_source_and_margins_are_the_papers_deviations() -> None:
+    claims: dict[str, Claim] = {}
+    for domain in DOMAINS:
+        for some in importlib.import_module(f"{domain}.tables").TABLES.values():
+            for table in some:
+                for claim in table.claims:
+                    said = dataclasses.replace(claim, comparisons=())
+                    assert claims.setdefault(claim.id, said) == said
+    assert {claim.paper for claim in claims.values()} == {"", "lmcl", "cllr", "mmcl", "margins"}
+    for claim in claims.values():
+        assert claim.sentence.endswith("?" if claim.additional else "."), claim.id
+        if not claim.additional:
+            file, phrase = claim.source.split(": ", 1)
+            assert file.endswith((".yaml", ".md")), claim.id
+            assert phrase, claim.id
+    table_2 = next(
+        t for t in importlib.import_module("vision.tables").TABLES["margins"] if t.name == "table-2"
+    )
+    deviations = [v.std for row in table_2.published.rows.values() for v in row if v and v.std]
+    for claim in claims.values():
+        if claim.paper == "margins" and claim.margin:
+            assert claim.margin == pytest.approx(2 * statistics.median(deviations), abs=0.05)

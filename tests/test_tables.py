@@ -1,6 +1,7 @@
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
@@ -12,7 +13,6 @@ from shared.experiment.records import read_records
 from shared.experiment.tables import (
     Claim,
     Column,
-    Power,
     Published,
     Row,
     Seeds,
@@ -30,6 +30,11 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]
 
 
+def _about(claim: Claim, **changes: Any) -> Claim:
+    (comparison,) = claim.comparisons
+    return dataclasses.replace(claim, comparisons=(dataclasses.replace(comparison, **changes),))
+
+
 @pytest.mark.parametrize("domain", DOMAINS)
 def test_every_table_of_every_domain_builds(domain: str) -> None:
     tables = tables_of(domain)
@@ -38,8 +43,8 @@ def test_every_table_of_every_domain_builds(domain: str) -> None:
         for table in some:
             assert (table.domain, table.paper) == (domain, paper)
             assert table.tiers
-            # What another paper says is said by one that has tables of its own here.
-            assert {claim.paper for claim in table.claims} <= {"", *tables.keys() - {paper}}
+            # What a paper says is said by one that has tables of its own here, or asked besides.
+            assert {claim.paper for claim in table.claims} <= {"", *tables}
             for tier in table.tiers:
                 cells = table.cells(tier)
                 assert len({(cell.address, cell.column) for cell in cells}) == len(cells) > 0
@@ -110,8 +115,6 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
         ({"rows": (PLAIN, BETTER, Row("x", published="y"))}, "no published row 'y'"),
         ({"unit": "per cent"}, "no unit 'per cent'; known are: %, "),
         ({"protocol": "toy-v2"}, "protocol 'toy-v2' is not the configuration's 'toy-v1'"),
-        ({"claims": (Claim("", "best", "plain", ("left",), 1.0),)}, "undeclared rows"),
-        ({"claims": (Claim("", "better", "plain", ("up",), 1.0),)}, "undeclared columns"),
         (
             {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"up": {"offset": 1.0}}))},
             r"better: changes in undeclared columns: \['up'\]",
@@ -185,27 +188,27 @@ def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
             {"fewer": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))},
             "seeds of plain in left are declared twice",
         ),
-        ({"powers": (Power(1.0, 1.0, ("up",), ""),)}, r"power in undeclared columns: \['up'\]"),
-        ({"powers": (Power(0.0, 1.0, ("left",), ""),)}, "a gain and a spread above 0"),
         (
-            {"powers": (Power(1.0, 1.0, ("left",), ""), Power(2.0, 1.0, ("left", "right"), ""))},
-            r"power declared twice: \[\('paper', 'left'\)\]",
+            {"claims": (_about(CLAIM, than="worst"),)},
+            r"toy-table-1: undeclared rows: \['worst'\]",
         ),
         (
-            {"claims": (dataclasses.replace(CLAIM, second="nom"),)},
+            {"claims": (_about(CLAIM, columns=("up",)),)},
+            r"toy-table-1: undeclared columns: \['up'\]",
+        ),
+        (
+            {"claims": (_about(CLAIM, beside="nom"),)},
             r"metrics that the table does not show: \['nom'\]",
         ),
         (
-            {"claims": (dataclasses.replace(CLAIM, metric="nom"),)},
+            {"claims": (_about(CLAIM, metric="nom"),)},
             r"metrics that the table does not show: \['nom'\]",
         ),
         ({"units": {"nom": "%"}}, r"units of metrics not in also: \['nom'\]"),
         ({"also": ("nom",), "units": {"nom": "furlongs"}}, "no unit 'furlongs'; known are: %"),
     ],
 )
-def test_a_mistake_about_seeds_power_or_read_outs_is_an_error(
-    change: dict[str, object], text: str
-) -> None:
+def test_a_mistake_about_seeds_or_claims_is_an_error(change: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         dataclasses.replace(TABLE, **change)
 
@@ -271,7 +274,7 @@ def test_canonical_form() -> None:
     value = {"b": (1, 2.5), "a": slug, "c": CLAIM}
     assert canonical(value)["a"] == "slug"
     assert canonical(value)["b"] == [1, 2.5]
-    assert canonical(value)["c"]["columns"] == ["left", "right"]
+    assert canonical(value)["c"]["comparisons"][0]["columns"] == ["left", "right"]
     assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'
     with pytest.raises(TypeError, match="cannot stand in a configuration"):
         canonical({"x": object()})

@@ -33,10 +33,12 @@ def _fetch(name: str, data_root: Path) -> None:
     data.fetch(name, data_root)
 
 
-def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+def _figures(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     from text import figures
 
-    return figures.write(paper, runs, results, data_root=data_root)
+    return figures.write(paper, runs, results, data_root=data_root, to=to)
 
 
 def _export(folder: Path, target: Path) -> Path:

@@ -67,15 +67,18 @@ class Distances:
     others: np.ndarray
 
 
-def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+def write(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
     Args:
         paper: ``"lmcl"`` or ``"cllr"``.
         runs: folder of the finished runs.
-        results: the files go to ``[short/]text/<paper>/figures/`` below it, beside the table of the
-            runs that they are drawn from.
+        results: not read: all that is drawn lies with the runs.
         data_root: where the corpus lies.
+        to: the files go to ``[short/]text/<paper>/figures/`` below it, by the tier of the runs that
+            they are drawn from; None for ``results``.
 
     Returns:
         The PNG and PDF files written.
@@ -87,7 +90,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     def drawn(draw: Callable[[Path, Path], tuple[Tier, Figure]]) -> Drawn:
         return Drawn(TABLES[paper][0], *draw(runs, data_root))
 
-    return write_figures("text", paper, FIGURES, drawn, results)
+    return write_figures("text", paper, FIGURES, drawn, to or results)
 
 
 # Distances

@@ -24,19 +24,16 @@ from shared import (
     max_margin,
     term,
 )
+from shared.experiment.claims import with_claims
 from shared.experiment.tables import (
-    ASKED_HERE,
-    Claim,
     Column,
-    Power,
     Published,
     Row,
     Seeds,
     Table,
-    Tier,
     load_published,
 )
-from text.config import QUICK_THOUGHTS, TASKS, Config
+from text.config import QUICK_THOUGHTS, Config
 
 PUBLISHED = Path(__file__).parent / "published"
 
@@ -316,67 +313,6 @@ def _low_rank_rows() -> tuple[Row, ...]:
 CLLR_ROWS = (*BASELINES, QT_ROW, QT_COSINE_ROW, *FAMILY, *_low_rank_rows())
 
 
-def _claims(
-    table: str, published: Published, rows: Sequence[Row], comparisons: Sequence[tuple[str, str]]
-) -> tuple[Claim, ...]:
-    """For each two rows, better and worse, what their printed numbers say, column by column."""
-    printed = {row.label: row.published for row in rows if row.published is not None}
-    claims = []
-    for better, than in comparisons:
-        columns = tuple(
-            name
-            for name in JUDGED
-            if (high := published.value(printed[better], name)) is not None
-            and (low := published.value(printed[than], name)) is not None
-            and high.mean > low.mean
-        )
-        said = {METRICS[name] for name in columns}
-        but = " and ".join(task for task in TASKS if task not in said)
-        claims.append(
-            Claim(
-                f"{printed[better]} is above {printed[than]} on every task"
-                f"{f' but {but}' if but else ''} (numbers of {table}). Measured: {better} against "
-                f"{than}.",
-                better=better,
-                than=than,
-                columns=columns,
-                tolerance=0.5,
-            )
-        )
-    return tuple(claims)
-
-
-# With the same loss without the method; and, beside the printed QT, with the QT of cosines, which
-# differs from these rows in less.
-LMCL_COMPARISONS = (
-    ("LMCL(QT+DP)", "QT"),
-    ("LMCL(QT+DP), mean", "QT"),
-    ("LMCL(QT+DP), cosine", "QT, cosine"),
-    *(
-        (f"LMCL({base}+DP){suffix}", than)
-        for base in ("DCL", "HCL")
-        for suffix in ("", ", mean")
-        for than in (base, "QT", "QT, cosine")
-    ),
-)
-CLLR_COMPARISONS = tuple(
-    (f"CLLR(DCL+{name}){suffix}", than)
-    for suffix in ("", OVER)
-    for name, _ in NORMS
-    for than in ("DCL", "QT", "QT, cosine")
-)
-CLLR_IN_WORDS = tuple(
-    Claim(
-        "CLLR improves QT (text on Table 2, which prints no such row). Measured: "
-        f"CLLR(QT+{name}){OVER}.",
-        better=f"CLLR(QT+{name}){OVER}",
-        than="QT",
-        columns=JUDGED,
-        tolerance=0.5,
-    )
-    for name, _ in NORMS
-)
-
 NOTES = (
     "The printed columns SUBJ and MPQA are almost certainly exchanged: the row 'tf-idf unigrams' "
     "has no encoder and is far above every number printed under SUBJ and far below every number "
@@ -414,64 +350,6 @@ NUCLEAR_NOTE = (
     "The nuclear norm takes the singular values of a 2400 x 2400 matrix at every step: 9 seconds "
     "on one CPU core, which the planned minutes leave out."
 )
-
-
-# What a claim's paired differences vary by over seeds, in the closed tier: pooled over its eight
-# claims of three seeds each.
-SPREADS = {
-    "MR": 0.17,
-    "CR": 0.42,
-    "SUBJ": 0.22,
-    "MPQA": 0.30,
-    "TREC": 0.64,
-    "MSRP": 0.47,
-    "MSRP_f1": 0.26,
-    "mean": 0.17,
-    "mean_without_TREC": 0.19,
-}
-SPREAD = (
-    "Spread: of the claims' paired differences over three seeds of the first short tier (bags of "
-    "200 dimensions), pooled over eight claims; nothing else had been measured."
-)
-NEXT_SENTENCE_POWER = Power(
-    0.3,
-    0.3,
-    ("next sentence",),
-    "Gain: the smallest that ten seeds see; no paper prints one. Spread: assumed, as nothing had "
-    "been measured.",
-    "short",
-)
-
-
-def _powers(
-    tier: Tier, gains: Mapping[str, float], metrics: Mapping[str, str]
-) -> tuple[Power, ...]:
-    """Of the columns whose metrics have a spread, with the smallest gain that the seeds see."""
-    seeds = {"paper": "three", "short": "ten"}[tier]
-    return tuple(
-        Power(
-            gains[metric],
-            SPREADS[metric],
-            (label,),
-            f"Gain: the smallest that {seeds} seeds see; printed are gains of 0.1 to 2.4. {SPREAD}",
-            tier,
-        )
-        for label, metric in metrics.items()
-        if metric in gains
-    )
-
-
-PAPER_GAINS = {"MR": 0.6, "CR": 1.4, "SUBJ": 0.75, "MPQA": 1.0, "TREC": 2.1, "MSRP": 1.55}
-SMALL_GAINS = {
-    "MR": 0.2,
-    "CR": 0.45,
-    "SUBJ": 0.25,
-    "MPQA": 0.3,
-    "TREC": 0.65,
-    "MSRP": 0.5,
-    "mean": 0.2,
-    "mean_without_TREC": 0.2,
-}
 
 
 @dataclass(frozen=True)
@@ -512,8 +390,6 @@ class Paper:
         table: as printed.
         by: authors and year.
         rows: the methods.
-        comparisons: of printed numbers, better and worse.
-        in_words: claims that the text makes.
         notes: further ones.
     """
 
@@ -521,8 +397,6 @@ class Paper:
     table: str
     by: str
     rows: tuple[Row, ...]
-    comparisons: Sequence[tuple[str, str]]
-    in_words: tuple[Claim, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -530,21 +404,13 @@ class Paper:
         """The printed numbers in both readings."""
         return with_exchanged(load_published(PUBLISHED / f"{self.name}.toml", self.table))
 
-    @property
-    def claims(self) -> tuple[Claim, ...]:
-        """What the printed numbers and the text say."""
-        printed = self.table.replace("-", " ").capitalize()
-        return (*_claims(printed, self.published, self.rows, self.comparisons), *self.in_words)
 
-
-LMCL = Paper("lmcl", "table-4", "Chen et al. 2021 (LMCL)", LMCL_ROWS, LMCL_COMPARISONS)
+LMCL = Paper("lmcl", "table-4", "Chen et al. 2021 (LMCL)", LMCL_ROWS)
 CLLR = Paper(
     "cllr",
     "table-2",
     "Chen et al. 2022 (CLLR)",
     CLLR_ROWS,
-    CLLR_COMPARISONS,
-    CLLR_IN_WORDS,
     (NUCLEAR_NOTE,),
 )
 
@@ -574,9 +440,8 @@ def _table(corpus: Corpus, paper: Paper) -> Table:
         columns=_columns(METRICS, minutes, 4.0),
         seeds={"paper": (0, 1, 2), "smoke": (0,)},
         published=paper.published,
-        claims=paper.claims,
-        powers=_powers("paper", PAPER_GAINS, {name: METRICS[name] for name in JUDGED}),
         varies=VARIES,
+        blocked=True,
         notes=(corpus.note, *NOTES, *paper.notes),
     )
 
@@ -590,23 +455,6 @@ def _at_small_rate(row: Row) -> Row:
     if not trained or row.changes.get("similarity") == "cosine":
         return row
     return dataclasses.replace(row, changes={**row.changes, "learning_rate": RAW_RATE})
-
-
-def _asked(paper: Paper) -> tuple[Claim, ...]:
-    """The comparisons of a paper's claims in the columns that no paper prints, and two of ours."""
-    pairs = dict.fromkeys((claim.better, claim.than) for claim in paper.claims)
-    untrained = tuple((row, "untrained encoder") for row in ("QT", "QT, cosine"))
-    return tuple(
-        Claim(
-            f"{ASKED_HERE}, not by the paper: is {better} above {than} in the mean of the tasks, "
-            f"with and without TREC, and in telling the next sentence?",
-            better=better,
-            than=than,
-            columns=tuple(FURTHER),
-            tolerance=0.5,
-        )
-        for better, than in (*untrained, *pairs)
-    )
 
 
 SMALL_NOTES = (
@@ -623,13 +471,13 @@ SMALL_NOTES = (
     "all others the next one: the accuracy that quick-thought's program shows while it trains. "
     "Guessing finds it in 0.25 of 100. Previous sentence: likewise. The vocabulary is that of all "
     "books.",
-    "Floors: the majority class, tf-idf, the untrained encoder, and PPMI-SVD of the books that are "
-    "trained on. tf-idf of all words lay above every bag of words of the first short tier on every "
-    "task, and 50 dimensions hold less: where a row stays below it, a verdict on a task is no "
-    "evidence. What this tier can decide is the next sentence.",
-    "Gains to be seen, spreads and seeds were declared before the first run; seeds are not added "
-    "for what a verdict says. The mean of the tasks stands with and without TREC, whose 500 test "
-    "questions carry much of its differences.",
+    "Trivial baselines: the majority class, tf-idf, the untrained encoder, and PPMI-SVD of the "
+    "books that are trained on. tf-idf of all words lay above every bag of words of the first "
+    "short tier on every task, and 50 dimensions hold less. The next sentence is what this tier "
+    "is for.",
+    "Seeds were declared before the first run and are not added for what an outcome says. The mean "
+    "of the tasks stands with and without TREC, whose 500 test questions carry much of its "
+    "differences.",
     "CLLR's L [f ; g] has 100 dimensions, all of which are kept: the printed 256 are more.",
 )
 
@@ -648,8 +496,6 @@ def _small(table: Table, paper: Paper) -> Table:
         columns=_columns(metrics, SMALL_MINUTES, SMALL_GIGABYTES),
         seeds={"short": tuple(range(10)), "smoke": (0,)},
         published=table.published.part(JUDGED),
-        claims=(*paper.claims, *_asked(paper)),
-        powers=(*_powers("short", SMALL_GAINS, metrics), NEXT_SENTENCE_POWER),
         short=SMALL,
         notes=(
             "BookCorpus cannot be distributed. The corpus is 92 public-domain books, some 836,000 "
@@ -675,8 +521,6 @@ def _closed(table: Table, rows: Sequence[str], one_seed: Sequence[str], *notes: 
         rows=tuple(row for row in table.rows if row.label in rows),
         seeds={"short": (0, 1, 2)},
         fewer=(Seeds((0,), rows=tuple(one_seed), tiers=("short",)),),
-        claims=(),
-        powers=(),
         short=CLOSED,
         notes=(*CLOSED_NOTES, *NOTES[:1], *NOTES[2:5], *notes),
     )
@@ -698,7 +542,10 @@ TABLE_2_CLOSED = _closed(
     COLLAPSE_NOTE,
 )
 
-TABLES = {
-    "lmcl": (TABLE_4, TABLE_4_BOOKCORPUS, TABLE_4_SMALL, TABLE_4_CLOSED),
-    "cllr": (TABLE_2, TABLE_2_BOOKCORPUS, TABLE_2_SMALL, TABLE_2_CLOSED),
-}
+TABLES = with_claims(
+    {
+        "lmcl": (TABLE_4, TABLE_4_BOOKCORPUS, TABLE_4_SMALL, TABLE_4_CLOSED),
+        "cllr": (TABLE_2, TABLE_2_BOOKCORPUS, TABLE_2_SMALL, TABLE_2_CLOSED),
+    },
+    PUBLISHED / "claims.toml",
+)

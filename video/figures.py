@@ -47,16 +47,18 @@ RIGHT, WRONG = "#0b7a75", "#c8553d"
 SIGNS = {True: ("✓", RIGHT), False: ("✗", WRONG)}
 
 
-def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+def write(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
     Args:
         paper: ``"mmcl"``.
         runs: folder of the finished runs.
-        results: folder of the committed records; the files go to
-            ``[short/]video/<paper>/figures/`` below it, beside the table of the runs that they are
-            drawn from.
+        results: folder of the committed records.
         data_root: where the videos lie.
+        to: the files go to ``[short/]video/<paper>/figures/`` below it, by the tier of the runs
+            that they are drawn from; None for ``results``.
 
     Returns:
         The PNG and PDF files written.
@@ -85,7 +87,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
                     reasons.append(reason)
         raise reasons[0]
 
-    return write_figures("video", paper, figures, drawn, results)
+    return write_figures("video", paper, figures, drawn, to or results)
 
 
 # Neighbours

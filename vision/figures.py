@@ -78,15 +78,18 @@ class Places:
     data: Path
 
 
-def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+def write(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
     Args:
         paper: ``"margins"``, ``"lmcl"``, ``"cllr"`` or ``"mmcl"``.
         runs: folder of the finished runs.
-        results: the files go to ``[short/]vision/<paper>/figures/`` below it, beside the tables of
-            the tier of the runs that they are drawn from; those that need no run, to the paper's.
+        results: folder of the committed records.
         data_root: where datasets lie.
+        to: the files go to ``[short/]vision/<paper>/figures/`` below it, by the tier of the runs
+            that they are drawn from, those that need no run to the paper's; None for ``results``.
 
     Returns:
         The PNG and PDF files written.
@@ -99,7 +102,7 @@ def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Pat
     def drawn(draw: Callable[[Places], tuple[Tier, Figure]]) -> Drawn:
         return Drawn(TABLES[paper][0], *draw(places))
 
-    return write_figures("vision", paper, FIGURES, drawn, results, LOOK)
+    return write_figures("vision", paper, FIGURES, drawn, to or results, LOOK)
 
 
 # Gradients of the losses

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shared import Objective, Projection, Term
-from shared.experiment.tables import Claim, Column, Row, Table, load_published
+from shared.experiment.tables import Column, Row, Table, load_published
 from vision.config import CMC, HCL, Config
 from vision.tables_common import (
     CIFAR10,
@@ -151,42 +151,6 @@ TABLE_1_COLUMNS = tuple(
 )
 
 
-def _table_1_claims() -> tuple[Claim, ...]:
-    claims = []
-    plain = "256-dim (w/o R)"
-    for suffix in ("", OVER):
-        for name, _ in NORMS:
-            low_rank = f"256-dim (w/ {name}){suffix}"
-            claims += [
-                Claim(
-                    f"After 400 epochs CLLR is better (text on Table 1). Measured: {low_rank}.",
-                    better=low_rank,
-                    than=plain,
-                    columns=("stl10_ep400", "cifar10_ep400"),
-                    tolerance=0.5,
-                ),
-                Claim(
-                    "After 100 epochs the baseline is better (text on Table 1). Measured against: "
-                    f"{low_rank}.",
-                    better=plain,
-                    than=low_rank,
-                    columns=("stl10_ep100", "cifar10_ep100"),
-                    tolerance=0.5,
-                ),
-            ]
-        claims.append(
-            Claim(
-                "The nuclear norm is slightly better than l2,1 on average (text on Table 1). "
-                f"Measured: 256 dimensions{suffix}.",
-                better=f"256-dim (w/ nuclear){suffix}",
-                than=f"256-dim (w/ l2,1){suffix}",
-                columns=tuple(column.label for column in TABLE_1_COLUMNS),
-                tolerance=0.5,
-            )
-        )
-    return tuple(claims)
-
-
 TABLE_1 = Table(
     domain="vision",
     paper="cllr",
@@ -201,7 +165,6 @@ TABLE_1 = Table(
     columns=TABLE_1_COLUMNS,
     seeds={"paper": (0, 1, 2, 3, 4), "short": (0,), "smoke": (0,)},
     published=load_published(FILE, "table-1"),
-    claims=_table_1_claims(),
     short=FEWER,
     varies=VARIES,
     references=REFERENCES,
@@ -293,15 +256,6 @@ TABLE_3 = Table(
     columns=IMAGENET_100,
     seeds=IMAGENET_SEEDS,
     published=load_published(FILE, "table-3"),
-    claims=(
-        Claim(
-            "CLLR improves CMC with 4096 negatives from 73.58 to 76.91 (text on Table 3).",
-            better="CLLR(CMC+nuclear-norm)",
-            than="CMC",
-            columns=("n4096_top1",),
-            tolerance=0.5,
-        ),
-    ),
     varies=VARIES,
     notes=(*CMC_NOTES, NUCLEAR_NOTE, ONE_SEED),
 )
@@ -385,19 +339,6 @@ FIGURE_4 = Table(
     columns=FIGURE_4_COLUMNS,
     seeds=SEEDS,
     published=load_published(FILE, "figure-4"),
-    claims=tuple(
-        Claim(
-            "CLLR improves the baseline, by at least 2 points on STL-10 and 1 on CIFAR-10 (text on "
-            f"Figure 4). Measured: {label}.",
-            better=label,
-            than="SimCLR",
-            columns=tuple(column.label for column in FIGURE_4_COLUMNS),
-            tolerance=0.5,
-        )
-        for label in (
-            f"CLLR(SimCLR+{name}-norm){suffix}" for suffix in ("", OVER) for name, _ in NORMS
-        )
-    ),
     short=SHORT,
     varies=VARIES,
     notes=(

@@ -284,10 +284,6 @@ def swept(
         rows=(*rows, *FLOORS),
         columns=columns,
         seeds={"short": (0,), "smoke": (0,)},
-        claims=tuple(
-            dataclasses.replace(claim, columns=tuple(labels.values()), second=KNN_METRIC)
-            for claim in figure.claims
-        ),
         short=budget,
         notes=(short_note(budget), READ_OUTS_NOTE, FLOORS_NOTE, *notes),
     )
@@ -347,7 +343,6 @@ def small(table: Table, *, times: Sequence[int] = (1,)) -> Table:
         for each in times
         for name, (changes, epochs, warmup) in SMALL_SETS.items()
     )
-    labels = tuple(column.label for column in columns)
     rows = tuple(
         dataclasses.replace(
             row,
@@ -375,9 +370,6 @@ def small(table: Table, *, times: Sequence[int] = (1,)) -> Table:
         columns=columns,
         seeds={"short": (0,), "smoke": (0,)},
         published=dataclasses.replace(table.published, columns=(), rows=unprinted),
-        claims=tuple(
-            dataclasses.replace(claim, columns=labels, second=KNN_METRIC) for claim in table.claims
-        ),
         short=ON_SMALL,
         notes=(short_note(ON_SMALL), SMALL_NOTE, READ_OUTS_NOTE, FLOORS_NOTE, *table.notes),
     )

@@ -17,9 +17,7 @@ from shared import (
     term,
 )
 from shared.experiment.tables import (
-    Claim,
     Column,
-    Power,
     Row,
     Seeds,
     Table,
@@ -246,14 +244,6 @@ OTHERS = (
 )
 
 
-def _claims(source: str, columns: Sequence[Column], *pairs: tuple[str, str]) -> tuple[Claim, ...]:
-    labels = tuple(column.label for column in columns)
-    return tuple(
-        Claim(f"{better} is better than {than} ({source}).", better, than, labels, 0.5)
-        for better, than in pairs
-    )
-
-
 CHOICE = (
     "Chosen before the first counted run: the network and the number of epochs, for what a core "
     "does in a quarter of an hour; the learning rate by the rule in benchmarks/vision_budget.py, "
@@ -344,8 +334,6 @@ TABLE_1 = _table(
         "cells are the same run.",
         "The weight 1 / (1 - alpha q) is computed directly and capped at 100; Algorithms 5 and 6 "
         "print p / (p - alpha q), which is 0 / 0 at alpha = 0.",
-        "The paper makes no claim about single rows of this table; its abstract says that factors "
-        "other than emphasis and ratio improve marginally.",
     ),
 )
 
@@ -354,19 +342,6 @@ TABLE_2 = _table(
     "Linear probing: margins and the effects they are made of",
     (*_printed_rows(COLUMNS), *OTHERS),
     COLUMNS,
-    claims=_claims(
-        "Table 2, every dataset",
-        COLUMNS,
-        ("MoCo + margins", "MoCo"),
-        ("MoCo + pos.", "MoCo"),
-        ("MoCo + pos. & curv.", "MoCo + pos."),
-        ("MoCo + ratio.", "MoCo"),
-        ("SimCLR + margins", "SimCLR"),
-        ("SimCLR + pos.", "SimCLR"),
-        ("SimCLR + pos. & curv.", "SimCLR + pos."),
-        ("SimCLR + ratio.", "SimCLR"),
-        ("BYOL + curv.", "BYOL"),
-    ),
     references=(
         load_published(REFERENCES, "benchmark-mnn"),
         load_published(REFERENCES, "ressl"),
@@ -403,14 +378,6 @@ TABLE_3 = _table(
     "Transfer: pretrained on one dataset, probed on another",
     _printed_rows(TRANSFERS),
     TRANSFERS,
-    claims=_claims(
-        "Table 3, every pair of datasets; 'unseen datasets' of the abstract",
-        TRANSFERS,
-        ("MoCo + pos.", "MoCo"),
-        ("MoCo + pos. & curv.", "MoCo"),
-        ("MoCo + ratio.", "MoCo"),
-        ("SimCLR + ratio.", "SimCLR"),
-    ),
     notes=(
         *NOTES,
         TRANSFER_NOTE,
@@ -508,13 +475,6 @@ TABLE_4 = _table(
         warmup_epochs=10.0,
         protocol="linear-mocov3-v1",
     ),
-    claims=_claims(
-        "Table 4",
-        (TOP1,),
-        ("MoCov3 + pos. & curv.", "MoCov3"),
-        (f"MoCov3 + pos. & curv.{BY_PROGRAM}", f"MoCov3{BY_PROGRAM}"),
-        ("SimCLR + pos. & curv.", "SimCLR"),
-    ),
     short={},
     seeds={"paper": SEEDS["paper"], "smoke": SEEDS["smoke"]},
     notes=(
@@ -534,7 +494,6 @@ LONG_ROWS = tuple(
     )
     for emphasis in (1.0, 10.0, 20.0, 40.0)
 )
-LONG_CLAIMS = (("s=10", "s=1"), ("s=20", "s=1"), ("s=40", "s=1"))
 LONG_NOTE = (
     f"In this table the short tier has {LONG_SHORT['epochs']} epochs in place of {SHORT['epochs']}."
 )
@@ -550,7 +509,6 @@ TABLE_9 = _table(
     LONG_ROWS,
     _longer(COLUMNS),
     config=LONG,
-    claims=_claims("Table 9, every dataset", COLUMNS, *LONG_CLAIMS),
     short=LONG_SHORT,
     notes=(*NOTES, LONG_NOTE),
 )
@@ -561,7 +519,6 @@ TABLE_10 = _table(
     LONG_ROWS,
     _longer(TRANSFERS),
     config=LONG,
-    claims=_claims("Table 10, every pair of datasets", TRANSFERS, *LONG_CLAIMS),
     short=LONG_SHORT,
     notes=(*NOTES, LONG_NOTE, TRANSFER_NOTE),
 )
@@ -590,7 +547,6 @@ FIGURE_3 = _table(
         for emphasis in EMPHASES[label]
     ),
     COLUMNS,
-    claims=_claims("text on Figure 3", COLUMNS, ("MoCo, s=20", "MoCo, s=1")),
     notes=(
         *NOTES,
         "The values of s are ours: those of Tables 6, 7 and 9, a few between them, and one beyond.",
@@ -697,25 +653,15 @@ TABLE_4_SMALL = small(TABLE_4)
 # Twenty epochs: a quarter of an hour for SimCLR's rows, nine minutes for those with a teacher.
 ALONE = (dataclasses.replace(CIFAR10, minutes=14.0, gigabytes=3.0),)
 
-# What the other papers say of SimCLR: who, what, and the rows that it is measured by.
-CLAIMED = (
-    (
-        "lmcl",
-        "The penalty improves SimCLR (text on LMCL's Figure 4)",
-        ("SimCLR + DP, anchor sum", "SimCLR + DP, mean"),
-    ),
-    (
-        "cllr",
-        "The low-rank projection improves the baseline (text on CLLR's Figure 4)",
-        ("CLLR, l2,1", "CLLR, nuclear"),
-    ),
-    (
-        "mmcl",
-        "MMCL is better than SimCLR (MMCL's Tables 7 and 8)",
-        ("MMCL INV, both views", "MMCL PGD, both views"),
-    ),
+# The rows of other papers that a claim is about: they have as many seeds as the paper's own.
+WITH_A_CLAIM = (
+    "SimCLR + DP, anchor sum",
+    "SimCLR + DP, mean",
+    "CLLR, l2,1",
+    "CLLR, nuclear",
+    "MMCL INV, both views",
+    "MMCL PGD, both views",
 )
-WITH_A_CLAIM = {row for *_, rows in CLAIMED for row in rows}
 ROWS_ON_CIFAR10 = tuple(row for row in OTHERS if row.label != UNTRAINED)
 
 TABLE_2_ON_CIFAR10 = _table(
@@ -736,37 +682,7 @@ TABLE_2_ON_CIFAR10 = _table(
             tiers=("short",),
         ),
     ),
-    powers=(
-        Power(
-            2.2,
-            0.65,
-            ("CIFAR10",),
-            "Spread: of the paired differences in the earlier short tier (the two claims that had "
-            "three seeds there: 0.67, 0.60). Gain: the smallest that three seeds see with it; "
-            "the printed ones on CIFAR-10, 0.04 to 1.25, are smaller.",
-            tier="short",
-        ),
-    ),
     published=printed_on(TABLE_2.published, "CIFAR10"),
-    claims=(
-        *(
-            dataclasses.replace(claim, columns=("CIFAR10",), second=KNN_METRIC)
-            for claim in TABLE_2.claims
-        ),
-        *(
-            Claim(
-                f"{text}, here under the protocol of margins' Table 2. Measured: {row}.",
-                row,
-                "SimCLR",
-                ("CIFAR10",),
-                0.5,
-                second=KNN_METRIC,
-                paper=paper,
-            )
-            for paper, text, rows in CLAIMED
-            for row in rows
-        ),
-    ),
     references=tuple(printed_on(each, "CIFAR10") for each in TABLE_2.references),
     notes=(
         short_note(ON_CIFAR10),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared import Objective, info_nce, max_margin, term
-from shared.experiment.tables import Claim, Column, Row, Seeds, Table, load_published
+from shared.experiment.tables import Column, Row, Seeds, Table, load_published
 from vision.config import HCL, MMCL_IMAGENET, Config
 from vision.tables_common import (
     CMC_TEXT,
@@ -81,10 +81,6 @@ def _cifar100_and_stl10(epochs: int) -> tuple[Column, ...]:
         Column("cifar100", CIFAR100, *cost("CIFAR100", epochs, 256)),
         Column("stl10", STL10, *cost("STL10", epochs, 256)),
     )
-
-
-def _claim(better: str, than: str, columns: tuple[str, ...], text: str) -> Claim:
-    return Claim(f"{text} Measured: {better}, {than}.", better, than, columns, tolerance=0.5)
 
 
 KERNEL_NOTES = (
@@ -247,12 +243,6 @@ def _transfer_table(
     """A part of Table 1, by one read-out; of its printed columns those that are there."""
     labels = tuple(column.label for column in columns)
     printed = TABLE_1_PRINTED.part([name for name in TABLE_1_PRINTED.columns if name in labels])
-    ours, moco = TABLE_1_PRINTED.rows[OURS], TABLE_1_PRINTED.rows["MoCo-v2"]
-    better = tuple(
-        column
-        for column, mine, other in zip(TABLE_1_PRINTED.columns, ours, moco, strict=True)
-        if column in labels and mine and other and mine.mean > other.mean
-    )
     return Table(
         domain="vision",
         paper="mmcl",
@@ -268,9 +258,6 @@ def _transfer_table(
         seeds=TRANSFER_TIERS,
         fewer=NOT_IN_SMOKE,
         published=printed,
-        claims=(_claim("MMCL_PGD", "MoCo-v2", better, "MMCL is better than MoCo-v2 (Table 1)."),)
-        if better
-        else (),
         varies=VARIES,
         notes=(*TRANSFER_NOTES, *IMAGENET_NOTES),
     )
@@ -357,10 +344,6 @@ TABLE_2 = Table(
     columns=(Column("top1", {}, 140_000.0, 12.0),),
     seeds=IMAGENET_SEEDS,
     published=load_published(FILE, "table-2"),
-    claims=tuple(
-        _claim(better, "MoCo-v2", ("top1",), "MMCL is better than MoCo-v2 (Table 2).")
-        for better in ("MMCL_PGD", "MMCL_PGD, first view, fixed step", "MMCL_INV")
-    ),
     varies=VARIES,
     notes=IMAGENET_NOTES,
 )
@@ -398,15 +381,6 @@ TABLE_3 = Table(
     columns=(Column("top1", {}, 700_000.0, 24.0),),
     seeds=IMAGENET_SEEDS,
     published=load_published(FILE, "table-3"),
-    claims=tuple(
-        _claim(
-            better,
-            "SimCLR (510 negatives)",
-            ("top1",),
-            "MMCL is better than SimCLR with as many negatives (text on Table 3).",
-        )
-        for better in ("MMCL_PGD", "MMCL_INV")
-    ),
     varies=VARIES,
     notes=IMAGENET_NOTES,
 )
@@ -441,15 +415,6 @@ LONGER_TRAINING = Table(
     ),
     seeds=IMAGENET_SEEDS,
     published=load_published(FILE, "longer-training"),
-    claims=tuple(
-        _claim(
-            better,
-            "SimCLR",
-            ("epochs_200", "epochs_400"),
-            "MMCL stays better than SimCLR with longer training (text, 'Longer Training').",
-        )
-        for better in ("MMCL_PGD", "MMCL_INV")
-    ),
     varies=VARIES,
     notes=(
         *IMAGENET_NOTES,
@@ -511,15 +476,6 @@ TABLE_6 = Table(
     columns=_cifar100_and_stl10(epochs=200),
     seeds=SEEDS,
     published=load_published(FILE, "table-6"),
-    claims=tuple(
-        _claim(
-            "RBF exp(-|x-y|^2/(2 sigma^2))",
-            than,
-            ("cifar100", "stl10"),
-            "The RBF kernel is the best (Table 6).",
-        )
-        for than in ("linear x.y", TANH)
-    ),
     short=SHORT,
     varies=VARIES,
     notes=(KNN_NOTE, *KERNEL_NOTES, *HCL_NOTES, ONE_SEED, *SHORT_NOTES),
@@ -571,25 +527,6 @@ TABLE_7 = Table(
     columns=BATCH_COLUMNS,
     seeds=SEEDS,
     published=load_published(FILE, "table-7"),
-    claims=tuple(
-        claim
-        for better in ("MMCL_INV", "MMCL_INV, first view")
-        for claim in (
-            _claim(
-                better,
-                "HCL",
-                ("batch128", "batch256"),
-                "MMCL is 1 to 3 points better than HCL (text on Table 7); the printed numbers say "
-                "so for these batch sizes.",
-            ),
-            _claim(
-                better,
-                "SimCLR",
-                ("batch64", "batch128", "batch256"),
-                "MMCL is better than SimCLR at every batch size (Table 7).",
-            ),
-        )
-    ),
     short=SHORT,
     varies=VARIES,
     references=REFERENCES,
@@ -647,27 +584,6 @@ TABLE_8 = Table(
     columns=_cifar100_and_stl10(epochs=400),
     seeds=SEEDS,
     published=load_published(FILE, "table-8"),
-    claims=tuple(
-        claim
-        for reading in ("", ", first view")
-        for claim in (
-            _claim(
-                f"MMCL_INV{reading}",
-                f"MMCL_PGD{reading}",
-                ("cifar100", "stl10"),
-                "INV is better than PGD (Table 8).",
-            ),
-            *(
-                _claim(
-                    f"{variant}{reading}",
-                    "SimCLR",
-                    ("cifar100", "stl10"),
-                    "Both variants are better than SimCLR (Table 8).",
-                )
-                for variant in ("MMCL_PGD", "MMCL_INV")
-            ),
-        )
-    ),
     short=SHORT,
     varies=VARIES,
     references=REFERENCES,
@@ -697,14 +613,6 @@ FIGURE_3A = Table(
     columns=_cifar100_and_stl10(epochs=200),
     seeds=SEEDS,
     published=load_published(FILE, "figure-3"),
-    claims=(
-        _claim(
-            "C = 100",
-            "C = 0.01",
-            ("cifar100", "stl10"),
-            "C = 0.01 is low for both datasets (text on Figure 3).",
-        ),
-    ),
     short=SHORT,
     varies=VARIES,
     notes=(
@@ -750,15 +658,6 @@ FIGURE_3C = Table(
     columns=CONVERGENCE_COLUMNS,
     seeds=SEEDS,
     published=load_published(FILE, "figure-3"),
-    claims=tuple(
-        _claim(
-            better,
-            "SimCLR",
-            tuple(column.label for column in CONVERGENCE_COLUMNS),
-            "Both variants rise faster and higher than SimCLR (text on Figure 3).",
-        )
-        for better in ("MMCL_PGD", "MMCL_INV")
-    ),
     short=FEWER,
     varies=VARIES,
     notes=(
@@ -796,7 +695,6 @@ def _transferred(table: Table, protocol: str, minutes: Mapping[str, float]) -> T
         Column(name, {**source.changes, "evaluate_on": name}, source.minutes + more, 3.0)
         for name, more in minutes.items()
     )
-    labels = tuple(column.label for column in columns)
     # Nothing of a floor without a network can be fine-tuned.
     trained = (Seeds((), rows=TRIVIAL, tiers=("short",)),)
     return dataclasses.replace(
@@ -813,7 +711,6 @@ def _transferred(table: Table, protocol: str, minutes: Mapping[str, float]) -> T
         seeds={"short": (0,)},  # on embedded data it would be the smoke tier of ``table`` again
         fewer=trained if table is TABLE_1 else (),
         published=dataclasses.replace(table.published, columns=(), rows=printed),
-        claims=(_claim("MMCL_PGD", "MoCo-v2", labels, "MMCL is better than MoCo-v2 (Table 1)."),),
         notes=(short_note(ON_SMALL), SMALL_NOTE, TRANSFER_SMALL_NOTE, FLOORS_NOTE, *table.notes),
     )
 

@@ -180,7 +180,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
             raise UserError(f"{table.address}: {label} trains with no loss")
         return able[0], "as you said"
     able = _able(table, tier)
-    counts = Counter(claim.than for claim in table.claims)
+    counts = Counter(each.than for claim in table.claims for each in claim.comparisons)
     claimed = [row for row in able if counts[row.label]]
     if claimed:
         row = max(claimed, key=lambda row: counts[row.label])

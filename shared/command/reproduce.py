@@ -204,26 +204,21 @@ def _status(arguments: Sequence[str]) -> int:
 
 def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
-    add = parser.add_argument
-    add("--serve", action="store_true", help="show it in a browser, anew whenever a run ends")
-    add("--port", type=_positive, help="of --serve; default: 8000")
+    parser.add_argument("--latex", action="store_true", help="every table as LaTeX, too")
     options, places = _parsed(parser, arguments, words=())
-    if options.port and not options.serve:
-        raise UserError("--port is of --serve; add that, or leave --port out")
     from shared.command import verbs
 
-    if options.serve:
-        return verbs.serve_report(places(), options.port or 8000)
-    return verbs.report(places())
+    return verbs.report(places(), tex=options.latex)
 
 
 def _figures(arguments: Sequence[str]) -> int:
     parser = _parser("figures", "DOMAIN PAPER", "Draw a paper's figures from finished runs.")
+    parser.add_argument("--to", type=_path, help="where to; default: exports/figures")
     options, places = _parsed(parser, arguments, words=("DOMAIN", "PAPER"))
     from shared.command import verbs
 
     domain, paper = options.words
-    return verbs.draw(domain, paper, places())
+    return verbs.draw(domain, paper, places(), options.to)
 
 
 def _film(arguments: Sequence[str]) -> int:

@@ -9,95 +9,57 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
 from shared.command import domains, verify
-from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
-from shared.command.places import Committed, Places, finished, measure, run_folder
+from shared.command.domains import domain_of, tables_of_paper
+from shared.command.places import Committed, Places, measure
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import TIERS, Cell, Tier, slug
-from shared.report import curves, files
-from shared.report.claims import entries, has_marks, sentences, write_in_short
-from shared.report.console import terminal
-from shared.report.measuring import Measured
-from shared.report.page import write_site
+from shared.report import claims, files, summary
+from shared.report.wording import counted
 
 RESULTS = Path("results")
 README = Path("README.md")  # it says in short what the project's own results hold
-# Tables, each in a tier, whose picture the documents show; it shows the project's own results.
-DOCUMENTS: Mapping[tuple[str, Tier], Path] = {
-    ("graph/mmcl/table-4", "paper"): Path("docs/table-4.png"),
-    ("vision/lmcl/table-1", "paper"): Path("docs/lmcl-table-1.png"),
-    ("vision/margins/table-2-cifar10", "short"): Path("docs/table-2-cifar10.png"),
-    ("video/mmcl/table-5-small", "short"): Path("docs/table-5-small.png"),
-}
+FIGURES = Path("exports/figures")  # beside no committed file
 
 
-def report(places: Places) -> int:
-    """Write results/ from every finished run of the paper and short tiers, and print the tables."""
-    shown, every = write_results(places)
-    console = Console()
-    for measured in shown:
-        console.print(terminal(measured))
-    for sentence in sentences(entries(every)).values():
-        console.print(Text(f"\n{sentence}"))
-    print(f"{len(shown)} tables written to {places.results}, open {places.results / 'index.html'}")
+def report(places: Places, *, tex: bool = False) -> int:
+    """Write results/ from its records and every finished run; print a sentence for each paper.
+
+    Args:
+        places: where both lie.
+        tex: whether to write every table as LaTeX, too.
+    """
+    results = write_results(places, tex=tex)
+    for paper in summary.PAPERS:
+        print(summary.sentence(results, paper))
+    written = sum(bool(each.records) for each in results.tables)
+    print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
     return 0
 
 
-def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
-    """Write results/ from the records in it and every finished run of the paper and short tiers.
-
-    Returns:
-        The tables that hold anything, and all tables.
-    """
-    from shared.report import picture  # brings matplotlib, which no cell needs
-
+def write_results(places: Places, *, tex: bool = False) -> summary.Results:
+    """Write the pages, pictures, CSV files and records below ``places.results``."""
     committed = Committed.read(places)
-    shown, every = [], []
-    kept: dict[str, curves.Curve] = {}
-    for domain in present_domains():
-        for tables in tables_of(domain).values():
-            for table in tables:
-                for tier in table.tiers:
-                    if tier == "smoke":
-                        continue
-                    measured = measure(table, tier, places, {}, committed)
-                    every.append(measured)
-                    if measured.records:
-                        shown.append(measured)
-                        files.write(places.results, measured)
-                        kept |= keep_curves(measured, places)
-                        drawn = DOCUMENTS.get((table.address, tier))
-                        if drawn and places.results.resolve() == RESULTS.resolve():
-                            picture.write(drawn, measured)
-    write_site(places.results, shown, every, kept)
-    if places.results.resolve() == RESULTS.resolve() and has_marks(README):
-        write_in_short(README, entries(every))
-    return shown, every
-
-
-def serve_report(places: Places, port: int) -> int:
-    """Show the report in a browser, written anew whenever a run ends, until it is interrupted."""
-    from shared.command.serving import serve
-
-    return serve(places, lambda: write_results(places), port)
-
-
-def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
-    """Keep the learning curves of a table's counted runs, and give them by hash of the record."""
-    counted = {r.address: r for cells in measured.cells for c in cells for r in c.records.values()}
-    logs = {}
-    for cell in measured.table.cells(measured.tier):
-        folder = run_folder(places, cell)
-        if (folder / curves.LOG).exists() and (own := finished(cell, places)) is not None:
-            logs[str(own.sha256)] = folder / curves.LOG
-    folder, name = places.results / measured.folder, measured.table.name
-    curves.keep(folder, name, counted.values(), logs)
-    return curves.read(folder, name)
+    tables = [
+        measure(table, tier, places, {}, committed)
+        for table in domains.every_table()
+        for tier in table.tiers
+        if tier != "smoke"
+    ]
+    every = claims.readings(tables)
+    results = summary.Results(tables, every)
+    for measured in tables:
+        if measured.records:
+            files.write(places.results, measured, results.read_from(measured), tex=tex)
+    claims.write(places.results, every)
+    summary.write(places.results, results)
+    if places.results.resolve() == RESULTS.resolve() and README.exists():
+        summary.write_in_short(README, results)
+    return results
 
 
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
@@ -163,16 +125,23 @@ def _run_anew(
         yield from verify.rerun(waiting, options.rerun, counted, new.runs, start)
 
 
-def draw(domain: str, paper: str, places: Places) -> int:
-    """Draw the figures of a paper; prints where they are."""
+def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int:
+    """Draw the figures of a paper; prints where they are.
+
+    Args:
+        domain: the domain.
+        paper: one of its papers.
+        places: where runs, records and data lie.
+        to: the folder of the figures; None for ``exports/figures``, where none is committed.
+    """
     tables_of_paper(domain, paper)
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
-    files = figures(paper, places.runs, places.results, data_root=places.data)
-    if not files:
+    found = figures(paper, places.runs, places.results, data_root=places.data, to=to or FIGURES)
+    if not found:
         raise UserError(f"{domain}/{paper}: there is no figure to draw")
-    for file in files:
+    for file in found:
         print(file)
     return 0
 

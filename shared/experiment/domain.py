@@ -23,8 +23,10 @@ Missing = Callable[[Its, Path], Sequence[MissingData]]
 class Figures(Protocol):
     """Draws the figures of a paper that can be drawn, and prints a line for each that cannot."""
 
-    def __call__(self, paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
-        """The files, below ``results``, of what the finished runs below ``runs`` show."""
+    def __call__(
+        self, paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+    ) -> list[Path]:
+        """The files, below ``to`` or else ``results``, of what the runs and records show."""
 
 
 class Film(Protocol):

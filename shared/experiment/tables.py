@@ -20,8 +20,9 @@ from shared.functions import identity
 
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
+SettingWord = Literal["paper's", "rebuilt", "reduced"]
+Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
-ASKED_HERE = "Asked by this suite"  # how the text of a claim begins that no paper makes
 AGGREGATES = ("interquartile mean",)
 # By unit, between what values a metric can lie; a result outside them is refused.
 UNITS: Mapping[str, tuple[float, float]] = {
@@ -68,6 +69,7 @@ class Published:
         statistic: what the printed numbers are (mean over what, deviation of what).
         notes: by row label, what is known of that row.
         warnings: what cannot be right in the printed table.
+        runs: how many runs a printed mean is over; 1 where the paper does not say.
     """
 
     source: str
@@ -77,6 +79,7 @@ class Published:
     statistic: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    runs: int = 1
 
     def value(self, row: str, column: str) -> Value | None:
         """The printed number of ``row`` in ``column``; None where the paper prints none."""
@@ -148,38 +151,63 @@ _Labelled = TypeVar("_Labelled", Row, Column)
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A sentence of a paper about a table: row ``better`` beats row ``than``.
+class Comparison:
+    """Two rows of a table that a claim is about: ``better`` is said to beat, or to equal, ``than``.
 
     Args:
-        text: the claim in one line, with the place in the paper.
-        better: label of the row said to be better.
-        than: label of the row said to be worse.
-        columns: labels of the columns it is said of; the verdict is computed for each.
-        tolerance: how far, in units of the metric, the measured gain may lie from the published
-            one and still count as reproduced; fixed before the run.
-        metric: key of the result that it is judged by; empty for that of each column.
-        second: key of the result in which the gain must have the same sign, where the metric's
-            protocol can turn an order round; empty for none.
-        tiers: the tiers that it is judged in.
-        paper: short name of the paper that says it, where that is not the table's; its rows are
-            measured under this table's protocol.
+        better: label of the row that the gain is of.
+        than: label of the row that it is measured against.
+        columns: labels of the columns; each makes one reading.
+        tiers: the tiers that it is read in.
+        metric: key of the result; empty for that of each column.
+        beside: key of a second metric of the same runs, whose gain is told where its sign differs.
     """
 
-    text: str
     better: str
     than: str
     columns: tuple[str, ...]
-    tolerance: float
-    metric: str = ""
-    second: str = ""
     tiers: tuple[Tier, ...] = ("paper", "short")
-    paper: str = ""
+    metric: str = ""
+    beside: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of its rows, and what of one table it is read from.
+
+    Args:
+        id: a stable anchor (``mmcl-table-4``), unique within the suite; one claim may be read from
+            several tables.
+        paper: short name of the paper; empty for an additional question of the suite.
+        sentence: what the paper says.
+        place: where it says so (``Table 4``, ``text on Figure 4``).
+        source: file and phrase of the transcription that holds it; empty for a question.
+        form: ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable``
+            (above -``margin``) or ``null`` (within ``margin`` of 0).
+        size: the claimed gain, in units of the metric; for ``size``.
+        margin: what still passes as no difference, in units of the metric; for ``comparable`` and
+            ``null``.
+        margin_source: where the margin comes from.
+        every: whether it is said of every column (intersection-union), not of any.
+        comparisons: the rows and columns that it is read from.
+    """
+
+    id: str
+    paper: str
+    sentence: str
+    place: str
+    source: str
+    form: Form
+    comparisons: tuple[Comparison, ...]
+    size: float | None = None
+    margin: float | None = None
+    margin_source: str = ""
+    every: bool = False
 
     @property
-    def asked_here(self) -> bool:
-        """Whether it is a question of this suite, which its text begins by saying."""
-        return self.text.startswith(ASKED_HERE)
+    def additional(self) -> bool:
+        """Whether it is a question of the suite, which no paper is credited with."""
+        return not self.paper
 
 
 @dataclass(frozen=True)
@@ -208,25 +236,17 @@ class Seeds:
 
 
 @dataclass(frozen=True)
-class Power:
-    """What a tier is to see in some columns, declared before its first counted run.
-
-    Seeds that give 80% power are computed from it and held against the declared ones; none are
-    added for what a verdict says.
+class Setting:
+    """How a tier of a table stands to the paper.
 
     Args:
-        gain: the smallest gain to be seen, in units of the metric.
-        spread: the expected standard deviation of a claim's paired differences over seeds.
-        columns: labels of the columns.
-        why: where both come from.
-        tier: the tier that it is said of.
+        word: ``paper's``, ``rebuilt`` (what the paper leaves out, and what decides the outcome, was
+            filled in) or ``reduced``.
+        differences: what differs most from the paper, three sentences at most.
     """
 
-    gain: float
-    spread: float
-    columns: tuple[str, ...]
-    why: str
-    tier: Tier = "paper"
+    word: SettingWord
+    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -283,9 +303,11 @@ class Table:
         seeds: for each tier the seeds that make up a full cell; the table has no part in a tier
             without seeds.
         fewer: where rows or columns have other seeds than their tier: some of them, or none.
-        powers: what the tiers are to see.
         published: the printed numbers.
-        claims: what the paper says about them.
+        claims: what is said about them; see ``shared.experiment.claims``, which fills them in.
+        settings: by tier how it stands to the paper, where that is not the rule: ``paper's`` in the
+            paper tier, ``reduced`` elsewhere, with nothing to be said of either.
+        blocked: whether all rows of a seed share its data, so that it is a factor of the model.
         short: changes of the short tier, which stands for every column it names.
         varies: what changes between repeats of a cell.
         references: printed numbers of other papers, shown below the table.
@@ -293,8 +315,7 @@ class Table:
         also: further metrics of the same runs, shown in small tables of their own.
         units: by metric of ``also``, its unit, where it is another one.
         aggregates: statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a
-            small table of their own; with them every verdict says how many seeds would see the
-            published gain, where that can be computed.
+            small table of their own.
 
     Raises:
         ValueError: a key that the configuration lacks, a published number without a cell, a
@@ -325,8 +346,9 @@ class Table:
     also: tuple[str, ...] = ()
     aggregates: tuple[str, ...] = ()
     fewer: tuple[Seeds, ...] = ()
-    powers: tuple[Power, ...] = ()
     units: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[Tier, Setting] = field(default_factory=dict)
+    blocked: bool = False
 
     def __post_init__(self) -> None:
         where = f"{self.domain}/{self.paper}/{self.name}"
@@ -365,24 +387,18 @@ class Table:
             raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
         names = {row.label for row in self.rows}
         self._check_fewer(where, names, labels)
-        for power in self.powers:
-            if missing := set(power.columns) - labels:
-                raise ValueError(f"{where}: power in undeclared columns: {sorted(missing)}")
-            if not (power.gain > 0 and power.spread > 0):
-                raise ValueError(f"{where}: power needs a gain and a spread above 0, got {power}")
-        said = [(power.tier, column) for power in self.powers for column in power.columns]
-        if twice := {each for each in said if said.count(each) > 1}:
-            raise ValueError(f"{where}: power declared twice: {sorted(twice)}")
         for claim in self.claims:
-            if missing := {claim.better, claim.than} - names:
-                raise ValueError(f"{where}: claim about undeclared rows: {sorted(missing)}")
-            if missing := set(claim.columns) - labels:
-                raise ValueError(f"{where}: claim about undeclared columns: {sorted(missing)}")
-            shown = {*self.also, *map(self.metric_of, self.columns)}
-            if missing := {claim.metric, claim.second} - shown - {""}:
-                raise ValueError(
-                    f"{where}: claim about metrics that the table does not show: {sorted(missing)}"
-                )
+            for each in claim.comparisons:
+                if missing := {each.better, each.than} - names:
+                    raise ValueError(f"{where}: {claim.id}: undeclared rows: {sorted(missing)}")
+                if missing := set(each.columns) - labels:
+                    raise ValueError(f"{where}: {claim.id}: undeclared columns: {sorted(missing)}")
+                shown = {*self.also, *map(self.metric_of, self.columns)}
+                if missing := {each.metric, each.beside} - shown - {""}:
+                    raise ValueError(
+                        f"{where}: {claim.id}: metrics that the table does not show: "
+                        f"{sorted(missing)}"
+                    )
         if unknown := set(self.aggregates) - set(AGGREGATES):
             known = ", ".join(AGGREGATES)
             raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
@@ -434,6 +450,10 @@ class Table:
             if each.speak_of(tier, row, column):
                 seeds = each.seeds
         return tuple(_seeds_of(row, seeds))
+
+    def setting(self, tier: Tier) -> Setting:
+        """How a tier stands to the paper."""
+        return self.settings.get(tier, Setting("paper's" if tier == "paper" else "reduced"))
 
     def metric_of(self, column: Column) -> str:
         """Key of the result that ``column`` shows."""
@@ -601,6 +621,7 @@ def load_published(file: Path, table: str) -> Published:
             statistic=entry["statistic"],
             notes=notes,
             warnings=tuple(entry.get("warnings", ())),
+            runs=entry.get("runs", 1),
         )
     except KeyError as error:
         raise ValueError(f"{file}: {table}: missing key {error}") from None

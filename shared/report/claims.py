@@ -1,257 +1,449 @@
-"""Every claim of every table as data: what was said, what was measured of it, and what counts.
+"""Every claim as data: its readings, one for each column of each table, and what they come to.
 
-One entry is one *comparison*: one claim in one column of one table in one tier. ``claims.json`` has
-all of them (``docs/report.md`` says what each key means), the page begins with them as a matrix,
-and one sentence for each paper is counted from them.
+A :class:`Reading` is one claim in one column of one table and tier; a :class:`Finding` is one claim
+over all its readings at one setting. The rules are registered in ``docs/claims.md``.
 """
 
 import dataclasses
 import json
-import re
+import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from shared.errors import UserError
 from shared.experiment.runs import write_atomically
-from shared.experiment.tables import TIERS, Tier
-from shared.report.evidence import powers_of
+from shared.experiment.tables import Claim, Comparison, Form, SettingWord, Tier, Value
+from shared.report.items import sentence as mcnemar_sentence
 from shared.report.measuring import (
-    Judged,
     Measured,
-    arithmetic_of,
-    floor_of,
-    power_in,
+    MeasuredCell,
+    differing_data,
+    noise_of,
     refuse_smoke,
+    trivial_baseline_of,
 )
-from shared.report.statistics import DECIDED, KINDS, Kind
-from shared.report.wording import DASH, explain
+from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, seeds_for, summarise
 
 CLAIMS = "claims.json"
-FORM = "claims-v2"
-MEASURED_AS = re.compile(r" Measured(?: against)?: ")  # what follows names the rows
-NOT_RUN: Kind = "not run"
-BEGINS, ENDS = "<!-- claims: written by ./reproduce.sh report -->", "<!-- claims end -->"
+FORM = "claims-v3"
+Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One claim in one column; the fields are the keys of ``claims.json``, see docs/report.md."""
+class Reading:
+    """One claim in one column of one table and tier.
 
-    paper: str
+    Gains are in the unit of the metric, ``better`` minus ``than``.
+
+    Args:
+        claim: the claim.
+        address: ``domain/paper/table`` of the table that it is read from.
+        tier: the tier of the runs.
+        setting: ``paper's``, ``rebuilt`` (what the paper leaves out was filled in) or ``reduced``.
+        differences: what differs most from the paper, up to three sentences.
+        better: label of the row that the gain is of.
+        than: label of the row that it is measured against.
+        column: label of the column.
+        metric: key of the result.
+        unit: unit of the metric.
+        protocol: name and version of the evaluation protocol.
+        outcome: one of ``OUTCOMES``.
+        gain: the estimate; None where a row has no finished seed.
+        low: lower end of its 95% interval; None where a row has fewer than two seeds.
+        high: upper end.
+        error: standard error of the gain.
+        freedom: degrees of freedom of the interval.
+        model: what it rests on: ``pooled`` (residual of all rows), ``Welch`` (two rows, unequal
+            variances), ``seed-blocked`` (rows and seeds), ``paired`` (two rows, common seeds).
+        p: two-sided p value of the claim's null hypothesis; 1 for a gain on its wrong side.
+        adjusted: ``p`` adjusted by Holm over the claim's readings at this setting; equals ``p``
+            where the claim is said of every column.
+        against: two-sided p value of what the claim, or the printed gain, says; small where the
+            measured gain excludes it.
+        printed: the printed gain; None where the paper prints none.
+        printed_error: standard error of the printed gain; None where no deviation is printed.
+        seeds_better: the finished seeds of ``better``.
+        seeds_than: the finished seeds of ``than``.
+        seeds_needed: seeds for each row with which the printed or claimed gain would be seen in 80%
+            of studies; None unless a gain above 0 is claimed or printed and the outcome is
+            ``imprecise``.
+        remarks: trivial baselines above a trained row, a metric that orders the rows otherwise,
+            numerical noise, different data; a sentence each.
+    """
+
+    claim: Claim
     address: str
-    table: str
-    domain: str
     tier: Tier
-    claim: str
-    asked_here: bool
+    setting: SettingWord
+    differences: tuple[str, ...]
     better: str
     than: str
     column: str
     metric: str
     unit: str
     protocol: str
-    verdict: Kind
-    counts: bool
-    because: tuple[str, ...]
-    published_gain: float | None
-    tolerance: float
-    gain: float | None
-    low: float | None
-    high: float | None
-    seeds: tuple[int, ...]
-    declared_seeds: int
-    seeds_needed: int | None
-    power: dict[str, float | None] | None
-    floor: dict[str, Any] | None
-    arithmetic_spread: float | None
-    why: str
+    outcome: Outcome
+    gain: float | None = None
+    low: float | None = None
+    high: float | None = None
+    error: float | None = None
+    freedom: float | None = None
+    model: Model | None = None
+    p: float | None = None
+    adjusted: float | None = None
+    against: float | None = None
+    printed: float | None = None
+    printed_error: float | None = None
+    seeds_better: tuple[int, ...] = ()
+    seeds_than: tuple[int, ...] = ()
+    seeds_needed: int | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> str:
+        """Name of the table."""
+        return self.address.rpartition("/")[2]
 
     @property
     def measured(self) -> bool:
         """Whether both rows have a finished seed."""
-        return self.verdict != NOT_RUN
-
-    @property
-    def sentence(self) -> str:
-        """The claim without the rows that it was measured with."""
-        return MEASURED_AS.split(self.claim)[0]
+        return self.outcome != "not measured"
 
 
-def entries(measured: Iterable[Measured]) -> tuple[Entry, ...]:
-    """Every comparison of the measured tables, in their order.
+@dataclass(frozen=True)
+class Finding:
+    """One claim over all its readings at one setting.
+
+    Args:
+        claim: the claim, as the first of the readings has it.
+        setting: where the readings were measured.
+        outcome: one of ``OUTCOMES``.
+        tally: how many readings have which outcome, without zeros, in the order of ``OUTCOMES``.
+        sentence: what came out, in one sentence with numbers.
+        readings: the readings.
+    """
+
+    claim: Claim
+    setting: SettingWord
+    outcome: Outcome
+    tally: tuple[tuple[Outcome, int], ...]
+    sentence: str
+    readings: tuple[Reading, ...]
+
+
+@dataclass(frozen=True)
+class _Weighed:
+    """A reading before p values are adjusted: two of them, for the claim and for its direction."""
+
+    reading: Reading
+    direction: float | None
+
+
+def readings(measured: Iterable[Measured]) -> tuple[Reading, ...]:
+    """Every reading of the measured tables, table by table, claim by claim, column by column.
+
+    Args:
+        measured: all tables whose readings belong together: p values are adjusted over them.
 
     Raises:
         ValueError: a table of the smoke tier, which never enters results.
     """
-    found: list[Entry] = []
+    weighed: list[_Weighed] = []
     for each in measured:
         refuse_smoke(each)
-        found += (_entry(judged, each) for judged in each.verdicts)
-    return tuple(found)
+        weighed += _of_table(each)
+    families: dict[tuple[str, SettingWord], list[int]] = {}
+    for place, one in enumerate(weighed):
+        if one.reading.p is not None:
+            families.setdefault((one.reading.claim.id, one.reading.setting), []).append(place)
+    found = [each.reading for each in weighed]
+    for places in families.values():
+        some = [weighed[place] for place in places]
+        plain = [[each.reading.p or 0.0 for each in some], [each.direction or 0.0 for each in some]]
+        every = some[0].reading.claim.every
+        adjusted, direction = plain if every else map(holm, plain)
+        for place, one, of_claim, of_direction in zip(
+            places, some, adjusted, direction, strict=True
+        ):
+            outcome = _outcome(one.reading, of_claim, of_direction)
+            found[place] = replace(one.reading, adjusted=of_claim, outcome=outcome)
+    return tuple(_with_seeds_needed(each) for each in found)
 
 
-def sentences(every: Sequence[Entry]) -> dict[str, str]:
-    """By paper, in one sentence, how many comparisons say what, and whether any counts."""
-    return {paper: _sentence(every, paper) for paper in dict.fromkeys(e.paper for e in every)}
-
-
-def in_short(every: Sequence[Entry]) -> str:
-    """A small table in Markdown: for each paper what its comparisons say, in each tier."""
-    head = "| paper | at the paper's setting | at a smaller budget, of which it speaks |"
-    lines = [head, "|---|---|---|"]
-    for paper in dict.fromkeys(entry.paper for entry in every):
-        texts = []
-        for tier in ("paper", "short"):
-            some = [e for e in every if (e.paper, e.tier) == (paper, tier)]
-            measured = [e for e in some if e.measured]
-            counting = sum(e.counts for e in measured)
-            text = f"none of {len(some)} comparisons is measured" if some else DASH
-            if measured:
-                told = ", ".join(f"{number} {kind}" for kind, number in _kinds(measured))
-                text = f"{told}; {counting or 'none'} of them count{'s' * (counting == 1)}"
-                text += f" ({len(measured)} of {len(some)} comparisons)"
-            texts.append(text)
-        lines.append(f"| {paper} | {' | '.join(texts)} |")
-    return "\n".join(lines) + "\n"
-
-
-def write_in_short(document: Path, every: Sequence[Entry]) -> None:
-    """Put :func:`in_short` between its two marks in a document.
-
-    Raises:
-        UserError: the document lacks one of them.
-    """
-    before, first, rest = document.read_text(encoding="utf-8").partition(BEGINS)
-    _, last, after = rest.partition(ENDS)
-    if not first or not last:
-        raise UserError(f"{document} has no lines {BEGINS} and {ENDS}; put them where claims go")
-    write_atomically(document, f"{before}{BEGINS}\n{in_short(every)}{ENDS}{after}")
-
-
-def has_marks(document: Path) -> bool:
-    """Whether a document is there and has a place for :func:`in_short`."""
-    return document.is_file() and BEGINS in document.read_text(encoding="utf-8")
-
-
-def tallied(some: Iterable[Entry]) -> list[tuple[int, Kind, bool]]:
-    """How many comparisons say what: number, verdict, and whether that is left out of account."""
-    counted = Counter((e.verdict, e.verdict in DECIDED and not e.counts) for e in some)
-    return [
-        (counted[kind, idle], kind, idle)
-        for kind in KINDS
-        for idle in (False, True)
-        if counted[kind, idle]
-    ]
-
-
-def json_text(every: Sequence[Entry]) -> str:
-    """The entries as JSON, a line each, after one sentence for each paper."""
-    lines = ",\n".join(
-        json.dumps(dataclasses.asdict(entry), ensure_ascii=False, allow_nan=False)
-        for entry in every
+def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
+    """The claims of some readings: papers first, then additional questions; by claim, setting."""
+    groups: dict[tuple[str, SettingWord], list[Reading]] = {}
+    for each in every:
+        groups.setdefault((each.claim.id, each.setting), []).append(each)
+    order = list(dict.fromkeys(key[0] for key in groups))
+    found = [_finding(some) for some in groups.values()]
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (
+                each.claim.additional,
+                order.index(each.claim.id),
+                SETTINGS.index(each.setting),
+            ),
+        )
     )
-    papers = json.dumps(sentences(every), ensure_ascii=False, indent=1)
-    return f'{{"form": "{FORM}",\n"papers": {papers},\n"claims": [\n{lines}\n]}}\n'
 
 
-def write(results: Path, every: Sequence[Entry]) -> None:
+def json_text(every: Sequence[Reading]) -> str:
+    """The text of ``claims.json``: one line for each reading.
+
+    ``claims`` has what is said, by identifier; each of ``readings`` names its claim by it.
+    """
+    claims = {
+        each.claim.id: {
+            key: value
+            for key, value in dataclasses.asdict(each.claim).items()
+            if key not in ("id", "comparisons")
+        }
+        for each in every
+    }
+    said = ",\n".join(f"{json.dumps(key)}: {_line(value)}" for key, value in claims.items())
+    lines = ",\n".join(
+        _line(
+            {
+                item.name: each.claim.id if item.name == "claim" else getattr(each, item.name)
+                for item in dataclasses.fields(each)
+            }
+        )
+        for each in every
+    )
+    return f'{{"form": "{FORM}",\n"claims": {{\n{said}\n}},\n"readings": [\n{lines}\n]}}\n'
+
+
+def write(results: Path, every: Sequence[Reading]) -> None:
     """Write ``results/claims.json``, moved over its target."""
     write_atomically(results / CLAIMS, json_text(every))
 
 
-def _entry(judged: Judged, measured: Measured) -> Entry:
-    table, claim, verdict = measured.table, judged.claim, judged.verdict
-    column = measured.column(judged.column)
-    metric = claim.metric or table.metric_of(column[0].column)
-    power = power_in(table, measured.tier, judged.column)
-    seen = None
-    if power is not None:
-        declared, reached = powers_of(power, verdict, len(judged.declared))
-        seen = {
-            "gain": power.gain,
-            "spread": power.spread,
-            "declared": declared,
-            "reached": reached,
-        }
-    floor = floor_of(column, metric)
-    arithmetic = arithmetic_of(column, metric)
-    because = judged.against
-    if verdict.kind not in DECIDED:
-        because = (f"{verdict.kind}: says neither yes nor no",)
-    return Entry(
-        paper=claim.paper or table.paper,
+def _line(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _of_table(measured: Measured) -> Iterator[_Weighed]:
+    """The readings of one table, claim by claim, with p values as they are."""
+    table, tier = measured.table, measured.tier
+    models: dict[tuple[str, str], ColumnModel] = {}
+    for claim in table.claims:
+        for comparison in claim.comparisons:
+            for label in comparison.columns if tier in comparison.tiers else ():
+                column = measured.column(label)
+                metric = comparison.metric or table.metric_of(column[0].column)
+                if (label, metric) not in models:
+                    values = {
+                        cell.row.label: cell.read(metric)
+                        for cell in column
+                        if not (cell.row.floor and len(set(cell.read(metric).values())) < 2)
+                    }
+                    models[label, metric] = ColumnModel(values, blocked=table.blocked)
+                yield _read(measured, claim, comparison, column, metric, models[label, metric])
+
+
+def _read(
+    measured: Measured,
+    claim: Claim,
+    comparison: Comparison,
+    column: Sequence[MeasuredCell],
+    metric: str,
+    model: ColumnModel,
+) -> _Weighed:
+    """One reading with its estimate, p values and remarks."""
+    table = measured.table
+    setting = table.setting(measured.tier)
+    rows = {cell.row.label: cell for cell in column}
+    better, than = rows[comparison.better], rows[comparison.than]
+    first, second = better.read(metric), than.read(metric)
+    printed, printed_error = None, None
+    if metric == table.metric_of(better.column):
+        printed, printed_error = _printed_gain(
+            better.published, than.published, table.published.runs
+        )
+    reading = Reading(
+        claim=claim,
         address=table.address,
-        table=table.name,
-        domain=table.domain,
         tier=measured.tier,
-        claim=claim.text,
-        asked_here=claim.asked_here,
-        better=claim.better,
-        than=claim.than,
-        column=judged.column,
+        setting=setting.word,
+        differences=setting.differences,
+        better=comparison.better,
+        than=comparison.than,
+        column=better.column.label,
         metric=metric,
         unit=table.unit_of(metric),
         protocol=table.protocol,
-        verdict=verdict.kind,
-        counts=judged.counts,
-        because=because,
-        published_gain=verdict.published_gain,
-        tolerance=claim.tolerance,
-        gain=verdict.gain,
-        low=verdict.low,
-        high=verdict.high,
-        seeds=verdict.seeds_used,
-        declared_seeds=len(judged.declared),
-        seeds_needed=verdict.seeds_needed,
-        power=seen,
-        floor=None if floor is None else {"row": floor.row, "mean": floor.mean},
-        arithmetic_spread=None if arithmetic is None else arithmetic.sd,
-        why=explain(judged, measured),
+        outcome="imprecise" if first and second else "not measured",
+        printed=printed,
+        printed_error=printed_error,
+        seeds_better=tuple(sorted(first)),
+        seeds_than=tuple(sorted(second)),
     )
+    if not (first and second):
+        return _Weighed(reading, None)
+    estimate = model.estimate(comparison.better, comparison.than)
+    gain = summarise(first.values()).mean - summarise(second.values()).mean
+    remarks = _remarks(better, than, column, comparison, metric, estimate)
+    if estimate is None:
+        return _Weighed(replace(reading, gain=gain, remarks=remarks), None)
+    low, high = estimate.interval
+    if printed is not None and estimate.p_above(printed) < LEVEL:
+        remarks = (*remarks, f"Larger than the printed gain of {printed:+.2f}.")
+    p, direction, against = _p_values(claim, estimate, printed, printed_error or 0.0)
+    reading = replace(
+        reading,
+        gain=estimate.gain,
+        low=low,
+        high=high,
+        error=estimate.error,
+        freedom=estimate.freedom,
+        model=estimate.model,
+        p=p,
+        against=against,
+        remarks=remarks,
+    )
+    return _Weighed(reading, direction)
 
 
-def _sentence(every: Sequence[Entry], paper: str) -> str:
-    own = [entry for entry in every if entry.paper == paper and not entry.asked_here]
-    besides = [entry for entry in every if entry.paper == paper and entry.asked_here]
-    parts = []
-    if own:
-        at_paper = [entry for entry in own if entry.tier == "paper" and entry.counts]
-        said = "no verdict at the paper's setting counts yet"
-        if at_paper:
-            said = f"at the paper's setting {_tally(at_paper)} count"
-        parts = [said, *_by_tier(own)]
-    asked = "asked by this suite besides" if own else "asked by this suite"
-    parts += [f"{asked}, {text}" for text in _by_tier(besides)]
-    return f"{paper}: {'; '.join(parts)}."
+def _printed_gain(
+    better: Value | None, than: Value | None, runs: int
+) -> tuple[float | None, float | None]:
+    """The printed gain and its standard error; None for what is not printed."""
+    if better is None or than is None:
+        return None, None
+    # Printed numbers have few digits; what subtraction adds beyond them is no difference.
+    gain = round(better.mean - than.mean, 9)
+    if better.std is None or than.std is None:
+        return gain, None
+    return gain, math.hypot(better.std, than.std) / math.sqrt(runs)
 
 
-def _by_tier(some: Sequence[Entry]) -> Iterator[str]:
-    for tier in TIERS:
-        of_tier = [entry for entry in some if entry.tier == tier]
-        measured = [entry for entry in of_tier if entry.measured]
-        budget = "" if tier == "paper" else ", at its budget"
-        if measured:
-            yield (
-                f"{tier} tier{budget}: {len(measured)} of {len(of_tier)} comparisons measured "
-                f"({_tally(measured)})"
+def _p_values(
+    claim: Claim, estimate: Estimate, printed: float | None, printed_error: float
+) -> tuple[float, float, float]:
+    """P values of the claim's null hypothesis, of its direction, and of what it excludes."""
+    above, below = estimate.p_above, estimate.p_below
+    margin, size = claim.margin or 0.0, claim.size or 0.0
+    too_small = 1.0 if printed is None else below(printed, printed_error)
+    cases: dict[Form, Callable[[], tuple[float, float, float]]] = {
+        "superiority": lambda: (above(0), above(0), min(below(0), too_small)),
+        "size": lambda: (above(size), above(0), below(size)),
+        "comparable": lambda: (above(-margin), above(-margin), min(below(-margin), too_small)),
+        "null": lambda: (
+            max(above(-margin), below(margin)),
+            max(above(-margin), below(margin)),
+            min(above(margin), below(-margin)),
+        ),
+    }
+    return cases[claim.form]()
+
+
+def _outcome(reading: Reading, adjusted: float, direction: float) -> Outcome:
+    """The outcome of a reading that has an interval."""
+    excluded = reading.against is not None and reading.against < LEVEL
+    if adjusted < LEVEL and not excluded:
+        return "confirmed"
+    if direction < LEVEL and excluded:
+        return "partly"
+    return "contradicted" if excluded else "imprecise"
+
+
+def _with_seeds_needed(reading: Reading) -> Reading:
+    """The reading with the seeds that would decide it, where it is imprecise and that is known."""
+    targets = {"size": reading.claim.size, "superiority": reading.printed}
+    target = targets.get(reading.claim.form)
+    if reading.outcome != "imprecise" or not target or target < 0 or reading.error is None:
+        return reading
+    seeds = (len(reading.seeds_better), len(reading.seeds_than))
+    sd = reading.error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
+    return replace(reading, seeds_needed=seeds_for(target, sd))
+
+
+def _remarks(
+    better: MeasuredCell,
+    than: MeasuredCell,
+    column: Sequence[MeasuredCell],
+    comparison: Comparison,
+    metric: str,
+    estimate: Estimate | None,
+) -> tuple[str, ...]:
+    """What is to be said beside an outcome, a sentence each."""
+    remarks = []
+    if estimate is None:
+        remarks.append("A row with one seed has no interval.")
+    trivial = trivial_baseline_of(column, metric)
+    for cell in (better, than):
+        mean = summarise(cell.read(metric).values()).mean
+        if trivial is not None and not cell.row.floor and mean < trivial[1]:
+            remarks.append(
+                f"{cell.row.label} ({mean:.2f}) lies below the trivial baseline '{trivial[0]}' "
+                f"({trivial[1]:.2f})."
             )
-        elif of_tier:
-            yield f"{tier} tier: none of {len(of_tier)} comparisons measured"
+    if comparison.beside:
+        first, second = (cell.read(comparison.beside) for cell in (better, than))
+        if first and second and estimate is not None:
+            gain = summarise(first.values()).mean - summarise(second.values()).mean
+            if gain * estimate.gain < 0:
+                remarks.append(f"{comparison.beside} orders them otherwise: gain {gain:+.2f}.")
+    noise = noise_of(column, metric)
+    if noise is not None:
+        beside = "" if noise.over_seeds is None else f"; over seeds, {noise.over_seeds:.2f}"
+        remarks.append(
+            f"Numerical noise: a standard deviation of {noise.sd:.2f} when the same seed is run "
+            f"with another order of additions ({noise.cells} cells){beside}."
+        )
+    if differing := differing_data(better, than):
+        remarks.append(f"The two rows were measured on different data: {', '.join(differing)}.")
+    if items := mcnemar_sentence(better.records, than.records, metric):
+        remarks.append(items)
+    return tuple(remarks)
 
 
-def _tally(some: Iterable[Entry]) -> str:
-    return ", ".join(
-        f"{number} {kind}{_leaving(number) if idle else ''}" for number, kind, idle in tallied(some)
-    )
+def _finding(some: Sequence[Reading]) -> Finding:
+    """One claim at one setting over its readings."""
+    claim = some[0].claim
+    measured = [each for each in some if each.measured]
+    counted = Counter(each.outcome for each in some)
+    tally = tuple((word, counted[word]) for word in OUTCOMES if counted[word])
+    against = [each.against for each in measured if each.against is not None]
+    excluded = any(p < LEVEL for p in holm(against))
+    whole = len(measured) == len(some) or not claim.every
+    outcome: Outcome = "imprecise"
+    if not measured:
+        outcome = "not measured"
+    elif counted["confirmed"] == len(measured) and whole:
+        outcome = "confirmed"
+    elif excluded and (claim.every or not counted["confirmed"] + counted["partly"]):
+        outcome = "contradicted"
+    elif counted["confirmed"] or counted["partly"]:
+        outcome = "partly"
+    said = _sentence(claim, some, measured, tally)
+    return Finding(claim, some[0].setting, outcome, tally, said, tuple(some))
 
 
-def _kinds(some: Iterable[Entry]) -> list[tuple[Kind, int]]:
-    counted = Counter(entry.verdict for entry in some)
-    return [(kind, counted[kind]) for kind in KINDS if counted[kind]]
-
-
-def _leaving(number: int) -> str:
-    return " that does not count" if number == 1 else " that do not count"
+def _sentence(
+    claim: Claim,
+    some: Sequence[Reading],
+    measured: Sequence[Reading],
+    tally: Sequence[tuple[Outcome, int]],
+) -> str:
+    """What came out, with numbers."""
+    if not measured:
+        return f"None of {len(some)} readings is measured."
+    if len(measured) == 1:
+        (one,) = measured
+        said = f"{one.better} against {one.than}, {one.column}: gain {one.gain:+.2f}"
+        if one.low is not None:
+            said += f" [{one.low:+.2f}, {one.high:+.2f}]"
+    else:
+        gains = [each.gain for each in measured if each.gain is not None]
+        said = f"Gains from {min(gains):+.2f} to {max(gains):+.2f}"
+    if claim.size is not None:
+        said += f", at least {claim.size:+g} claimed"
+    words = ", ".join(f"{number} {word}" for word, number in tally)
+    return f"{said}; of {len(some)} readings {words}."

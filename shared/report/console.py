@@ -1,113 +1,119 @@
-"""A measured table in the terminal."""
+"""A measured table in the terminal: its numbers, what they are, and where its page is."""
 
 import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Group, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.report.blocks import Block, Lines, Numbers, numbers_of, reasons_of
-from shared.report.measuring import Measured
-from shared.report.statistics import Kind
+from shared.report.measuring import Measured, MeasuredCell
 from shared.report.wording import (
-    HERE,
+    SCALES,
+    TIER_NOTES,
     groups_of,
     headline,
     legend_of,
     marks_of,
     measured_lines,
-    no_numbers,
+    origin,
     printed_row,
-    tier_note,
 )
 
-NARROW = 12  # characters of a column in the terminal, so that five of them fit
-KIND_COLOURS: dict[Kind, str] = {
-    "reproduced": "green",
-    "same direction": "cyan",
-    "not reproduced": "red",
-    "inconclusive": "yellow",
-    "gain": "cyan",
-    "no gain": "red",
-    "undecided": "yellow",
-    "no evidence": "magenta",
-    "not run": "bright_black",
-}
+LABEL, HEADER = 26, 13  # characters of a line of labels; a longer word has a line of its own
+GAP = 2  # between columns
 
 
-def terminal(measured: Measured) -> RenderableType:
-    """The table, its verdicts and its legend for the terminal; fits 100 columns."""
-    table = measured.table
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    grid.add_column("method", max_width=26)
-    grid.add_column("whose", no_wrap=True)
-    for column in measured.columns:
-        grid.add_column("\n".join(textwrap.wrap(column.label, NARROW)), justify="right")
-    marks = marks_of(measured)
-    for heading, rows in groups_of(measured):
-        grid.add_section()
-        if heading:
-            grid.add_row(Text(heading, style="italic"))
-        for cells in rows:
-            here = [measured_lines(cell, marks) for cell in cells]
-            height = max(map(len, here))
-            printed = printed_row(cells, measured)
-            whose = Text("here" + "\n" * (height - 1))
-            if printed:
-                whose.append("\npaper", style="dim italic")
-            texts = []
-            for index, lines in enumerate(here):
-                first, further = ("", "yellow") if cells[index].values else ("dim", "dim")
-                text = Text(lines[0], style=first)
-                text.append("".join("\n" + line for line in lines[1:]), style=further)
-                text.append("\n" * (height - len(lines)))
-                if printed:
-                    text.append("\n" + printed[index], style="dim italic")
-                texts.append(text)
-            grid.add_row(Text(cells[0].row.label), whose, *texts)
+@dataclass(frozen=True)
+class Terminal:
+    """A measured table for a console of any width; columns that do not fit stand below the first.
 
-    parts: list[RenderableType] = [
-        Text(f"{table.address}: {table.title}", style="bold"),
-        Text(f"here = {HERE}: {headline(measured)}"),
-    ]
-    if measured.tier != "smoke":
-        source = table.published.source
-        copied = f"paper = copied from {source}" if table.published.rows else no_numbers(table)
-        parts.append(Text(copied, style="dim italic"))
-    if note := tier_note(measured):
-        parts.append(Text(note, style="bold yellow"))
-    parts.append(grid)
-    parts.extend(Text(line, style="dim") for line in legend_of(measured))
-    for block in (*numbers_of(measured), *reasons_of(measured)):
-        parts += _block(block)
-    return Group(*parts)
+    Args:
+        measured: the table, or a part of it.
+    """
+
+    measured: Measured
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table in as many blocks as the width needs, then what is to be known of it."""
+        measured = self.measured
+        table = measured.table
+        yield Text(f"{table.address} ({SCALES[measured.tier]}): {table.title}", style="bold")
+        blocks = list(self._blocks(options.max_width))
+        for block in blocks:
+            yield self._grid(block)
+        if len(blocks) > 1:
+            yield Text(f"{len(measured.columns)} columns in {len(blocks)} blocks, to fit the width")
+        yield Text(headline(measured), style="dim")
+        if measured.tier == "smoke":
+            yield Text(TIER_NOTES["smoke"], style="yellow")
+        else:
+            yield Text(f"Italics: {origin(table.published)}", style="dim italic")
+        if missing := legend_of(measured):
+            yield Text("; ".join(missing), style="dim")
+        if measured.tier != "smoke":
+            page = f"results/{measured.folder.as_posix()}/{table.name}.md"
+            yield Text(f"Claims, deviations, runs: ./reproduce.sh report writes {page}")
+
+    def _blocks(self, width: int) -> Iterator[slice]:
+        """Which columns stand beside each other."""
+        used = _width([cells[0].row.label for cells in self.measured.cells], LABEL)
+        first, room = 0, width - used
+        for place, needed in enumerate(self._widths()):
+            if place > first and needed + GAP > room:
+                yield slice(first, place)
+                first, room = place, width - used
+            room -= needed + GAP
+        yield slice(first, len(self.measured.columns))
+
+    def _widths(self) -> Iterator[int]:
+        marks = marks_of(self.measured)
+        rows = [(cells, printed_row(cells, self.measured)) for cells in self.measured.cells]
+        for place, column in enumerate(self.measured.columns):
+            texts = [text for cells, _ in rows for text in measured_lines(cells[place], marks)]
+            texts += [printed[place] for _, printed in rows if printed]
+            yield max(_width([column.label], HEADER), *map(len, texts))
+
+    def _grid(self, block: slice) -> Grid:
+        measured = self.measured
+        grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+        grid.add_column("method", no_wrap=True)
+        for column in measured.columns[block]:
+            grid.add_column("\n".join(_lines(column.label, HEADER)), justify="right", no_wrap=True)
+        marks = marks_of(measured)
+        for heading, rows in groups_of(measured):
+            grid.add_section()
+            if heading:
+                grid.add_row(Text(heading, style="italic"))
+            for cells in rows:
+                here = [measured_lines(cell, marks) for cell in cells[block]]
+                grid.add_row(
+                    Text("\n".join(_lines(cells[0].row.label, LABEL))),
+                    *(_cell(*each) for each in zip(cells[block], here, strict=True)),
+                )
+                if printed := printed_row(cells, measured):
+                    grid.add_row("", *(Text(text, style="dim italic") for text in printed[block]))
+        return grid
 
 
-def _block(block: Block) -> list[RenderableType]:
-    if isinstance(block, Lines):
-        told = (Text(f"- {line}", style="dim") for line in block.lines)
-        return [Text(f"\n{block.heading}", style="bold"), *told]
-    if isinstance(block, Numbers):
-        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        for place, name in enumerate(block.head):
-            grid.add_column(
-                "\n".join(textwrap.wrap(name, NARROW)), justify="right" if place else "left"
-            )
-        for row in block.rows:
-            grid.add_row(*map(Text, row))
-        notes = (Text(note, style="dim") for note in block.notes)
-        return [Text(f"\n{block.heading}. {block.what}", style="bold"), grid, *notes]
-    reasons = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    for each in block.said:
-        if not each.idle:
-            badge = Text(each.badge, style=KIND_COLOURS[each.kind])
-            reasons.add_row(Text(each.column), badge, Text(each.why))
-    idle = [each.column for each in block.said if each.idle]
-    parts: list[RenderableType] = [Text(f"\nClaim: {block.claim}", style="bold")]
-    if len(idle) < len(block.said):
-        parts.append(Padding(reasons, (0, 0, 0, 2)))
-    if idle:
-        parts.append(Text(f"  not run: {', '.join(idle)}", style=KIND_COLOURS["not run"]))
-    return parts
+def terminal(measured: Measured) -> Terminal:
+    """A measured table for ``rich``'s consoles."""
+    return Terminal(measured)
+
+
+def _cell(cell: MeasuredCell, lines: Sequence[str]) -> Text:
+    first, further = ("", "yellow") if cell.values else ("dim", "dim")
+    text = Text(lines[0], style=first)
+    text.append("".join(f"\n{line}" for line in lines[1:]), style=further)
+    return text
+
+
+def _lines(label: str, width: int) -> list[str]:
+    """A label in lines that never break a word."""
+    return textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _width(labels: Sequence[str], width: int) -> int:
+    return max(len(line) for label in labels for line in _lines(label, width))

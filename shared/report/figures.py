@@ -12,9 +12,10 @@ from shared.errors import UserError
 from shared.experiment.data import MissingData
 from shared.experiment.history import home
 from shared.experiment.records import Record
-from shared.experiment.runs import replacing, write_atomically
+from shared.experiment.runs import write_atomically
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report.measuring import folder_of, measure_finished
+from shared.report.pictures import save
 
 TIERS: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn
 SHADE, GREY = "#eceff3", "#5d6678"
@@ -31,8 +32,7 @@ STYLE: dict[Any, Any] = {
 }
 # For curves, which are read off their axes.
 GRID: dict[Any, Any] = {"axes.grid": True, "grid.color": "#e4e7ec", "legend.frameon": False}
-# Formats, and what of them would differ from one drawing to the next.
-KINDS: dict[str, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}
+KINDS = ("png", "pdf")
 
 Drawing = TypeVar("Drawing")
 Config = TypeVar("Config")
@@ -119,7 +119,7 @@ def write_figures(
     paper: str,
     figures: Mapping[str, Mapping[str, Drawing]],
     draw: Callable[[Drawing], Drawn],
-    results: Path,
+    to: Path,
     style: Mapping[Any, Any] = STYLE,
 ) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
@@ -129,7 +129,7 @@ def write_figures(
         paper: one of those that ``figures`` names.
         figures: for each paper its figures by their names.
         draw: draws one; where it waits for something it raises ``Lacking`` or ``MissingData``.
-        results: the files go to ``figures/`` beside the table that they belong to.
+        to: the files go to ``[short/]<domain>/<paper>/figures/`` below it.
         style: of matplotlib.
 
     Returns:
@@ -148,11 +148,9 @@ def write_figures(
             except (Lacking, MissingData) as reason:
                 print(f"{name}: not drawn: {reason}")
                 continue
-            folder = results / folder_of(drawn.table, drawn.tier) / "figures"
-            folder.mkdir(parents=True, exist_ok=True)
-            for kind, facts in KINDS.items():
-                with replacing(folder / f"{name}.{kind}") as part:
-                    drawn.figure.savefig(part, format=kind, metadata=facts)
+            folder = to / folder_of(drawn.table, drawn.tier) / "figures"
+            for kind in KINDS:
+                save(drawn.figure, folder / f"{name}.{kind}")
                 written.append(folder / f"{name}.{kind}")
         if drawn.numbers is not None:
             write_atomically(folder / f"{name}.csv", drawn.numbers)

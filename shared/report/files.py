@@ -1,96 +1,90 @@
-"""Measured tables as files: Markdown, LaTeX, CSV, and the records behind the numbers."""
+"""Measured tables as files: a page in Markdown with its picture, CSV, LaTeX, and the records."""
 
 import csv
 import io
 import re
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
-from shared.experiment.records import RECORDS, REPEATED, record_line
+from shared.experiment.data import is_approximate
+from shared.experiment.records import RECORDS, REPEATED, Record, record_line
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import slug
-from shared.report.blocks import Block, Lines, Numbers, numbers_of, reasons_of
-from shared.report.measuring import Measured, refuse_smoke
+from shared.report import pictures
+from shared.report.claims import Reading
+from shared.report.measuring import (
+    Measured,
+    MeasuredCell,
+    refuse_smoke,
+    trivial_baseline_of,
+)
+from shared.report.pictures import BLUE, Panel, Picture, Point
 from shared.report.wording import (
-    DASH,
-    HERE,
-    PRINTED,
-    figures_of,
+    SCALES,
+    Grid,
+    elsewhere,
+    further_of,
+    gain_text,
     groups_of,
     headline,
-    is_ours,
+    is_additional,
     legend_of,
     marks_of,
     measured_lines,
-    no_numbers,
+    named_seeds,
     origin,
+    over_columns,
     printed_row,
-    tier_note,
+    scale_note,
 )
 
-
-def markdown(measured: Measured) -> str:
-    """The table as Markdown: one line of measured numbers per row, the published ones below it."""
-    table = measured.table
-    marks = marks_of(measured)
-    columns = [column.label for column in measured.columns]
-    lines = [f"# {_md(table.title)}", ""]
-    lines += [f"`{table.address}`, {_md(table.section)}.", ""]
-    lines += [f"Lines marked **{HERE}**: {_md(headline(measured))}", ""]
-    if measured.tier != "smoke":
-        printed = f"Lines marked *{PRINTED}*: {_md(origin(table.published))}."
-        lines += [printed if table.published.rows else _md(no_numbers(table)), ""]
-    if note := tier_note(measured):
-        lines += [f"**{_md(note)}**", ""]
-    lines += _md_row(["method", "whose number", *columns])
-    lines += _md_row([":--", ":--", *["--:"] * len(columns)], plain=True)
-    for heading, rows in groups_of(measured):
-        if heading:
-            lines += _md_row([f"*{_md(heading)}*", "", *[""] * len(columns)], plain=True)
-        for cells in rows:
-            here = ["<br>".join(measured_lines(cell, marks)) for cell in cells]
-            label = _md(cells[0].row.label)
-            lines += _md_row([label, f"**{HERE}**", *here], plain=True)
-            if numbers := printed_row(cells, measured):
-                lines += _md_row(
-                    ["", f"*{PRINTED}*", *(text and f"*{text}*" for text in numbers)], plain=True
-                )
-    lines.append("")
-    lines += [line for text in legend_of(measured) for line in (_md(text), "")]
-    lines += [line for block in numbers_of(measured) for line in _md_block(block)]
-    own, others = figures_of(measured)
-    lines += [line for name in own for line in (f"!{_md_link(name)}", "")]
-    if others:
-        lines += [f"Other figures of this paper: {', '.join(map(_md_link, others))}.", ""]
-    lines += [line for block in reasons_of(measured) for line in _md_block(block)]
-    return "\n".join(lines).rstrip() + "\n"
+ADDITIONAL = "additional"  # the page of the questions that no paper is credited with
+ACROSS = 4  # panels of a picture beside each other
+COMMIT = 10  # characters shown of one
+FEW = 2  # commits or processors that are named
 
 
-def latex(measured: Measured) -> str:
-    """The table for a two-column page, as floats over both columns; needs the package booktabs.
+def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
+    """The page of a table: numbers, claims, further metrics, what is to be known, runs.
 
-    What is too wide or too long for one float goes on in a further one. What is said of the table
-    beside its numbers follows as text.
+    Args:
+        measured: the table.
+        readings: of its claims.
     """
     table = measured.table
-    caption = [f"{table.title} ({table.section}). Upright: {headline(measured)}"]
+    up = "../" * len(measured.folder.parts)
+    lines = [f"# {escaped(table.title)}", ""]
+    papers = dict.fromkeys(each.claim.paper or ADDITIONAL for each in readings)
+    links = ", ".join(f"[{name}]({up}{name}.md)" for name in papers)
+    lines += [f"[All results]({up}README.md){f', claims: {links}' * bool(links)}", ""]
+    lines += [f"`{table.address}` ({SCALES[measured.tier]}): {escaped(table.section)}.", ""]
+    lines += [f"Lines marked **measured**: {escaped(headline(measured))}", ""]
     if measured.tier != "smoke":
-        printed = f"Italic: {PRINTED}, {origin(table.published)}."
-        caption.append(printed if table.published.rows else no_numbers(table))
-    caption += [tier_note(measured), *legend_of(measured)]
-    head = ["method", *(column.label for column in measured.columns)]
-    lines = ["% needs \\usepackage{booktabs}"]
-    lines += _tex_floats(
-        head,
-        list(_tex_rows(measured)),
-        " ".join(filter(None, caption)),
-        slug(f"{measured.tier} {table.address}"),
-    )
-    for block in (*numbers_of(measured), *reasons_of(measured)):
-        lines += _tex_block(block)
-    return "\n".join(lines) + "\n"
+        lines += [f"Lines marked *printed*: {escaped(origin(table.published))}", ""]
+    if note := scale_note(measured):
+        lines += [escaped(note), ""]
+    lines += _numbers(measured)
+    lines += [line for text in legend_of(measured) for line in (escaped(text), "")]
+    if _drawn(measured):
+        lines += [f"![Means with 95% intervals, row by row]({table.name}.png)", ""]
+    lines += _figures(measured)
+    if any(each.measured for each in readings):
+        lines += ["## What it says of the claims", "", *_claims(readings, up)]
+    for grid in (*over_columns(measured), *further_of(measured)):
+        lines += [f"## {escaped(grid.heading)}", "", *grid_lines(grid), ""]
+    for heading, remarks in _remarks(measured):
+        lines += [f"## {heading}", "", *(f"- {escaped(each)}" for each in remarks), ""]
+    for published in table.references:
+        grid = elsewhere(published)
+        lines += ["## Printed elsewhere", "", escaped(grid.heading), "", *grid_lines(grid), ""]
+        lines += [f"- {escaped(f'{label}: {note}')}" for label, note in published.notes.items()]
+        lines += [""] * bool(published.notes)
+    if runs := list(_runs(measured)):
+        lines += ["## The runs behind the numbers", "", *_about_runs(measured), ""]
+        head = ("method", "column", "seeds", "commit", "processor", "hours")
+        lines += [*grid_lines(Grid("", head, tuple(runs)), numbers=False), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def csv_text(measured: Measured) -> str:
@@ -99,34 +93,57 @@ def csv_text(measured: Measured) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
-        ["domain", "paper", "table", "tier", "row", "ours", "column", "metric", "unit", "protocol"]
-        + ["measured_mean", "measured_sd", "measured_low", "measured_high"]
-        + ["seeds_measured", "seeds_declared", "published_mean", "published_std", "difference"]
+        ["domain", "paper", "table", "scale", "row", "additional", "column", "metric", "unit"]
+        + ["protocol", "measured_mean", "measured_sd", "measured_low", "measured_high"]
+        + ["seeds_measured", "seeds_declared", "printed_mean", "printed_std", "difference"]
         + [f"measured_seed_{seed}" for seed in measured.seeds]
         + ["status"]
     )
-    for cells in measured.cells:
-        for cell in cells:
-            summary, published = cell.summary, cell.published
-            writer.writerow(
-                [table.domain, table.paper, table.name, measured.tier, cell.row.label]
-                + ["yes" if is_ours(cell.row, table) else "no", cell.column.label]
-                + [table.metric_of(cell.column), table.unit, table.protocol]
-                + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
-                + [len(cell.values), len(cell.declared)]
-                + ([published.mean, published.std] if published else [None] * 2)
-                + [cell.difference]
-                + [cell.values.get(seed) for seed in measured.seeds]
-                + ["; ".join(f"seed {seed}: {why}" for seed, why in cell.missing.items())]
-            )
+    for cell in (cell for cells in measured.cells for cell in cells):
+        summary, published = cell.summary, cell.published
+        writer.writerow(
+            [table.domain, table.paper, table.name, SCALES[measured.tier], cell.row.label]
+            + ["yes" if is_additional(cell.row, table) else "no", cell.column.label]
+            + [table.metric_of(cell.column), table.unit, table.protocol]
+            + ([summary.mean, summary.sd, summary.low, summary.high] if summary else [None] * 4)
+            + [len(cell.values), len(cell.declared)]
+            + ([published.mean, published.std] if published else [None] * 2)
+            + [cell.difference]
+            + [cell.values.get(seed) for seed in measured.seeds]
+            + ["; ".join(f"seed {seed}: {why}" for seed, why in cell.missing.items())]
+        )
     return stream.getvalue()
 
 
-def write(results: Path, measured: Measured) -> None:
-    """Write a table and its records below ``results``, each file moved over its target.
+def latex(measured: Measured) -> str:
+    """The numbers as a table of LaTeX, by pandas; needs the package booktabs."""
+    import pandas  # takes a second, which no other form should
 
-    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,tex,records.jsonl}``, and
-    ``<table>.arithmetic.jsonl`` where cells were repeated under other code paths.
+    lines = [[label, whose, *texts] for label, whose, *texts in _lines(measured)]
+    head = ["method", "", *(column.label for column in measured.columns)]
+    caption = f"{measured.table.title}: {headline(measured)} {origin(measured.table.published)}"
+    text: str = pandas.DataFrame(lines, columns=head).to_latex(
+        index=False,
+        escape=True,
+        caption=re.sub(r"([&%$#_{}])", r"\\\1", caption),
+        label=f"tab:{slug(f'{measured.tier} {measured.table.address}')}",
+    )
+    return text
+
+
+def write(
+    results: Path, measured: Measured, readings: Sequence[Reading] = (), *, tex: bool = False
+) -> None:
+    """Write a table, its picture and its records below ``results``, each moved over its target.
+
+    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,records.jsonl}``, and
+    ``<table>.arithmetic.jsonl`` where cells were repeated to see numerical noise.
+
+    Args:
+        results: the folder.
+        measured: the table.
+        readings: of its claims.
+        tex: whether to write ``<table>.tex``, too.
 
     Raises:
         ValueError: the smoke tier, which never enters results.
@@ -138,161 +155,205 @@ def write(results: Path, measured: Measured) -> None:
     if measured.repeats:
         lines = "".join(map(record_line, measured.repeats))
         write_atomically(folder / f"{name}{REPEATED}", lines)
-    write_atomically(folder / f"{name}.md", markdown(measured))
+    write_atomically(folder / f"{name}.md", markdown(measured, readings))
     write_atomically(folder / f"{name}.csv", csv_text(measured))
-    write_atomically(folder / f"{name}.tex", latex(measured))
+    if panels := _drawn(measured):
+        pictures.write(folder / f"{name}.png", _picture(panels))
+    if tex:
+        write_atomically(folder / f"{name}.tex", latex(measured))
 
 
-def _md(text: str) -> str:
+def escaped(text: str) -> str:
+    """Text whose characters mean themselves in Markdown."""
     text = re.sub(r"([\\|*_`\[\]])", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def _md_link(figure: str) -> str:
-    return f"[{_md(figure)}](figures/{quote(figure)})"
+def grid_lines(grid: Grid, *, numbers: bool = True) -> list[str]:
+    """A small table in Markdown; its cells are text."""
+    lines = [tuple(map(escaped, line)) for line in grid.lines]
+    return table_lines(grid.head, lines, numbers=numbers)
 
 
-def _md_block(block: Block) -> list[str]:
-    if isinstance(block, Lines):
-        return [f"**{block.heading}**", "", *(f"- {_md(line)}" for line in block.lines), ""]
-    if isinstance(block, Numbers):
-        lines = [f"**{block.heading}.** {_md(block.what)}", "", *_md_row(block.head)]
-        lines += _md_row([":--", *["--:"] * (len(block.head) - 1)], plain=True)
-        lines += [line for row in block.rows for line in _md_row(row)]
-        return [*lines, "", *(line for note in block.notes for line in (_md(note), ""))]
-    lines = [f"**Claim.** {_md(block.claim)}", "", *_md_row(["column", "verdict", "why"])]
-    lines += _md_row([":--"] * 3, plain=True)
-    for each in block.said:
-        lines += _md_row([_md(each.column), f"**{each.badge}**", _md(each.why)], plain=True)
-    return [*lines, ""]
+def table_lines(
+    head: Sequence[str], lines: Iterable[Sequence[str]], *, numbers: bool = True
+) -> list[str]:
+    """A table in Markdown; the cells of ``lines`` are Markdown already.
+
+    Args:
+        head: of the columns.
+        lines: as many cells each.
+        numbers: whether all columns but the first are numbers, which end at one edge.
+    """
+    rules = [":--", *(["--:" if numbers else ":--"] * (len(head) - 1))]
+    rows = [[escaped(each) for each in head], rules, *lines]
+    return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
-def _md_row(cells: Iterable[str], plain: bool = False) -> list[str]:
-    """One line of a Markdown table; ``plain`` cells are Markdown already."""
-    return ["| " + " | ".join(cells if plain else map(_md, cells)) + " |"]
+def reading_cells(reading: Reading) -> tuple[str, ...]:
+    """Column, outcome, gain with its interval, printed gain and seeds of a reading, as Markdown."""
+    few, many = sorted((len(reading.seeds_better), len(reading.seeds_than)))
+    printed = gain_text(reading.printed, None, None)
+    if reading.printed is not None and reading.printed_error is not None:
+        printed += f" (s.e. {reading.printed_error:.2f})"
+    return (
+        escaped(reading.column),
+        f"**{reading.outcome}**" if reading.measured else reading.outcome,
+        gain_text(reading.gain, reading.low, reading.high),
+        printed,
+        str(few) if few == many else f"{len(reading.seeds_better)}, {len(reading.seeds_than)}",
+    )
 
 
-_TEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    DASH: "--",
-    "/": r"/\allowbreak{}",
-    "_": r"\_\allowbreak{}",
-    **{character: f"\\{character}" for character in "&%$#{}"},
-}
-TEX_COLUMNS = 6  # beside the labels, so that they fit the width of a page in two columns
-TEX_LINES = 56  # of a float, so that it fits the height
-TEX_LABEL = 30  # characters of a line of a label
-LINE_BREAK = r" \\ "
-TEX_HEADING = 13  # and of a column's heading
+def _numbers(measured: Measured) -> list[str]:
+    head = ["method", "", *(column.label for column in measured.columns)]
+    lines = [
+        [escaped(label), f"**{whose}**" if whose == "measured" else whose and f"*{whose}*"]
+        + [f"*{text}*" if whose == "printed" and text else text for text in texts]
+        for label, whose, *texts in _lines(measured)
+    ]
+    return [*table_lines(head, lines), ""]
 
 
-def _tex(text: str) -> str:
-    return "".join(_TEX.get(character, character) for character in " ".join(text.split()))
-
-
-def _tex_rows(measured: Measured) -> Iterator[list[str]]:
-    """The lines of the table: label, then cells, as LaTeX; a single text is a heading."""
+def _lines(measured: Measured) -> Iterator[list[str]]:
+    """The lines of the table: label, whose numbers, one text a column; a heading has no numbers."""
     marks = marks_of(measured)
     for heading, rows in groups_of(measured):
         if heading:
-            yield [f"\\textit{{{_tex(heading)}}}"]
+            yield [heading, "", *[""] * len(measured.columns)]
         for cells in rows:
-            here = []
-            for cell in cells:
-                number, *seeds = measured_lines(cell, marks)
-                few = f"$^{{{len(cell.values)}/{len(cell.declared)}}}$" if seeds else ""
-                here.append(_tex(number.replace(" ± ", "±")) + few)
-            yield [_tex_lines(cells[0].row.label, TEX_LABEL, "l"), *here]
-            if numbers := printed_row(cells, measured):
-                short = (each.replace(" ± ", "±") for each in numbers)
-                yield ["", *(f"\\textit{{{_tex(each)}}}" if each else "" for each in short)]
+            here = ("; ".join(measured_lines(cell, marks)) for cell in cells)
+            yield [cells[0].row.label, "measured", *here]
+            if printed := printed_row(cells, measured):
+                yield ["", "printed", *printed]
 
 
-def _tex_lines(text: str, width: int, side: str) -> str:
-    """Text in as many lines as a narrow cell needs."""
-    lines = list(map(_tex, textwrap.wrap(text, width))) or [""]
-    stacked = LINE_BREAK.join(lines)
-    return lines[0] if len(lines) == 1 else f"\\shortstack[{side}]{{{stacked}}}"
-
-
-def _tex_floats(
-    head: Sequence[str], rows: Sequence[Sequence[str]], caption: str, label: str
-) -> list[str]:
-    """Floats over both columns of a page that hold the rows; the cells of ``rows`` are LaTeX."""
-    parts = []
-    for first in range(1, len(head), TEX_COLUMNS):
-        columns = slice(first, first + TEX_COLUMNS)
-        for begin in _begins(rows):
-            parts.append((columns, rows[begin]))
-    lines = []
-    for number, (columns, some) in enumerate(parts):
-        shown = head[columns]
-        lines += [
-            "\\begin{table*}",
-            "\\centering\\scriptsize\\setlength{\\tabcolsep}{3pt}",
-            f"\\begin{{tabular}}{{l{'r' * len(shown)}}}",
-            "\\toprule",
-            _tex_line([_tex(head[0]), *(_tex_lines(name, TEX_HEADING, "r") for name in shown)]),
-            "\\midrule",
-        ]
-        for row in some:
-            if len(row) == 1:
-                lines += [f"\\multicolumn{{{len(shown) + 1}}}{{l}}{{{row[0]}}} \\\\"]
-            else:
-                lines.append(_tex_line([row[0], *row[columns]]))
-        told = (
-            f"\\caption{{{_tex(caption)}}}\n\\label{{tab:{label}}}"
-            if number == 0
-            else (f"\\par\\smallskip Table~\\ref{{tab:{label}}}, continued.")
-        )
-        lines += ["\\bottomrule", "\\end{tabular}", told, "\\end{table*}"]
-    return lines
-
-
-def _begins(rows: Sequence[Sequence[str]]) -> Iterator[slice]:
-    """Where the rows are cut: never between a measured line and the published one below it."""
-    begin = lines = 0
-    for end, row in enumerate(rows):
-        height = 1 + row[0].count(LINE_BREAK)
-        if row[0] and lines + height > TEX_LINES:
-            yield slice(begin, end)
-            begin, lines = end, 0
-        lines += height
-    yield slice(begin, len(rows))
-
-
-def _tex_line(cells: Iterable[str]) -> str:
-    return " & ".join(cells) + r" \\"
-
-
-def _tex_block(block: Block) -> list[str]:
-    if isinstance(block, Numbers):
-        rows = [[_tex_lines(row[0], TEX_LABEL, "l"), *map(_tex, row[1:])] for row in block.rows]
-        told = " ".join((f"{block.heading}. {block.what}", *block.notes))
-        return _tex_floats(block.head, rows, told, slug(told))
-    if isinstance(block, Lines):
-        heading, lines = block.heading, list(map(_tex, block.lines))
-    else:
-        heading = f"Claim. {block.claim}"
-        idle = [each.column for each in block.said if each.idle]
-        lines = [
-            f"\\textit{{{_tex(each.column)}}}, {_tex(each.badge)}: {_tex(each.why)}"
-            for each in block.said
-            if not each.idle
-        ]
-        lines += [f"not run: {_tex(', '.join(idle))}"] if idle else []
-    items = [f"\\item {line}" for line in lines]
-    return [
-        "\\begin{sloppypar}\\footnotesize",
-        f"\\noindent\\textbf{{{_tex(heading)}}}",
-        "\\begin{itemize}",
-        *items,
-        "\\end{itemize}",
-        "\\end{sloppypar}",
+def _drawn(measured: Measured) -> list[Panel]:
+    """A panel for each column with a number: a line for each trained row with one."""
+    rows = [
+        cells
+        for cells in measured.cells
+        if not cells[0].row.floor and any(cell.summary for cell in cells)
     ]
+    metric = measured.table.metric_of
+    panels = []
+    for place, column in enumerate(measured.columns):
+        if any(cells[place].summary for cells in rows):
+            unit = metric(column) + (f" ({measured.table.unit})" if measured.table.unit else "")
+            lines = {cells[0].row.label: _points(cells[place], measured) for cells in rows}
+            trivial = trivial_baseline_of(measured.column(column.label), metric(column))
+            panels.append(Panel(column.label, unit, lines, trivial and trivial[1]))
+    return panels
+
+
+def _picture(panels: Sequence[Panel]) -> Picture:
+    printed = any(p.printed is not None for panel in panels for p in panel.every())
+    return Picture(
+        panels,
+        ACROSS,
+        {"mean, 95% interval": BLUE},
+        "printed mean" * printed,
+        "highest trivial baseline" * any(panel.rule is not None for panel in panels),
+    )
+
+
+def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:
+    if cell.summary is None:
+        return []
+    # Means of a smaller budget have another scale than the printed ones.
+    printed = cell.published.mean if cell.published and measured.tier == "paper" else None
+    return [Point(cell.summary.mean, cell.summary.low, cell.summary.high, printed)]
+
+
+def _figures(measured: Measured) -> list[str]:
+    """The pictures named after the table (``figure-3-a.png``), and links to the paper's others."""
+    own = re.compile(rf"{re.escape(measured.table.name)}(-.*)?\.png")
+    lines, others = [], []
+    for name in measured.figures:
+        link = f"[{escaped(name)}](figures/{quote(name)})"
+        if own.fullmatch(name):
+            lines += [f"!{link}", ""]
+        else:
+            others.append(link)
+    return [*lines, *[f"Other figures of this paper: {', '.join(others)}.", ""] * bool(others)]
+
+
+def _claims(readings: Sequence[Reading], up: str) -> list[str]:
+    head = ("claim", "rows", "column", "outcome", "gain, 95% interval", "printed gain", "seeds")
+    lines = [
+        (
+            f"[{each.claim.id}]({up}{each.claim.paper or ADDITIONAL}.md#{each.claim.id})",
+            escaped(f"{each.better} over {each.than}"),
+            *reading_cells(each),
+        )
+        for each in readings
+        if each.measured
+    ]
+    idle = sum(not each.measured for each in readings)
+    return [*table_lines(head, lines), "", *[f"Not measured: {idle} more.", ""] * bool(idle)]
+
+
+def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
+    """What is to be known of single numbers, under headings; those without a line left out."""
+    table = measured.table
+    records = {r.address: r for cells in measured.cells for c in cells for r in c.records.values()}
+    incomplete = [at for at, each in records.items() if each.environment.get("allow_missing")]
+    approximate = {
+        name
+        for record in records.values()
+        for name, sha256 in record.environment["data"].items()
+        if is_approximate(sha256)
+    }
+    notes = [f"{row}: {note}" for row, note in table.published.notes.items()]
+    found = [
+        (
+            "Where rows differ from the paper",
+            [f"{row.label}: {row.deviation}" for row in table.rows if row.deviation],
+        ),
+        ("About the printed numbers", [*notes, *table.published.warnings]),
+        ("Notes", list(table.notes)),
+        ("Measured with some files of the data missing", sorted(incomplete)),
+        ("Measured on copies of data that are not the published files", sorted(approximate)),
+        ("Finished, but of no declared row, column or seed", list(measured.ignored)),
+    ]
+    return [(heading, lines) for heading, lines in found if lines]
+
+
+def _about_runs(measured: Measured) -> list[str]:
+    table, name = measured.table, measured.table.name
+    (first, *_) = (r for cells in measured.cells for c in cells for r in c.records.values())
+    return [
+        f"Protocol {table.protocol}; varies between repeats: {escaped(table.varies)}. Every run's "
+        f"configuration, environment and data hashes are in [its record]({name}{RECORDS}), the "
+        f"values by seed in [the CSV file]({name}.csv). A run again: "
+        f"`./reproduce.sh --cell {first.address}`."
+    ]
+
+
+def _runs(measured: Measured) -> Iterator[tuple[str, ...]]:
+    """For each measured cell its seeds, and what they were measured with."""
+    for cell in (cell for cells in measured.cells for cell in cells if cell.records):
+        some = list(cell.records.values())
+        hours = sum(float(record.result["seconds"]) for record in some) / 3600
+        yield (
+            cell.row.label,
+            cell.column.label,
+            named_seeds(sorted(cell.records)).split(" ", 1)[1],
+            _named({_commit(record) for record in some}, "commits"),
+            _named({_processor(record) for record in some}, "processors"),
+            f"{hours:.2f}" if hours >= 0.005 else "0",
+        )
+
+
+def _commit(record: Record) -> str:
+    dirty = ", changed" if record.environment["dirty"] else ""
+    return f"{str(record.environment['commit'])[:COMMIT]}{dirty}"
+
+
+def _processor(record: Record) -> str:
+    hardware = record.environment["hardware"]
+    return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
+
+
+def _named(some: set[str], many: str) -> str:
+    return ", ".join(sorted(some)) if len(some) <= FEW else f"{len(some)} {many}"

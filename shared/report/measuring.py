@@ -24,25 +24,17 @@ from shared.experiment.records import Record, impossible, read_record
 from shared.experiment.tables import (
     AGGREGATES,
     Cell,
-    Claim,
     Column,
-    Power,
     Row,
     Table,
     Tier,
     Value,
     canonical,
 )
-from shared.report.evidence import ArithmeticSpread, Floor, pooled, weigh
-from shared.report.items import sentence
 from shared.report.statistics import (
-    DECIDED,
     Summary,
-    Verdict,
     interquartile_mean,
-    judge,
-    paired_gain,
-    seeds_sentence,
+    pooled_deviation,
     stratified_bootstrap,
     summarise,
 )
@@ -94,35 +86,18 @@ class MeasuredCell:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The verdict on one claim in one column.
+class Noise:
+    """How far one seed moves when a processor adds in another order, in one column.
 
     Args:
-        claim: the claim.
-        column: label of the column.
-        verdict: the verdict, held against the evidence.
-        declared: the seeds that both rows are declared to have.
-        remarks: what the evidence says of it, a sentence each.
-        against: why it does not count although it says yes or no.
-        outlook: how many seeds would see the published gain; empty where the verdict says it, the
-            table does not ask for it, or nothing tells.
-        items: McNemar's test of each seed on the test items of both rows; empty where the records
-            do not say which items were right.
+        sd: over such repeats of the same seed, pooled over the repeated cells.
+        over_seeds: over seeds, of the rows that were repeated, pooled; None where they have one.
+        cells: how many cells were repeated.
     """
 
-    claim: Claim
-    column: str
-    verdict: Verdict
-    declared: tuple[int, ...]
-    remarks: tuple[str, ...] = ()
-    against: tuple[str, ...] = ()
-    outlook: str = ""
-    items: str = ""
-
-    @property
-    def counts(self) -> bool:
-        """Whether it says yes or no, and nothing speaks against that."""
-        return self.verdict.kind in DECIDED and not self.against
+    sd: float
+    over_seeds: float | None
+    cells: int
 
 
 @dataclass(frozen=True)
@@ -154,7 +129,6 @@ class Measured:
         table: the declared table.
         tier: the tier of every number in it.
         cells: for each row of the table, one cell per column of the tier; or for some of them.
-        verdicts: claim by claim, column by column; none in the smoke tier.
         ignored: what finished but does not count, one line each.
         records: every record of the table and tier, one per address, sorted by address: the one
             that counts, else the last one given; as it was made.
@@ -168,7 +142,6 @@ class Measured:
     table: Table
     tier: Tier
     cells: tuple[tuple[MeasuredCell, ...], ...]
-    verdicts: tuple[Judged, ...]
     ignored: tuple[str, ...]
     records: tuple[Record, ...]
     figures: tuple[str, ...] = ()
@@ -263,16 +236,15 @@ def measure(
         for record in some
     }
     under = tuple(counted[key] for key in sorted(counted, key=str))
-    verdicts = _judge_all(table, tier, grid) if tier != "smoke" else ()
-    return Measured(table, tier, grid, verdicts, ignored, every, tuple(figures), aggregates, under)
+    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates, under)
 
 
 def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]) -> Measured:
-    """The part of a measured table that is about some rows and columns: it, and their verdicts.
+    """The part of a measured table that is about some rows and columns.
 
     Args:
         measured: the table.
-        rows: their labels; a claim is about a row that it says something of, better or worse.
+        rows: their labels.
         columns: their labels; aggregates are over all columns, and left out where one is not there.
     """
     cells = tuple(
@@ -280,14 +252,9 @@ def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]
         for some in measured.cells
         if some[0].row.label in rows
     )
-    verdicts = tuple(
-        judged
-        for judged in measured.verdicts
-        if judged.column in columns and {judged.claim.better, judged.claim.than} & set(rows)
-    )
     whole = len(cells[0]) == len(measured.columns)
     aggregates = tuple(each for each in measured.aggregates if whole and each.row in rows)
-    return replace(measured, cells=cells, verdicts=verdicts, aggregates=aggregates)
+    return replace(measured, cells=cells, aggregates=aggregates)
 
 
 def measure_finished(
@@ -406,29 +373,29 @@ def _fault(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
     return refused(metrics, table, metric)
 
 
-def floor_of(column: Sequence[MeasuredCell], metric: str) -> Floor | None:
-    """The highest measured floor of a column, by one metric; None without one."""
+def trivial_baseline_of(column: Sequence[MeasuredCell], metric: str) -> tuple[str, float] | None:
+    """Label and mean of the highest trivial baseline of a column, by one metric; None without."""
     means = [
-        Floor(cell.row.label, summarise(values.values()).mean)
+        (cell.row.label, summarise(values.values()).mean)
         for cell in column
         if cell.row.floor and (values := cell.read(metric))
     ]
-    return max(means, key=lambda floor: floor.mean, default=None)
+    return max(means, key=lambda each: each[1], default=None)
 
 
-def arithmetic_of(column: Sequence[MeasuredCell], metric: str) -> ArithmeticSpread | None:
-    """How far the same seeds of a column move under other code paths; None without repeats."""
+def noise_of(column: Sequence[MeasuredCell], metric: str) -> Noise | None:
+    """How far the same seeds of a column move by numerical noise; None without repeats."""
     groups = [
         [float(record.result["metrics"][metric]) for record in (cell.records[seed], *some)]
         for cell in column
         for seed, some in cell.repeats.items()
         if all(metric in record.result["metrics"] for record in (cell.records[seed], *some))
     ]
-    sd = pooled(groups)
+    sd = pooled_deviation(groups)
     if sd is None:
         return None
-    seeds = pooled(list(cell.read(metric).values()) for cell in column if cell.repeats)
-    return ArithmeticSpread(sd, seeds, len(groups), sum(map(len, groups)))
+    seeds = [list(cell.read(metric).values()) for cell in column if cell.repeats]
+    return Noise(sd, pooled_deviation(seeds), len(groups))
 
 
 def differing_data(first: MeasuredCell, second: MeasuredCell) -> tuple[str, ...]:
@@ -438,62 +405,6 @@ def differing_data(first: MeasuredCell, second: MeasuredCell) -> tuple[str, ...]
         mine, theirs = (cell.records[seed].environment["data"] for cell in (first, second))
         found |= {name for name in mine if mine[name] != theirs.get(name, mine[name])}
     return tuple(sorted(found))
-
-
-def power_in(table: Table, tier: Tier, column: str) -> Power | None:
-    """What ``tier`` is declared to see in ``column``; None where nothing is declared."""
-    return next((p for p in table.powers if p.tier == tier and column in p.columns), None)
-
-
-def _judge_all(
-    table: Table, tier: Tier, grid: tuple[tuple[MeasuredCell, ...], ...]
-) -> tuple[Judged, ...]:
-    columns = {cells[0].column.label: cells for cells in zip(*grid, strict=True)}
-    verdicts = []
-    for claim in table.claims:
-        for label in claim.columns if tier in claim.tiers else ():
-            column = columns[label]
-            (better,) = (cell for cell in column if cell.row.label == claim.better)
-            (than,) = (cell for cell in column if cell.row.label == claim.than)
-            metric = claim.metric or table.metric_of(better.column)
-            high, low = better.read(metric), than.read(metric)
-            numbers = (high, low, better.published, than.published)
-            power = power_in(table, tier, label)
-            verdict = judge(claim, *numbers, tier, power)
-            said = verdict.seeds_needed is not None
-            outlook = seeds_sentence(*numbers) if table.aggregates and not said else ""
-            common = tuple(seed for seed in better.declared if seed in than.declared)
-            second = better.read(claim.second), than.read(claim.second)
-            weighed = weigh(
-                verdict,
-                claim,
-                tier,
-                trained=[
-                    (cell.row.label, summarise(values.values()).mean)
-                    for cell, values in ((better, high), (than, low))
-                    if values and not cell.row.floor
-                ],
-                floor=floor_of(column, metric),
-                second=paired_gain(*second).mean if second[0].keys() & second[1].keys() else None,
-                arithmetic=arithmetic_of(column, metric),
-                power=power,
-                seeds=len(common),
-                differing=differing_data(better, than),
-            )
-            items = sentence(better.records, than.records, metric)
-            verdicts.append(
-                Judged(
-                    claim,
-                    label,
-                    weighed.verdict,
-                    common,
-                    weighed.remarks,
-                    weighed.against,
-                    outlook,
-                    items,
-                )
-            )
-    return tuple(verdicts)
 
 
 def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Aggregate, ...]:

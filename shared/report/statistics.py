@@ -1,68 +1,27 @@
-"""Mean, deviation and interval over seeds, and the verdict on a paper's claim.
+"""Means over seeds, the model of a column, and the tests that claims are judged by.
 
-A claim says that one row beats another in a column. Its verdict rests on the paired differences
-of the seeds that both rows finished, and on their 95% t interval. The rules, in this order:
-
-- *not run*: one of the two rows has no finished seed in the column.
-- *inconclusive*: fewer than two common seeds, so there is no interval.
-
-Only the paper tier can reproduce a paper, or not:
-
-- The interval lies above 0: *reproduced* when the interval, widened by the claim's tolerance on
-  both sides, contains the published gain; otherwise *same direction*. A claim without published
-  gain has no size to reproduce and stays at *same direction*.
-- The interval lies below 0: *not reproduced*.
-- The interval contains 0: *not reproduced* when even its upper end plus the tolerance stays below
-  the published gain; otherwise *inconclusive*, with the number of seeds at which a paired t test
-  (5%, two-sided) has 80% power to see the published gain, given the measured deviation of the
-  paired differences.
-
-A shorter tier has words of its own, which are about its budget:
-
-- *gain*: the interval lies above 0.
-- *no gain*: it lies below 0, or contains 0 and ends below the gain that the tier was declared to
-  see.
-- *undecided*: otherwise, with the number of seeds that would see that gain (the published one where
-  none was declared).
-
-What a verdict rests on besides is the matter of :mod:`shared.report.evidence`, which may leave it
-open or call it *no evidence*. Each column is judged by itself; nothing is corrected for the number
-of columns. The verdict also says whether the published gain is smaller than the deviation over
-seeds: the larger one of the two rows, as measured (at least two seeds in each row) or as published.
-
-Over all columns a row is summed up by its interquartile mean with a stratified bootstrap interval,
-as proposed by Agarwal et al. 2021 (arXiv 2108.13264). Shape letters: N values.
+The rules are registered in ``docs/claims.md``. statsmodels and scipy do the statistics; both are
+imported where they are used, as processes of cells do without. Shape letters: N values.
 """
 
 import functools
 import math
 import statistics as plain
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
-import scipy  # loads scipy.stats when it is first used: processes of cells do without
+import scipy  # loads scipy.stats when it is first used
 from numpy.typing import ArrayLike, NDArray
 
-from shared.experiment.tables import Claim, Power, Tier, Value
-
-Kind = Literal[
-    "reproduced",
-    "same direction",
-    "not reproduced",
-    "inconclusive",
-    "gain",
-    "no gain",
-    "undecided",
-    "no evidence",
-    "not run",
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-# What says yes or no; the others leave a claim open.
-DECIDED: tuple[Kind, ...] = ("reproduced", "same direction", "not reproduced", "gain", "no gain")
-CONFIDENCE = 0.95
+Model = Literal["pooled", "Welch", "seed-blocked", "paired"]
+Values = Mapping[int, float]  # by seed
+LEVEL = 0.05
+CONFIDENCE = 1 - LEVEL
 POWER = 0.80
+CERTAIN = 8.0  # a gain, in deviations, that two seeds see
+ROUNDING = 1e-12  # relative, below which values are equal
 TRIMMED = 0.25  # of the values, at each end
 RESAMPLES = 2000
 
@@ -87,34 +46,46 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """What the measured seeds say about one claim in one column.
+class Estimate:
+    """The gain of one row over another, with what its uncertainty rests on.
 
     Args:
-        kind: one of ``KINDS``.
-        sentence: the verdict in one line.
-        gain: mean paired difference, better minus worse; None without a common seed.
-        low: lower end of its 95% interval; None with fewer than two common seeds.
-        high: upper end.
-        published_gain: difference of the published means; None where the paper prints none.
-        seeds_used: the seeds that both rows finished.
-        seeds_needed: seeds that would see the published gain (in a shorter tier the declared one)
-            with 80% power; None unless the interval left the claim open.
-        inside: where the published gain is smaller than the deviation over seeds, the words that
-            say so; else None.
-        sd: standard deviation of the paired differences; None with fewer than two common seeds.
+        gain: difference of the rows' means in the model.
+        error: its standard error.
+        freedom: degrees of freedom of the t distribution.
+        model: the model.
     """
 
-    kind: Kind
-    sentence: str
-    gain: float | None = None
-    low: float | None = None
-    high: float | None = None
-    published_gain: float | None = None
-    seeds_used: tuple[int, ...] = ()
-    seeds_needed: int | None = None
-    inside: str | None = None
-    sd: float | None = None
+    gain: float
+    error: float
+    freedom: float
+    model: Model
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% interval of the gain."""
+        half = _critical(self.freedom) * self.error
+        return self.gain - half, self.gain + half
+
+    def p_above(self, bound: float) -> float:
+        """Two-sided p value for a gain above ``bound``; 1 where it is not above it."""
+        return self._p(self.gain - bound)
+
+    def p_below(self, bound: float, error: float = 0.0) -> float:
+        """Two-sided p value for a gain below ``bound``; 1 where it is not below it.
+
+        Args:
+            bound: the number that the gain is held against.
+            error: standard error of ``bound`` itself, added in quadrature.
+        """
+        return replace(self, error=math.hypot(self.error, error))._p(bound - self.gain)
+
+    def _p(self, distance: float) -> float:
+        if distance <= 0:
+            return 1.0
+        if self.error == 0:
+            return 0.0
+        return float(2 * scipy.stats.t.sf(distance / self.error, self.freedom))
 
 
 def summarise(values: Iterable[float]) -> Summary:
@@ -132,126 +103,27 @@ def summarise(values: Iterable[float]) -> Summary:
     if n == 1:
         return Summary(n, mean)
     sd = plain.stdev(numbers)
-    half = _critical(n) * sd / math.sqrt(n)
+    half = _critical(n - 1) * sd / math.sqrt(n)
     return Summary(n, mean, sd, mean - half, mean + half)
 
 
-def paired_gain(better: Mapping[int, float], than: Mapping[int, float]) -> Summary:
+def pooled_deviation(groups: Iterable[Sequence[float]]) -> float | None:
+    """The deviation within groups; None where no group has two values."""
+    squares, freedom = 0.0, 0
+    for values in groups:
+        if len(values) > 1:
+            squares += plain.variance(values) * (len(values) - 1)
+            freedom += len(values) - 1
+    return math.sqrt(squares / freedom) if freedom else None
+
+
+def paired_gain(better: Values, than: Values) -> Summary:
     """Summary of ``better - than`` over the seeds that both have.
 
     Raises:
         ValueError: no common seed, or a number that is not finite.
     """
-    return summarise(better[seed] - than[seed] for seed in _common(better, than))
-
-
-def seeds_for(gain: float, sd: float) -> int | None:
-    """Smallest number of seeds at which a paired t test sees ``gain`` with 80% power.
-
-    The test is two-sided at 5%; the power is exact, from the noncentral t distribution, and
-    counts only rejections on the side of the gain.
-
-    Args:
-        gain: true mean of the paired differences.
-        sd: their standard deviation.
-
-    Returns:
-        The number of seeds, at least 2; None when no number suffices because the gain is 0.
-    """
-    if gain == 0:
-        return None
-    if sd == 0:
-        return 2
-    # Below 2 seeds there is no test; the power grows with n, so bracket by doubling, then bisect.
-    too_few, enough = 1, 2
-    while power_of(enough, gain, sd) < POWER:
-        too_few, enough = enough, 2 * enough
-    while enough - too_few > 1:
-        middle = (too_few + enough) // 2
-        if power_of(middle, gain, sd) < POWER:
-            too_few = middle
-        else:
-            enough = middle
-    return enough
-
-
-@functools.cache
-def power_of(n: int, gain: float, sd: float) -> float:
-    """Power with which a paired t test over ``n`` seeds sees ``gain``, as in :func:`seeds_for`.
-
-    Args:
-        n: how many seeds; fewer than two see nothing.
-        gain: true mean of the paired differences.
-        sd: their standard deviation.
-    """
-    if n < 2 or gain == 0:
-        return 0.0
-    if sd == 0:
-        return 1.0
-    return float(scipy.stats.nct.sf(_critical(n), n - 1, abs(gain) / sd * math.sqrt(n)))
-
-
-@functools.cache
-def _critical(n: int) -> float:
-    """What t of ``n`` differences has to exceed, two-sided; a report asks thousands of times."""
-    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, n - 1))
-
-
-def seeds_sentence(
-    better: Mapping[int, float],
-    than: Mapping[int, float],
-    published_better: Value | None,
-    published_than: Value | None,
-) -> str:
-    """How many seeds would see the published gain with 80% power; empty where nothing tells.
-
-    Rests on the paired differences of the common seeds; with fewer than two of them on the printed
-    deviations of both rows, as if their runs were independent.
-    """
-    gain = _published_gain(published_better, published_than)
-    if not gain or published_better is None or published_than is None:
-        return ""
-    origin = ""
-    if len(_common(better, than)) > 1:
-        sd = paired_gain(better, than).sd
-        assert sd is not None  # two or more seeds
-    elif published_better.std is not None and published_than.std is not None:
-        sd = math.hypot(published_better.std, published_than.std)
-        origin = ", from the printed deviations of independent runs"
-    else:
-        return ""
-    return f"{seeds_for(gain, sd)} seeds would see the published gain with 80% power{origin}."
-
-
-def compared(mine: Mapping[int, float], other: Mapping[int, float]) -> tuple[str, str]:
-    """Whether one's own row is better than another, in one word, and what that rests on.
-
-    The rule is that of verdicts, without a published gain: the 95% t interval of the paired
-    differences over common seeds.
-
-    Args:
-        mine: value by seed of one's own row.
-        other: value by seed of the row that it is held against.
-
-    Returns:
-        "better", "worse", "inconclusive" or "not run"; and the sentence.
-    """
-    seeds = _common(mine, other)
-    if not seeds:
-        return "not run", "the two rows have no finished seed in common"
-    gain = paired_gain(mine, other)
-    if gain.sd is None or gain.low is None or gain.high is None:
-        return "inconclusive", f"gain {gain.mean:+.2f}, but one common seed has no interval"
-    interval = f"gain {gain.mean:+.2f}, 95% interval [{gain.low:+.2f}, {gain.high:+.2f}]"
-    sentence = f"{interval} over {gain.n} seeds"
-    if gain.low > 0 or gain.high < 0:
-        return "better" if gain.low > 0 else "worse", sentence
-    if not gain.mean and not gain.sd:
-        return "inconclusive", f"{sentence}; both are equal in every seed"
-    sentence += "; the interval contains 0"
-    if needed := seeds_for(gain.mean, gain.sd):
-        sentence += f"; {needed} seeds would show a true gain of that size with 80% power"
-    return "inconclusive", sentence
+    return summarise(better[seed] - than[seed] for seed in sorted(better.keys() & than.keys()))
 
 
 def interquartile_mean(values: ArrayLike) -> NDArray[np.float64]:
@@ -310,160 +182,156 @@ def stratified_bootstrap(
     return float(low), float(high)
 
 
-def judge(
-    claim: Claim,
-    better: Mapping[int, float],
-    than: Mapping[int, float],
-    published_better: Value | None,
-    published_than: Value | None,
-    tier: Tier = "paper",
-    declared: Power | None = None,
-) -> Verdict:
-    """The verdict on ``claim`` in one column, by the rules of this module.
+class ColumnModel:
+    """The linear model of one column: a mean for each row and, where declared, for each seed.
 
     Args:
-        claim: the claim; only its row labels and its tolerance matter here.
-        better: measured value by seed of the row said to be better.
-        than: measured value by seed of the row said to be worse.
-        published_better: the printed number of the better row.
-        published_than: the printed number of the worse row.
-        tier: whose words the verdict takes.
-        declared: what the tier is to see in the column; None if nothing was declared.
+        rows: by label of the row its values; rows without any are left out.
+        blocked: whether all rows of a seed share its data, so that the seed is a factor.
     """
-    open_: Kind = "inconclusive" if tier == "paper" else "undecided"
-    published = _published_gain(published_better, published_than)
-    inside = _inside(published, better, than, published_better, published_than)
-    missing = [
-        label for label, values in ((claim.better, better), (claim.than, than)) if not values
-    ]
-    seeds = _common(better, than)
-    if missing or len(seeds) < 2:
-        gain = paired_gain(better, than).mean if seeds else None
-        if missing:
-            kind: Kind = "not run"
-            why = f"no finished seed of {' and of '.join(missing)}"
-        elif gain is None:
-            kind, why = open_, "the two rows have no seed in common"
+
+    def __init__(self, rows: Mapping[str, Values], *, blocked: bool = False) -> None:
+        from statsmodels.regression.linear_model import OLS
+
+        self._rows = {label: values for label, values in rows.items() if values}
+        self._labels = list(self._rows)
+        seeds = sorted({seed for values in self._rows.values() for seed in values})
+        factors = seeds[1:] if blocked else []  # the first seed is the reference
+        numbers, design, groups = [], [], []
+        for place, values in enumerate(self._rows.values()):
+            for seed, value in values.items():
+                numbers.append(value)
+                groups.append(place)
+                row = [float(place == each) for each in range(len(self._labels))]
+                design.append([*row, *(float(seed == each) for each in factors)])
+        self._blocked = blocked
+        self._fit = None
+        if len(numbers) > len(design[0] if design else []):
+            matrix = np.array(design)
+            fit = OLS(np.array(numbers), matrix).fit()
+            residuals = [fit.resid[np.array(groups) == each] for each in range(len(self._labels))]
+            if np.linalg.matrix_rank(matrix) == matrix.shape[1] and equal_variances(residuals):
+                self._fit = fit
+
+    def estimate(self, better: str, than: str) -> Estimate | None:
+        """The gain of ``better`` over ``than``; None where either has fewer than two seeds."""
+        first, second = (self._rows.get(label, {}) for label in (better, than))
+        if min(len(first), len(second)) < 2:
+            return None
+        if self._fit is not None:
+            contrast = np.zeros(len(self._fit.params))
+            contrast[self._labels.index(better)] = 1
+            contrast[self._labels.index(than)] = -1
+            test = self._fit.t_test(contrast)
+            model: Model = "seed-blocked" if self._blocked else "pooled"
+            gain, error = float(test.effect[0]), float(test.sd[0, 0])
+            return Estimate(gain, error, float(test.df_denom), model)
+        if self._blocked and len(first.keys() & second.keys()) > 1:
+            return paired(first, second)
+        return welch(first, second)
+
+
+def equal_variances(groups: Iterable[Sequence[float]]) -> bool:
+    """Whether Bartlett's test leaves equal variances standing at 5%; True of fewer than two groups.
+
+    Groups with one value say nothing; one whose values are all equal has no variance to pool.
+    """
+    several = [np.asarray(group, dtype=np.float64) for group in groups if len(group) > 1]
+    if any(np.ptp(group) <= ROUNDING * np.abs(group).max() for group in several):
+        return False
+    return len(several) < 2 or bool(scipy.stats.bartlett(*several).pvalue >= LEVEL)
+
+
+def welch(first: Values, second: Values) -> Estimate:
+    """Gain of the first row over the second by their own variances; two seeds in each at least.
+
+    Source: Welch 1947.
+    """
+    from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+    samples = [np.fromiter(values.values(), float) for values in (first, second)]
+    gain = float(samples[0].mean() - samples[1].mean())
+    if all(np.ptp(sample) == 0 for sample in samples):
+        return Estimate(gain, 0.0, float(len(first) + len(second) - 2), "Welch")
+    both = CompareMeans(*map(DescrStatsW, samples))
+    return Estimate(gain, float(both.std_meandiff_separatevar), float(both.dof_satt()), "Welch")
+
+
+def paired(first: Values, second: Values) -> Estimate:
+    """Gain of the first row over the second over their common seeds; two of them at least."""
+    summary = paired_gain(first, second)
+    assert summary.sd is not None
+    error = summary.sd / math.sqrt(summary.n)
+    return Estimate(summary.mean, error, summary.n - 1.0, "paired")
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjust p values for their number. Source: Holm 1979.
+
+    As statsmodels' ``multipletests``, which takes half a second for each call, whatever the number.
+    """
+    numbers = np.asarray(p_values, dtype=np.float64)
+    order = np.argsort(numbers)
+    steps = numbers[order] * np.arange(len(numbers), 0, -1)
+    adjusted = np.empty_like(numbers)
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1)
+    return [float(p) for p in adjusted]
+
+
+def seeds_for(gain: float, sd: float) -> int:
+    """Seeds for each of two rows with which a t test at 5% sees ``gain`` in 80% of studies.
+
+    Args:
+        gain: the true gain, above 0.
+        sd: standard deviation over seeds, of either row.
+
+    Returns:
+        The number of seeds, at least 2.
+    """
+    from statsmodels.stats.power import TTestIndPower
+
+    if gain >= CERTAIN * sd:
+        return 2
+    power = TTestIndPower()
+    # The power grows with the number: bracket by doubling, then bisect.
+    too_few, enough = 1, 2
+    while power.power(gain / sd, enough, LEVEL) < POWER:
+        too_few, enough = enough, 2 * enough
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        if power.power(gain / sd, middle, LEVEL) < POWER:
+            too_few = middle
         else:
-            kind, why = open_, f"gain {gain:+.2f}, but one common seed has no interval"
-        sentence = f"{why}{_beside(published)}."
-        return Verdict(
-            kind, sentence, gain, published_gain=published, seeds_used=seeds, inside=inside
-        )
-
-    summary = paired_gain(better, than)
-    gain, sd, low, high = summary.mean, summary.sd, summary.low, summary.high
-    assert sd is not None  # two or more seeds
-    assert low is not None
-    assert high is not None
-    needed = None
-    if tier != "paper":
-        kind, needed, why = _at_this_budget(sd, low, high, len(seeds), published, declared)
-    elif low > 0:
-        if published is None:
-            kind, why = "same direction", "the paper prints no gain to compare with"
-        elif low - claim.tolerance <= published <= high + claim.tolerance:
-            kind, why = "reproduced", f"tolerance {claim.tolerance:g}"
-        else:
-            kind = "same direction"
-            side = "smaller" if gain < published else "larger"
-            why = f"{side} than published by more than the tolerance of {claim.tolerance:g}"
-    elif high < 0:
-        kind, why = "not reproduced", "the measured gain is negative"
-    elif published is None:
-        kind, why = "inconclusive", "the interval contains 0 and the paper prints no gain"
-    elif high + claim.tolerance < published:
-        kind = "not reproduced"
-        why = (
-            f"the interval contains 0 and, with the tolerance of {claim.tolerance:g}, "
-            "ends below the published gain"
-        )
-    else:
-        kind = "inconclusive"
-        needed = seeds_for(published, sd)
-        why = "the interval contains 0" + _outlook(needed, len(seeds))
-    sentence = (
-        f"gain {gain:+.2f}, 95% interval [{low:+.2f}, {high:+.2f}] "
-        f"over {len(seeds)} seeds{_beside(published)}; {why}."
-    )
-    return Verdict(kind, sentence, gain, low, high, published, seeds, needed, inside, sd)
+            enough = middle
+    return enough
 
 
-def _at_this_budget(
-    sd: float,
-    low: float,
-    high: float,
-    used: int,
-    published: float | None,
-    declared: Power | None,
-) -> tuple[Kind, int | None, str]:
-    """Kind, seeds needed and reason in a tier that is shorter than the paper's."""
-    if low > 0:
-        return "gain", None, "the interval lies above 0"
-    if high < 0:
-        return "no gain", None, "the measured gain is negative"
-    if declared is not None and high < declared.gain:
-        why = (
-            "the interval contains 0 and ends below the gain of "
-            f"{declared.gain:g} that this tier is to see"
-        )
-        return "no gain", None, why
-    target, whose = published, "published"
-    if declared is not None:
-        target, whose = declared.gain, "declared"
-    if target is None:
-        return "undecided", None, "the interval contains 0 and no gain is printed or declared"
-    needed = seeds_for(target, sd)
-    return (
-        "undecided",
-        needed,
-        "the interval contains 0" + _outlook(needed, used, whose, tolerant=False),
-    )
+def compared(mine: Values, other: Values) -> tuple[str, str]:
+    """Whether one's own row is better than another, in one word, and what that rests on.
+
+    Args:
+        mine: value by seed of one's own row.
+        other: value by seed of the row that it is held against.
+
+    Returns:
+        "better", "worse", "imprecise" or "not measured"; and the sentence.
+    """
+    if not mine or not other:
+        return "not measured", "one of the two rows has no finished seed"
+    if min(len(mine), len(other)) < 2:
+        gain = plain.fmean(mine.values()) - plain.fmean(other.values())
+        return "imprecise", f"gain {gain:+.2f}, but a row with one seed has no interval"
+    estimate = ColumnModel({"mine": mine, "other": other}).estimate("mine", "other")
+    assert estimate is not None  # two seeds in each row
+    low, high = estimate.interval
+    sentence = f"gain {estimate.gain:+.2f}, 95% interval [{low:+.2f}, {high:+.2f}]"
+    sentence += f" over {len(mine)} and {len(other)} seeds ({estimate.model})"
+    if low > 0 or high < 0:
+        return "better" if low > 0 else "worse", sentence
+    return "imprecise", f"{sentence}; the interval contains 0"
 
 
-def _common(better: Mapping[int, float], than: Mapping[int, float]) -> tuple[int, ...]:
-    return tuple(sorted(better.keys() & than.keys()))
-
-
-def _published_gain(better: Value | None, than: Value | None) -> float | None:
-    if better is None or than is None:
-        return None
-    # Printed numbers have few digits; what subtraction adds beyond them is no difference.
-    return round(better.mean - than.mean, 9)
-
-
-def _beside(published: float | None) -> str:
-    return "" if published is None else f"; published {published:+.2f}"
-
-
-def _outlook(
-    needed: int | None, used: int, whose: str = "published", *, tolerant: bool = True
-) -> str:
-    if needed is None:
-        return "; the published gain is 0, which no number of seeds can show"
-    if needed > used:
-        return f"; {needed} seeds would see the {whose} gain with 80% power"
-    text = f"; {needed} seeds suffice to see the {whose} gain with 80% power"
-    # Of a shorter tier no published gain is asked for, so no tolerance keeps it open.
-    return f"{text}, so only the tolerance keeps the claim open" if tolerant else text
-
-
-def _inside(
-    gain: float | None,
-    better: Mapping[int, float],
-    than: Mapping[int, float],
-    published_better: Value | None,
-    published_than: Value | None,
-) -> str | None:
-    if gain is None:
-        return None
-    if len(better) > 1 and len(than) > 1:
-        measured = max(plain.stdev(better.values()), plain.stdev(than.values()))
-        if abs(gain) < measured:
-            return f"the claimed gain lies inside one standard deviation (measured {measured:.2f})"
-    printed = [
-        value.std for value in (published_better, published_than) if value and value.std is not None
-    ]
-    if printed and abs(gain) < max(printed):
-        return f"the claimed gain lies inside one standard deviation (published {max(printed):.2f})"
-    return None
+@functools.cache
+def _critical(freedom: float) -> float:
+    """What t has to exceed, two-sided."""
+    return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom))

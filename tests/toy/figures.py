@@ -3,11 +3,13 @@ from pathlib import Path
 from shared.experiment.tables import Tier
 
 
-def write(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:
+def write(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     """Pictures that only name what they would show."""
     if paper != "partial":
         return []
-    folder = results / "toy" / paper / "figures"
+    folder = (to or results) / "toy" / paper / "figures"
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "figure-3.png", folder / "overview.png"]
     for file in files:

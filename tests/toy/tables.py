@@ -1,6 +1,6 @@
 import dataclasses
 
-from shared.experiment.tables import Claim, Column, Published, Row, Table, Value
+from shared.experiment.tables import Claim, Column, Comparison, Published, Row, Table, Value
 from toy.train import Config
 
 PUBLISHED = Published(
@@ -33,7 +33,15 @@ def table(paper: str, rows: tuple[Row, ...], claims: tuple[Claim, ...] = ()) -> 
 
 PLAIN = Row("plain", published="plain")
 BETTER = Row("better", {"offset": 2.0}, published="better")
-CLAIM = Claim("better is better", "better", "plain", ("left", "right"), 1.0)
+CLAIM = Claim(
+    id="toy-table-1",
+    paper="toy",
+    sentence="The better row is better.",
+    place="Table 1",
+    source="toy.yaml: better is better",
+    form="superiority",
+    comparisons=(Comparison("better", "plain", ("left", "right")),),
+)
 # What a paper only plots; the data of one column are nowhere.
 FIGURE = dataclasses.replace(
     table("partial", (PLAIN, BETTER)),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,12 @@ from shared.experiment.tables import TIERS, Table, Tier, canonical_json
 from shared.pairs import Pairs
 from shared.report.files import markdown
 from shared.report.measuring import measure
-from shared.report.statistics import seeds_for
 from video.config import EMBEDDED, Config
 from video.encoder import check
 from video.tables import (
     CLOSED,
     FLOORS,
     LABELS,
-    PUBLISHED,
     SMALL,
     TABLE_5,
     TABLE_5_CLOSED,
@@ -74,13 +71,6 @@ def pairs_of(config: Config, first: Tensor, second: Tensor) -> Pairs:
     return two_views(first, second, anchors="both" if config.pairs == "both" else "second")
 
 
-def gain(claim_row: str, column: str) -> float:
-    better, than = (TABLE_5.published.value(row, column) for row in (claim_row, "MoCo-v2"))
-    assert better is not None
-    assert than is not None
-    return round(better.mean - than.mean, 2)
-
-
 # What is declared
 
 
@@ -94,7 +84,6 @@ def test_the_table() -> None:
     assert TABLE_5.config == Config()
     assert TABLE_5_SMALL.seeds == {"short": (0, 1, 2, 3), "smoke": (0,)}
     assert TABLE_5_SMALL.protocol == TABLE_5.protocol
-    assert TABLE_5_SMALL.claims == TABLE_5.claims
 
 
 def test_tables_of_one_name_have_no_tier_in_common() -> None:
@@ -105,7 +94,7 @@ def test_tables_of_one_name_have_no_tier_in_common() -> None:
 def test_a_cell_is_found_in_the_table_that_has_its_tier() -> None:
     for tier, table in (("", TABLE_5), ("short/", TABLE_5_CLOSED)):
         chosen = find_cell(f"{tier}video/mmcl/table-5/simclr/rgb/seed-0")
-        assert chosen.table is table
+        assert chosen.table.title == table.title
         assert {cell.config.protocol for cell in chosen.cells} == {table.protocol}
 
 
@@ -325,31 +314,13 @@ def test_floors_train_nothing(tier: Tier) -> None:
 
 
 @pytest.mark.parametrize(("tier", "seeds"), [("paper", 3), ("short", 4)])
-def test_the_seeds_of_rows_with_claims_see_the_declared_gains(tier: Tier, seeds: int) -> None:
-    table = WHERE[tier]
-    (published, smallest) = table.powers
-    assert {each.tier for each in table.powers} == {tier}
-    assert {*published.columns, *smallest.columns} == set(LABELS)
-    assert published.gain == gain("MMCL", "RGB R@1")
-    column = table.columns[0]
+def test_rows_with_a_claim_have_more_seeds_in_the_short_tier(tier: Tier, seeds: int) -> None:
+    (table,) = (each for each in TABLES["mmcl"] if tier in each.tiers and each.claims)
+    comparisons = [each for claim in table.claims for each in claim.comparisons]
+    claimed = {label for each in comparisons for label in (each.better, each.than)}
     for row in table.rows:
-        claimed = any(row.label in (claim.better, claim.than) for claim in table.claims)
-        assert len(table.seeds_of(tier, row, column)) == (seeds if claimed else 3)
-    assert seeds_for(published.gain, published.spread) == 3
-    assert seeds_for(smallest.gain, smallest.spread) == seeds
-    assert seeds_for(smallest.gain - 0.1, smallest.spread) == seeds + 1
-    # What it says of the printed gains.
-    gains = [gain("MMCL", column) for column in smallest.columns]
-    assert gains == [5.65, 1.21, 5.74]
-    assert [seeds_for(each, smallest.spread) for each in gains] == [4, 26, 4]
-    assert smallest.spread == pytest.approx(1.5 * 2**0.5, abs=0.03)
-    assert 5 / 306 == pytest.approx(0.015, abs=0.002)
-
-
-def test_claims_on_the_probe_need_the_ridge_regression_too() -> None:
-    for claim in TABLE_5_SMALL.claims:
-        (metric,) = {column.metric for column in TABLE_5.columns if column.label in claim.columns}
-        assert claim.second == {"top1": "ridge", "R@1": ""}[metric]
+        wanted = seeds if row.label in claimed else 3
+        assert len(table.seeds_of(tier, row, table.columns[0])) == wanted
 
 
 def test_smoke_is_the_real_run_smaller() -> None:
@@ -380,33 +351,6 @@ def test_every_configuration_has_a_meaning(tier: Tier) -> None:
 
 
 # Claims
-
-
-def test_claims() -> None:
-    said = [(claim.better, column) for claim in TABLE_5.claims for column in claim.columns]
-    assert set(said) == {(row, column) for row in MMCL for column in LABELS}
-    assert len(said) == len(MMCL) * len(LABELS)
-    for claim in TABLE_5.claims:
-        assert (claim.than, claim.tolerance) == ("MoCo-v2", 1.0)
-
-
-def test_gains_are_those_of_the_text() -> None:
-    said = tomllib.loads((PUBLISHED / "mmcl.toml").read_text())["table-5"]["text_claims"]
-    assert said == {
-        "rgb_top1_gain": 5.65,
-        "flow_top1_gain": 1.21,
-        "rgb_R1_gain": 12.5,
-        "flow_R1_gain": 5.74,
-    }
-    gains = [gain("MMCL", column) for column in LABELS]
-    assert gains == [5.65, 12.5, 1.21, 5.74]
-    for claim in TABLE_5.claims:
-        for column in claim.columns:
-            modality, metric = column.split()
-            named = modality.replace("Flow", "flow")
-            assert f"{metric} by" in claim.text
-            assert f"{gain('MMCL', column)} on {named}" in claim.text
-        assert claim.tolerance < min(gains)
 
 
 def test_what_the_notes_say_of_wilson_intervals() -> None:

@@ -157,7 +157,6 @@ def test_tables_of_imagenet_have_a_short_tier_on_real_images(
     assert table.tiers == ("short", "smoke")
     assert (len(table.rows), len(table.columns)) == (rows + 4, columns)
     assert [row.label for row in table.rows[:rows]] == [row.label for row in paper.rows]
-    assert [claim.better for claim in table.claims] == [claim.better for claim in paper.claims]
     for each in table.cells("short"):
         config = each.config
         assert isinstance(config, Config)
@@ -379,17 +378,6 @@ def test_lmcl_figure_4(base: str, function: Any, expected: dict[str, float]) -> 
     assert table.published.rows == {}
 
 
-def test_lmcl_claims() -> None:
-    claims = TABLES["lmcl/figure-4"].claims
-    assert {(claim.better, claim.than) for claim in claims} == {
-        ("LMCL(SimCLR+DP)", "SimCLR"),
-        ("LMCL(SimCLR+DP), mean", "SimCLR"),
-    }
-    for claim in claims:
-        assert claim.columns == tuple(STL10_AND_CIFAR10)
-        assert claim.tolerance == 0.5
-
-
 @pytest.mark.parametrize("table", ["lmcl/table-2", "cllr/table-3"])
 def test_imagenet100_is_in_cmc_s_framework(table: str) -> None:
     for column, queue in (("n1024_top5", 1024), ("n4096_top1", 4096)):
@@ -541,23 +529,6 @@ def test_mmcl_batch_sizes() -> None:
     assert [column.changes["batch_size"] for column in table.columns] == [64, 128, 256]
     assert printed("mmcl/table-7", "Ours (MMCL)", "batch64") == (80.11, None)
     assert printed("mmcl/table-7", "HCL", "batch256") == (87.44, None)
-    against_hcl = [claim for claim in table.claims if claim.than == "HCL"]
-    assert {claim.better for claim in against_hcl} == {"MMCL_INV", "MMCL_INV, first view"}
-    # At 64 the printed numbers contradict the text.
-    assert {claim.columns for claim in against_hcl} == {("batch128", "batch256")}
-
-
-def test_mmcl_claims_about_variants() -> None:
-    claims = {(claim.better, claim.than) for claim in TABLES["mmcl/table-8"].claims}
-    assert claims == {
-        ("MMCL_INV", "MMCL_PGD"),
-        ("MMCL_PGD", "SimCLR"),
-        ("MMCL_INV", "SimCLR"),
-        ("MMCL_INV, first view", "MMCL_PGD, first view"),
-        ("MMCL_PGD, first view", "SimCLR"),
-        ("MMCL_INV, first view", "SimCLR"),
-    }
-    assert printed("mmcl/table-8", "MMCL_INV", "cifar100") == (68.81, None)
 
 
 def test_mmcl_slack() -> None:

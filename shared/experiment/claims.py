@@ -1,0 +1,113 @@
+"""Claims are data: read from TOML files beside the published numbers, checked, given to tables.
+
+Each ``[[claim]]`` has the keys of :class:`~shared.experiment.tables.Claim` and, in
+``[[claim.comparisons]]``, which rows are compared where: ``tables`` (``paper/table``), ``pairs`` of
+rows (the one that the gain is of, first), and optionally ``columns`` (all if left out), ``tiers``
+(those of the table, but for smoke), ``metric`` and ``beside``. ``[settings."paper/table".tier]``
+says how a tier stands to the paper.
+"""
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from shared.experiment.tables import Claim, Comparison, Form, Setting, SettingWord, Table, Tier
+
+CLAIM_KEYS = {item.name for item in dataclasses.fields(Claim)}
+PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside"}
+
+
+def with_claims(
+    tables: Mapping[str, tuple[Table, ...]], file: Path
+) -> dict[str, tuple[Table, ...]]:
+    """The tables of a domain, by paper, with the claims and settings of ``file``.
+
+    Raises:
+        ValueError: a claim without a source or a place, with an unknown key or form, without the
+            number that its form needs, or twice; an unknown table, row, column, metric or setting;
+            more than three differences.
+    """
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    known = {f"{table.paper}/{table.name}" for some in tables.values() for table in some}
+    claims: dict[str, tuple[Claim, Sequence[Mapping[str, Any]]]] = {}
+    for entry in content.get("claim", ()):
+        claim = _claim(entry, f"{file}: {entry.get('id', 'a claim without id')}")
+        if claim.id in claims:
+            raise ValueError(f"{file}: {claim.id} stands there twice")
+        claims[claim.id] = claim, entry["comparisons"]
+    named = {
+        name for _, places in claims.values() for each in places for name in each.get("tables", ())
+    }
+    if strange := (named | set(content.get("settings", {}))) - known:
+        raise ValueError(f"{file}: no table {', '.join(sorted(strange))}")
+
+    def filled(table: Table) -> Table:
+        name = f"{table.paper}/{table.name}"
+        found = []
+        for claim, places in claims.values():
+            some = [
+                each
+                for place in places
+                if name in place["tables"]
+                for each in _comparisons(place, table)
+            ]
+            if some:
+                found.append(dataclasses.replace(claim, comparisons=tuple(some)))
+        settings = {
+            tier: _setting(said, tier, f"{file}: {name}")
+            for tier, said in content.get("settings", {}).get(name, {}).items()
+            if tier in table.tiers
+        }
+        return dataclasses.replace(table, claims=tuple(found), settings=settings)
+
+    return {paper: tuple(map(filled, some)) for paper, some in tables.items()}
+
+
+def _claim(entry: Mapping[str, Any], where: str) -> Claim:
+    if unknown := set(entry) - CLAIM_KEYS:
+        raise ValueError(f"{where}: unknown key {', '.join(sorted(unknown))}")
+    said = {key: value for key, value in entry.items() if key != "comparisons"}
+    needed = {"id", "paper", "sentence", "place", "source", "form"}
+    if missing := needed - set(said):
+        raise ValueError(f"{where}: lacks {', '.join(sorted(missing))}")
+    if said["form"] not in get_args(Form):
+        raise ValueError(f"{where}: no form {said['form']!r}; {', '.join(get_args(Form))}")
+    for key in ("sentence", *(("place", "source") if said["paper"] else ())):
+        if not said[key]:
+            raise ValueError(f"{where}: its {key} is empty")
+    number = {"size": "size", "comparable": "margin", "null": "margin"}.get(said["form"])
+    if {key for key in ("size", "margin") if key in said} != ({number} if number else set()):
+        raise ValueError(f"{where}: a claim of {said['form']} has {number or 'no number'}")
+    if (number == "margin") != bool(said.get("margin_source")):
+        raise ValueError(f"{where}: a margin has a margin_source, and nothing else has one")
+    if not entry.get("comparisons"):
+        raise ValueError(f"{where}: nothing is compared")
+    for place in entry["comparisons"]:
+        if unknown := set(place) - PLACES or {"tables", "pairs"} - set(place):
+            raise ValueError(f"{where}: comparisons: {', '.join(sorted(unknown))}")
+    return Claim(**said, comparisons=())
+
+
+def _comparisons(place: Mapping[str, Any], table: Table) -> list[Comparison]:
+    declared = tuple(tier for tier in table.tiers if tier != "smoke")
+    tiers = tuple(tier for tier in place.get("tiers", declared) if tier in declared)
+    columns = tuple(place.get("columns", (column.label for column in table.columns)))
+    metric, beside = place.get("metric", ""), place.get("beside", "")
+    return [
+        Comparison(better, than, columns, tiers, metric, beside)
+        for better, than in place["pairs"]
+        if tiers
+    ]
+
+
+def _setting(said: Mapping[str, Any], tier: Tier, where: str) -> Setting:
+    setting = Setting(said.get("word", "paper's" if tier == "paper" else "reduced"))
+    differences = tuple(said.get("differences", ()))
+    if setting.word not in get_args(SettingWord) or len(differences) > 3:
+        raise ValueError(
+            f"{where}: a setting is one of {', '.join(get_args(SettingWord))}, with "
+            "three differences at most"
+        )
+    return dataclasses.replace(setting, differences=differences)
