@@ -2,10 +2,8 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -98,29 +96,6 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
         assert len(losses(tmp_path / "parts")) == epoch
     assert finish(tmp_path / "parts", ATLAS) == whole
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
-    address = "smoke/graph/mmcl/table-4/mmcl-inv-both-views/embedded-sample/seed-3"
-    command = [sys.executable, "-m", "shared", "--cell", address, "--runs"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, str(whole)], cwd=ROOT, check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*command, str(killed)], cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    while not (killed / address / "log.jsonl").exists() and process.poll() is None:
-        time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (killed / address / "result.json").exists()
-    subprocess.run([*command, str(killed)], cwd=ROOT, check=True, capture_output=True)
-    one, other = (
-        json.loads((folder / address / "result.json").read_text())["metrics"]
-        for folder in (whole, killed)
-    )
-    assert one == other
-    assert losses(whole / address) == losses(killed / address)
 
 
 def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
