@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from shared.errors import UserError
-from shared.experiment.folders import class_folders, layout_of
+from shared.experiment.folders import read_folder
 from video.data import SHORTEST, Video, Videos, decode, stored_side
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
@@ -32,18 +32,11 @@ def folder(path: str | Path, size: int) -> Videos:
         MissingData: there is no such folder.
         UserError: it has no videos, not the layout, or a video that cannot be used.
     """
-    places = class_folders(Path(path), str(path), WHAT)
-    found = [
-        (file, label, place == places.train)
-        for place in (places.train, *([places.test] if places.test else []))
-        for label, name in enumerate(places.classes)
-        if (place / name).is_dir()
-        for file in sorted((place / name).iterdir())
-        if file.suffix.lower() in ENDINGS
-    ]
-    if not found:
-        raise UserError(f"{path}: no videos in it ({', '.join(ENDINGS)}); {layout_of(WHAT)}")
-    return _decoded(found, places.classes, size)
+    content = read_folder(Path(path), str(path), WHAT, ENDINGS)
+    content.warn()
+    found = [(file, label, True) for file, label in content.train]
+    found += [(file, label, False) for file, label in content.test or ()]
+    return _decoded(found, content.classes, size)
 
 
 def from_pytorchvideo(train: Any, size: int, *, test: Any = None) -> Videos:
