@@ -37,7 +37,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from shared import Criterion, two_views
 from video.augmentation import augment, gather_clips, sample_clips, views
 from video.config import EMBEDDED, Config
-from video.data import FOLDER, LISTS, UCF101, Videos, decode, decoding_speed, load
+from video.data import FOLDER, LISTS, UCF101, Videos, decoding_speed, load
+from video.decoding import decode
 from video.encoder import Networks
 from video.flow import flow_frames
 from video.tables import CLOSED, TABLE_5

@@ -27,10 +27,10 @@ def _datasets() -> Sequence[str]:
     return tuple(data.DATASETS)
 
 
-def _fetch(name: str, data_root: Path) -> None:
+def _fetch(name: str, data_root: Path) -> str:
     from video import data
 
-    data.fetch(name, data_root)
+    return data.fetch(name, data_root)
 
 
 def _figures(paper: str, runs: Path, results: Path, *, data_root: Path) -> list[Path]:

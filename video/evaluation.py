@@ -148,12 +148,18 @@ def evaluate(
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
 
     Raises:
-        ValueError: an unknown protocol, too few videos, or features that are not finite.
+        ValueError: an unknown protocol, too few videos, some without labels, or features that are
+            not finite.
         FloatingPointError: the probe diverged.
         Interrupted: the run was told to stop; resumed, it evaluates from the start.
     """
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
+    if unlabelled := [video.name for video in videos.videos if video.label < 0]:
+        raise ValueError(
+            f"{len(unlabelled)} videos without a label cannot be scored, {unlabelled[0]} for one; "
+            f"put them into folders of classes"
+        )
     train, test = videos.of(train=True), videos.of(train=False)
     if len(train.videos) < 2 or not test.videos:
         raise ValueError(

@@ -34,6 +34,7 @@ import numpy as np
 from shared.errors import UserError
 from shared.experiment.prepared import writing
 from shared.experiment.runs import replacing
+from video.decoding import decode
 
 BOUND = 20.0  # pixels; [CoCLR]
 FILLER = 128  # [CoCLR]
@@ -225,8 +226,6 @@ def _start_worker() -> None:
 
 def _prepare(file: Path, target: Path, method: str) -> UserError | str | None:
     """See that the flow of a video is there; the video's fault, or that of the file replaced."""
-    from video.data import decode
-
     try:
         source = _source(file)
         fault = None

@@ -152,7 +152,7 @@ def test_one_frame_has_no_flow():
 
 
 def test_files_hold_the_flow_of_the_decoded_videos(tmp_path: Path):
-    from video.data import decode
+    from video.decoding import decode
 
     videos = some_videos(tmp_path / "videos")
     told = []
