@@ -97,7 +97,8 @@ def _edges(item: Data) -> Tensor:
             continue
         if is_sparse(value):
             # adj_t is the transpose; every edge gets its opposite direction later anyway.
-            return to_edge_index(value)[0].cpu()
+            edges: Tensor = to_edge_index(value)[0].cpu()
+            return edges
         if field == "edge_index":
             return _edge_index(value)
         raise ValueError(f"has its edges in a dense {field}; leave out the transform ToDense")

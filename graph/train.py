@@ -32,8 +32,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol: ``accuracy`` in percent and what it is the mean of, and the
-        second read-out's.
+        The metrics of the protocol, in percent, with what each is the mean of.
     """
     graphs = load(config.dataset, run.data_root)
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})

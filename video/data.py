@@ -20,17 +20,14 @@ import functools
 import hashlib
 import json
 import math
-import multiprocessing
 import re
-import signal
 import time
 import warnings
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
@@ -54,6 +51,7 @@ from shared.experiment.prepared import build_once, check_prepared, made_again, w
 from shared.experiment.runs import write_atomically
 from video.config import EMBEDDED
 from video.decoding import decode, fault_of
+from video.workers import in_order
 
 # Part of the key of what is kept; to be raised when the same files give other frames.
 FORMAT = 1
@@ -75,7 +73,6 @@ _LAYOUT = (
 
 Progress = Callable[[int, int, str], None]
 Read = Callable[[Path], Iterable[np.ndarray]]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ def load(
         workers: processes that decode.
         allow_missing: leave out videos that are listed and missing, cannot be decoded, have fewer
             than two frames or another size than most; without it one error names them.
-        progress: told, while it decodes, the videos done, their number, and what is done.
+        progress: called, while it decodes, with the videos done, their number, and what is done.
 
     Raises:
         MissingData: the data set is not there.
@@ -461,35 +458,6 @@ def _resized(frame: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR))
 
 
-def _in_order(
-    function: Callable[[Path], Result], files: Sequence[Path], workers: int
-) -> Iterator[Result]:
-    """The results for all files in their order, of which memory holds a few at a time."""
-    if workers == 1:
-        yield from map(function, files)
-        return
-    # A forked process would inherit FFmpeg's locks, but not the threads that release them.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["video.data"])  # or each would take seconds to import it
-    with ProcessPoolExecutor(
-        min(workers, len(files)),
-        mp_context=context,
-        # Ctrl-C at a terminal reaches all processes; it is this one that handles it.
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    ) as pool:
-        waiting: deque[Future[Result]] = deque()
-        try:
-            for file in files:
-                waiting.append(pool.submit(function, file))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
 # What is kept
 
 
@@ -515,7 +483,7 @@ def _rgb_or_flow(
         return decode, {}
     from video.flow import prepare_flow
 
-    faults = zip(files, _in_order(_fault, files, workers), strict=True)
+    faults = zip(files, in_order(_fault, files, workers), strict=True)
     unusable = {file.stem: fault for file, fault in faults if fault is not None}
     usable = [file for file in files if file.stem not in unusable]
     # Frames of another size are kept in another folder, under another lock, but have this flow.
@@ -569,7 +537,7 @@ def _store(
     order = [file.stem for file in files]
     read, left_out = reader(files, workers, progress)
     files = [file for file in files if file.stem not in left_out]
-    stored = _in_order(functools.partial(_stored_frames, read, side), files, workers)
+    stored = in_order(functools.partial(_stored_frames, read, side), files, workers)
     sizes: dict[tuple[int, ...], _Kept] = {}  # by (3, h, w); the first video may be the odd one
     with contextlib.ExitStack() as stack:
         for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):

@@ -5,9 +5,11 @@ Shapes: H x W pixels of a frame.
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
+from av.container import InputContainer
 from av.error import FFmpegError
 from av.sidedata.sidedata import Type as SideData
 
@@ -51,7 +53,10 @@ def decode(file: Path) -> Iterator[np.ndarray]:
             if count < COMPLETE * stream.frames:
                 raise UserError(f"{file}: damaged, {count} frames of {stream.frames}")
             # Matroska and WebM do not count frames. The last one's own duration is not in `end`.
-            start, whole = (stream.start_time or 0) * float(stream.time_base or 0), _seconds(stream)
+            start, whole = (
+                (stream.start_time or 0) * float(stream.time_base or 0),
+                _seconds(container, stream),
+            )
             found = (end - start) * count / max(count - 1, 1)
             if not stream.frames and count > 1 and found < COMPLETE * whole:
                 raise UserError(f"{file}: damaged, {found:.2f} of {whole:.2f} seconds")
@@ -65,7 +70,7 @@ def fault_of(error: UserError, file: Path) -> str:
     return str(error).removeprefix(f"{file}: ")
 
 
-def _seconds(stream: av.VideoStream) -> float:
+def _seconds(container: InputContainer, stream: av.VideoStream) -> float:
     """How long the container says that a stream is; 0 where it does not say."""
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
@@ -75,7 +80,6 @@ def _seconds(stream: av.VideoStream) -> float:
         except ValueError:
             return 0.0
         return 3600 * hours + 60 * minutes + seconds
-    container = stream.container
     # With sound, the container's duration may be that of the sound.
     alone = len(container.streams) == 1
     return container.duration / av.time_base if alone and container.duration else 0.0
@@ -84,7 +88,7 @@ def _seconds(stream: av.VideoStream) -> float:
 def _upright(file: Path, frame: av.VideoFrame) -> np.ndarray:
     """A frame as its display matrix says that it is to be shown."""
     pixels = frame.to_ndarray(format="rgb24")
-    matrix = frame.side_data.get(SideData.DISPLAYMATRIX)
+    matrix: Any = frame.side_data.get(SideData.DISPLAYMATRIX.name)
     if matrix is None:
         return pixels
     # Pixel (x, y) is shown at (a x + c y, b x + d y), up to where the picture begins.

@@ -166,6 +166,7 @@ def score(asked: Asked) -> Scores:
             flow=config.flow,
             size=config.size,
             workers=run.workers,
+            allow_missing=run.allow_missing,
         )
         run.record_data(**{name: fingerprint(name, run.data_root)})
         return evaluate(config, encoder, videos, run)

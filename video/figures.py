@@ -288,13 +288,13 @@ def draw_accuracies(table: Table, found: Sequence[Finished[Config]]) -> Figure:
         for axis, (metric, name) in zip(line, kinds, strict=True):
             axis.set_title(f"{'RGB' if modality == 'rgb' else 'flow'}: {name}", loc="left")
             axis.grid(axis="x", color="#e4e7ec")
-            floors = [
+            baselines = [
                 run.record.result["metrics"][metric]
                 for run in found
                 if not run.config.train and run.config.modality == modality
             ]
-            if floors:
-                axis.axvline(max(floors), color=GREY, linewidth=1, linestyle=":", zorder=0)
+            if baselines:
+                axis.axvline(max(baselines), color=GREY, linewidth=1, linestyle=":", zorder=0)
             for height, row in enumerate(rows):
                 runs = [
                     run for run in found if (run.cell.row, run.config.modality) == (row, modality)
