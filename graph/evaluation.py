@@ -50,9 +50,13 @@ def embed(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> np
     is restored.
 
     Raises:
-        ValueError: graphs that :func:`graph.data.check` refuses.
+        ValueError: graphs that :func:`graph.data.check` refuses, or of another width than the
+            encoder takes.
     """
     check(graphs)
+    width, takes = graphs.x.shape[1], getattr(encoder, "features", None)
+    if takes not in (None, width):
+        raise ValueError(f"graphs have {width} node features, the encoder takes {takes}")
     weight = next(encoder.parameters())
     was_training = encoder.training
     encoder.eval()

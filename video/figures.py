@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from shared.experiment.data import MissingData
+from shared.experiment.export import FILE
 from shared.experiment.records import Record, read_records
 from shared.experiment.tables import Table, Tier
 from shared.report.figures import (
@@ -35,7 +36,7 @@ from shared.report.figures import (
 from video.config import Config
 from video.data import Videos, load
 from video.evaluation import embed_clips, nearest, video_features
-from video.export import FILE, load_encoder
+from video.export import load_encoder
 from video.tables import TABLES
 
 SHOWN = "MMCL INV, both views"  # whose neighbours are drawn, if it was trained

@@ -221,6 +221,8 @@ def test_graphs_made_by_hand_are_checked_before_they_are_used(tmp_path: Path) ->
     broken = dataclasses.replace(graphs, x=wrong)
     with pytest.raises(ValueError, match="node 1 of graph 1 is inf"):
         embed(Encoder(2), broken)
+    with pytest.raises(ValueError, match="graphs have 2 node features, the encoder takes 7"):
+        embed(Encoder(7), graphs)
     with Run(tmp_path / "run", ATLAS) as run:
         with pytest.raises(ValueError, match="node 1 of graph 1 is inf"):
             graph.pretrain(ATLAS, broken, run)

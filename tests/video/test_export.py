@@ -11,12 +11,14 @@ from safetensors.torch import load_file, save_file
 
 from shared.command.reproduce import main
 from shared.errors import UserError
+from shared.experiment.data import SUMS
+from shared.experiment.export import CONFIG, FILE
 from shared.experiment.runs import Run
 from video.config import EMBEDDED, Config
 from video.data import load
 from video.encoder import S3D
 from video.evaluation import evaluate
-from video.export import CONFIG, FILE, SUMS, load_encoder, save_encoder, write
+from video.export import load_encoder, save_encoder, write
 
 SMALL = dataclasses.replace(
     Config(),

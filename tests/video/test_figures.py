@@ -9,6 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from shared.experiment.export import FILE
 from shared.experiment.records import read_records
 from shared.experiment.runs import Run
 from shared.experiment.tables import Row, Table
@@ -19,7 +20,7 @@ from video import figures as module
 from video.config import EMBEDDED, Config
 from video.data import Video, Videos
 from video.encoder import S3D
-from video.export import FILE, save_encoder
+from video.export import save_encoder
 from video.figures import (
     SHOWN,
     chosen,
