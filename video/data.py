@@ -20,6 +20,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import re
 import time
 import warnings
@@ -164,7 +165,7 @@ def load(
     classes = _present(dataset, root, data_root)
     listed = _listed(root, split, classes)
     files = _files(root, classes)
-    unusable = _missing(listed, files, classes)
+    unusable = _missing(root, listed, files, classes)
     _tolerate(root, unusable, len(listed), allow_missing)
     side, prepared = stored_side(size), data_root / "prepared" / "video"
     key = [_sha256_of_videos(dataset, data_root, root, files), str(FORMAT)]
@@ -232,7 +233,7 @@ def fetch(name: str, data_root: Path) -> str:
     files = _files(root, classes)
     for split in SPLITS:
         listed = _listed(root, split, classes)
-        _tolerate(root, _missing(listed, files, classes), len(listed), allow_missing=False)
+        _tolerate(root, _missing(root, listed, files, classes), len(listed), allow_missing=False)
         counts = Counter(video.label for video in listed.values())
         if unlisted := [each for label, each in enumerate(classes) if not counts[label]]:
             raise UserError(f"{root / LISTS}: split {split} lists no video of {unlisted[0]}")
@@ -380,7 +381,7 @@ def _files(root: Path, classes: tuple[str, ...]) -> dict[str, Path]:
 
 
 def _videos_in(folder: Path) -> list[Path]:
-    """The videos of a folder itself, in the order of their names, hidden ones left out."""
+    """The readable videos of a folder itself, in the order of their names, without hidden ones."""
     if not folder.is_dir():
         return []
     try:
@@ -388,6 +389,7 @@ def _videos_in(folder: Path) -> list[Path]:
             file
             for file in folder.iterdir()
             if file.name.startswith("v_") and file.suffix.lower() == ".avi"
+            if file.is_file() and os.access(file, os.R_OK)
         )
     except OSError as error:
         raise UserError(f"{printable(folder)}: cannot be read ({error.strerror})") from None
@@ -398,14 +400,16 @@ def _is_visible(path: Path) -> bool:
 
 
 def _missing(
-    listed: Mapping[str, Video], files: Mapping[str, Path], classes: tuple[str, ...]
+    root: Path, listed: Mapping[str, Video], files: Mapping[str, Path], classes: tuple[str, ...]
 ) -> dict[str, str]:
-    """The listed videos that are not in the folder of their class."""
-    return {
-        name: "missing"
-        for name, video in listed.items()
-        if name not in files or files[name].parent.name != classes[video.label]
-    }
+    """The listed videos that are not in the folder of their class, or cannot be read, and why."""
+    missing = {}
+    for name, video in listed.items():
+        folder = root / FOLDER / classes[video.label]
+        if name not in files or files[name].parent != folder:
+            there = os.path.lexists(folder / f"{name}.avi")
+            missing[name] = "cannot be read" if there else "missing"
+    return missing
 
 
 def _tolerate(root: Path, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:

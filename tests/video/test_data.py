@@ -257,6 +257,9 @@ def test_folders_and_lists_have_to_fit_together(official: Path):
     assert f"1 of 12 videos cannot be used: {astray.stem} (missing)" in error_of(
         lambda: fetch("ucf101", official)
     )
+    astray.symlink_to(official / "nowhere")
+    assert f"{astray.stem} (cannot be read)" in error_of(lambda: load("ucf101", official, size=32))
+    astray.unlink()
     write_avi(astray, [10, 20])
     assert "has the same name; keep one" in error_of(lambda: fetch("ucf101", official))
     (videos / "Punch" / astray.name).unlink()
