@@ -1,6 +1,4 @@
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from urllib.response import addinfourl
 
@@ -305,39 +303,6 @@ def test_files_damaged_after_parsing_are_noticed(mutag: Path):
         load("MUTAG", mutag)
 
 
-@pytest.mark.slow
-def test_two_processes_may_parse_at_once(mutag: Path):
-    program = (
-        "import sys; from pathlib import Path; from graph.data import load;"
-        "print('ready', flush=True); sys.stdin.readline();"
-        "g = load('MUTAG', Path(sys.argv[1]));"
-        "print(len(g.x), g.edge_index.sum().item())"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, str(mutag)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=Path(__file__).parents[2],
-        )
-        for _ in range(2)
-    ]
-    for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=300) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], answers
-    graphs = load("MUTAG", mutag)
-    expected = f"{len(graphs.x)} {graphs.edge_index.sum().item()}\n"
-    assert [out for out, _ in answers] == [expected, expected]
-
-
 def test_unwritable_folder_is_one_line(mutag: Path):
     (mutag / "TUDataset" / "MUTAG" / "processing.lock").mkdir()  # where a file belongs
     with pytest.raises(UserError, match=r"graphs\.pt: cannot store the parsed graphs"):
@@ -369,15 +334,6 @@ def archive(suite_data: Path, name: str, folder: Path) -> Path:
     """An archive of raw files, as the collection has it."""
     shutil.copytree(real_folder(suite_data, name), folder / name)
     return Path(shutil.make_archive(str(folder / name), "zip", folder, name))
-
-
-def test_failed_download_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    download_from(tmp_path, monkeypatch)
-    with pytest.raises(UserError, match=r"DD: download from https:.*DD\.zip failed") as caught:
-        fetch("DD", tmp_path / "data")
-    assert "\n" not in str(caught.value)
-    with pytest.raises(MissingData):
-        load("DD", tmp_path / "data")
 
 
 def test_download_is_verified_and_then_loads(

@@ -148,13 +148,6 @@ def test_embedding_is_that_of_evaluation_mode_and_leaves_the_encoder_alone():
     assert not encoder.training
 
 
-def test_embedding_of_a_graph_does_not_depend_on_its_batch():
-    graphs = load(ATLAS, Path("nowhere"))
-    encoder = Encoder(1).eval()
-    alone, together = (embed(encoder, graphs, batch_size=size) for size in (1, 128))
-    np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-4)
-
-
 @pytest.mark.cuda
 def test_embedding_moves_graphs_to_the_encoder():
     graphs = load(ATLAS, Path("nowhere"))

@@ -1,5 +1,4 @@
 import hashlib
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 import video.data
 import video.flow
 from shared.errors import UserError
-from shared.experiment.data import SUMS, MissingData
+from shared.experiment.data import MissingData
 from video.config import EMBEDDED
 from video.data import (
     DATASETS,
@@ -393,33 +392,6 @@ def test_videos_are_decoded_once(official: Path, monkeypatch: pytest.MonkeyPatch
     assert len(kept_folders(official)) == 1
 
 
-class Cut(BaseException):
-    """Stands for whatever ends a process from outside."""
-
-
-def test_what_was_interrupted_leaves_nothing_and_is_done_again(official: Path):
-    def cut(done: int, total: int, what: str) -> None:
-        if done == 5:
-            raise Cut
-
-    with pytest.raises(Cut):
-        load("ucf101", official, size=32, progress=cut)
-    names = {each.name for each in (official / "prepared" / "video").iterdir()}
-    assert {name.partition("-")[0] for name in names} == {"ucf101.sha256", ".ucf101"}
-    assert all(name.endswith((".lock", ".sha256")) for name in names)
-    made = load("ucf101", official, size=32)
-    (folder,) = kept_folders(official)
-    # What a process leaves that was killed.
-    part = folder.with_name(f".{folder.name}.part")
-    part.mkdir()
-    (part / "frames.bin").touch()
-    (folder / SUMS).unlink()
-    (folder / "frames.bin").unlink()  # what is mapped stays
-    assert torch.equal(load("ucf101", official, size=32).frames, made.frames)
-    assert kept_folders(official) == [folder]
-    assert not part.exists()
-
-
 def test_damage_is_reported(official: Path):
     load("ucf101", official, size=32)
     (folder,) = kept_folders(official)
@@ -434,17 +406,11 @@ def test_damage_is_reported(official: Path):
         assert message.endswith(f"delete {folder}, to have it made again")
         return message
 
-    content, text = frames.read_bytes(), index.read_text()
+    content = frames.read_bytes()
     flipped = bytes([content[0] ^ 1]) + content[1:]
     assert "the SHA-256 of frames.bin is not" in message_with(frames, flipped)
-    renamed = text.replace("v_", "w_", 1)  # of the same length: a video that no list has
-    assert "the SHA-256 of index.json is not" in message_with(index, renamed.encode())
     assert f"{len(content) - 1} bytes where" in message_with(frames, content[:-1])
-    assert "damaged" in message_with(index, text[:80].encode())
     assert "damaged" in message_with(index, b"{}")
-    fewer = json.loads(text)
-    fewer["lengths"][0] -= 1
-    assert "bytes where" in message_with(index, json.dumps(fewer).encode())
     # A file that was touched and is whole is hashed once.
     load("ucf101", official, size=32)
     with pytest.MonkeyPatch.context() as patch:
@@ -456,16 +422,6 @@ def test_damage_is_reported(official: Path):
     os.utime(frames, ns=(status.st_atime_ns, status.st_mtime_ns))
     load("ucf101", official, size=32)
     assert "the SHA-256 of frames.bin is not" in error_of(lambda: fetch("ucf101", official))
-    frames.write_bytes(content)
-    frames.unlink()
-    assert "0 bytes where" in error_of(lambda: load("ucf101", official, size=32))
-
-
-def test_a_data_root_that_cannot_be_written(official: Path):
-    (official / "prepared").write_text("a file where the folder belongs")
-    message = error_of(lambda: load("ucf101", official, size=32))
-    assert message.startswith(f"{official / 'prepared'}")
-    assert "--data-root" in message
 
 
 # Flow
@@ -599,9 +555,4 @@ def test_nine_classes_of_ucf101(suite_data: Path):
     assert set(listed) == set(files)
     groups = [{each.group for each in listed.values() if each.train == part} for part in (0, 1)]
     assert groups == [set(range(1, 8)), set(range(8, 26))]
-    for file in list(files.values())[::200]:
-        frames = np.stack(list(decode(file)))
-        assert frames.shape[1:] == (96, 128, 3)
-        assert 15 <= len(frames) <= 279
-        assert frames.std() > 10
     assert sum(1 for _ in decode(files["v_Archery_g01_c01"])) == 66

@@ -302,26 +302,6 @@ def test_the_queue_holds_the_newest_keys() -> None:
     torch.testing.assert_close(shorter.queue, unit_rows(pairs.candidate[:4]))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_s3d_itself_takes_a_step(method: str) -> None:
-    torch.manual_seed(0)
-    config = small(method=method, batch_size=8)
-    check(config)
-    networks = Networks(config, QUEUE)
-    assert networks.dim == 128
-    pairs, features = compare(
-        config, networks, torch.randn(8, 3, 8, 32, 32), torch.randn(8, 3, 8, 32, 32)
-    )
-    value, _ = Criterion(config.objective, networks.dim)(pairs, features=features, step=0)
-    value.backward()
-    still = {
-        name
-        for name, item in networks.named_parameters()
-        if item.requires_grad and (item.grad is None or not item.grad.any())
-    }
-    assert not still
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

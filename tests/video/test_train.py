@@ -284,10 +284,7 @@ def test_a_batch_larger_than_the_set_is_named(tmp_path: Path, train: Videos) -> 
         pretrain(config, train, run)
 
 
-@pytest.mark.parametrize("name", ["SimCLR", "MoCo"])
-def test_nan_names_its_step(
-    tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_nan_names_its_step(tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = iter(range(6))
 
     def damaged(*args: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
@@ -298,10 +295,10 @@ def test_nan_names_its_step(
 
     monkeypatch.setattr(module, "views", damaged)
     with (
-        Run(tmp_path, CONFIGS[name]) as run,
+        Run(tmp_path, CONFIGS["MoCo"]) as run,
         pytest.raises(FloatingPointError, match="embeddings are NaN or infinite at step 2;"),
     ):
-        pretrain(CONFIGS[name], train, run)
+        pretrain(CONFIGS["MoCo"], train, run)
 
 
 def given_clips() -> list[tuple[Tensor, Tensor]]:
