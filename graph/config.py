@@ -16,7 +16,7 @@ from shared.pairs import Pairing
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))
 
 
-# What older runs call otherwise; an added field says itself what it was:
+# Values that older runs have under another name. An added field states its former meaning itself:
 # shared.experiment.history.added.
 HISTORY = History(
     values={
@@ -39,7 +39,7 @@ class Config:
     # True: batch norms take the statistics of all graphs before the evaluation, which those of an
     # untrained encoder have not seen.
     calibrate: bool = added(False, was=False)
-    # What is scored. Floors need no encoder: see graph.evaluation.sizes.
+    # What is scored. Trivial baselines need no encoder: see graph.evaluation.sizes.
     features: Literal["encoder", "sizes", "constant"] = added("encoder", was="encoder")
     # Who is compared with whom, see shared.pairs.paired_views; the first views are the original
     # graphs, the second the augmented ones. [program]: anchors are the originals.
@@ -68,8 +68,8 @@ class Config:
     batch_size: int = 128  # [program]
     learning_rate: float = 0.01  # [program], go.sh; Adam as in [MMCL]
     epochs: int = 20  # [program]; evaluated after the last, never the best
-    # Ours, [program] has float32: a graph's accuracy then depends on the order in which a processor
-    # adds, as much as on the seed.
+    # [program] has float32, where the accuracy depends on the order in which a processor adds as
+    # much as on the seed.
     precision: Literal["float64", "float32"] = added("float64", was="float32")
 
     protocol: str = "svm-10fold-nested-v1"

@@ -9,11 +9,10 @@ in flat tensors. A batch is then a few gathers instead of a collation of many sm
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -22,7 +21,7 @@ from filelock import FileLock
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 from torch_geometric.io import read_tu_data
-from torch_geometric.utils import coalesce, remove_self_loops, to_undirected
+from torch_geometric.utils import coalesce
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
@@ -104,39 +103,52 @@ class Graphs:
         return Graphs(*(t.to(device) for t in (self.x, self.edge_index, self.batch, self.y)))
 
 
-def from_pyg(dataset: Iterable[Any]) -> Graphs:
-    """The graphs of any dataset of PyG, or a list of its ``Data``.
+def check(graphs: Graphs, name: str = "graphs") -> None:
+    """Refuse what is not as :class:`Graphs` describes, or has a graph without nodes.
 
-    As :func:`load` does: features are floats, constant 1 where there are none; edges get their
-    opposite direction, self-loops are removed, duplicates merged; edge features and positions are
-    dropped. The label is the single whole number of ``y``; any other ``y`` is none.
+    Args:
+        graphs: of any device.
+        name: what the message calls them.
 
     Raises:
-        ValueError: no graph, one without nodes, or graphs of different widths.
+        ValueError: one line with the first node, edge or graph that is wrong.
     """
-    members, labels = [], []
-    for number, item in enumerate(dataset):
-        nodes = int(item.num_nodes or 0)
-        if not nodes:
-            raise ValueError(f"graph {number} has no nodes; leave it out")
-        x = torch.ones(nodes, 1) if item.x is None else item.x.float().reshape(nodes, -1)
-        edges = torch.zeros(2, 0, dtype=torch.long) if item.edge_index is None else item.edge_index
-        edges = to_undirected(remove_self_loops(edges)[0], num_nodes=nodes)
-        members.append(Data(x=x, edge_index=edges, num_nodes=nodes))
-        y = getattr(item, "y", None)
-        label = -1
-        if isinstance(y, Tensor) and y.numel() == 1 and float(y) == round(float(y)):
-            label = int(y)
-        labels.append(label)
-        if x.shape[1] != members[0].x.shape[1]:
+    x, edges, batch, y = graphs.x, graphs.edge_index, graphs.batch, graphs.y
+    if x.ndim != 2 or not x.is_floating_point():
+        raise ValueError(f"{name}: x is {x.dtype} of shape {tuple(x.shape)}, not floats (V, F)")
+    for field, value, dimensions in (("edge_index", edges, 2), ("batch", batch, 1), ("y", y, 1)):
+        if value.dtype != torch.long or value.ndim != dimensions:
             raise ValueError(
-                f"graph {number} has {x.shape[1]} node features, graph 0 has "
-                f"{members[0].x.shape[1]}; give all the same"
+                f"{name}: {field} is {value.dtype} of shape {tuple(value.shape)}; whole numbers "
+                f"(torch.long) in {dimensions} dimensions belong there"
             )
-    if not members:
-        raise ValueError("a dataset without graphs")
-    union = Batch.from_data_list(members)
-    return Graphs(union.x, union.edge_index, union.batch, torch.tensor(labels))
+    if len(edges) != 2:
+        raise ValueError(f"{name}: edge_index has shape {tuple(edges.shape)}, not (2, E)")
+    if len(batch) != len(x) or bool((batch.diff() < 0).any()):
+        raise ValueError(f"{name}: batch has to name the graph of each of {len(x)} nodes, in order")
+    if batch.numel() and not 0 <= int(batch[0]) <= int(batch[-1]) < len(y):
+        raise ValueError(f"{name}: batch names graphs outside 0 to {len(y) - 1}, as many as y has")
+    empty = torch.bincount(batch, minlength=len(y)) == 0
+    if empty.any():
+        raise ValueError(f"{name}: graph {int(empty.nonzero()[0])} has no nodes; leave it out")
+    infinite = ~x.isfinite()
+    if infinite.any():
+        node, feature = infinite.nonzero()[0].tolist()
+        owner = int(batch[node])
+        inside = int((batch[:node] == owner).sum())
+        raise ValueError(
+            f"{name}: feature {feature} of node {inside} of graph {owner} is "
+            f"{float(x[node, feature])}; replace it, or leave the graph out"
+        )
+    outside = ((edges < 0) | (edges >= len(x))).any(0)
+    wrong = outside.clone()
+    wrong[~outside] = batch[edges[0, ~outside]] != batch[edges[1, ~outside]]
+    if wrong.any():
+        source, target = edges[:, wrong][:, 0].tolist()
+        raise ValueError(
+            f"{name}: edge {source} -> {target} is out of place; it has to join two nodes of one "
+            f"graph"
+        )
 
 
 def load(name: str, data_root: Path) -> Graphs:
@@ -405,6 +417,8 @@ def _first_bad_line(content: bytes, columns: int | None, number: type) -> tuple[
     columns = columns or lines[0].count(",") + 1
     for position, line in enumerate(lines, start=1):
         fields = line.split(",")
+        if not line.strip():
+            return "the line is empty", position
         if len(fields) != columns:
             return f"{len(fields)} values where {columns} belong", position
         for field in fields:

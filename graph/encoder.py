@@ -1,6 +1,7 @@
-"""GraphCL's encoder, a graph isomorphism network read out at every layer; others; and the head.
+"""GraphCL's encoder, a graph isomorphism network pooled at every layer; others; and the head.
 
-An encoder is a module with ``forward(x, edge_index, batch, num_graphs)``, (G, D), and ``dim``, D.
+An encoder is a module with ``forward(x, edge_index, batch, num_graphs)``, (G, D), and ``dim``, D;
+those made here also have ``features``, F.
 
 Shapes: V nodes, E directed edges, F node features, G graphs, H hidden units, L layers.
 """
@@ -32,7 +33,7 @@ class Encoder(nn.Module):
 
     def __init__(self, features: int, hidden: int = 32, layers: int = 3) -> None:
         super().__init__()
-        self.dim = hidden * layers
+        self.features, self.dim = features, hidden * layers
         widths = [features] + [hidden] * (layers - 1)
         self.convolutions = nn.ModuleList(GINConv(_perceptron(w, hidden, hidden)) for w in widths)
         self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in widths)
@@ -74,7 +75,7 @@ class Pooled(nn.Module):
         super().__init__()
         if readout not in READOUTS:
             raise ValueError(f"readout is one of {', '.join(READOUTS)}; got {readout!r}")
-        self.model = model
+        self.model, self.features = model, features
         self.pool = READOUTS[readout]
         was_training = model.training
         with torch.no_grad():

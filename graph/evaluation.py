@@ -6,10 +6,10 @@ comes from a stratified five-fold search on that part alone; accuracy on the tes
 over the folds. Features are used as they are. The authors of GraphCL evaluate so, but draw the
 folds from the state that pretraining leaves behind; here they have a seed of their own.
 
-Used as they are, a few features of large variance rule the kernel: the second read-out,
+Used as they are, a few features of large variance dominate the kernel: the second metric,
 ``accuracy_standardised``, is the same with features standardised on each training part.
 
-``logistic-10fold-nested-v1``, ours: the same folds and the same search, of an L2-regularised
+``logistic-10fold-nested-v1``, additional: the same folds and the same search, of an L2-regularised
 logistic regression on standardised features. Its memory grows with the number of graphs, that of
 a kernel matrix with its square: 80 GB for 100,000 graphs.
 
@@ -17,6 +17,7 @@ Shapes: G graphs, D embedding dimensions.
 """
 
 import multiprocessing
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -29,9 +30,10 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.svm import SVC
 from threadpoolctl import threadpool_limits
 
-from graph.data import Graphs, batches
+from graph.data import Graphs, batches, check
 from shared import logistic
 from shared.errors import suggestion
+from shared.notices import notice
 
 PROTOCOL = "svm-10fold-nested-v1"
 LOGISTIC = "logistic-10fold-nested-v1"
@@ -46,7 +48,15 @@ def embed(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> np
 
     The graphs may lie on another device than the encoder, in another precision. The encoder's mode
     is restored.
+
+    Raises:
+        ValueError: graphs that :func:`graph.data.check` refuses, or of another width than the
+            encoder takes.
     """
+    check(graphs)
+    width, takes = graphs.x.shape[1], getattr(encoder, "features", None)
+    if takes not in (None, width):
+        raise ValueError(f"graphs have {width} node features, the encoder takes {takes}")
     weight = next(encoder.parameters())
     was_training = encoder.training
     encoder.eval()
@@ -63,7 +73,7 @@ def embed(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> np
 def sizes(graphs: Graphs) -> np.ndarray:
     """What graphs are without their structure (G, F + 2): nodes, edges, and sums of node features.
 
-    Sums of one-hot labels are their counts. A floor: no encoder has learned anything below it.
+    Sums of one-hot labels are their counts. A trivial baseline, which an encoder has to beat.
     """
     count = graphs.num_graphs
     nodes = torch.bincount(graphs.batch, minlength=count)
@@ -93,10 +103,10 @@ def calibrate(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -
         norm.momentum = momentum
 
 
-def read_out(
+def svm_both(
     features: np.ndarray, labels: np.ndarray, fold_seed: int, workers: int = 1
 ) -> dict[str, Any]:
-    """Both read-outs: :func:`svm_ten_fold` as it is, and ``accuracy_standardised`` beside it."""
+    """Both metrics: :func:`svm_ten_fold` as it is, and ``accuracy_standardised`` beside it."""
     found = svm_ten_fold(features, labels, fold_seed, workers)
     standardised = svm_ten_fold(features, labels, fold_seed, workers, standardise=True)
     return {**found, STANDARDISED: standardised["accuracy"]}
@@ -105,17 +115,13 @@ def read_out(
 def score(
     protocol: str, features: np.ndarray, labels: np.ndarray, fold_seed: int, workers: int = 1
 ) -> dict[str, Any]:
-    """What a protocol says of features (G, D) for labels (G,), see :data:`PROTOCOLS`.
+    """The metrics of a protocol (:data:`PROTOCOLS`) for features (G, D) and labels (G,).
 
     Raises:
-        ValueError: an unknown protocol, graphs without labels, or whatever the protocol refuses.
+        ValueError: an unknown protocol, or whatever the protocol refuses.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"no protocol {protocol!r}{suggestion(protocol, PROTOCOLS, 'there are')}")
-    if labels.min() < 0:
-        raise ValueError(
-            f"graph {int(labels.argmin())} has no label; only labelled ones are scored"
-        )
     return PROTOCOLS[protocol](features, labels, fold_seed, workers)
 
 
@@ -134,22 +140,21 @@ def logistic_ten_fold(
         workers: not used; all regressions of a fold are solved together.
 
     Raises:
-        ValueError: a feature is NaN or infinite.
+        ValueError: as :func:`svm_ten_fold`.
     """
-    _check_finite(features)
+    features, labels = np.asarray(features), np.asarray(labels)
+    folds = _folds(features, labels, fold_seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     everything = torch.from_numpy(features).to(device, torch.float64)
     y = torch.from_numpy(labels).to(device)
     accuracies, costs = [], []
-    for train, test in StratifiedKFold(10, shuffle=True, random_state=fold_seed).split(
-        features, labels
-    ):
+    for train, test in folds:
         inside = everything[train]
         spread = inside.std(0, unbiased=False)
         scale = torch.where(spread > 0, spread, torch.inf)
         centre = inside.mean(0)
         inside, outside = (inside - centre) / scale, (everything[test] - centre) / scale
-        inner = list(StratifiedKFold(5).split(train, labels[train]))
+        inner = _inner_folds(labels[train])
         member = np.ones((len(train), len(inner) + 1), dtype=bool)
         for column, (_, validate) in enumerate(inner):
             member[validate, column] = False
@@ -193,17 +198,18 @@ def svm_ten_fold(
             constant ones become 0.
 
     Raises:
-        ValueError: a feature is NaN or infinite, or the kernel matrix of so many graphs does not
-            fit.
+        ValueError: a feature that is not finite, a graph without a label, fewer graphs or members
+            of a class than ten folds of five inner ones need (the fold is named), or more graphs
+            than a kernel matrix fits.
     """
-    _check_finite(features)
+    features, labels = np.asarray(features), np.asarray(labels)
+    folds = _folds(features, labels, fold_seed)
     if len(features) > LARGEST_KERNEL:
         raise ValueError(
             f"the kernel matrix of {len(features)} graphs has {8 * len(features) ** 2 / 1e9:.0f} "
             f"GB; set protocol to {LOGISTIC!r}"
         )
     features = features.astype(np.float64)
-    folds = list(StratifiedKFold(10, shuffle=True, random_state=fold_seed).split(features, labels))
     score = partial(_fold, features, labels, standardise)
     if workers == 1 or len(labels) < PARALLEL_FROM:
         results = [score(train, test) for train, test in folds]
@@ -221,16 +227,78 @@ def svm_ten_fold(
 
 
 PROTOCOLS: dict[str, Callable[[np.ndarray, np.ndarray, int, int], dict[str, Any]]] = {
-    PROTOCOL: read_out,
+    PROTOCOL: svm_both,
     LOGISTIC: logistic_ten_fold,
 }
 
 
-def _check_finite(features: np.ndarray) -> None:
+def _folds(
+    features: np.ndarray, labels: np.ndarray, fold_seed: int
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The ten folds, as indices of their training and test parts.
+
+    A class has to be among the graphs that each machine is fitted on wherever it is among those
+    that judge it, in the ten folds and in the inner five: three members suffice, two do not.
+
+    Raises:
+        ValueError: see :func:`svm_ten_fold`.
+    """
+    if features.ndim != 2 or labels.shape != (len(features),):
+        raise ValueError(
+            f"features of shape {features.shape} and labels of shape {labels.shape}; give (G, D) "
+            f"and (G,)"
+        )
+    if labels.dtype.kind not in "iu":
+        raise ValueError(f"labels are {labels.dtype}; number the classes from 0, as integers")
+    if len(labels) < 10:
+        raise ValueError(f"{len(labels)} graphs; ten folds need ten or more")
+    if labels.min() < 0:
+        raise ValueError(
+            f"graph {int(np.argmax(labels < 0))} has no label (-1 is none); score labelled ones, "
+            f"and number the classes from 0"
+        )
     if not np.isfinite(features).all():
         graph, dimension = np.argwhere(~np.isfinite(features))[0]
         value = features[graph, dimension]
         raise ValueError(f"feature {dimension} of graph {graph} is {value}; cannot be classified")
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) == 1:
+        raise ValueError(f"all graphs are of class {classes[0]}; scores need two classes or more")
+    if counts.max() < 10:
+        raise ValueError(
+            f"the largest class has {counts.max()} graphs; ten stratified folds need one of ten"
+        )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The least populated class")
+        folds = StratifiedKFold(10, shuffle=True, random_state=fold_seed)
+        found = list(folds.split(features, labels))
+    for number, (train, test) in enumerate(found, start=1):
+        _check_learnable(f"fold {number} of ten", labels, train, test)
+    for number, (train, _) in enumerate(found, start=1):
+        for inner, (fit, validate) in enumerate(_inner_folds(labels[train]), start=1):
+            place = f"inner fold {inner} of fold {number}"
+            _check_learnable(place, labels, train[fit], train[validate])
+    if counts.min() < 10:
+        rare = ", ".join(f"{k} ({n})" for k, n in zip(classes, counts, strict=True) if n < 10)
+        notice(f"classes of fewer graphs than the ten folds, tested in some of them: {rare}")
+    return found
+
+
+def _inner_folds(labels: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The five folds within a training part with these labels."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The least populated class")
+        return list(StratifiedKFold(5).split(labels, labels))
+
+
+def _check_learnable(place: str, labels: np.ndarray, fit: np.ndarray, test: np.ndarray) -> None:
+    missing = np.setdiff1d(labels[test], labels[fit])
+    if len(missing):
+        count = int((labels == missing[0]).sum())
+        raise ValueError(
+            f"{place} cannot be: class {missing[0]} has {count} of {len(labels)} graphs, none of "
+            f"them left to learn it from; leave out classes of one or two graphs"
+        )
 
 
 def _fold(
@@ -245,7 +313,7 @@ def _fold(
     with threadpool_limits(1, user_api="blas"):
         inner = [
             _accuracies(features, labels, train[fit], train[validate], COSTS, standardise)
-            for fit, validate in StratifiedKFold(5).split(train, labels[train])
+            for fit, validate in _inner_folds(labels[train])
         ]
         cost = COSTS[int(np.argmax(np.mean(inner, axis=0)))]
         return _accuracies(features, labels, train, test, (cost,), standardise)[0], cost

@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from graph.augmentation import add_self_loops_but_last
@@ -27,31 +25,34 @@ from graph.encoder import make_encoder
 from graph.evaluation import embed
 from graph.evaluation import score as scored
 from shared.errors import UserError
-from shared.experiment.data import check_sums, sha256_of, write_sums
+from shared.experiment.data import check_sums, sha256_of
 from shared.experiment.domain import Asked, Scores
 from shared.experiment.export import (
+    CONFIG,
     FEATURES,
+    FILE,
     NOT_PROJECTED,
-    REMEDY,
     RUN_REMEDY,
     Card,
     accuracies,
+    ask_for_network,
     copy_checked,
     damaged,
     exportable,
     lines_of,
     loss_names,
     python,
+    read_weights,
+    save_weights,
+    weights_file,
     write_card,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import Run, replacing
+from shared.experiment.runs import Run
 from shared.experiment.scoring import measured
 from shared.experiment.tables import canonical
 from shared.functions import function_name
 
-FILE = "encoder.safetensors"
-CONFIG = "config.json"
 # The fields of a configuration that decide how the encoder is built and fed.
 KEPT = ("network", "readout", "layers", "hidden", "precision", "authors_augmentation", "dataset")
 
@@ -67,13 +68,9 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config, features: 
         config: of the run that trained it.
         features: F.
     """
-    state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
-    metadata = {"format": "pt", "dim": str(encoder.dim), "features": str(features)}
+    metadata = {"dim": str(encoder.dim), "features": str(features)}
     metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in KEPT}
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / FILE) as part:
-        save_file(state, part, metadata)
-    write_sums(folder, {FILE: sha256_of(folder / FILE)})
+    save_weights(encoder, folder, metadata)
 
 
 def load_encoder(path: Path, network: Callable[[int], Any] | None = None) -> nn.Module:
@@ -105,7 +102,7 @@ def write(folder: Path, target: Path) -> Path:
     if not (folder / FILE).is_file():
         raise UserError(f"{folder}: the run keeps no encoder; run its cell again (--again)")
     check_sums(folder, RUN_REMEDY, [FILE])
-    metadata = _metadata(folder / FILE)
+    _, metadata = read_weights(folder / FILE)
     sums = copy_checked({name: folder / name for name in (FILE, CONFIG)}, target)
     return write_card(target, record, _card(record, metadata), sums)
 
@@ -116,10 +113,9 @@ def score(asked: Asked) -> Scores:
     Raises:
         UserError: no export, an unknown data set, or one with other node features.
     """
-    encoder, config = _read(asked.model, None)
+    encoder, config, width = _read(asked.model, None)
     name = asked.data or config.dataset
     graphs = load(name, asked.data_root)
-    width = int(_metadata(_file(asked.model))["features"])
     if graphs.x.shape[1] != width:
         raise UserError(
             f"{name} has {graphs.x.shape[1]} node features, {asked.model} takes {width}; score on "
@@ -136,52 +132,30 @@ def score(asked: Asked) -> Scores:
 
         return measured(config, protocol, by, asked)
 
-    file = _file(asked.model)
+    file = weights_file(asked.model)
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), "data": name},
         protocols={each: protocol_of(each) for each in asked.protocols or (config.protocol,)},
     )
 
 
-def _file(path: Path) -> Path:
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
-        raise UserError(f"{file}: there is no such file; give an exported folder or its {FILE}")
-    return file
-
-
-def _metadata(file: Path) -> dict[str, str]:
-    try:
-        with safe_open(file, framework="pt") as stream:
-            return dict(stream.metadata() or {})
-    except SafetensorError as error:
-        raise damaged(file, str(error)) from error
-
-
-def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, Config]:
-    """The encoder of a file, and the part of its configuration that is kept with it."""
-    file = _file(path)
-    if path.is_dir():
-        check_sums(path, REMEDY, (FILE, CONFIG) if (path / "README.md").exists() else (FILE,))
-    metadata = _metadata(file)
+def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, Config, int]:
+    """The encoder of a file, what is kept of its configuration, and its number of node features."""
+    state, metadata = read_weights(path)
+    file = weights_file(path)
     try:
         said = {name: json.loads(metadata[name]) for name in KEPT}
-        if network is None and "@" in said["network"]:
-            name = function_name(said["network"])
-            raise UserError(
-                f"{file}: its network is made by {name}; give that function, too: "
-                f"load_encoder(path, {name.rpartition('.')[2]})"
-            )
+        if network is None:
+            ask_for_network(file, said["network"])
         config = Config(**{**said, "network": network or said["network"]})
+        features = int(metadata["features"])
         with torch.random.fork_rng(devices=[]):
-            encoder = make_encoder(config, int(metadata["features"]))
-        with safe_open(file, framework="pt") as stream:
-            state = {name: stream.get_tensor(name) for name in stream.keys()}
+            encoder = make_encoder(config, features)
         encoder.to({"float64": torch.float64, "float32": torch.float32}[config.precision])
         encoder.load_state_dict(state, strict=True)
-    except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
         raise damaged(file, f"{type(error).__name__}: {error}") from error
-    return encoder.eval(), config
+    return encoder.eval(), config, features
 
 
 # The model card

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
-from graph.data import Graphs, batches, fingerprint, load, permutation
+from graph.data import Graphs, batches, check, fingerprint, load, permutation
 from graph.encoder import ProjectionHead, make_encoder
 from graph.evaluation import calibrate, embed, score, sizes
 from graph.export import save_encoder
@@ -32,8 +32,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol: ``accuracy`` in percent and what it is the mean of, and the
-        second read-out's.
+        The metrics of the protocol, in percent, with what each is the mean of.
     """
     graphs = load(config.dataset, run.data_root)
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
@@ -68,12 +67,15 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
         The encoder, on the GPU where there is one, and the criterion with what of it was trained.
 
     Raises:
-        ValueError: a configuration that has no meaning.
+        ValueError: a configuration that has no meaning, or graphs that :func:`graph.data.check`
+            refuses.
         UserError: more processes than the last batch of an epoch has graphs.
         FloatingPointError: the training diverged.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = PRECISIONS[config.precision]
+    check(graphs)
+    check_batches(config, graphs)
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     # Drawn in single precision whatever follows, so that both precisions start from one point.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
@@ -86,7 +88,6 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     run.track(encoder=encoder, head=head, criterion=criterion, optimiser=optimiser)
     forward = replicated(losses, encoder, head, criterion)
 
-    check_last_batch(config, graphs)
     modules.train()
     per_epoch = math.ceil(graphs.num_graphs / config.batch_size)
     for epoch in run.steps(config.epochs if config.train else 0, "pretraining"):
@@ -143,16 +144,7 @@ def check_view(name: str, original: Graphs, view: Graphs) -> None:
             f"{name} gives {view.num_graphs} graphs of {view.x.shape[-1]} features for "
             f"{original.num_graphs} of {original.x.shape[-1]}; every graph has to keep its place"
         )
-    edges, owner = view.edge_index, view.batch
-    inside = len(owner) == len(view.x) and bool((owner.diff() >= 0).all())
-    if inside and edges.numel():
-        inside = 0 <= int(edges.min()) and int(edges.max()) < len(owner)
-        inside = inside and bool((owner[edges[0]] == owner[edges[1]]).all())
-    if not inside:
-        raise ValueError(
-            f"{name} gives nodes or edges that are out of place; batch names the graph of each "
-            f"node, in order, and an edge joins two nodes of one graph"
-        )
+    check(view, name)
 
 
 def losses(
@@ -196,12 +188,20 @@ def own_part(batch: Graphs) -> Graphs:
     return graphs
 
 
-def check_last_batch(config: Config, graphs: Graphs) -> None:
-    """Refuse more processes than the last batch of an epoch has graphs; a lone one is left out.
+def check_batches(config: Config, graphs: Graphs) -> None:
+    """Refuse batches of lone graphs, and more processes than the last batch has graphs.
+
+    A lone graph in the last batch of several is left out.
 
     Raises:
-        UserError: a process would have none.
+        ValueError: no batch would have two graphs to compare.
+        UserError: a process would have no graph.
     """
+    if min(graphs.num_graphs, config.batch_size) < 2 and config.train:
+        raise ValueError(
+            f"{graphs.num_graphs} graphs in batches of {config.batch_size}: a graph is compared "
+            f"with others; give two or more of each"
+        )
     left = graphs.num_graphs % config.batch_size
     if 1 < left < world_size():
         raise UserError(

@@ -15,11 +15,11 @@ from shared.pairs import Pairing
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
-FLOORS = ("thumbnail", "colours")  # networks that have nothing to train
+BASELINES = ("thumbnail", "colours")  # trivial ones: features without training
 STRIDES = (2, 1, 2, 2, 2)
 
 
-# What older runs call otherwise; an added field says itself what it was:
+# Values that older runs have under another name. An added field states its former meaning itself:
 # shared.experiment.history.added.
 HISTORY = History()
 
@@ -42,8 +42,8 @@ class Config:
     # Of clips in flow: TV-L1 as [CoCLR], or the fast approximation DIS; see video.flow.
     flow: Literal["tvl1", "dis"] = added("tvl1", was="tvl1")
 
-    # "s3d", "r2plus1d", a floor, a network of pytorchvideo (video.pytorchvideo.NETWORKS), or a
-    # function that makes one, (B, 3, T, S, S) -> (B, H).
+    # "s3d", "r2plus1d", one of BASELINES, a network of pytorchvideo (video.pytorchvideo.NETWORKS),
+    # or a function that makes one, (B, 3, T, S, S) -> (B, H).
     network: str | Callable[[], Any] = added("s3d", was="s3d")  # noqa: RUF009 (a field)
     width: float = 1.0  # of the network, times its channels
     # Of R(2+1)D, its stem's in space alone and its stages' in space and time; S3D's are fixed.
@@ -73,7 +73,7 @@ class Config:
     optimiser: Literal["adam", "adamw"] = added("adam", was="adam")  # [CoCLR]
     learning_rate: float = 1e-3  # [CoCLR]
     weight_decay: float = 1e-5  # [CoCLR]
-    precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the network under autocast; ours
+    precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the network under autocast
 
     train: bool = True  # False: the encoder stays as initialised
     # Of an encoder that is not trained: whether its batch norms get the statistics of an epoch.

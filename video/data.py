@@ -1,4 +1,4 @@
-"""Videos in UCF-101's layout: index and splits, decoding, and decoded frames kept on disk.
+"""Videos in UCF-101's layout: index and splits, and decoded frames kept on disk.
 
 Shapes: n videos, F frames of all of them together, T of one; H x W pixels of a file, h x w as kept.
 
@@ -15,32 +15,28 @@ What is decoded is kept there, too, in a folder for everything that decides it:
         SHA256SUMS        of both
 """
 
+import contextlib
 import functools
 import hashlib
 import json
 import math
-import multiprocessing
+import os
 import re
-import signal
 import time
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, BinaryIO
 
-import av
 import numpy as np
 import torch
-from av.error import FFmpegError
 from filelock import FileLock
 from PIL import Image
-from sklearn.datasets import load_sample_images
 from torch import Tensor
 
-from shared.errors import UserError
+from shared.errors import UserError, suggestion
 from shared.experiment.data import (
     SUMS,
     MissingData,
@@ -51,9 +47,12 @@ from shared.experiment.data import (
     sha256_of_lines,
     write_sums,
 )
+from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
 from shared.experiment.prepared import build_once, check_prepared, made_again, writing
 from shared.experiment.runs import write_atomically
 from video.config import EMBEDDED
+from video.decoding import decode, fault_of
+from video.workers import in_order
 
 # Part of the key of what is kept; to be raised when the same files give other frames.
 FORMAT = 1
@@ -75,7 +74,6 @@ _LAYOUT = (
 
 Progress = Callable[[int, int, str], None]
 Read = Callable[[Path], Iterable[np.ndarray]]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -149,13 +147,14 @@ def load(
         size: pixels of a clip's side.
         workers: processes that decode.
         allow_missing: leave out videos that are listed and missing, cannot be decoded, have fewer
-            than two frames or another size than the others.
-        progress: told, while it decodes, the videos done, their number, and what is done.
+            than two frames or another size than most; without it one error names them.
+        progress: called, while it decodes, with the videos done, their number, and what is done.
 
     Raises:
         MissingData: the data set is not there.
-        UserError: a list is missing or damaged; a video of a present class cannot be used; the
-            data root cannot be written, or kept frames are damaged.
+        UserError: a list is missing or damaged; lists and folders do not fit together; a video of a
+            present class cannot be used; the data root cannot be written, or kept frames are
+            damaged.
         ValueError: there is no such split, modality, method or size.
     """
     if split not in SPLITS or modality not in MODALITIES or size < 1:
@@ -166,7 +165,7 @@ def load(
     classes = _present(dataset, root, data_root)
     listed = _listed(root, split, classes)
     files = _files(root, classes)
-    unusable = {name: "missing" for name in listed if name not in files}
+    unusable = _missing(root, listed, files, classes)
     _tolerate(root, unusable, len(listed), allow_missing)
     side, prepared = stored_side(size), data_root / "prepared" / "video"
     key = [_sha256_of_videos(dataset, data_root, root, files), str(FORMAT)]
@@ -184,8 +183,9 @@ def load(
     unusable |= {name: why for name, why in damaged.items() if name in listed}
     _tolerate(root, unusable, len(listed), allow_missing)
     names = [name for name in files if name in listed and name in places]
-    if not names:
-        raise UserError(f"{root / LISTS}: split {split} has no video that can be used")
+    used = {listed[name].label for name in names}
+    if lost := [name for label, name in enumerate(classes) if label not in used]:
+        raise UserError(f"{root / LISTS}: split {split} has no video of {lost[0]} that can be used")
     start, length = torch.tensor([places[name] for name in names]).unbind(1)
     return Videos(
         tuple(listed[name] for name in names),
@@ -213,11 +213,14 @@ def fingerprint(dataset: str, data_root: Path) -> str:
     return sha256_of_lines([lists, _sha256_of_videos(dataset, data_root, root, files)])
 
 
-def fetch(name: str, data_root: Path) -> None:
-    """Verify that lists and listed videos are there; UCF-101 cannot be downloaded reliably.
+def fetch(name: str, data_root: Path) -> str:
+    """Match the lists of all splits against the files; UCF-101 cannot be downloaded reliably.
 
     Whether the videos can be decoded shows when :func:`load` does so; what it has kept is compared
     with its checksums here, 1 s for each GB.
+
+    Returns:
+        How many videos of each class the lists and the folders have.
 
     Raises:
         UserError: something is missing or damaged; says what to put where.
@@ -230,44 +233,13 @@ def fetch(name: str, data_root: Path) -> None:
     files = _files(root, classes)
     for split in SPLITS:
         listed = _listed(root, split, classes)
-        missing = {name: "missing" for name in listed if name not in files}
-        _tolerate(root, missing, len(listed), allow_missing=False)
+        _tolerate(root, _missing(root, listed, files, classes), len(listed), allow_missing=False)
+        counts = Counter(video.label for video in listed.values())
+        if unlisted := [each for label, each in enumerate(classes) if not counts[label]]:
+            raise UserError(f"{root / LISTS}: split {split} lists no video of {unlisted[0]}")
     check_prepared(data_root / "prepared" / "video", f"{name}-*")
-
-
-def decode(file: Path) -> Iterator[np.ndarray]:
-    """The frames of a video in order, each (H, W, 3) uint8, in one thread.
-
-    Raises:
-        UserError: the file is missing, empty, truncated, damaged, without a video, not what its
-            name says (of ``.avi``), or its codec is unknown; also after some frames, where the
-            damage comes later.
-    """
-    try:
-        avi = file.suffix.lower() == ".avi"
-        if avi:
-            _check_length(file)
-        with av.open(str(file), format="avi" if avi else None) as container:
-            if not container.streams.video:
-                raise UserError(f"{file}: has no video stream")
-            stream = container.streams.video[0]
-            if stream.codec_context is None:
-                raise UserError(f"{file}: no decoder for its codec")
-            stream.codec_context.thread_count = 1
-            shape, count = None, 0
-            for frame in container.decode(stream):
-                if frame.is_corrupt or shape not in (None, (frame.height, frame.width)):
-                    raise UserError(f"{file}: damaged")
-                shape, count = (frame.height, frame.width), count + 1
-                yield frame.to_ndarray(format="rgb24")
-            if count == 0:
-                raise UserError(f"{file}: no frame can be decoded")
-            # Lost packets go unreported; encoders of B-frames count a few frames too many.
-            if count < 0.9 * stream.frames:
-                raise UserError(f"{file}: damaged, {count} frames of {stream.frames}")
-    except (FFmpegError, OSError) as error:
-        reason = error.strerror or type(error).__name__
-        raise UserError(f"{file}: cannot be decoded ({reason})") from error
+    each = ", ".join(f"{name} {counts[label]}" for label, name in enumerate(classes))
+    return f"{len(listed)} videos of {len(classes)} of {len(_numbers(root))} classes: {each}"
 
 
 def flow_folder(data_root: Path, dataset: str, method: str) -> Path:
@@ -305,8 +277,10 @@ def _root(dataset: str, data_root: Path) -> Path:
         folder = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
 
         def build(part: Path) -> None:
+            from video import photographs
+
             with writing(folder):
-                _write_photographs(part)
+                photographs.write(part)
 
         build_once(folder, build, (f"{LISTS}/classInd.txt",))
         return folder
@@ -317,35 +291,65 @@ def _root(dataset: str, data_root: Path) -> Path:
 
 
 def _present(dataset: str, root: Path, data_root: Path) -> tuple[str, ...]:
-    """The classes that have a folder, in the order of the official numbers."""
+    """The classes that have a folder, in the order of the official numbers.
+
+    Raises:
+        MissingData: no class has one.
+        UserError: a folder of videos is of no class.
+    """
     if not (root / FOLDER).is_dir():
         raise MissingData(dataset, data_root / FOLDER, "./reproduce.sh data video")
-    numbers = {}
-    for place, line in _lines(root / LISTS / "classInd.txt"):
-        number, _, name = line.partition(" ")
-        if not number.isdecimal() or not name:
-            raise UserError(f"{place}: {line!r} is no number and name of a class; {_LAYOUT}")
-        numbers[name] = int(number)
+    numbers = _numbers(root)
+    for folder in sorted((root / FOLDER).iterdir()):
+        if folder.name not in numbers and _is_visible(folder) and _videos_in(folder):
+            near = suggestion(folder.name, sorted(numbers), "classes are")
+            raise UserError(
+                f"{printable(folder)}: holds videos and is no class of {root / LISTS}/classInd.txt"
+                f"{near}; rename the folder"
+            )
     present = [name for name in numbers if (root / FOLDER / name).is_dir()]
     if not present:
         raise MissingData(dataset, data_root / FOLDER, "./reproduce.sh data video")
     return tuple(sorted(present, key=numbers.__getitem__))
 
 
+def _numbers(root: Path) -> dict[str, int]:
+    """The official number of each class."""
+    numbers: dict[str, int] = {}
+    for place, line in _lines(root / LISTS / "classInd.txt"):
+        number, _, name = line.replace("\t", " ").partition(" ")
+        name = name.strip()
+        if not number.isdecimal() or not name:
+            raise UserError(f"{place}: {line!r} is no number and name of a class; {_LAYOUT}")
+        if name in numbers or int(number) in numbers.values():
+            raise UserError(f"{place}: {line!r} is there twice; {_LAYOUT}")
+        numbers[name] = int(number)
+    return numbers
+
+
 def _listed(root: Path, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """The videos of present classes that the lists of a split have, by name."""
+    """The videos of present classes that the lists of a split have, by name.
+
+    What stands before class and file is left aside, as in ``UCF-101/Punch/v_Punch_g01_c01.avi``.
+    """
     labels = {name: label for label, name in enumerate(classes)}
+    numbers = _numbers(root)
     listed: dict[str, Video] = {}
     for train in (True, False):
         file = root / LISTS / f"{'train' if train else 'test'}list{split:02d}.txt"
         for place, line in _lines(file):
             # Training lists add the official number of the class; classInd.txt has it, too.
-            folder, _, base = line.split()[0].rpartition("/")
-            name = base.removesuffix(".avi")
+            path = re.sub(r"\s+\d+$", "", line).replace("\\", "/")
+            folder, _, base = path.rpartition("/")
+            folder = folder.rpartition("/")[2]
+            name = re.sub(r"\.avi$", "", base, flags=re.IGNORECASE)
             matched = _NAME.fullmatch(name)
             if not folder or not matched or name in listed:
                 why = "is listed twice" if name in listed else "is no <class>/v_*_g01_c01.avi"
                 raise UserError(f"{place}: {line!r} {why}; {_LAYOUT}")
+            if folder not in numbers:
+                near = suggestion(folder, sorted(numbers), "classes are")
+                raise UserError(f"{place}: {folder!r} is no class of classInd.txt{near}")
             if folder in labels:
                 listed[name] = Video(name, labels[folder], int(matched[1]), train)
     return listed
@@ -354,11 +358,13 @@ def _listed(root: Path, split: int, classes: tuple[str, ...]) -> dict[str, Video
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
     """The lines that are not blank, each with its place for messages."""
     try:
-        text = file.read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise UserError(f"{file}: missing; {_LAYOUT}") from None
     except UnicodeDecodeError:
         raise UserError(f"{file}: is not text in UTF-8; {_LAYOUT}") from None
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror}); {_LAYOUT}") from None
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield f"{file}, line {number}", line.strip()
@@ -366,14 +372,51 @@ def _lines(file: Path) -> Iterator[tuple[str, str]]:
 
 def _files(root: Path, classes: tuple[str, ...]) -> dict[str, Path]:
     """All videos of some classes by name, in the order in which they are kept."""
-    folders = [root / FOLDER / name for name in classes]
-    return {file.stem: file for folder in folders for file in sorted(folder.glob("v_*.avi"))}
+    files: dict[str, Path] = {}
+    for file in (file for name in classes for file in _videos_in(root / FOLDER / name)):
+        if file.stem in files:
+            raise UserError(f"{printable(file)}: {files[file.stem]} has the same name; keep one")
+        files[file.stem] = file
+    return files
+
+
+def _videos_in(folder: Path) -> list[Path]:
+    """The readable videos of a folder itself, in the order of their names, without hidden ones."""
+    if not folder.is_dir():
+        return []
+    try:
+        return sorted(
+            file
+            for file in folder.iterdir()
+            if file.name.startswith("v_") and file.suffix.lower() == ".avi"
+            if file.is_file() and os.access(file, os.R_OK)
+        )
+    except OSError as error:
+        raise UserError(f"{printable(folder)}: cannot be read ({error.strerror})") from None
+
+
+def _is_visible(path: Path) -> bool:
+    return not path.name.startswith(".") and path.name.lower() not in LEFTOVERS
+
+
+def _missing(
+    root: Path, listed: Mapping[str, Video], files: Mapping[str, Path], classes: tuple[str, ...]
+) -> dict[str, str]:
+    """The listed videos that are not in the folder of their class, or cannot be read, and why."""
+    missing = {}
+    for name, video in listed.items():
+        folder = root / FOLDER / classes[video.label]
+        if name not in files or files[name].parent != folder:
+            there = os.path.lexists(folder / f"{name}.avi")
+            missing[name] = "cannot be read" if there else "missing"
+    return missing
 
 
 def _tolerate(root: Path, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:
     if unusable and not allow_missing:
-        first = ", ".join(f"{name} ({why})" for name, why in list(unusable.items())[:5])
-        more = f" and {len(unusable) - 5} more" if len(unusable) > 5 else ""
+        named = [f"{name} ({why})" for name, why in unusable.items()]
+        first = ", ".join(named[:MOST_NAMED])
+        more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
         text = f"{len(unusable)} of {listed} videos cannot be used: {first}{more}"
         remedy = "restore them, or go on without: --allow-missing"
         raise UserError(f"{root / FOLDER}: {text}; {remedy}")
@@ -393,35 +436,19 @@ def _sha256_of_videos(dataset: str, data_root: Path, root: Path, files: dict[str
 # Decoding
 
 
-def _check_length(file: Path) -> None:
-    """Compare the length with that in the header: a decoder ends without a word where data do."""
-    with file.open("rb") as stream:
-        header = stream.read(12)
-    if not header:
-        raise UserError(f"{file}: empty")
-    if header[:4] != b"RIFF" or header[8:] != b"AVI ":
-        raise UserError(f"{file}: no AVI file")
-    found, expected = file.stat().st_size, 8 + int.from_bytes(header[4:8], "little")
-    if found < expected:
-        raise UserError(f"{file}: truncated, {found} bytes of {expected}")
-
-
 def _stored_frames(read: Read, side: int, file: Path) -> np.ndarray | str:
     """The frames of a video as they are kept, (T, 3, h, w) uint8, or why it cannot be used."""
     try:
         frames = [_resized(frame, side).transpose(2, 0, 1) for frame in read(file)]
     except UserError as error:
-        return _why(error, file)
-    if fault := _too_short(len(frames)):
+        return fault_of(error, file)
+    if fault := too_short(len(frames)):
         return fault
     return np.ascontiguousarray(np.stack(frames))
 
 
-def _why(error: UserError, file: Path) -> str:
-    return str(error).removeprefix(f"{file}: ")
-
-
-def _too_short(frames: int) -> str | None:
+def too_short(frames: int) -> str | None:
+    """Why a video of so many frames cannot be used; None: it can."""
     return f"{frames} frames, fewer than {SHORTEST}" if frames < SHORTEST else None
 
 
@@ -433,35 +460,6 @@ def _resized(frame: np.ndarray, side: int) -> np.ndarray:
         return frame
     size = round(width * side / shorter), round(height * side / shorter)
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR))
-
-
-def _in_order(
-    function: Callable[[Path], Result], files: Sequence[Path], workers: int
-) -> Iterator[Result]:
-    """The results for all files in their order, of which memory holds a few at a time."""
-    if workers == 1:
-        yield from map(function, files)
-        return
-    # A forked process would inherit FFmpeg's locks, but not the threads that release them.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["video.data"])  # or each would take seconds to import it
-    with ProcessPoolExecutor(
-        min(workers, len(files)),
-        mp_context=context,
-        # Ctrl-C at a terminal reaches all processes; it is this one that handles it.
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
-    ) as pool:
-        waiting: deque[Future[Result]] = deque()
-        try:
-            for file in files:
-                waiting.append(pool.submit(function, file))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 # What is kept
@@ -487,9 +485,9 @@ def _rgb_or_flow(
     """What gives the frames of a video, and why some have none: for flow, it is prepared first."""
     if modality == "rgb":
         return decode, {}
-    from video.flow import prepare_flow  # which decodes with this module
+    from video.flow import prepare_flow
 
-    faults = zip(files, _in_order(_fault, files, workers), strict=True)
+    faults = zip(files, in_order(_fault, files, workers), strict=True)
     unusable = {file.stem: fault for file, fault in faults if fault is not None}
     usable = [file for file in files if file.stem not in unusable]
     # Frames of another size are kept in another folder, under another lock, but have this flow.
@@ -503,14 +501,31 @@ def _fault(file: Path) -> str | None:
     try:
         frames = sum(1 for _ in decode(file))
     except UserError as error:
-        return _why(error, file)
-    return _too_short(frames)
+        return fault_of(error, file)
+    return too_short(frames)
 
 
 def _flow_of(images: Path, file: Path) -> np.ndarray:
     from video.flow import read_flow
 
     return read_flow(images / f"{file.stem}.zip")
+
+
+@dataclass
+class _Kept:
+    """The videos of one size that are written to a file."""
+
+    file: Path
+    stream: BinaryIO
+    names: list[str] = field(default_factory=list)
+    lengths: list[int] = field(default_factory=list)
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def add(self, name: str, frames: np.ndarray) -> None:
+        self.stream.write(frames.data)
+        self.digest.update(frames.data)
+        self.names.append(name)
+        self.lengths.append(len(frames))
 
 
 def _store(
@@ -522,40 +537,43 @@ def _store(
     workers: int,
     progress: Progress | None,
 ) -> None:
-    """Write the frames of all videos that can be used, and the index."""
+    """Write the frames of all videos that can be used, of the most frequent size, and the index."""
+    order = [file.stem for file in files]
     read, left_out = reader(files, workers, progress)
     files = [file for file in files if file.stem not in left_out]
-    stored = _in_order(functools.partial(_stored_frames, read, side), files, workers)
-    names: list[str] = []
-    lengths: list[int] = []
-    shape: tuple[int, ...] = ()
-    digest = hashlib.sha256()
-    with (part / "frames.bin").open("wb") as stream:
+    stored = in_order(functools.partial(_stored_frames, read, side), files, workers)
+    sizes: dict[tuple[int, ...], _Kept] = {}  # by (3, h, w); the first video may be the odd one
+    with contextlib.ExitStack() as stack:
         for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):
             if isinstance(frames, str):
                 left_out[file.stem] = frames
-            elif shape and frames.shape[1:] != shape:
-                found, others = (f"{each[2]} x {each[1]}" for each in (frames.shape[1:], shape))
-                left_out[file.stem] = f"frames of {found} pixels, those before it {others}"
             else:
-                shape = frames.shape[1:]
-                stream.write(frames.data)
-                digest.update(frames.data)
-                names.append(file.stem)
-                lengths.append(len(frames))
+                kept = sizes.get(frames.shape[1:])
+                if kept is None:
+                    target = part / f"{len(sizes)}.bin"
+                    kept = _Kept(target, stack.enter_context(target.open("wb")))
+                    sizes[frames.shape[1:]] = kept
+                kept.add(file.stem, frames)
             if progress is not None:
                 progress(done, len(files), f"decoding ({modality})")
-    if not names:
+    if not sizes:
         first = ": ".join(next(iter(left_out.items())))
         raise UserError(f"{part.parent}: would hold no video, none can be used: {first}")
+    shape, kept = max(sizes.items(), key=lambda item: len(item[1].names))
+    for (_, height, width), other in sizes.items():
+        if other is not kept:
+            why = f"frames of {width} x {height} pixels, most others {shape[2]} x {shape[1]}"
+            left_out |= dict.fromkeys(other.names, why)
+            other.file.unlink()
+    kept.file.rename(part / "frames.bin")
     index = {
-        "names": names,
-        "lengths": lengths,
+        "names": kept.names,
+        "lengths": kept.lengths,
         "shape": shape,
-        "left_out": left_out,
+        "left_out": {name: left_out[name] for name in order if name in left_out},
     }
     write_atomically(part / "index.json", json.dumps(index) + "\n")
-    sums = {"frames.bin": digest.hexdigest(), "index.json": sha256_of(part / "index.json")}
+    sums = {"frames.bin": kept.digest.hexdigest(), "index.json": sha256_of(part / "index.json")}
     write_sums(part, sums)
 
 
@@ -592,80 +610,3 @@ def _mapped(file: Path, shape: tuple[int, ...]) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch has no tensors that are read only
         return torch.from_numpy(frames)
-
-
-# The embedded stand-in
-
-_MOVES = ("Pan", "Rotate", "Zoom")
-_PICTURES = ("China", "Flower")  # of scikit-learn, in its order
-_GROUPS = 6  # one video of each group and class; split 1 tests the first two
-_WIDTH, _HEIGHT = 48, 36
-
-
-def _write_photographs(folder: Path) -> None:
-    """Write videos of a window that moves over a picture, and the three splits of them."""
-    # The window is about as large as the frames, so that nothing aliases.
-    pictures = [Image.fromarray(pixels).reduce(4) for pixels in load_sample_images().images]
-    classes = [f"{move}{picture}" for move in _MOVES for picture in _PICTURES]
-    lists: dict[str, list[str]] = {
-        "classInd.txt": [f"{number} {name}" for number, name in enumerate(classes, start=1)]
-    }
-    for label, name in enumerate(classes):
-        (folder / FOLDER / name).mkdir(parents=True)
-        for group in range(1, _GROUPS + 1):
-            path = f"{name}/v_{name}_g{group:02d}_c01.avi"
-            picture = pictures[label % len(_PICTURES)]
-            move = _MOVES[label // len(_PICTURES)]
-            _write_avi(folder / FOLDER / path, _moving_window(picture, move, [label, group]))
-            for split in SPLITS:
-                tested = (group + 1) // 2 == split
-                line = path if tested else f"{path} {label + 1}"
-                lists.setdefault(f"{'test' if tested else 'train'}list{split:02d}.txt", []).append(
-                    line
-                )
-    for file, lines in lists.items():
-        write_atomically(folder / LISTS / file, "\n".join(lines) + "\n")
-
-
-def _moving_window(picture: Image.Image, move: str, seed: Sequence[int]) -> list[Image.Image]:
-    """12 to 16 frames; place, direction and speed are drawn."""
-    generator = np.random.default_rng(seed)
-    frames = int(generator.integers(12, 17))
-    middle = np.array(picture.size) / 2 + generator.uniform(-12, 12, size=2)
-    direction = generator.uniform(0, 2 * np.pi)
-    speed = generator.choice([-1, 1]) * generator.uniform(0.7, 1.3)
-    images = []
-    for time_ in np.linspace(-1, 1, frames) * speed:
-        angle, scale, centre = 0.0, 1.0, middle
-        if move == "Pan":
-            centre = middle + 20 * time_ * np.array([np.cos(direction), np.sin(direction)])
-        elif move == "Rotate":
-            angle = np.pi / 4 * time_
-        else:
-            scale = 1.4**time_
-        # Where the pixel (x, y) of a frame lies in the picture: x' = a x + b y + c, y' = d x + ...
-        a, b = scale * np.cos(angle), -scale * np.sin(angle)
-        c = centre[0] - a * _WIDTH / 2 - b * _HEIGHT / 2
-        f = centre[1] + b * _WIDTH / 2 - a * _HEIGHT / 2
-        images.append(
-            picture.transform(
-                (_WIDTH, _HEIGHT),
-                Image.Transform.AFFINE,
-                (a, b, c, -b, a, f),
-                Image.Resampling.BICUBIC,
-            )
-        )
-    return images
-
-
-def _write_avi(file: Path, images: Sequence[Image.Image]) -> None:
-    """Write an AVI file in MPEG-4, the codec of UCF-101."""
-    with av.open(str(file), "w", format="avi") as container:
-        stream = container.add_stream("mpeg4", rate=25)
-        stream.width, stream.height = images[0].size
-        stream.pix_fmt = "yuv420p"
-        stream.bit_rate = 1_000_000
-        stream.codec_context.thread_count = 1
-        for image in images:
-            container.mux(stream.encode(av.VideoFrame.from_image(image)))
-        container.mux(stream.encode())

@@ -15,22 +15,16 @@ def _measure(config: Config, run: Run) -> Metrics:
     return train.measure(config, run)
 
 
-def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from video import cost
-
-    return cost.estimate(config, data_root)
-
-
 def _datasets() -> Sequence[str]:
     from video import data
 
     return tuple(data.DATASETS)
 
 
-def _fetch(name: str, data_root: Path) -> None:
+def _fetch(name: str, data_root: Path) -> str:
     from video import data
 
-    data.fetch(name, data_root)
+    return data.fetch(name, data_root)
 
 
 def _figures(
@@ -56,10 +50,11 @@ def _score(asked: Asked) -> Scores:
 DOMAIN = Domain(
     name="video",
     tables=TABLES,
-    experiments=(Experiment(Config, _measure, _estimate, several=True),),
+    experiments=(Experiment(Config, _measure, several=True),),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,
     export=_export,
     score=_score,
+    scored_by=("skip_damaged",),
 )

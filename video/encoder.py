@@ -27,7 +27,7 @@ from shared.errors import suggestion
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
 from video.augmentation import MEAN, STD
-from video.config import FLOORS, STRIDES, Config
+from video.config import BASELINES, STRIDES, Config
 
 make_torchvision_importable()
 
@@ -258,7 +258,7 @@ def encoder_of(config: Config) -> nn.Module:
 
     if network in NETWORKS:
         return Headless(network, config.clip_frames, config.size)
-    known = ("s3d", "r2plus1d", *FLOORS, *NETWORKS)
+    known = ("s3d", "r2plus1d", *BASELINES, *NETWORKS)
     raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
 
 
@@ -448,11 +448,11 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method == "moco" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
-    if config.network in FLOORS and config.train:
+    if config.network in BASELINES and config.train:
         raise ValueError(f"network {config.network!r} has nothing to train; take train=False")
     if config.network != "r2plus1d" and config.strides != STRIDES:
         raise ValueError(f"strides are those of r2plus1d; {name_of(config.network)} has its own")
-    if config.network not in ("s3d", "r2plus1d", *FLOORS) and config.width != 1:
+    if config.network not in ("s3d", "r2plus1d", *BASELINES) and config.width != 1:
         raise ValueError(
             f"width is that of s3d and r2plus1d; {name_of(config.network)} has its own"
         )

@@ -8,13 +8,12 @@ in a fixed way. Everything random (the probe's start and order, its training cro
 seed alone, so that an evaluation does not depend on what ran before it. Accuracies are in percent,
 with Wilson's 95% intervals over the test videos.
 
-The second version of a protocol does two things as the program of [CoCLR] does them, Han et al.
-2020, which the first had otherwise under the same description: each window's feature is divided by
-its length before a video's windows are averaged, and the probe's training clips are jittered in
-colour. It also has a second linear read-out, and keeps which test videos were right. What the
-program does otherwise, and no protocol here, because it selects on the test videos or makes the
-score random: the probe's best epoch on a part of the test videos counts; test clips are jittered in
-colour, too.
+The second version of a protocol follows the program of [CoCLR], Han et al. 2020, in two points
+where the first did not: each window's feature is divided by its length before a video's windows are
+averaged, and the probe's training clips are jittered in colour. It also has a second linear metric,
+ridge regression, and keeps which test videos were right. Two habits of the program are in no
+protocol here, because they select on the test videos or make the score random: it reports the
+probe's best epoch on a part of the test videos, and jitters the colours of test clips.
 """
 
 import functools
@@ -54,7 +53,7 @@ MOMENTUM = 0.9  # of the probe's SGD; [CoCLR]
 PENALTIES = tuple(10.0**power for power in range(-3, 3))
 
 Embed = Callable[[Tensor], Tensor]  # clips (B, 3, T, S, S) float32 -> (B, H)
-After = Callable[[int, int], None]  # told how much is done, of how much
+After = Callable[[int, int], None]  # called with how much is done, of how much
 
 
 @dataclass(frozen=True)
@@ -144,16 +143,22 @@ def evaluate(
         config: names protocol, clips and the probe's numbers.
         encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work.
         videos: of a whole split.
-        run: is told of progress.
+        run: receives the progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
 
     Raises:
-        ValueError: an unknown protocol, too few videos, or features that are not finite.
+        ValueError: an unknown protocol, too few videos, some without labels, or features that are
+            not finite.
         FloatingPointError: the probe diverged.
         Interrupted: the run was told to stop; resumed, it evaluates from the start.
     """
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
+    if unlabelled := [video.name for video in videos.videos if video.label < 0]:
+        raise ValueError(
+            f"{len(unlabelled)} videos without a label cannot be scored, {unlabelled[0]} for one; "
+            f"put them into folders of classes"
+        )
     train, test = videos.of(train=True), videos.of(train=False)
     if len(train.videos) < 2 or not test.videos:
         raise ValueError(
@@ -463,7 +468,7 @@ def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor
 
     Features are standardised by the training videos'. Of ``PENALTIES`` that counts which classifies
     most training videos of groups that its regression did not see, the largest of equals: clips of
-    one group are cut from one recording, and would speak for the smallest penalty. Of a single
+    one group are cut from one recording, which would favour the smallest penalty. With a single
     group the largest is taken. Nothing in it is random.
 
     Args:

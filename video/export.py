@@ -17,30 +17,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import nn
 
 from shared.errors import UserError, suggestion
-from shared.experiment.data import SUMS, check_sums, sha256_of, sha256_of_files, write_sums
+from shared.experiment.data import SUMS, check_sums, sha256_of, sha256_of_files
 from shared.experiment.domain import Asked, Scores
 from shared.experiment.export import (
+    CONFIG,
     FEATURES,
+    FILE,
     NOT_PROJECTED,
-    REMEDY,
     RUN_REMEDY,
     Card,
     accuracies,
+    ask_for_network,
     copy_checked,
     damaged,
     exportable,
     lines_of,
     loss_names,
     python,
+    read_weights,
+    save_weights,
+    weights_file,
     write_card,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import Run, replacing
+from shared.experiment.runs import Run
 from shared.experiment.scoring import measured
 from shared.experiment.tables import canonical
 from shared.functions import function_name
@@ -50,9 +53,6 @@ from video.data import UCF101, fingerprint, load
 from video.encoder import encoder_of, name_of
 from video.evaluation import PROTOCOLS, evaluate
 from video.own import folder
-
-FILE = "encoder.safetensors"
-CONFIG = "config.json"
 
 # The fields of a configuration that decide how the encoder is built and fed.
 KEPT = (
@@ -81,18 +81,14 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     Raises:
         ValueError: another network, or one of another width.
     """
-    state = {name: item.detach().cpu().contiguous() for name, item in encoder.state_dict().items()}
-    metadata = {"format": "pt", "dim": str(encoder.dim)}
+    metadata = {"dim": str(encoder.dim)}
     metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in (*KEPT, *ADDED)}
     try:
-        _empty(config).load_state_dict(state)
+        _empty(config).load_state_dict(encoder.state_dict())
     except RuntimeError as error:
         what = f"{_called(config)} of width {config.width}"
         raise ValueError(f"this encoder is no {what}: {error}") from error
-    folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / FILE) as part:
-        save_file(state, part, metadata)
-    write_sums(folder, {FILE: sha256_of(folder / FILE)})
+    save_weights(encoder, folder, metadata)
 
 
 def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Module:
@@ -105,28 +101,24 @@ def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Mod
     Raises:
         UserError: no such file, or one that :func:`save_encoder` did not leave so.
     """
-    if path.is_dir():
-        check_sums(path, REMEDY, (FILE, CONFIG))
-        path = path / FILE
-    if not path.is_file():
-        raise UserError(f"{path}: there is no such file; give an exported folder or its {FILE}")
+    return _read(path, network)[0]
+
+
+def _read(path: Path, network: Callable[[], Any] | None) -> tuple[nn.Module, Config]:
+    """The encoder of a file, and its configuration as far as the file says it."""
+    state, metadata = read_weights(path)
+    file = weights_file(path)
     try:
-        with safe_open(path, framework="pt") as stream:
-            state = {name: stream.get_tensor(name) for name in stream.keys()}
-            described = _described(stream.metadata() or {})
-        if network is not None:
+        described = _described(metadata)
+        if network is None:
+            ask_for_network(file, str(described.network))
+        else:
             described = dataclasses.replace(described, network=network)
-        elif "@" in str(described.network):
-            name = function_name(str(described.network))
-            raise UserError(
-                f"{path}: its network is made by {name}; give that function, too: "
-                f"load_encoder(path, {name.rpartition('.')[2]})"
-            )
         made = _empty(described)
         made.load_state_dict(state, strict=True)
-    except (SafetensorError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise damaged(path, f"{type(error).__name__}: {error}") from error
-    return made.eval()
+    except (KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise damaged(file, f"{type(error).__name__}: {error}") from error
+    return made.eval(), described
 
 
 def score(asked: Asked) -> Scores:
@@ -141,11 +133,9 @@ def score(asked: Asked) -> Scores:
     for each in protocols:
         if each not in PROTOCOLS:
             raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
-    encoder = load_encoder(asked.model)
-    file = asked.model / FILE if asked.model.is_dir() else asked.model
-    with safe_open(file, framework="pt") as stream:
-        metadata = stream.metadata()
-    config = dataclasses.replace(_described(metadata), dataset=name)
+    encoder, described = _read(asked.model, None)
+    file = weights_file(asked.model)
+    config = dataclasses.replace(described, dataset=name)
     asked.say(f"took every tensor of {_called(config)} of width {config.width:g}")
     encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -155,7 +145,7 @@ def score(asked: Asked) -> Scores:
 
     def by(config: Any, run: Run) -> Mapping[str, Any]:
         if own:
-            videos = folder(name, config.size)
+            videos = folder(name, config.size, skip_damaged=run.allow_missing)
             run.record_data(**{name: sha256_of_files(Path(each.name) for each in videos.videos)})
             return evaluate(config, encoder, videos, run)
         videos = load(
@@ -166,6 +156,7 @@ def score(asked: Asked) -> Scores:
             flow=config.flow,
             size=config.size,
             workers=run.workers,
+            allow_missing=run.allow_missing,
         )
         run.record_data(**{name: fingerprint(name, run.data_root)})
         return evaluate(config, encoder, videos, run)

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from shared.experiment.data import MissingData
+from shared.experiment.export import FILE
 from shared.experiment.records import Record, read_records
 from shared.experiment.tables import Table, Tier
 from shared.report.figures import (
@@ -35,7 +36,7 @@ from shared.report.figures import (
 from video.config import Config
 from video.data import Videos, load
 from video.evaluation import embed_clips, nearest, video_features
-from video.export import FILE, load_encoder
+from video.export import load_encoder
 from video.tables import TABLES
 
 SHOWN = "MMCL INV, both views"  # whose neighbours are drawn, if it was trained
@@ -290,13 +291,13 @@ def draw_accuracies(table: Table, found: Sequence[Finished[Config]]) -> Figure:
         for axis, (metric, name) in zip(line, kinds, strict=True):
             axis.set_title(f"{'RGB' if modality == 'rgb' else 'flow'}: {name}", loc="left")
             axis.grid(axis="x", color="#e4e7ec")
-            floors = [
+            baselines = [
                 run.record.result["metrics"][metric]
                 for run in found
                 if not run.config.train and run.config.modality == modality
             ]
-            if floors:
-                axis.axvline(max(floors), color=GREY, linewidth=1, linestyle=":", zorder=0)
+            if baselines:
+                axis.axvline(max(baselines), color=GREY, linewidth=1, linestyle=":", zorder=0)
             for height, row in enumerate(rows):
                 runs = [
                     run for run in found if (run.cell.row, run.config.modality) == (row, modality)

@@ -15,16 +15,13 @@ and blue are x, y and filler, behind a member flow.json that says what they were
 """
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
-import multiprocessing
-import os
-import threading
 import warnings
 import zipfile
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +31,8 @@ import numpy as np
 from shared.errors import UserError
 from shared.experiment.prepared import writing
 from shared.experiment.runs import replacing
+from video.decoding import decode
+from video.workers import in_order
 
 BOUND = 20.0  # pixels; [CoCLR]
 FILLER = 128  # [CoCLR]
@@ -95,7 +94,7 @@ def prepare_flow(
         folder: where the flow of each lies, ``<name of the video>.zip``; it is made. Callers see to
             it that no other process writes there.
         workers: processes; 1: this one.
-        progress: told the videos done, their number, and what is done.
+        progress: called with the videos done, their number, and what is done.
         method: of ``NAMES``.
 
     Raises:
@@ -103,7 +102,7 @@ def prepare_flow(
             done; or a folder that cannot be written.
         ValueError: two videos of one name.
     """
-    targets = [folder / f"{file.stem}.zip" for file in files]
+    targets = [_target(file, folder) for file in files]
     if len(set(targets)) < len(targets):
         raise ValueError("two videos of one name would share a file of flow")
     with writing(folder):
@@ -111,8 +110,8 @@ def prepare_flow(
         for part in folder.glob(".*.part"):  # of a process that was killed
             part.unlink()
     errors = []
-    jobs = [(file, target, method) for file, target in zip(files, targets, strict=True)]
-    with contextlib.closing(_outcomes(jobs, workers)) as outcomes:
+    prepare = functools.partial(_prepare, folder=folder, method=method)
+    with contextlib.closing(in_order(prepare, files, workers)) as outcomes:
         for done, outcome in enumerate(outcomes, start=1):
             if isinstance(outcome, UserError):
                 errors.append(outcome)
@@ -187,46 +186,13 @@ _DAMAGE = (
 )
 
 
-def _outcomes(
-    jobs: list[tuple[Path, Path, str]], workers: int
-) -> Generator[UserError | str | None]:
-    """What :func:`_prepare` returns for each of the jobs, as they are done."""
-    workers = min(workers, len(jobs))
-    if workers <= 1:
-        threads = cv2.getNumThreads()
-        cv2.setNumThreads(1)
-        try:
-            yield from (_prepare(*job) for job in jobs)
-        finally:
-            cv2.setNumThreads(threads)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker) as pool:
-        futures = [pool.submit(_prepare, *job) for job in jobs]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+def _target(file: Path, folder: Path) -> Path:
+    return folder / f"{file.stem}.zip"
 
 
-def _start_worker() -> None:
-    """One thread for each process, and none that outlives a parent that was killed."""
-    cv2.setNumThreads(1)
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _prepare(file: Path, target: Path, method: str) -> UserError | str | None:
+def _prepare(file: Path, folder: Path, method: str) -> UserError | str | None:
     """See that the flow of a video is there; the video's fault, or that of the file replaced."""
-    from video.data import decode
-
+    target = _target(file, folder)
     try:
         source = _source(file)
         fault = None
@@ -235,7 +201,12 @@ def _prepare(file: Path, target: Path, method: str) -> UserError | str | None:
         frames = np.stack(list(decode(file)))
         if len(frames) < 2:
             raise UserError(f"{file}: one frame alone has no flow; leave the video out")
-        flow = flow_frames(frames, method)
+        threads = cv2.getNumThreads()
+        cv2.setNumThreads(1)  # videos are shared among processes, not frames among threads
+        try:
+            flow = flow_frames(frames, method)
+        finally:
+            cv2.setNumThreads(threads)
         with writing(target):
             _write(target, flow, source, method)
     except UserError as error:

@@ -1,61 +1,62 @@
 """Videos of one's own: folders of classes, and data sets of pytorchvideo.
 
 Frames are kept in memory, as squares of the size that clips are cut from: 65 KB a frame for clips
-of 128 pixels. They are decoded as UCF-101's are, and a damaged video is an error.
+of 128 pixels. They are decoded as UCF-101's are, upright.
 """
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from shared.errors import UserError
-from shared.experiment.folders import class_folders, layout_of
-from video.data import SHORTEST, Video, Videos, decode, stored_side
+from shared.experiment.folders import printable, read_folder, undamaged
+from video.data import Video, Videos, stored_side, too_short
+from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
 WHAT = "videos"
 GROUPS = 10  # in place of recordings, of which nothing is known: every tenth video
 
 
-def folder(path: str | Path, size: int) -> Videos:
+def folder(path: str | Path, size: int, *, skip_damaged: bool = False) -> Videos:
     """The videos of a folder of one's own, to train and to test on.
 
     Args:
-        path: the folder, see ``shared.experiment.folders`` for its layout.
+        path: the folder, see :mod:`shared.experiment.folders` for its layout. One of files alone
+            serves pretraining; its videos have the label -1.
         size: S, the side of the clips in pixels.
+        skip_damaged: leave out videos that cannot be used, with a warning that lists them.
 
     Raises:
         MissingData: there is no such folder.
-        UserError: it has no videos, not the layout, or a video that cannot be used.
+        UserError: it has no videos, not the layout, or videos that cannot be used; all are named.
     """
-    places = class_folders(Path(path), str(path), WHAT)
-    found = [
-        (file, label, place == places.train)
-        for place in (places.train, *([places.test] if places.test else []))
-        for label, name in enumerate(places.classes)
-        if (place / name).is_dir()
-        for file in sorted((place / name).iterdir())
-        if file.suffix.lower() in ENDINGS
-    ]
-    if not found:
-        raise UserError(f"{path}: no videos in it ({', '.join(ENDINGS)}); {layout_of(WHAT)}")
-    return _decoded(found, places.classes, size)
+    content = read_folder(Path(path), str(path), WHAT, ENDINGS)
+    content.warn()
+    found = [(file, label, True) for file, label in content.train]
+    found += [(file, label, False) for file, label in content.test or ()]
+    return _decoded(found, content.classes, size, Path(path), skip_damaged)
 
 
-def from_pytorchvideo(train: Any, size: int, *, test: Any = None) -> Videos:
+def from_pytorchvideo(
+    train: Any, size: int, *, test: Any = None, skip_damaged: bool = False
+) -> Videos:
     """The videos of a ``LabeledVideoDataset``, its own decoder and clips left aside.
 
     Args:
         train: such a data set, or pairs of a path and ``{"label": number}``.
         size: S, the side of the clips in pixels.
         test: likewise, to test on.
+        skip_damaged: leave out videos that cannot be used, with a warning that lists them.
 
     Raises:
-        UserError: a video that cannot be used.
+        UserError: no videos, or some that cannot be used; all are named.
     """
     from video.pytorchvideo import paths_of
 
@@ -63,24 +64,45 @@ def from_pytorchvideo(train: Any, size: int, *, test: Any = None) -> Videos:
     found = [
         (Path(file), label, is_train) for part, is_train in parts for file, label in paths_of(part)
     ]
-    count = 1 + max((label for _, label, _ in found), default=-1)
-    return _decoded(found, [str(number) for number in range(count)], size)
+    if not found:
+        raise UserError("a data set without videos; give pairs of a path and a label")
+    count = 1 + max(label for _, label, _ in found)
+    classes = [str(number) for number in range(count)]
+    place = Path(os.path.commonpath([file.absolute().parent for file, _, _ in found]))
+    return _decoded(found, classes, size, place, skip_damaged)
 
 
-def _decoded(found: Iterable[tuple[Path, int, bool]], classes: Sequence[str], size: int) -> Videos:
+def _decoded(
+    found: Sequence[tuple[Path, int, bool]],
+    classes: Sequence[str],
+    size: int,
+    place: Path,
+    skip_damaged: bool,
+) -> Videos:
     side = stored_side(size)
-    videos, frames, lengths = [], [], []
-    for number, (file, label, train) in enumerate(found):
-        squares = [_square(frame, side) for frame in decode(file)]
-        if len(squares) < SHORTEST:
-            raise UserError(f"{file}: {len(squares)} frames, fewer than {SHORTEST}; leave it out")
-        videos.append(Video(str(file), label, number % GROUPS, train))
-        lengths.append(len(squares))
-        frames.append(torch.from_numpy(np.stack(squares).transpose(0, 3, 1, 2).copy()))
-    length = torch.tensor(lengths)
-    return Videos(
-        tuple(videos), tuple(classes), torch.cat(frames), length.cumsum(0) - length, length
-    )
+    frames: dict[Path, Tensor] = {}
+
+    def fault(file: Path) -> str | None:
+        try:
+            squares = [_square(frame, side) for frame in decode(file)]
+        except UserError as error:
+            return fault_of(error, file)
+        if why := too_short(len(squares)):
+            return why
+        frames[file] = torch.from_numpy(np.stack(squares).transpose(0, 3, 1, 2).copy())
+        return None
+
+    files = [file for file, _, _ in found]
+    good = undamaged(files, fault, place=place, what=WHAT, skip_damaged=skip_damaged)
+    if not good:
+        raise UserError(f"{printable(place)}: no video in it can be used")
+    videos = [
+        Video(str(file), label, number % GROUPS, train)
+        for number, (file, label, train) in enumerate(found[each] for each in good)
+    ]
+    kept = [frames[files[number]] for number in good]
+    length = torch.tensor([len(each) for each in kept])
+    return Videos(tuple(videos), tuple(classes), torch.cat(kept), length.cumsum(0) - length, length)
 
 
 def _square(frame: np.ndarray, side: int) -> np.ndarray:

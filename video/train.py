@@ -15,7 +15,7 @@ from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
 from video.augmentation import views
-from video.config import FLOORS, Config
+from video.config import BASELINES, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
 from video.evaluation import evaluate
@@ -52,7 +52,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
     networks, criterion = pretrain(config, videos.of(train=True), run)
     run.alone()
-    if run.tier != "smoke" and config.network not in FLOORS:
+    if run.tier != "smoke" and config.network not in BASELINES:
         save_encoder(networks.encoder, run.folder, config=config)
     project = None
     if criterion.projection is not None:

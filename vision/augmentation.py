@@ -35,6 +35,7 @@ from shared.pixels import (
     solarize,
     uniforms,
 )
+from vision.images import in_channels, pixels_of
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,8 @@ def augment(
     """The view (B, 3, S, S) float32 of each image under ``policy``, normalised.
 
     Args:
-        pixels: (B, 3, H, W) uint8, on the device that is to do the work.
+        pixels: (B, 3, H, W) or (B, 1, H, W) as :func:`vision.images.pixels_of` takes them, on the
+            device that is to do the work.
         policy: what may happen; without a crop, an image of another side is resized as a whole.
         size: S.
         seed: seed of the run.
@@ -223,11 +225,10 @@ def augment(
         std: per channel, divided by last.
 
     Raises:
-        ValueError: pixels of another type or shape, samples of another length, or an image that
-            is too small for the kernel of the blur.
+        ValueError: pixels of another shape or whose range is not known, samples of another length,
+            or an image that is too small for the kernel of the blur.
     """
-    if pixels.dtype != torch.uint8 or pixels.dim() != 4 or pixels.size(1) != 3:
-        raise ValueError(f"pixels must be (B, 3, H, W) uint8, got {_describe(pixels)}")
+    pixels = in_channels(pixels_of(pixels), 3)
     if len(samples) != len(pixels):
         raise ValueError(f"{len(pixels)} images but {len(samples)} samples")
     height, width = pixels.shape[-2:]
@@ -314,7 +315,3 @@ def parameters(
 def _tenth(size: int) -> int:
     """The odd kernel of SimCLR's program: 3 at 32 pixels, 23 at 224."""
     return 2 * (size // 20) + 1
-
-
-def _describe(pixels: Tensor) -> str:
-    return f"{tuple(pixels.shape)} {str(pixels.dtype).removeprefix('torch.')}"

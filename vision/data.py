@@ -17,6 +17,7 @@ says, in all but the paper tier; its fingerprint ends in "approximate", and so e
 """
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import re
@@ -48,8 +49,11 @@ from shared.experiment.data import (
     sha256_of_files,
     sha256_of_lines,
 )
+from shared.experiment.folders import undamaged
 from shared.experiment.runs import replacing, write_atomically
 from vision.augmentation import Policy, parameters
+from vision.images import decode as _decode
+from vision.images import fault_of, labels_of, pixels_of
 from vision.transfer_data import SOURCES
 
 make_torchvision_importable()
@@ -200,11 +204,22 @@ _DOWNLOADS = {
 class Images:
     """Images in memory: a split, or a part of one.
 
-    pixels: (n, 3, H, W) uint8. labels: (n,) int64, -1 where there is none.
+    What :func:`vision.images.pixels_of` takes is converted to its contract.
+
+    pixels: (n, C, H, W) uint8; C is 3, 1 for grey, or what an encoder has ``channels`` for.
+    labels: (n,) int64, -1 where there is none.
+
+    Raises:
+        ValueError: pixels whose range is not known, or others than numbers for each image.
     """
 
     pixels: Tensor
     labels: Tensor
+
+    def __post_init__(self) -> None:
+        pixels = pixels_of(self.pixels)
+        object.__setattr__(self, "pixels", pixels)
+        object.__setattr__(self, "labels", labels_of(self.labels, len(pixels)))
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -223,11 +238,15 @@ class ImageFiles:
     """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
 
     files: n paths, or a column of a dataset, see :func:`vision.own.hub_images`. labels: (n,) int64,
-    -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
+    -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`. upright: whether
+    images are turned as their EXIF data say, which torchvision does not. place: the folder of one's
+    own that they are from, all of which is looked at once one of them is found damaged.
     """
 
     files: "tuple[Path, ...] | HubColumn"
     labels: Tensor
+    upright: bool = False
+    place: Path | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -235,9 +254,12 @@ class ImageFiles:
     def subset(self, index: Tensor) -> "ImageFiles":
         """The images at the positions ``index``, (m,) int64, in that order."""
         places = index.tolist()
-        if isinstance(self.files, tuple):
-            return ImageFiles(tuple(self.files[i] for i in places), self.labels[index])
-        return ImageFiles(self.files.chosen(places), self.labels[index])
+        files = (
+            tuple(self.files[i] for i in places)
+            if isinstance(self.files, tuple)
+            else self.files.chosen(places)
+        )
+        return dataclasses.replace(self, files=files, labels=self.labels[index])
 
 
 AnyImages = TypeVar("AnyImages", Images, ImageFiles, Images | ImageFiles)
@@ -294,7 +316,7 @@ def load(
     if name.startswith(OWN):
         from vision import own
 
-        return own.folder(describe(name).folder, part)
+        return own.folder(describe(name).folder, part, skip_damaged=allow_missing)
     if name in _ARCHIVES:
         return _archive(name, data_root, split)
     if name == "TinyImageNet":
@@ -347,7 +369,7 @@ def fingerprint(name: str, data_root: Path) -> str:
     files = _raw_files(name, folder)
     end = "" if approximation(folder) is None else APPROXIMATE
     if folder.name == "imagenet" or name.startswith(OWN):
-        names = (f"{file.relative_to(folder)} {file.stat().st_size}" for file in files)
+        names = (f"{file.relative_to(folder)} {_size_of(file)}" for file in files)
         return sha256_of_lines(names) + end
 
     def verified() -> str:
@@ -643,10 +665,8 @@ def _decode_all(name: str, data_root: Path) -> None:
     folder = _folder(name, data_root)
     files = _raw_files(name, folder)
     with ThreadPool() as pool:  # Pillow decodes without Python's lock
-        intact = pool.imap(_is_intact, files, chunksize=64)
-        damaged = [
-            _name(folder, file) for file, fine in zip(files, intact, strict=True) if not fine
-        ]
+        faults = pool.imap(fault_of, files, chunksize=64)
+        damaged = [_name(folder, file) for file, fault in zip(files, faults, strict=True) if fault]
     verdict = _verdict_file(name, data_root)
     try:
         write_atomically(verdict, "\n".join([source, *damaged]) + "\n")
@@ -817,6 +837,14 @@ def _raw_files(name: str, folder: Path) -> list[Path]:
     return [*marker, *files]
 
 
+def _size_of(file: Path) -> str:
+    """Its size in bytes; of a link that leads nowhere that it is missing."""
+    try:
+        return str(file.stat().st_size)
+    except OSError:
+        return "missing"
+
+
 def _name(folder: Path, file: Path) -> str:
     return file.relative_to(folder).as_posix()
 
@@ -840,27 +868,6 @@ def _command(name: str) -> str:
 
 
 # Reading image files
-
-
-def _decode(file: Path | Image.Image) -> Image.Image:
-    """An image in three channels; :class:`UserError` where it is missing or damaged."""
-    if isinstance(file, Image.Image):
-        return file.convert("RGB")
-    try:
-        with Image.open(file) as image:
-            return image.convert("RGB")
-    # What Pillow raises depends on the damage.
-    except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{file}: cannot be decoded ({reason})") from error
-
-
-def _is_intact(file: Path) -> bool:
-    try:
-        _decode(file)
-    except UserError:
-        return False
-    return True
 
 
 def _random_crops(
@@ -893,10 +900,13 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
 
     files: "tuple[Path, ...] | HubColumn"
     crops: Callable[[Image.Image, int], list[Image.Image]]
+    upright: bool
 
     def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:
         try:
-            samples = [self.crops(_decode(self.files[i]), i) for i in batch.tolist()]
+            samples = [
+                self.crops(_decode(self.files[i], upright=self.upright), i) for i in batch.tolist()
+            ]
         except UserError as error:
             return error  # raised in a worker, it would come with the worker's traceback as text
         views = (
@@ -916,7 +926,7 @@ def _loaded(
     workers: int,
 ) -> Iterator[tuple[Tensor, ...]]:
     loader = DataLoader(
-        _Batches(images.files, crops),
+        _Batches(images.files, crops, images.upright),
         batch_size=None,
         sampler=batches,
         num_workers=workers if len(images) > FEW_FILES else 0,
@@ -925,5 +935,7 @@ def _loaded(
     )
     for views in loader:
         if isinstance(views, UserError):
+            if images.place is not None:  # one error for all of them, not one after the other
+                undamaged(images.files, fault_of, place=images.place, what="images")
             raise views
         yield views

@@ -33,6 +33,7 @@ from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.runs import Interrupted, Run
+from shared.notices import notice
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
@@ -48,6 +49,7 @@ from vision.data import (
     permutation,
     stream,
 )
+from vision.images import in_channels, pixels_of
 
 make_torchvision_importable()
 
@@ -346,14 +348,14 @@ def evaluate(
     name = config.evaluate_on or config.dataset
     dataset = describe(name)
     mean, std = statistics(config, dataset)
-    train, test = images or (
+    train, test = images or tuple(
         load(name, run.data_root, split, allow_missing=run.allow_missing)
         for split in ("train", "test")
     )
     classes = dataset.classes
+    if min(int(part.labels.min()) for part in (train, test)) < 0:
+        raise ValueError("images without labels cannot be scored; give both parts' classes")
     if images is not None:
-        if min(int(part.labels.min()) for part in images) < 0:
-            raise ValueError("images without labels cannot be scored; give both parts' classes")
         classes = 1 + max(int(part.labels.max()) for part in images)
     elif name != config.dataset:
         record_data(run, name)
@@ -393,9 +395,15 @@ def evaluate(
         )
     }
     if protocol.penalties:
-        penalty, predicted = regularised_probe(features, labels, test_features, protocol.penalties)
-        metrics["l2_top1"] = 100 * int((predicted == test_labels).sum()) / len(test_labels)
-        run.record(l2_penalty=f"{penalty:g}")
+        try:
+            penalty, predicted = regularised_probe(
+                features, labels, test_features, protocol.penalties
+            )
+        except NothingToHoldOut as error:
+            notice(f"no l2_top1: {error}")
+        else:
+            metrics["l2_top1"] = 100 * int((predicted == test_labels).sum()) / len(test_labels)
+            run.record(l2_penalty=f"{penalty:g}")
     if probe is None:
         return metrics
 
@@ -477,8 +485,9 @@ def embed(
     They lie on the encoder's device, wherever the images lie. The encoder's mode is restored.
 
     Args:
-        encoder: (B, 3, S, S) -> (B, H).
-        images: n images in memory or on disk.
+        encoder: (B, C, S, S) -> (B, H).
+        images: n images in memory or on disk, of C channels; grey ones in memory are given as many
+            as ``mean`` has, those on disk have three.
         size: S; see the module for images of another side.
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
@@ -487,8 +496,12 @@ def embed(
         crop_fraction: of those, share of the shorter side that is kept.
 
     Raises:
-        ValueError: a feature is NaN or infinite.
+        ValueError: no images, images of channels that the encoder does not take, or a feature that
+            is NaN or infinite.
     """
+    if not isinstance(images, Images | ImageFiles) or not len(images):
+        what = "none" if isinstance(images, Images | ImageFiles) else type(images).__name__
+        raise ValueError(f"embed takes images, got {what}; give vision.Images(pixels, labels)")
     device = device_of(encoder)
     pixels: Iterable[Tensor]
     if isinstance(images, Images):
@@ -512,15 +525,19 @@ def embed(
 def as_test_images(
     pixels: Tensor, size: int, mean: Sequence[float], std: Sequence[float]
 ) -> Tensor:
-    """Test images (B, 3, S, S) float32, normalised, of pixels (B, 3, H, W) uint8.
+    """Test images (B, C, S, S) float32, normalised, of pixels (B, C, H, W).
 
     Args:
-        pixels: on the device that is to do the work.
+        pixels: as :func:`vision.images.pixels_of` takes them, on the device that is to do the
+            work; a single channel is repeated for as many as ``mean`` has.
         size: S; see the module for images of another side.
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
+
+    Raises:
+        ValueError: pixels whose range is not known, or of other channels than ``mean`` has.
     """
-    images = pixels.float().div_(255)
+    images = in_channels(pixels_of(pixels), len(mean)).float().div_(255)
     if images.shape[-2:] != (size, size):
         images = center_crop(resize(images, [round(size * RESIZED)]), [size, size])
     for channel, (center, deviation) in enumerate(zip(mean, std, strict=True)):
@@ -605,6 +622,9 @@ def regularised_probe(
     image in ten, drawn whatever the run, after training on the others; the stronger of two equal
     ones. The classifier is then trained on all. scikit-learn's C is 1 / (penalty * images).
 
+    Where that draw takes every image of a class, a tenth of each class is held out instead: at
+    least one image, and none of a class with a single one, of which a notice tells.
+
     Args:
         train: (n, H) features.
         labels: (n,) int64.
@@ -612,13 +632,13 @@ def regularised_probe(
         penalties: positive strengths to choose from.
 
     Raises:
-        ValueError: fewer than two training images, or what :func:`shared.logistic.fit` refuses.
+        NothingToHoldOut: a single class, or no class with two images.
+        ValueError: what :func:`shared.logistic.fit` refuses.
     """
     mean, deviation = train.mean(0), train.std(0, unbiased=False)
     scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
     train, test = ((features - mean) / scale for features in (train, test))
-    order = torch.from_numpy(permutation(len(train), 0, 0)).to(train.device)
-    held_out = order[: max(1, len(train) // HELD_OUT)]
+    held_out = _held_out(labels)
     inside = torch.ones(len(train), 1, dtype=torch.bool, device=train.device)
     everything = inside.clone()
     inside[held_out] = False
@@ -631,6 +651,34 @@ def regularised_probe(
     cost = 1 / (penalties[best] * len(train))
     solution = logistic.fit(train, labels, everything, [cost], tolerance=SOLVED)
     return penalties[best], solution.predict(test)[0, 0]
+
+
+class NothingToHoldOut(ValueError):
+    """Classes of which no image can choose a penalty; says which."""
+
+
+def _held_out(labels: Tensor) -> Tensor:
+    """Positions of the images that choose the penalty, on the labels' device."""
+    order = torch.from_numpy(permutation(len(labels), 0, 0)).to(labels.device)
+    held_out = order[: max(1, len(labels) // HELD_OUT)]
+    counts = labels.bincount()
+    present = counts.nonzero().flatten().tolist()
+    if len(present) < 2:
+        raise NothingToHoldOut(f"all {len(labels)} training images are of one class, {present}")
+    left = counts - labels[held_out].bincount(minlength=len(counts))
+    if (left > 0).sum() == len(present):
+        return held_out
+    parts = []
+    for label in present:
+        of_class = order[labels[order] == label]
+        parts.append(of_class[: min(max(1, len(of_class) // HELD_OUT), len(of_class) - 1)])
+    single = [label for label in present if counts[label] == 1]
+    if len(single) == len(present):
+        raise NothingToHoldOut(f"each of {len(present)} classes has a single training image")
+    if single:
+        named = ", ".join(map(str, single[:10])) + (", ..." if len(single) > 10 else "")
+        notice(f"classes with a single training image do not choose the penalty: {named}")
+    return torch.cat(parts)
 
 
 def learning_rate(probe: Probe, step: int, per_epoch: int) -> float:
@@ -778,8 +826,16 @@ def _features(encoder: nn.Module, views: Tensor, precision: str) -> Tensor:
     views = views.contiguous(memory_format=torch.channels_last)
     # In training mode the batch norms must see the batch as a whole.
     parts = (views,) if encoder.training else views.split(BATCH)
-    with bfloat16(views.device.type, enabled=precision == "bfloat16"):
-        return torch.cat([encoder(part) for part in parts]).float()
+    try:
+        with bfloat16(views.device.type, enabled=precision == "bfloat16"):
+            return torch.cat([encoder(part) for part in parts]).float()
+    except RuntimeError as error:
+        if "channels" not in str(error):
+            raise
+        reason = str(error).partition("\n")[0]
+        raise ValueError(
+            f"the encoder does not take images of {views.size(1)} channels: {reason}"
+        ) from error
 
 
 @contextlib.contextmanager

@@ -3,8 +3,9 @@
 Shapes: n images.
 
 Wherever the name of a data set is asked for, ``folder:PATH`` names a folder with a folder of images
-for each class, see ``shared.experiment.folders``. Both kinds are streamed from disk and decoded as
-they are needed. A path is as seen from the working directory.
+for each class, see :mod:`shared.experiment.folders`. Both kinds are streamed and decoded as they
+are needed, by :func:`vision.images.decode`, and turned upright as their cameras say. A path is as
+seen from the working directory.
 """
 
 import functools
@@ -16,44 +17,50 @@ import torch
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
-from shared.experiment.folders import ClassFolders, class_folders, layout_of
+from shared.experiment.folders import Folder, layout_of, read_folder, undamaged
 from vision.data import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset, ImageFiles
+from vision.images import fault_of
 
 make_torchvision_importable()
 
-from torchvision.datasets.folder import (  # noqa: E402 (needs the line above)
-    IMG_EXTENSIONS,
-    make_dataset,
-)
+from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402 (needs the line above)
 
 SIZE = 224  # side of a crop in pixels, if nothing else is said
 WHAT = "images"
 
 
-def folder(path: str | Path, split: Literal["train", "test"] = "train") -> ImageFiles:
+def folder(
+    path: str | Path, split: Literal["train", "test"] = "train", *, skip_damaged: bool = False
+) -> ImageFiles:
     """The images of a folder of one's own with their classes, n of them.
 
+    Warns, of the training images, in one line where something in the folder is not used, or is
+    otherwise than one would expect.
+
     Args:
-        path: the folder, see ``shared.experiment.folders`` for its layout.
+        path: the folder, see :mod:`shared.experiment.folders` for its layout. Without folders of
+            classes all labels are -1, which serves pretraining.
         split: which part.
+        skip_damaged: decode all images at once, and leave out, with a warning that lists them,
+            those that cannot be. Without it they are decoded as they are needed, and the first one
+            that cannot be ends in an error that names all.
 
     Raises:
         MissingData: there is no such folder.
         UserError: it has no images, no such part, or not the layout.
     """
-    found = _found(Path(path))
-    place = found.train if split == "train" else found.test
-    if place is None:
+    content = _read(Path(path))
+    found = content.train if split == "train" else content.test
+    if split == "train":
+        content.warn()
+    if found is None:
         raise UserError(f"{path}: nothing to test on; {layout_of(WHAT)}")
-    numbers = {name: number for number, name in enumerate(found.classes)}
-    files = make_dataset(str(place), numbers, IMG_EXTENSIONS, allow_empty=True)
-    if not files:
-        raise UserError(
-            f"{place}: no images in it ({', '.join(IMG_EXTENSIONS)}); {layout_of(WHAT)}"
-        )
-    return ImageFiles(
-        tuple(Path(file) for file, _ in files), torch.tensor([label for _, label in files])
-    )
+    files, labels = tuple(file for file, _ in found), torch.tensor([label for _, label in found])
+    images = ImageFiles(files, labels, upright=True, place=Path(path))
+    if skip_damaged:
+        good = undamaged(files, fault_of, place=Path(path), what=WHAT, skip_damaged=True)
+        images = images.subset(torch.tensor(good, dtype=torch.int64))
+    return images
 
 
 @functools.cache
@@ -63,20 +70,28 @@ def described(path: Path) -> Dataset:
     Raises:
         UserError: as :func:`folder`.
     """
-    found = _found(path)
-    trained, tested = len(folder(path)), len(folder(path, "test")) if found.test else 0
-    where, classes = str(path.absolute()), len(found.classes)
-    return Dataset(where, classes, SIZE, trained, tested, IMAGENET_MEAN, IMAGENET_STD)
+    content = _read(path)
+    where, trained, tested = str(path.absolute()), len(content.train), len(content.test or ())
+    return Dataset(where, len(content.classes), SIZE, trained, tested, IMAGENET_MEAN, IMAGENET_STD)
+
+
+def summary(path: Path) -> str:
+    """One line on what of a folder is read, and what is left out.
+
+    Raises:
+        UserError: as :func:`folder`.
+    """
+    return _read(path).summary()
 
 
 def every_file(path: Path) -> list[Path]:
     """All images of a folder, those to train on first."""
-    parts = [folder(path), *([folder(path, "test")] if _found(path).test else [])]
-    return [file for part in parts for file in part.files if isinstance(file, Path)]
+    content = _read(path)
+    return [file for file, _ in (*content.train, *(content.test or ()))]
 
 
-def _found(path: Path) -> ClassFolders:
-    return class_folders(path, f"{OWN}{path}", WHAT)
+def _read(path: Path) -> Folder:
+    return read_folder(path, f"{OWN}{path}", WHAT, IMG_EXTENSIONS)
 
 
 def hub_images(dataset: Any, image: str | None = None, label: str | None = None) -> ImageFiles:

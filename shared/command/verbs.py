@@ -194,8 +194,11 @@ def fetch(domain: str, dataset: str | None, places: Places) -> int:
     for name in names:
         started = time.monotonic()
         try:
-            found.fetch(name, places.data)
-            print(f"{name}: ready in {places.data} ({time.monotonic() - started:.1f} s)")
+            content = found.fetch(name, places.data)
+            seconds = time.monotonic() - started
+            print(f"{name}: ready in {places.data} ({seconds:.1f} s)")
+            if content:
+                print(content)
         except UserError as error:
             failed += 1
             print(error, file=sys.stderr)

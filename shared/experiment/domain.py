@@ -113,7 +113,8 @@ class Domain:
         tables: by paper.
         experiments: one for each class of configuration.
         datasets: names of what :attr:`fetch` knows.
-        fetch: downloads a dataset below the data root where that can be, and verifies it.
+        fetch: downloads a dataset below the data root where that can be, and verifies it; may say
+            what there is.
         figures: draws the figures of a paper.
         film: films the models of a paper's finished runs.
         export: puts the model of a finished run, given by its folder, with a card into a second
@@ -129,7 +130,7 @@ class Domain:
     tables: Mapping[str, tuple[Table, ...]]
     experiments: tuple[Experiment[Any], ...]
     datasets: Callable[[], Sequence[str]]
-    fetch: Callable[[str, Path], None]
+    fetch: Callable[[str, Path], str | None]
     figures: Figures | None = None
     film: Film | None = None
     export: Callable[[Path, Path], Path] | None = None

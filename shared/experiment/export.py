@@ -1,4 +1,4 @@
-"""What the exports of all domains have in common: which runs, checked copies, and the model card.
+"""What exports of all domains have in common: which runs, weights, checked copies, the model card.
 
 A card is a ``README.md`` as the Hugging Face hub reads it; ``card.md.j2`` is its form.
 """
@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from shared.errors import UserError
 from shared.experiment.data import check_sums, sha256_of, write_sums
@@ -20,6 +23,8 @@ from shared.experiment.tables import canonical_json
 from shared.functions import function_name
 
 CARD = "README.md"
+FILE = "encoder.safetensors"
+CONFIG = "config.json"  # of the run
 REMEDY = "copy or export it again"
 RUN_REMEDY = "delete the folder and run its cell again"
 
@@ -95,6 +100,67 @@ def exportable(folder: Path, kind: type) -> Record:
 def damaged(path: Path, reason: str, remedy: str = REMEDY) -> UserError:
     """That a file or folder is not as it was written, in one line."""
     return UserError(f"{path}: damaged or edited ({' '.join(reason.split())}); {remedy}")
+
+
+def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -> None:
+    """Write ``encoder.safetensors`` into a folder, and ``SHA256SUMS``, which lists it alone.
+
+    Args:
+        module: on any device.
+        folder: made if it is not there; the file in it is replaced in one move.
+        metadata: what is needed to rebuild the network.
+    """
+    state = {name: item.detach().cpu().contiguous() for name, item in module.state_dict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / FILE) as part:
+        save_file(state, part, {"format": "pt", **metadata})
+    write_sums(folder, {FILE: sha256_of(folder / FILE)})
+
+
+def weights_file(path: Path) -> Path:
+    """The file itself, or that of an exported folder.
+
+    Raises:
+        UserError: there is none.
+    """
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise UserError(f"{file}: there is no such file; give an exported folder or its {FILE}")
+    return file
+
+
+def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and metadata of a file that :func:`save_weights` left.
+
+    Args:
+        path: the file; or a folder, whose SHA-256 sums are checked, too.
+
+    Raises:
+        UserError: no such file, or a damaged one.
+    """
+    file = weights_file(path)
+    if path.is_dir():
+        check_sums(path, REMEDY, (FILE, CONFIG) if (path / CARD).exists() else (FILE,))
+    try:
+        with safe_open(file, framework="pt") as stream:
+            state = {name: stream.get_tensor(name) for name in stream.keys()}
+            return state, dict(stream.metadata() or {})
+    except (SafetensorError, OSError, RuntimeError, ValueError) as error:
+        raise damaged(file, f"{type(error).__name__}: {error}") from error
+
+
+def ask_for_network(file: Path, network: str) -> None:
+    """Refuse to rebuild a network that a function of one's own made.
+
+    Raises:
+        UserError: names that function.
+    """
+    if "@" in network:
+        name = function_name(network)
+        raise UserError(
+            f"{file}: its network is made by {name}; give that function, too: "
+            f"load_encoder(path, {name.rpartition('.')[2]})"
+        )
 
 
 def copy_checked(sources: Mapping[str, Path], target: Path) -> dict[str, str]:

@@ -1,32 +1,77 @@
-"""A folder of one's own data, with a folder for each class, as torchvision's ImageFolder has it.
+"""Folders of one's own data, a folder for each class, as torchvision's ImageFolder has them.
 
     pets/train/<class>/     to train on; classes are numbered in the order of their names
     pets/val/<class>/       to test on, or pets/test/; not needed for pretraining
     pets/<class>/           without these folders, all is to train on
+    pets/                   files and no folders of classes: pretraining without labels
 
-What lies in a class's folder is the domain's matter.
+``training``, ``valid``, ``validation`` and ``testing`` are other names of the parts, in any case of
+letters. A class's files may lie at any depth below its folder.
+
+Images and videos pass here alike: the domain gives the endings of its files and says which of them
+are damaged.
 """
 
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 
+TRAIN = ("train", "training")
+TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that is there is taken
+SPLITS = (*TRAIN, *TEST[0], *TEST[1])
+# What systems and programs leave in folders beside names that begin with a dot.
+LEFTOVERS = ("__macosx", "@eadir", "$recycle.bin", "lost+found", "__pycache__")
+LEFTOVERS += ("thumbs.db", "ehthumbs.db", "desktop.ini")
+MOST_NAMED = 100  # damaged files in one error
+FEWER_NAMED = 5  # folders or classes in a summary
+
+
+class LeftOut(UserWarning):
+    """Something of a folder is not used; the text is :meth:`Folder.summary`."""
+
 
 @dataclass(frozen=True)
-class ClassFolders:
-    """Where the classes of a folder lie.
+class Folder:
+    """What lies in a folder, as far as it can be used.
 
-    Args:
-        train: the folder of those to train on.
-        test: likewise to test on; None: there is none.
-        classes: their names, in order.
+    Attributes:
+        path: the folder.
+        what: "images", or whatever it holds.
+        classes: their names, in the order of their numbers; none where there are no labels.
+        train: files to train on and the numbers of their classes, -1 where there are no classes.
+        test: likewise to test on; None: there is no such part.
+        left_out: what is there and not used, with its number, for messages.
+        odd: what else is not as one would expect it, likewise.
     """
 
-    train: Path
-    test: Path | None
+    path: Path
+    what: str
     classes: tuple[str, ...]
+    train: tuple[tuple[Path, int], ...]
+    test: tuple[tuple[Path, int], ...] | None
+    left_out: tuple[str, ...] = ()
+    odd: tuple[str, ...] = ()
+
+    def summary(self) -> str:
+        """One line: counts, what is left out, and what is odd."""
+        of = f" of {_count(len(self.classes), 'classes')}" if self.classes else " without classes"
+        tested = "" if self.test is None else f" to train on, {len(self.test):,} to test on"
+        line = f"{printable(self.path)}: {_count(len(self.train), self.what)}{of}{tested}"
+        if self.left_out:
+            line += f"; left out: {', '.join(self.left_out)}"
+        return "; ".join([line, *self.odd])
+
+    def warn(self) -> None:
+        """Warn with the summary where something is left out or odd."""
+        if self.left_out or self.odd:
+            warnings.warn(self.summary(), LeftOut, stacklevel=3)
 
 
 def layout_of(what: str) -> str:
@@ -34,37 +79,357 @@ def layout_of(what: str) -> str:
     return f"{what} lie in train/<class>/ and, to test on, in val/<class>/ or test/<class>/"
 
 
-def class_folders(path: Path, name: str, what: str) -> ClassFolders:
-    """The folders of classes below a folder; hidden ones are none.
+def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Folder:
+    """The files of a folder and their classes, in the order of their paths.
+
+    Left out and counted are hidden names and leftovers of systems (``.ipynb_checkpoints``,
+    ``._x.png``, ``Thumbs.db``) at every level, files of other endings, links to folders and files
+    that are read anyway, files beside the folders of classes, and folders beside ``train``. A
+    folder that only holds one of its own name or a part's (``train/train/cat``) is gone through. A
+    file is neither opened nor measured here, see :func:`undamaged`.
 
     Args:
-        path: the folder.
+        path: the folder; its names need not be UTF-8.
         name: what its data are called.
         what: what should lie there, "images" for one.
+        endings: of the files that are read, in small letters, with their dots.
 
     Raises:
         MissingData: there is no such folder.
-        UserError: no classes, something to test on and nothing to train on, or a class to test on
-            alone.
+        UserError: nothing to train on, two folders for the same part, a class to test on alone, or
+            a folder that cannot be read.
     """
-    layout = layout_of(what)
     if not path.is_dir():
-        raise MissingData(name, path, "", f"make that folder: {layout}")
-    train = path / "train" if (path / "train").is_dir() else path
-    test = next((path / part for part in ("val", "test") if (path / part).is_dir()), None)
-    if test and train == path:
-        raise UserError(f"{path}: has {test.name}/ and no train/; {layout}")
-    classes = _names(train)
-    if not classes:
+        raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
+    try:
+        return _Reader(path, what, endings).read()
+    except OSError as error:
+        where = printable(error.filename or path)
         raise UserError(
-            f"{train}: no folders of classes; {layout} (one class will do for pretraining)"
+            f"{where}: cannot be read ({error.strerror}); allow it, or leave it out"
+        ) from error
+
+
+def undamaged(
+    files: Sequence[Path],
+    fault_of: Callable[[Path], str | None],
+    *,
+    place: Path,
+    what: str,
+    skip_damaged: bool = False,
+) -> list[int]:
+    """Positions of the files that can be used, all of which are looked at.
+
+    Args:
+        files: of a folder.
+        fault_of: what is wrong with one, None if nothing is; called from several threads.
+        place: the folder, for messages.
+        what: "images", or whatever they are.
+        skip_damaged: leave damaged ones out, with a warning that lists them.
+
+    Raises:
+        UserError: some are damaged, which it names all, and are not to be left out.
+    """
+    with ThreadPool() as pool:
+        faults = list(pool.imap(fault_of, files, chunksize=16))
+    good = [number for number, fault in enumerate(faults) if fault is None]
+    if len(good) == len(files):
+        return good
+    bad = [
+        f"{printable(_below(place, file))} ({fault})"
+        for file, fault in zip(files, faults, strict=True)
+        if fault is not None
+    ]
+    more = f" and {len(bad) - MOST_NAMED} more" if len(bad) > MOST_NAMED else ""
+    text = f"{len(bad)} of {len(files)} {what} are damaged: {', '.join(bad[:MOST_NAMED])}{more}"
+    if not skip_damaged:
+        remedy = "restore or delete them, or leave them out: --skip-damaged"
+        raise UserError(f"{printable(place)}: {text}; {remedy}")
+    warnings.warn(f"{printable(place)}: left out, {text}", LeftOut, stacklevel=3)
+    return good
+
+
+def printable(path: str | Path) -> str:
+    """A path as text that can be printed anywhere: bytes that are not UTF-8 escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _below(place: Path, file: Path) -> Path:
+    return file.relative_to(place) if file.is_relative_to(place) else file
+
+
+class _Reader:
+    """Reads one folder, and keeps count of what it leaves out."""
+
+    def __init__(self, path: Path, what: str, endings: Sequence[str]) -> None:
+        self.path, self.what, self.endings = path, what, tuple(endings)
+        self.hidden = self.links = self.beside = 0
+        self.other: Counter[str] = Counter()  # by ending
+        self.unused: list[str] = []
+        self.odd: list[str] = []
+        self.known: set[tuple[int, int]] = set()  # folders that no link may lead to
+
+    def read(self) -> Folder:
+        root = self._unwrapped(self.path, SPLITS)
+        parts = self._parts(root)
+        train = parts.get("train", root)
+        test = next((parts[each] for each in ("val", "test") if each in parts), None)
+        if test is not None and train == root:
+            raise self._fault(root, f"has {test.name}/ and no train/")
+        self._note_unused(root, train, test)
+        train = self._unwrapped(train)
+        test = None if test is None else self._unwrapped(test)
+        as_told = train.parent == self.path and train.name.lower() in TRAIN
+        if train != self.path and not as_told:
+            self.odd.append(f"read from {printable(_below(self.path, train))}/")
+        self.known = self._read_anyway(root, train, test)
+
+        files = self._part(train, self._classes(train))
+        classes = tuple(files)
+        if not any(files.values()):
+            classes, files = (), {"": self._flat(train)}
+        elif strays := self._direct(train):
+            self.beside += len(strays)
+        if not any(files.values()):
+            raise self._nothing(train)
+        if train.parent == root and not classes:
+            self._check_no_class_called_train(root, train)
+        return Folder(
+            self.path,
+            self.what,
+            classes,
+            _numbered(files, classes),
+            self._tested(test, train, classes),
+            tuple(self._left_out()),
+            tuple(self.odd),
         )
-    for each in _names(test) if test else ():
-        if each not in classes:
-            raise UserError(f"{test}: {each} is no class of {train}; {layout}")
-    return ClassFolders(train, test, classes)
+
+    def _read_anyway(self, root: Path, *parts: Path | None) -> set[tuple[int, int]]:
+        """The folders that a link inside a class must not lead to: classes, parts, all above."""
+        places = [self.path, *self.path.resolve().parents, root, *self._folders(root)]
+        for part in parts:
+            if part is not None:
+                places += [part, *part.resolve().parents, *self._folders(part)]
+        return {_identity(place) for place in places}
+
+    def _parts(self, root: Path) -> dict[str, Path]:
+        """The folders of "train", "val" and "test" that are there."""
+        found: dict[str, Path] = {}
+        for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
+            there = [each for each in self._folders(root) if each.name.lower() in names]
+            if len(there) > 1:
+                several = " and ".join(f"{each.name}/" for each in there)
+                raise self._fault(root, f"has {several}, which are the same part; keep one")
+            if there:
+                found[part] = there[0]
+        return found
+
+    def _note_unused(self, root: Path, train: Path, test: Path | None) -> None:
+        """What lies beside the folders of the parts."""
+        if train == root:
+            return
+        strays = [each for each in self._folders(root) if each not in (train, test)]
+        if strays:
+            self.unused.append(f"{_some([each.name for each in strays])} beside {train.name}/")
+        self.beside += len(self._direct(root))
+
+    def _check_no_class_called_train(self, root: Path, train: Path) -> None:
+        """Refuse ``train`` with files between other folders with files: a class, or a part?"""
+        for each in self._folders(root):
+            if each.name.lower() not in SPLITS and self._direct(each):
+                raise self._fault(
+                    root,
+                    f"has {self.what} in {train.name}/ and in {printable(each.name)}/ beside it; "
+                    f"if {train.name} is a class, put all classes below {train.name}/",
+                )
+
+    def _tested(
+        self, test: Path | None, train: Path, classes: tuple[str, ...]
+    ) -> tuple[tuple[Path, int], ...] | None:
+        """The files to test on; None where they have no labels."""
+        if test is None:
+            return None
+        names = self._classes(test)
+        if not names or not classes:
+            if names:
+                raise self._fault(test, f"has folders of classes, {train} has none")
+            if unlabelled := len(self._flat(test)):
+                number = _count(unlabelled, self.what)
+                self.unused.append(f"{number} in {test.name}/, which has no folders of classes")
+            return None
+        for name in names:
+            if name not in classes:
+                raise self._fault(test, f"{printable(name)} is no class of {printable(train)}")
+        self.beside += len(self._direct(test))
+        files = _numbered(self._part(test, names), classes)
+        if not files:
+            self.odd.append(f"no {self.what} in {printable(_below(self.path, test))}/")
+        return files or None
+
+    def _part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
+        """The files of each class of a part, each file once."""
+        self._visible(place)  # counts what is hidden
+        seen, taken = set(self.known), set[tuple[int, int]]()
+        files: dict[str, list[Path]] = {}
+        for name in names:
+            found: list[Path] = []
+            if (identity := _identity(place / name)) in taken:
+                self.links += 1  # another name of a class
+            else:
+                found = list(self._walk(place / name, seen))
+            taken.add(identity)
+            files[name] = sorted(found, key=lambda file: (str(file.parent), file.name))
+        self._drop_links(files)
+        empty = [name for name, some in files.items() if not some]
+        if empty and len(empty) < len(files):
+            where = f"{printable(_below(self.path, place))}/" if place != self.path else ""
+            self.odd.append(f"without {self.what}: {where}{_some(empty)}")
+        deep = [
+            name
+            for name, some in files.items()
+            if len({file.relative_to(place / name).parts[0] for file in some}) > 1
+            and not self._direct(place / name)
+        ]
+        if deep:
+            below = _some([each.name for each in self._folders(place / deep[0])])
+            more = f" and {len(deep) - 1} other classes" if len(deep) > 1 else ""
+            self.odd.append(f"class {printable(deep[0])}{more} holds only folders: {below}")
+        return files
+
+    def _walk(self, place: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
+        """The files below a folder; no folder twice."""
+        for each in self._visible(place):
+            if _is_folder(each):
+                if (identity := _identity(Path(each.path))) in seen:
+                    self.links += 1
+                    continue
+                seen.add(identity)
+                yield from self._walk(Path(each.path), seen)
+            elif self._is_ours(each):
+                yield Path(each.path)
+            else:
+                self.other[Path(each.name).suffix.lower()] += 1
+
+    def _drop_links(self, files: dict[str, list[Path]]) -> None:
+        """Leave out links to files that are read anyway; they stand in ``files`` then no more."""
+        if not any(file.is_symlink() for some in files.values() for file in some):
+            return
+        real = {
+            _identity(file) for some in files.values() for file in some if not file.is_symlink()
+        }
+        for some in files.values():
+            for file in [each for each in some if each.is_symlink() and each.exists()]:
+                if (identity := _identity(file)) in real:
+                    some.remove(file)
+                    self.links += 1
+                real.add(identity)
+
+    def _unwrapped(self, place: Path, also: Sequence[str] = ()) -> Path:
+        """The folder that others are merely wrapped around, as archives are often unpacked."""
+        while True:
+            inside = self._folders(place)
+            if len(inside) != 1 or self._direct(place):
+                return place
+            (only,) = inside
+            name, deeper = only.name.lower(), [each.name.lower() for each in self._folders(only)]
+            same = name in (place.name.lower(), self.path.name.lower(), self.what)
+            if also:  # the folder itself: what holds "train" is not a class
+                wraps = name not in also and bool(same or set(deeper) & set(also))
+            else:
+                wraps = same or name in SPLITS
+            if not wraps or not deeper or self._direct(only):
+                return place
+            place = only
+
+    def _classes(self, place: Path) -> list[str]:
+        return [each.name for each in self._folders(place)]
+
+    def _flat(self, place: Path) -> list[Path]:
+        """The files of a folder without classes; those of other endings are counted."""
+        for each in self._visible(place, count=False):
+            if not _is_folder(each) and not self._is_ours(each):
+                self.other[Path(each.name).suffix.lower()] += 1
+        files = {"": self._direct(place)}
+        self._drop_links(files)
+        return files[""]
+
+    def _direct(self, place: Path) -> list[Path]:
+        """The files of a folder itself."""
+        entries = self._visible(place, count=False)
+        return [Path(each.path) for each in entries if not _is_folder(each) and self._is_ours(each)]
+
+    def _folders(self, place: Path) -> list[Path]:
+        entries = self._visible(place, count=False)
+        return [Path(each.path) for each in entries if _is_folder(each)]
+
+    def _is_ours(self, entry: os.DirEntry[str]) -> bool:
+        """Whether it is a file of such an ending, or a link to none, which is a damaged file."""
+        ending = Path(entry.name).suffix.lower()
+        return ending in self.endings and (entry.is_symlink() or entry.is_file())
+
+    def _visible(self, place: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
+        """What is in a folder and not hidden, by name."""
+        with os.scandir(place) as entries:
+            found = sorted(entries, key=lambda each: each.name)
+        seen = [each for each in found if not _is_hidden(each.name)]
+        self.hidden += (len(found) - len(seen)) * count
+        return seen
+
+    def _left_out(self) -> Iterator[str]:
+        if self.hidden:
+            yield f"{self.hidden} hidden"
+        for ending, count in sorted(self.other.items()):
+            yield f"{count} {printable(ending)}" if ending else f"{count} without an ending"
+        if self.links:
+            yield f"{_count(self.links, 'links')} to what is read anyway"
+        if self.beside:
+            yield f"{_count(self.beside, self.what)} beside the folders"
+        yield from self.unused
+
+    def _nothing(self, place: Path) -> UserError:
+        """Why there is nothing to train on."""
+        if others := ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items())):
+            found = f"; there are {others}"
+        else:
+            found = ""
+        return self._fault(place, f"no {self.what} in it ({', '.join(self.endings)}){found}")
+
+    def _fault(self, place: Path, why: str) -> UserError:
+        return UserError(f"{printable(place)}: {why}; {layout_of(self.what)}")
 
 
-def _names(place: Path) -> tuple[str, ...]:
-    found = (each.name for each in place.iterdir() if each.is_dir() and each.name[0] != ".")
-    return tuple(sorted(found))
+def _numbered(
+    files: Mapping[str, Sequence[Path]], classes: tuple[str, ...]
+) -> tuple[tuple[Path, int], ...]:
+    numbers = {name: number for number, name in enumerate(classes)}
+    return tuple((file, numbers.get(name, -1)) for name, some in files.items() for file in some)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in LEFTOVERS
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What two paths to the same folder or file have in common."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _count(number: int, what: str) -> str:
+    """``1 image``, ``1,204 images``."""
+    if number == 1:
+        what = what.removesuffix("es") if what.endswith("sses") else what.removesuffix("s")
+    return f"{number:,} {what}"
+
+
+def _some(names: Sequence[str] | set[str]) -> str:
+    shown = [f"{printable(name)}" for name in sorted(names)]
+    more = f" and {len(shown) - FEWER_NAMED} more" if len(shown) > FEWER_NAMED else ""
+    return f"{', '.join(shown[:FEWER_NAMED])}{more}"

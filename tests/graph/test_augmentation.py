@@ -5,7 +5,6 @@ Every node's single feature is its number in the batch (plus one), so that views
 
 import math
 from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import networkx as nx
@@ -59,7 +58,7 @@ def nodes_of(graphs: Graphs) -> list[list[int]]:
     return found
 
 
-# Twins: slow loops, the same draws in the same order
+# The reference implementation: slow loops, the same draws in the same order
 
 
 def uniform(rng: torch.Generator, *shape: int) -> Any:
@@ -81,7 +80,7 @@ def choose(items: list, owner_of: Any, graphs: list[int], ratio: float, rng: Any
     return chosen
 
 
-def twin(
+def reference(
     graphs: Graphs,
     name: str,
     rng: torch.Generator,
@@ -188,7 +187,7 @@ def test_view_is_that_of_the_loops(name: str, option: dict, drop_isolated: bool,
         settings = {"ratio": ratio, "subgraph_ratio": ratio, "drop_isolated": drop_isolated}
         settings |= option
         view = augment(graphs, (name,), generator(seed), **settings)
-        kept, edges, masked = twin(graphs, name, generator(seed), **settings)
+        kept, edges, masked = reference(graphs, name, generator(seed), **settings)
         expected = torch.tensor([0.0 if v in masked else v + 1.0 for v in sorted(kept)])
         assert torch.equal(view.x[:, 0], expected)
         assert torch.equal(view.batch, graphs.batch[sorted(kept)])
@@ -200,54 +199,6 @@ def test_view_is_that_of_the_loops(name: str, option: dict, drop_isolated: bool,
 
 
 # Invariants
-
-
-@pytest.mark.parametrize("settings", [{}, {**PROGRAM, "mask_with_noise": False}])
-@pytest.mark.parametrize("names", [NAMES, ("node_drop", "subgraph"), ("edge_perturb",)])
-def test_no_graph_vanishes_or_mixes_with_another(names: tuple[str, ...], settings: dict):
-    graphs = add_self_loops_but_last(mixed_batch())
-    for seed in range(20):
-        view = augment(graphs, names, generator(seed), ratio=0.6, **settings)
-        assert view.num_graphs == graphs.num_graphs
-        assert torch.equal(view.y, graphs.y)
-        assert torch.equal(view.batch.unique(), torch.arange(graphs.num_graphs))
-        assert torch.equal(view.batch, view.batch.sort().values)
-        source, target = view.edge_index
-        assert torch.equal(view.batch[source], view.batch[target])
-        assert (source != target).all()
-
-
-def test_node_drop_removes_the_exact_share_and_keeps_the_induced_graph():
-    graphs = mixed_batch()
-    view = augment(graphs, ("node_drop",), generator(), ratio=0.3)
-    for before, after in zip(nodes_of(graphs), nodes_of(view), strict=True):
-        assert len(after) == len(before) - int(0.3 * len(before))
-        assert set(after) <= set(before)
-    kept = {v for own in nodes_of(view) for v in own}
-    assert edge_set(view) == {(a, b) for a, b in edge_set(graphs) if {a, b} <= kept}
-
-
-def test_node_drop_is_uniform():
-    graphs = union([nx.path_graph(10)] * 3000)
-    view = augment(graphs, ("node_drop",), generator(), ratio=0.2)
-    kept = Counter((view.x[:, 0].long() - 1).remainder(10).tolist())
-    spread = math.sqrt(3000 * 0.2 * 0.8)
-    assert all(abs(kept[v] - 2400) < 4 * spread for v in range(10))
-
-
-def test_edge_perturbation_replaces_pairs():
-    graphs = union([nx.gnm_random_graph(60, 90, seed=s) for s in range(20)])
-    view = augment(graphs, ("edge_perturb",), generator(), ratio=0.2)
-    before, after = edge_set(graphs), edge_set(view)
-    assert after == {(b, a) for a, b in after}
-    assert nodes_of(view) == nodes_of(graphs)
-    owner = graphs.batch.tolist()
-    lost = Counter(owner[a] for a, b in before - after if a < b)
-    gained = Counter(owner[a] for a, b in after - before if a < b)
-    # 18 of 90 pairs go; a new one of 1770 possible pairs rarely meets an old one or another new.
-    assert all(14 <= lost[g] <= 18 and 12 <= gained[g] <= 18 for g in range(20))
-    assert sum(lost.values()) > 340
-    assert sum(gained.values()) > 320
 
 
 def test_new_pairs_are_uniform():
@@ -264,35 +215,6 @@ def test_new_pairs_are_uniform():
     assert all(abs(gained[pair] - 800) < 4 * math.sqrt(800) for pair in absent)
 
 
-def test_complete_graph_can_only_lose_pairs():
-    graphs = union([nx.complete_graph(8)] * 50)
-    after = edge_set(augment(graphs, ("edge_perturb",), generator(), ratio=0.25))
-    assert after < edge_set(graphs)
-
-
-def test_program_removes_directed_edges_and_adds_none():
-    graphs = mixed_batch()
-    after = edge_set(augment(graphs, ("edge_perturb",), generator(), ratio=0.3, add_edges=False))
-    assert after < edge_set(graphs)
-    assert after != {(b, a) for a, b in after}
-    owner = graphs.batch.tolist()
-    before_count = Counter(owner[a] for a, _ in edge_set(graphs))
-    after_count = Counter(owner[a] for a, _ in after)
-    for graph, count in before_count.items():
-        assert after_count[graph] == count - int(0.3 * count)
-
-
-def test_attribute_mask_zeroes_the_exact_share_and_nothing_else():
-    graphs = mixed_batch()
-    view = augment(graphs, ("attribute_mask",), generator(), ratio=0.3)
-    masked = view.x[:, 0] == 0
-    counts = graphs.batch.bincount()
-    assert torch.equal(graphs.batch[masked].bincount(minlength=9), (0.3 * counts).long())
-    assert torch.equal(view.x[~masked], graphs.x[~masked])
-    assert torch.equal(view.edge_index, graphs.edge_index)
-    assert (graphs.x > 0).all()  # the input is not written to
-
-
 def test_program_masks_with_noise_of_mean_and_deviation_one_half():
     graphs = union([nx.path_graph(10)] * 4000)
     wide = Graphs(-torch.ones(40_000, 3), graphs.edge_index, graphs.batch, graphs.y)
@@ -302,36 +224,6 @@ def test_program_masks_with_noise_of_mean_and_deviation_one_half():
     assert noise.mean(0).tolist() == pytest.approx([0.5] * 3, abs=0.015)
     assert noise.std(0).tolist() == pytest.approx([0.5] * 3, abs=0.015)
     assert abs(float(torch.corrcoef(noise.T)[0, 1])) < 0.03
-
-
-def test_walk_keeps_a_connected_fifth():
-    graphs = union([nx.random_regular_graph(3, 60, seed=s) for s in range(30)])
-    view = augment(graphs, ("subgraph",), generator())
-    whole = nx.Graph(list(edge_set(graphs)))
-    found = nx.Graph(list(edge_set(view)))
-    for kept in nodes_of(view):
-        assert len(kept) == 13  # int(0.2 * 60) + 1
-        assert nx.is_connected(whole.subgraph(kept))
-        assert set(whole.subgraph(kept).edges) == set(found.subgraph(kept).edges)
-
-
-def test_walk_goes_beyond_one_hop_and_the_star_does_not():
-    graphs = union([nx.cycle_graph(30)] * 40)
-    walked = nodes_of(augment(graphs, ("subgraph",), generator()))
-    stars = nodes_of(augment(graphs, ("subgraph",), generator(), one_hop=True))
-    assert max(map(len, walked)) == 7
-    assert {len(kept) for kept in stars} == {3}
-    whole = nx.Graph(list(edge_set(graphs)))
-    for kept in stars:
-        assert any(set(kept) <= {centre, *whole[centre]} for centre in kept)
-
-
-def test_walk_takes_at_most_as_many_steps_as_nodes():
-    # On a path of 400 nodes, 400 steps reach 241 distinct nodes with no realistic chance.
-    view = augment(union([nx.path_graph(400)] * 5), ("subgraph",), generator(), subgraph_ratio=0.6)
-    for kept in nodes_of(view):
-        assert 5 < len(kept) < 241
-        assert all(b - a == 1 for a, b in pairwise(kept))
 
 
 def test_first_step_of_the_walk_is_uniform_among_neighbours():
@@ -368,15 +260,6 @@ def test_star_has_the_distribution_of_the_program():
     theirs = Counter(program() for _ in range(copies))
     for kept in ours | theirs:
         assert abs(ours[kept] - theirs[kept]) < 4.5 * math.sqrt(ours[kept] + theirs[kept])
-
-
-def test_isolated_nodes_go_unless_a_self_loop_holds_them():
-    graphs = union([nx.Graph([(0, 1), (2, 3)]), nx.empty_graph(3)])
-    isolated = Graphs(graphs.x, graphs.edge_index[:, 2:], graphs.batch, graphs.y)
-    settings = {"ratio": 0.0, "drop_isolated": True}
-    assert nodes_of(augment(isolated, NAMES[:1], generator(), **settings)) == [[2, 3], [4, 5, 6]]
-    held = add_self_loops_but_last(isolated)
-    assert nodes_of(augment(held, NAMES[:1], generator(), **settings)) == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_self_loops_are_on_every_node_but_the_last_of_each_graph():

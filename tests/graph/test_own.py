@@ -14,16 +14,19 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
-from torch_geometric.data import Data
+from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.loader import DataLoader
 from torch_geometric.nn import GCN
+from torch_geometric.transforms import ToDense, ToSparseTensor
 
 import graph
 from graph import evaluation
 from graph.config import Config
-from graph.data import Graphs, from_pyg, load
+from graph.data import Graphs, check, load
 from graph.encoder import NETWORKS, Encoder, Pooled, make_encoder
 from graph.evaluation import COSTS, LOGISTIC, embed, logistic_ten_fold, svm_ten_fold
 from graph.export import load_encoder, save_encoder, write
+from graph.own import from_pyg
 from graph.train import check_view
 from shared.command.reproduce import main
 from shared.errors import UserError
@@ -95,22 +98,136 @@ def test_the_code_of_the_documentation_runs(
         np.testing.assert_array_equal(embed(names["again"], names["graphs"]), names["features"])
 
 
+EDGES = torch.tensor([[0, 1, 1, 1, 2], [1, 0, 1, 2, 1]])  # with a self-loop
+
+
+def of(**changes: Any) -> Data:
+    """A graph of three nodes with what differs."""
+    return Data(**{"x": torch.ones(3, 2), "edge_index": EDGES, "y": torch.tensor([1])} | changes)
+
+
 def test_graphs_of_pyg_are_made_as_those_of_the_collection() -> None:
-    edges = torch.tensor([[0, 1, 1, 1, 2], [1, 0, 1, 2, 1]])
-    one = Data(x=torch.tensor([[1], [2], [3]]), edge_index=edges, y=torch.tensor([4]))
-    other = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, y=torch.tensor([0.5]))
-    lone = Data(x=torch.ones(1, 1), y=torch.tensor([1, 2]))
-    found = from_pyg([one, other, lone])
+    one = of(x=torch.tensor([[1], [2], [3]]))
+    other = of(x=torch.ones(2), edge_index=torch.tensor([[0], [1]]))
+    found = from_pyg([one, other, Data(x=torch.ones(1, 1))])
     assert found.x.tolist() == [[1.0], [2.0], [3.0], [1.0], [1.0], [1.0]]
     assert found.edge_index.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1], [3, 4], [4, 3]]
     assert found.batch.tolist() == [0, 0, 0, 1, 1, 2]
-    assert found.y.tolist() == [4, -1, -1]
-    with pytest.raises(ValueError, match="graph 1 has 2 node features, graph 0 has 1"):
-        from_pyg([one, Data(x=torch.ones(2, 2), edge_index=torch.zeros(2, 0).long())])
-    with pytest.raises(ValueError, match="graph 0 has no nodes"):
-        from_pyg([Data(x=torch.ones(0, 2))])
+    assert found.y.tolist() == [1, 1, -1]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [ToSparseTensor()(of())],
+        [ToSparseTensor(layout=torch.sparse_coo)(of())],
+        [of(edge_index=EDGES.int())],
+        [of(edge_index=EDGES.numpy())],
+        [of(x=torch.ones(3, 2).to_sparse())],
+        Batch.from_data_list([of()]),
+        DataLoader([of()]),
+    ],
+)
+def test_other_forms_of_a_graph_lose_nothing(given: Any) -> None:
+    found = from_pyg(given)
+    assert found.edge_index.T.tolist() == [[0, 1], [1, 0], [1, 2], [2, 1]]
+    assert found.x.tolist() == [[1, 1]] * 3
+    assert found.y.tolist() == [1]
+
+
+def test_batches_are_taken_apart_and_graphs_without_edges_or_features_are_taken() -> None:
+    joined = of(x=torch.ones(3, 0))
+    lone = of(x=torch.ones(3, 0), edge_index=torch.zeros(2, 0).long(), y=torch.tensor([0]))
+    found = from_pyg(DataLoader([lone, joined, lone], batch_size=2))
+    assert from_pyg([Data(num_nodes=3, edge_index=torch.tensor([]))]).edge_index.shape == (2, 0)
+    assert found.x.tolist() == [[1.0]] * 9
+    assert found.batch.tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert found.edge_index.shape == (2, 4)
+    assert found.y.tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("y", "label"),
+    [
+        *((1, 1), (2.0, 2), (True, 1), (np.int64(3), 3), ([4], 4), (torch.tensor([[5]]), 5)),
+        *((None, -1), (-1, -1), (0.5, -1), (float("inf"), -1), (torch.tensor([1, 2]), -1)),
+        *((torch.tensor([float("nan")]), -1), (1e30, -1)),
+    ],
+)
+def test_a_label_is_one_whole_number_or_none(y: Any, label: int) -> None:
+    assert from_pyg([of(y=y)]).y.tolist() == [label]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fault"),
+    [
+        (of(edge_index=EDGES + 1), "has 3 nodes and an edge 2 -> 3; they are counted from 0 to 2"),
+        (of(edge_index=EDGES - 1), "has 3 nodes and an edge -1 -> 0"),
+        (of(edge_index=EDGES.t()), r"edge_index of shape \(5, 2\), not \(2, E\); transpose it"),
+        (of(edge_index=EDGES.float()), r"edge_index of float32; .*: edge_index.long\(\)"),
+        (of(edge_index=[["a"], ["b"]]), "has a list as edge_index"),
+        (ToDense(4)(of()), "has its edges in a dense adj; leave out the transform ToDense"),
+        (Data(pos=torch.ones(3, 3), face=EDGES[:, :1]), "has no edge_index but face, pos; give"),
+        (of(x=torch.ones(6, 2), num_nodes=3), "has num_nodes 3 and 6 rows of x"),
+        (of(x=torch.ones(3, 3)), "has 3 node features, graph 0 has 2; give all the same"),
+        (of(x=None), "has no node features, graph 0 has 2"),
+        (of(x=torch.ones(3, 2, dtype=torch.cfloat)), "complex64; give real"),
+        (of(x=torch.full((3, 2), torch.nan)), "graph 1 is nan; replace it, or leave the graph out"),
+        (of(x=torch.full((3, 2), 1e300, dtype=torch.double)), "graph 1 is inf; replace it"),
+        (of(x=torch.ones(0, 2), edge_index=EDGES[:, :0]), "has no nodes; leave it out"),
+        (of(y="mutagen"), "has the label 'mutagen'; number the classes from 0"),
+        (of(y=-3), "has the label -3; number the classes from 0"),
+        (of(batch=torch.tensor([0, 0, 1])), "has a batch vector, so that it is several"),
+        (HeteroData(), r"is of type HeteroData; .*data.to_homogeneous\(\)"),
+        ((of(), 1), "is of type tuple; give torch_geometric.data.Data"),
+    ],
+)
+def test_a_graph_that_cannot_be_taken_is_named_with_a_remedy(wrong: Any, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault) as caught:
+        from_pyg([of(), wrong])
+    assert "graph 1 " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_dataset_is_refused() -> None:
     with pytest.raises(ValueError, match="a dataset without graphs"):
         from_pyg([])
+    with pytest.raises(ValueError, match=r"a single graph; give a dataset or a list: from_pyg\("):
+        from_pyg(of())
+
+
+def test_graphs_made_by_hand_are_checked_before_they_are_used(tmp_path: Path) -> None:
+    graphs = from_pyg([of(), of()])
+
+    def refused(fault: str, **changes: Tensor) -> None:
+        with pytest.raises(ValueError, match=fault) as caught:
+            check(dataclasses.replace(graphs, **changes))
+        assert "\n" not in str(caught.value)
+
+    across = graphs.edge_index.clone()
+    across[1, 0] = 3
+    refused("edge 0 -> 3 is out of place", edge_index=across)
+    across[1, 0] = 6
+    refused("edge 0 -> 6 is out of place", edge_index=across)
+    refused("edge_index is torch.float32 of shape", edge_index=graphs.edge_index.float())
+    refused(r"edge_index has shape \(8, 2\)", edge_index=graphs.edge_index.t())
+    refused("x is torch.int64 of shape", x=graphs.x.long())
+    refused("batch has to name the graph of each of 6 nodes", batch=graphs.batch.flip(0))
+    refused("batch names graphs outside 0 to 0", y=graphs.y[:1])
+    refused("graph 2 has no nodes", y=torch.tensor([0, 1, 0]))
+    wrong = graphs.x.clone()
+    wrong[4, 1] = torch.inf
+    refused("feature 1 of node 1 of graph 1 is inf", x=wrong)
+    broken = dataclasses.replace(graphs, x=wrong)
+    with pytest.raises(ValueError, match="node 1 of graph 1 is inf"):
+        embed(Encoder(2), broken)
+    with pytest.raises(ValueError, match="graphs have 2 node features, the encoder takes 7"):
+        embed(Encoder(7), graphs)
+    with Run(tmp_path / "run", ATLAS) as run:
+        with pytest.raises(ValueError, match="node 1 of graph 1 is inf"):
+            graph.pretrain(ATLAS, broken, run)
+        with pytest.raises(ValueError, match="1 graphs in batches of 64: a graph is compared with"):
+            graph.pretrain(ATLAS, from_pyg([of()]), run)
 
 
 @pytest.mark.parametrize("network", [*NETWORKS, narrow, whole])
@@ -170,7 +287,7 @@ def test_an_augmentation_of_one_s_own_is_used_and_checked(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match=r"mine gives a dict; it has to give graph.Graphs"):
         check_view("mine", graphs, {})  # type: ignore[arg-type] # the mistake under test
     wrong = dataclasses.replace(graphs, edge_index=graphs.edge_index + 1)
-    with pytest.raises(ValueError, match="mine gives nodes or edges that are out of place"):
+    with pytest.raises(ValueError, match=r"mine: edge .* is out of place"):
         check_view("mine", graphs, wrong)
 
 
@@ -197,13 +314,9 @@ def test_protocols_refuse_what_they_cannot_score(monkeypatch: pytest.MonkeyPatch
     features, labels = np.ones((20, 2)), np.arange(20) % 2
     with pytest.raises(ValueError, match="no protocol 'svm'; there are: svm-10fold-nested-v1, log"):
         evaluation.score("svm", features, labels, 0)
-    with pytest.raises(ValueError, match="graph 3 has no label"):
-        evaluation.score(LOGISTIC, features, np.where(np.arange(20) == 3, -1, labels), 0)
     monkeypatch.setattr(evaluation, "LARGEST_KERNEL", 19)
     with pytest.raises(ValueError, match="kernel matrix of 20 graphs has 0 GB; set protocol to 'l"):
         svm_ten_fold(features, labels, 0)
-    with pytest.raises(ValueError, match="feature 0 of graph 0 is nan"):
-        logistic_ten_fold(np.full((20, 2), np.nan), labels, 0)
 
 
 @pytest.fixture

@@ -2,10 +2,8 @@ import dataclasses
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,6 @@ from graph.config import Config
 from graph.data import load
 from graph.tables import TABLE_4
 from graph.train import views
-from shared import Objective, info_nce, term
 from shared.experiment.runs import Interrupted, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,29 +97,6 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
-    address = "smoke/graph/mmcl/table-4/mmcl-inv-both-views/embedded-sample/seed-3"
-    command = [sys.executable, "-m", "shared", "--cell", address, "--runs"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, str(whole)], cwd=ROOT, check=True, capture_output=True)
-    process = subprocess.Popen(
-        [*command, str(killed)], cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    while not (killed / address / "log.jsonl").exists() and process.poll() is None:
-        time.sleep(0.001)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert not (killed / address / "result.json").exists()
-    subprocess.run([*command, str(killed)], cwd=ROOT, check=True, capture_output=True)
-    one, other = (
-        json.loads((folder / address / "result.json").read_text())["metrics"]
-        for folder in (whole, killed)
-    )
-    assert one == other
-    assert losses(whole / address) == losses(killed / address)
-
-
 def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
     config = dataclasses.replace(ATLAS, learning_rate=1e200)
     with pytest.raises(FloatingPointError, match=r"NaN or infinite at step [1-9]"):
@@ -197,11 +171,3 @@ def test_pretraining_beats_the_untrained_encoder_on_mutag(tmp_path: Path, suite_
         accuracy[train] = np.mean(runs)
     assert 80 < accuracy[False] < accuracy[True]
     assert accuracy[True] > 85
-
-
-def test_any_objective_takes_part(tmp_path: Path) -> None:
-    objective = Objective(term(info_nce, temperature=0.5))
-    config = dataclasses.replace(ATLAS, objective=objective, pairs="both", epochs=6)
-    finish(tmp_path, config)
-    curve = losses(tmp_path)
-    assert curve[-1] < curve[0]

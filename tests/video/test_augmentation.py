@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
-from shared.pixels import cubic, gaussian_blur, resized_crop
 from video.augmentation import (
     MEAN,
     OF_PYTORCHVIDEO,
@@ -25,7 +24,6 @@ from video.augmentation import (
     augment,
     centre,
     gather_clips,
-    gray,
     parameters,
     sample_clips,
     ten_crops,
@@ -36,7 +34,6 @@ from video.config import Config
 from video.data import Video, Videos
 
 make_torchvision_importable()
-from torchvision.transforms import RandomResizedCrop  # noqa: E402 (importable only now)
 from torchvision.transforms.v2 import functional  # noqa: E402
 
 # The others: test_pytorchvideo.
@@ -95,7 +92,7 @@ def raw(normalised: Tensor) -> Tensor:
     return normalised * torch.tensor(STD).view(shape) + torch.tensor(MEAN).view(shape)
 
 
-def twin(frame: Tensor, drawn: Parameters, i: int, policy: str, size: int) -> Tensor:
+def reference(frame: Tensor, drawn: Parameters, i: int, policy: str, size: int) -> Tensor:
     """One uint8 frame under its clip's parameters, by torchvision's functions alone."""
     frame = functional.to_dtype(frame, torch.float32, scale=True)
     box = [int(side) for side in drawn.box[:, i]]
@@ -137,34 +134,12 @@ def test_starts_are_uniform_within_the_video_and_two_clips_are_independent():
     assert abs(np.corrcoef(first, second)[0, 1]) < 4 / math.sqrt(4600)
 
 
-@pytest.mark.parametrize("video", [0, 1, 4])
-def test_videos_no_longer_than_a_clip_start_at_their_first_frame(video: int):
-    starts = sample_clips(
-        many(video, 50), torch.arange(50), 8, seed=1, epoch=2, sampling="two_clips"
-    )
-    assert not torch.cat(starts).any()
-
-
 def test_half_of_the_pairs_are_one_clip_twice():
     first, second = sample_clips(
         many(5, 2000), torch.arange(2000), 8, seed=1, epoch=2, sampling="coclr"
     )
     same = (first == second).double().mean()
     assert abs(same - (0.5 + 0.5 / 93)) < 4 * 0.5 / math.sqrt(2000)
-
-
-def test_starts_depend_on_seed_epoch_and_video_alone():
-    index = torch.tensor([5, 3, 5, 3, 0])
-
-    def sample(index: Tensor, seed: int = 1, epoch: int = 2) -> list[list[int]]:
-        pair = sample_clips(videos(), index, 8, seed=seed, epoch=epoch, sampling="two_clips")
-        return [start.tolist() for start in pair]
-
-    whole = sample(index)
-    assert [each[:2] for each in whole] == [each[2:4] for each in whole]
-    assert sample(index.flip(0)) == [each[::-1] for each in whole]
-    assert sample(index, seed=2) != whole
-    assert sample(index, epoch=3) != whole
 
 
 def test_clips_are_consecutive_frames_and_short_videos_begin_with_copies_of_the_first():
@@ -205,7 +180,7 @@ def test_windows_overlap_by_half_and_one():
 
 
 @pytest.mark.parametrize("policy", OURS)
-@pytest.mark.parametrize(("height", "width", "size"), [(18, 24, 16), (36, 48, 20), (16, 12, 24)])
+@pytest.mark.parametrize(("height", "width", "size"), [(36, 48, 20), (16, 12, 24)])
 def test_view_is_torchvisions_frame_by_frame(policy: str, height: int, width: int, size: int):
     pixels = clips(40, 2, height, width)
     before = pixels.clone()
@@ -214,28 +189,10 @@ def test_view_is_torchvisions_frame_by_frame(policy: str, height: int, width: in
     assert found.shape == (40, 3, 2, size, size)
     for i in range(40):
         for frame in range(2):
-            expected = twin(pixels[i, :, frame], drawn, i, policy, size)
+            expected = reference(pixels[i, :, frame], drawn, i, policy, size)
             # One step of 8-bit pixels is 0.02 here; the division by std multiplies by five.
             torch.testing.assert_close(found[i, :, frame], expected, atol=5e-5, rtol=0)
     assert torch.equal(pixels, before)
-
-
-def test_crops_are_distributed_as_torchvisions():
-    torch.manual_seed(0)
-    blank = torch.empty(3, 96, 128)
-    theirs = np.array(
-        [RandomResizedCrop.get_params(blank, [0.2, 1.0], [3 / 4, 4 / 3]) for _ in range(10_000)]
-    )
-    ours = draw("weak", 10_000, height=96, width=128).box.T
-    assert ((ours[:, :2] + ours[:, 2:]).max(0) <= (96, 128)).all()
-    for one, other in zip(
-        (*ours.T, ours[:, 2] * ours[:, 3], ours[:, 3] / ours[:, 2]),
-        (*theirs.T, theirs[:, 2] * theirs[:, 3], theirs[:, 3] / theirs[:, 2]),
-        strict=True,
-    ):
-        spread = math.hypot(one.std(), other.std()) / math.sqrt(10_000)
-        assert abs(one.mean() - other.mean()) < 4 * spread
-        assert one.std() == pytest.approx(other.std(), rel=0.05)
 
 
 def test_rates_factors_and_orders_are_those_of_the_program():
@@ -260,11 +217,6 @@ def is_strong(drawn: Parameters) -> np.ndarray:
     return drawn.jitter | drawn.gray | drawn.blur
 
 
-def test_weak_and_flow_views_keep_their_colours():
-    for policy in ("weak", "flow"):
-        assert not is_strong(draw(policy, 500)).any()
-
-
 SHOWS = 1 - 0.2 * 0.8 * 0.5  # of strong views, those that jitter, lose colour or blur
 
 
@@ -285,20 +237,6 @@ def test_of_one_clip_one_view_is_strong_and_the_other_weak():
     assert pair[:, one].any(0).mean() == pytest.approx(SHOWS, abs=0.03)
     assert pair[0, one].mean() == pytest.approx(SHOWS / 2, abs=0.04)
     assert pair[:, ~one].all(0).mean() == pytest.approx((0.3 * SHOWS) ** 2, abs=0.03)
-
-
-def test_everything_is_constant_within_a_clip():
-    still = clips(40, 1).expand(-1, -1, 5, -1, -1)
-    found = view_of(still, "strong")
-    for frame in range(1, 5):
-        torch.testing.assert_close(found[:, :, frame], found[:, :, 0], atol=2e-6, rtol=0)
-
-
-def test_gray_frames_are_one_channel():
-    batch = clips(3) / 255
-    found = gray(batch, torch.tensor([2, 0, 1]))
-    for i, channel in enumerate((2, 0, 1)):
-        assert torch.equal(found[i], batch[i, channel].expand(3, -1, -1, -1))
 
 
 def test_mirrored_flow_moves_the_other_way():
@@ -346,11 +284,6 @@ def test_wrong_clips_are_named(pixels: Tensor, message: str):
         view_of(pixels, "weak", samples=torch.arange(4))
 
 
-def test_blur_that_reaches_beyond_the_frame_is_an_error():
-    with pytest.raises(ValueError, match="6 x 6 pixels are too few for a blur of 13"):
-        gaussian_blur(torch.rand(1, 3, 2, 6, 6), torch.ones(1), TAPS)
-
-
 # What training calls
 
 
@@ -366,13 +299,6 @@ def test_views_are_the_sampled_clips_under_the_policy(modality: Any):
         expected = view_of(taken, policy, epoch=7, samples=index, view=view)
         assert torch.equal(one, expected)
         assert one.shape == (3, 3, 8, SIZE, SIZE)
-
-
-def test_views_are_the_same_in_another_order_of_the_batch():
-    forth = views(videos(), torch.tensor([3, 5, 0]), CONFIG, 7)
-    back = views(videos(), torch.tensor([0, 5, 3]), CONFIG, 7, device=torch.device("cpu"))
-    for one, other in zip(forth, back, strict=True):
-        torch.testing.assert_close(one, other.flip(0), atol=1e-5, rtol=0)
 
 
 # At test
@@ -400,13 +326,6 @@ def test_ten_crops_are_torchvisions():
         expected = [expected[place] for place in (0, 1, 2, 3, 4, 6, 5, 8, 7, 9)]
         for crop, other in zip(found[:, i], expected, strict=True):
             torch.testing.assert_close(raw(crop[None])[0].transpose(0, 1), other, atol=2e-6, rtol=0)
-
-
-def test_crop_of_the_whole_frame_at_its_own_size_changes_nothing():
-    pixels = clips(2, 2, 16, 16)
-    start, side = torch.zeros(2), torch.full((2,), 16.0)
-    whole = resized_crop(pixels / 255, start, start, side, side, 16, cubic)
-    torch.testing.assert_close(whole, pixels / 255, atol=1e-6, rtol=0)
 
 
 @pytest.mark.cuda

@@ -112,25 +112,7 @@ def test_at_width_1_it_is_torchvisions() -> None:
         torch.testing.assert_close(buffer, theirs.get_buffer(name))
 
 
-def test_stages_have_the_published_shapes() -> None:
-    network = S3D().eval()
-    shapes = {}
-    for place, stage in ((0, "1a"), (3, "2"), (6, "3"), (12, "4"), (15, "5")):
-        network.features[place].register_forward_hook(
-            lambda module, given, out, stage=stage: shapes.update({stage: tuple(out.shape[1:])})
-        )
-    with torch.no_grad():
-        network(torch.randn(1, 3, 16, 32, 32))
-    assert shapes == {  # of 32 x 128 x 128 in the paper, half as long and a quarter as wide
-        "1a": (64, 8, 16, 16),
-        "2": (192, 8, 8, 8),
-        "3": (480, 8, 4, 4),
-        "4": (832, 4, 2, 2),
-        "5": (1024, 2, 1, 1),
-    }
-
-
-@pytest.mark.parametrize(("width", "dim"), [(0.01, 32), (0.125, 128), (0.25, 256), (0.5, 512)])
+@pytest.mark.parametrize(("width", "dim"), [(0.01, 32), (0.25, 256)])
 def test_widths_are_multiples_of_8(width: float, dim: int) -> None:
     network = S3D(width=width)
     assert network.dim == dim
@@ -176,19 +158,14 @@ def test_features_are_float32_under_autocast() -> None:
     assert not torch.equal(half, half.bfloat16().float())
 
 
-def test_head_has_a_bias_in_both_layers() -> None:
-    assert [tuple(item.shape) for item in head(6, 5, 4).parameters()] == [
-        *((5, 6), (5,)),
-        *((4, 5), (4,)),
-    ]
-
-
 # methods
 
 
 @pytest.mark.usefixtures("tiny")
-@pytest.mark.parametrize("regulariser", REGULARISERS)
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    ("loss", "regulariser"),
+    [*((loss, "none") for loss in LOSSES), *(("info_nce", each) for each in REGULARISERS)],
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
     method: str, loss: str, regulariser: str
@@ -325,26 +302,6 @@ def test_the_queue_holds_the_newest_keys() -> None:
     torch.testing.assert_close(shorter.queue, unit_rows(pairs.candidate[:4]))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_s3d_itself_takes_a_step(method: str) -> None:
-    torch.manual_seed(0)
-    config = small(method=method, batch_size=8)
-    check(config)
-    networks = Networks(config, QUEUE)
-    assert networks.dim == 128
-    pairs, features = compare(
-        config, networks, torch.randn(8, 3, 8, 32, 32), torch.randn(8, 3, 8, 32, 32)
-    )
-    value, _ = Criterion(config.objective, networks.dim)(pairs, features=features, step=0)
-    value.backward()
-    still = {
-        name
-        for name, item in networks.named_parameters()
-        if item.requires_grad and (item.grad is None or not item.grad.any())
-    }
-    assert not still
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -358,6 +315,9 @@ def test_s3d_itself_takes_a_step(method: str) -> None:
         ({"method": "moco", "batch_size": 3}, "batch_size 3: moco has nothing .* take 4"),
         ({"epochs": -1}, "epochs is at least 0; got -1"),
         ({"learning_rate": -0.1}, "learning_rate is at least 0; got -0.1"),
+        ({"network": "thumbnail"}, "'thumbnail' has nothing to train; take train=False"),
+        ({"strides": (1, 1, 1, 1, 1)}, "strides are those of r2plus1d; s3d has its own"),
+        ({"calibrate": True}, "calibrate is for an encoder that is not trained"),
     ],
 )
 def test_configurations_without_meaning_are_refused(changes: dict[str, Any], reason: str) -> None:
@@ -368,6 +328,10 @@ def test_configurations_without_meaning_are_refused(changes: dict[str, Any], rea
 
 @pytest.mark.usefixtures("tiny")
 def test_networks_refuse_what_is_not_theirs() -> None:
+    with pytest.raises(ValueError, match="no network 'c3d': did you mean s3d"):
+        encoder_of(small(network="c3d"))
+    with pytest.raises(ValueError, match="strides are those of the stem and of four stages"):
+        R2Plus1D(strides=(2, 1, 2, 2, 0))
     with pytest.raises(ValueError, match="queue 0: its keys are the only negatives"):
         Networks(small(method="moco"), 0)
     with pytest.raises(ValueError, match="made for a method without a teacher"):
@@ -401,17 +365,6 @@ def test_strides_of_a_small_network() -> None:
     assert shapes == [(8, 32, 32), (8, 32, 32), (4, 16, 16), (4, 16, 16), (2, 8, 8)]
 
 
-def test_between_two_convolutions_are_as_many_channels_as_keep_the_parameters() -> None:
-    network = R2Plus1D()
-    for block in network.stages:
-        first, second = block.conv2[0][0], block.conv2[0][3]
-        outputs = second.out_channels
-        inputs = block.conv1[0][0].in_channels
-        whole = 27 * inputs * outputs
-        found = first.out_channels * (9 * inputs + 3 * outputs)
-        assert whole - (9 * inputs + 3 * outputs) < found <= whole
-
-
 def test_gradients_of_few_frames_are_those_of_double_precision() -> None:
     """The stages end at one frame; torch has been wrong on a CPU for short clips."""
     gradients = []
@@ -426,12 +379,6 @@ def test_gradients_of_few_frames_are_those_of_double_precision() -> None:
     for double, single in zip(*gradients, strict=True):
         off = (double - single).norm() / double.norm().clamp(min=1e-3)
         assert off < 1e-3
-
-
-@pytest.mark.parametrize("strides", [(2, 1, 2, 2), (2, 1, 2, 2, 0)])
-def test_strides_that_are_none_are_refused(strides: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="strides are those of the stem and of four stages"):
-        R2Plus1D(strides=strides)
 
 
 def test_a_thumbnail_is_the_mean_of_pixels_and_frames() -> None:
@@ -451,25 +398,6 @@ def test_colours_are_counted() -> None:
     assert found.sum() == 1
     expected = {(0 * 6 + 3) * 6 + 5: 0.5, (5 * 6 + 1) * 6 + 2: 0.5}
     assert {int(place): float(found[place]) for place in found.nonzero()} == expected
-
-
-@pytest.mark.parametrize(
-    ("changes", "why"),
-    [
-        ({"network": "thumbnail"}, "'thumbnail' has nothing to train; take train=False"),
-        ({"network": "colours"}, "'colours' has nothing to train; take train=False"),
-        ({"strides": (1, 1, 1, 1, 1)}, "strides are those of r2plus1d; s3d has its own"),
-        ({"calibrate": True}, "calibrate is for an encoder that is not trained"),
-    ],
-)
-def test_networks_without_a_meaning_are_refused(changes: dict[str, Any], why: str) -> None:
-    with pytest.raises(ValueError, match=why):
-        check(small(**changes))
-
-
-def test_an_unknown_network_is_named() -> None:
-    with pytest.raises(ValueError, match="no network 'c3d': did you mean s3d"):
-        encoder_of(small(network="c3d"))
 
 
 def test_a_head_with_a_batch_norm_sees_the_groups_of_the_encoder(tiny: None) -> None:

@@ -15,20 +15,16 @@ from shared.experiment.runs import Interrupted, Run
 from video.augmentation import augment, centre, gather_clips, ten_crops, windows
 from video.config import Config
 from video.data import Video, Videos
-from video.encoder import S3D
 from video.evaluation import (
     PENALTIES,
     PROTOCOLS,
-    RANKS,
     accuracy,
     crop_features,
     embed_clips,
     evaluate,
-    learning_rate,
     linear_probe,
     nearest,
     of_length_one,
-    packed,
     ridge,
     ten_crop_probabilities,
     video_features,
@@ -137,7 +133,7 @@ def test_wilson_intervals(hits: int, total: int, low: float, high: float) -> Non
 # retrieval
 
 
-def nearest_twin(train: Tensor, test: Tensor, own_means: bool) -> list[list[int]]:
+def nearest_reference(train: Tensor, test: Tensor, own_means: bool) -> list[list[int]]:
     gallery, queries = train.double().tolist(), test.double().tolist()
     mean = [sum(column) / len(gallery) for column in zip(*gallery, strict=True)]
     test_mean = mean
@@ -159,33 +155,16 @@ def nearest_twin(train: Tensor, test: Tensor, own_means: bool) -> list[list[int]
 def test_retrieval_is_the_loop_and_centres(own_means: bool) -> None:
     points, _ = clusters(60, 4, 0.5, width=6)
     train, test = points[:40] + 3.0, points[40:] + 3.5
-    expected = nearest_twin(train, test, own_means)
+    expected = nearest_reference(train, test, own_means)
     found = nearest(train, test, 20, own_means=own_means)
     assert found.tolist() == [row[:20] for row in expected]
-    assert expected != nearest_twin(train, test, not own_means)
+    assert expected != nearest_reference(train, test, not own_means)
     plain = (of_length_one(test) @ of_length_one(train).T).topk(20).indices
     assert found.tolist() != plain.tolist()
     assert nearest(train, test, 100, own_means=own_means).tolist() == expected
 
 
-def test_retrieval_of_tiny_features_is_that_of_large_ones() -> None:
-    points, _ = clusters(60, 4, 0.5)
-    train, test = points[:40], points[40:]
-    tiny = nearest(train * 1e-24, test * 1e-24, 5)  # their squares are 0 in float32
-    assert torch.equal(tiny, nearest(train, test, 5))
-
-
 # the probe
-
-
-def test_a_separable_set_is_solved() -> None:
-    points, labels = clusters(300, 6, 3.0)
-    config = dataclasses.replace(CONFIG, probe_epochs=20, probe_batch_size=32)
-    probe = linear_probe(lambda epoch: points[:200], labels[:200], 6, config)
-    assert not probe.training
-    assert (probe(points[200:]).argmax(1) == labels[200:]).all()
-    # of features of any length
-    assert (probe(1e-20 * points[200:]).argmax(1) == labels[200:]).all()
 
 
 def test_probe_is_the_plain_loop_to_the_last_epoch() -> None:
@@ -224,11 +203,6 @@ def test_probe_is_the_plain_loop_to_the_last_epoch() -> None:
     torch.testing.assert_close(probe.norm.running_mean, norm.running_mean)
     expected = linear(norm.eval()(of_length_one(points)))
     torch.testing.assert_close(probe(points), expected)
-
-
-def test_the_rate_falls_at_shares_of_the_epochs() -> None:
-    rates = [learning_rate(Config(), epoch) for epoch in range(100)]
-    assert rates == pytest.approx([0.1] * 60 + [0.01] * 20 + [0.001] * 20)
 
 
 def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
@@ -289,23 +263,6 @@ def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module) -> None:
     torch.testing.assert_close(found.sum(1), torch.ones(len(found)))
 
 
-def test_crops_are_a_function_of_seed_and_view(encoder: nn.Module) -> None:
-    videos, embed = made_videos(), embedding(encoder)
-    first = crop_features(CONFIG, embed, videos, 0, CPU)
-    assert first.shape == (18, 32)
-    torch.randn(3)
-    assert torch.equal(crop_features(CONFIG, embed, videos, 0, CPU), first)
-    for other in (
-        crop_features(CONFIG, embed, videos, 1, CPU),
-        crop_features(dataclasses.replace(CONFIG, seed=4), embed, videos, 0, CPU),
-    ):
-        assert not torch.isclose(other, first).all(1).any()
-    # the numbers go on where those of the training end
-    trained = dataclasses.replace(CONFIG, epochs=1)
-    later = crop_features(CONFIG, embed, videos, 1, CPU)
-    assert torch.equal(crop_features(trained, embed, videos, 0, CPU), later)
-
-
 def test_the_second_version_divides_each_window_by_its_length(encoder: nn.Module) -> None:
     videos = made_videos()
     long = lambda clips: 7.0 * embedding(encoder)(clips) ** 2  # noqa: E731
@@ -321,21 +278,6 @@ def test_the_second_version_divides_each_window_by_its_length(encoder: nn.Module
         torch.testing.assert_close(found[row], expected, rtol=1e-4, atol=1e-6)
     # Dividing the mean by its length in its place gives other directions.
     assert not torch.allclose(of_length_one(raw), of_length_one(found), atol=1e-3)
-
-
-def test_so_many_windows_at_most(encoder: nn.Module) -> None:
-    videos = made_videos()
-    embed = embedding(encoder)
-    found = video_features(dataclasses.replace(CONFIG, windows=3), embed, videos, CPU)
-    for row, length in enumerate(videos.length.tolist()):
-        starts = windows(length, 4).tolist()
-        if len(starts) > 3:
-            starts = [0, (length - 4) // 2, length - 4]
-        clips = [
-            gather_clips(videos, torch.tensor([row]), torch.tensor([start]), 4) for start in starts
-        ]
-        every = [embed(centre(clip, 16))[0] for clip in clips]
-        torch.testing.assert_close(found[row], torch.stack(every).mean(0), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -392,26 +334,6 @@ def test_ridge_is_the_loop_over_groups() -> None:
     assert torch.equal(found, guesses(every, queries, best))
     others = [guesses(every, queries, penalty) for penalty in PENALTIES]
     assert len({tuple(other.tolist()) for other in others}) > 1
-
-
-def test_siblings_do_not_choose_the_penalty() -> None:
-    """Copies of a video in its own group cannot vouch for it."""
-    points, labels = clusters(240, 4, 0.2, width=30)
-    noise = 1e-3 * torch.randn(200, 30, generator=torch.Generator().manual_seed(2))
-    copied = points[:40].repeat_interleave(5, 0) + noise
-    its_labels, groups = labels[:40].repeat_interleave(5), torch.arange(200) // 5
-    queries, wanted = points[40:], labels[40:]
-    alone = ridge(copied, its_labels, torch.arange(200), queries)
-    together = ridge(copied, its_labels, groups, queries)
-    assert (together == wanted).sum() > (alone == wanted).sum()
-    one = ridge(copied, its_labels, torch.zeros(200, dtype=torch.int64), queries)
-    assert one.shape == (200,)
-
-
-def test_right_videos_are_kept_as_bits() -> None:
-    right = torch.tensor([True, False, False, True, True, False, True, False, True, True])
-    assert packed(right) == "9ac0"
-    assert packed(right.flip(0)) == "d640"
 
 
 def test_the_second_version_keeps_who_was_right(tmp_path: Path, encoder: nn.Module) -> None:
@@ -477,50 +399,6 @@ def test_classes_of_a_colour_are_told_apart(tmp_path: Path, encoder: nn.Module) 
     assert scored(tmp_path / "two", encoder, videos, config) == metrics
 
 
-def test_hits_are_counted_among_the_nearest(tmp_path: Path, encoder: nn.Module) -> None:
-    videos = made_videos(classes=6, train=5, test=3)
-    noise = torch.randint(0, 256, videos.frames.shape, generator=torch.Generator().manual_seed(0))
-    videos = dataclasses.replace(videos, frames=noise.to(torch.uint8))  # nothing to be seen
-    metrics = scored(tmp_path / "run", encoder, videos)
-    train, test = videos.of(train=True), videos.of(train=False)
-    parts = [video_features(CONFIG, embedding(encoder), part, CPU) for part in (train, test)]
-    order = nearest_twin(*parts, False)
-    for rank in RANKS:
-        hits = sum(
-            any(train.videos[place].label == video.label for place in row[:rank])
-            for row, video in zip(order, test.videos, strict=True)
-        )
-        assert metrics[f"R@{rank}"] == pytest.approx(100 * hits / len(order))
-    assert metrics["R@1"] < metrics["R@20"]
-
-
-def test_as_many_views_as_epochs_are_new_ones_in_every_epoch(
-    tmp_path: Path, encoder: nn.Module
-) -> None:
-    videos = made_videos(classes=6)
-    noise = torch.randint(0, 256, videos.frames.shape, generator=torch.Generator().manual_seed(0))
-    videos = dataclasses.replace(videos, frames=noise.to(torch.uint8))
-    seen: list[int] = []
-
-    class Counting(Tiny):
-        def forward(self, clips: Tensor) -> Tensor:
-            seen.append(len(clips))
-            return super().forward(clips)
-
-    counting = Counting()
-    counting.load_state_dict(encoder.state_dict())
-    encoded, found = [], []
-    for views in (None, 5, 2, 1):
-        seen.clear()
-        config = dataclasses.replace(CONFIG, probe_views=views)
-        found.append(scored(tmp_path / str(views), counting, videos, config))
-        encoded.append(sum(seen))
-    assert found[0] == found[1]
-    assert encoded[0] == encoded[1]
-    assert encoded[1] - encoded[2] == 3 * 24  # three views less of each training video
-    assert encoded[1] - encoded[3] == 4 * 24
-
-
 def test_with_few_classes_there_is_no_top5_and_protocols_differ(
     tmp_path: Path, encoder: nn.Module
 ) -> None:
@@ -554,18 +432,6 @@ def test_a_projection_is_what_is_scored(tmp_path: Path, encoder: nn.Module) -> N
     assert shapes == {(32,)}
     assert metrics["top1"] == pytest.approx(100 / 6)
     assert metrics["top1"] < scored(tmp_path / "plain", encoder, videos)["top1"]
-
-
-def test_s3d_without_training_is_scored(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    config = dataclasses.replace(
-        CONFIG, clip_frames=8, size=32, probe_epochs=20, precision="bfloat16"
-    )
-    encoder = S3D(width=0.125)
-    features = encoder.eval()(torch.randn(2, 3, 8, 32, 32))
-    assert 0 < features.max() < 1e-12  # batch norms that saw nothing leave as much
-    metrics = scored(tmp_path, encoder, made_videos(), config)
-    assert metrics["R@1"] > 80
 
 
 def test_progress_is_told_and_a_stop_is_heard(tmp_path: Path, encoder: nn.Module) -> None:

@@ -9,6 +9,7 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from shared.experiment.export import FILE
 from shared.experiment.records import read_records
 from shared.experiment.runs import Run
 from shared.experiment.tables import Row, Table
@@ -19,7 +20,7 @@ from video import figures as module
 from video.config import EMBEDDED, Config
 from video.data import Video, Videos
 from video.encoder import S3D
-from video.export import FILE, save_encoder
+from video.export import save_encoder
 from video.figures import (
     SHOWN,
     chosen,
@@ -173,8 +174,8 @@ def test_both_figures_are_drawn_from_runs_and_videos(
     linear, retrieval = numbers.axes
     assert [label.get_text() for label in linear.get_yticklabels()] == ["untrained encoder", SHOWN]
     for axis, shift in ((linear, 0), (retrieval, -20)):
-        floor, *points = [line.get_xdata() for line in axis.lines]
-        assert list(floor) == [40 + shift] * 2  # the best row without training
+        baseline, *points = [line.get_xdata() for line in axis.lines]
+        assert list(baseline) == [40 + shift] * 2  # the best row without training
         assert [float(point[0]) for point in points] == [40 + shift, 70 + shift]
         ends = [bar.get_segments()[0][:, 0].tolist() for bar in axis.collections]
         assert ends == [[36 + shift, 46 + shift], [66 + shift, 76 + shift]]

@@ -1,0 +1,195 @@
+"""Folders of one's own data: what is read, what is left out, and that it is said."""
+
+import os
+import warnings
+from pathlib import Path
+
+import pytest
+
+from shared.errors import UserError
+from shared.experiment.data import MissingData
+from shared.experiment.folders import Folder, LeftOut, printable, read_folder, undamaged
+
+ENDINGS = (".png", ".jpg")
+USUAL = ("train/cat/0.png", "train/dog/0.png", "val/cat/0.png", "val/dog/0.png")
+
+
+def made(tmp_path: Path, *names: str) -> Path:
+    """A folder with such files."""
+    root = tmp_path / "pets"
+    root.mkdir()
+    for name in names:
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"content")
+    return root
+
+
+def read(root: Path) -> Folder:
+    return read_folder(root, "folder:pets", "images", ENDINGS)
+
+
+def listed(root: Path) -> list[tuple[str, int]]:
+    return [(str(file.relative_to(root)), label) for file, label in read(root).train]
+
+
+def test_classes_have_numbers_in_the_order_of_their_names(tmp_path: Path) -> None:
+    root = made(tmp_path, *USUAL, "train/cat/b/2.JPG", "train/cat/a/1.png")
+    assert listed(root) == [
+        ("train/cat/0.png", 0),
+        ("train/cat/a/1.png", 0),
+        ("train/cat/b/2.JPG", 0),
+        ("train/dog/0.png", 1),
+    ]
+    content = read(root)
+    assert content.classes == ("cat", "dog")
+    assert [label for _, label in content.test or ()] == [0, 1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        content.warn()  # there is nothing to say
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("cat/0.png", "dog/0.png"), ""),
+        (("training/cat/0.png", "training/dog/0.png", "testing/cat/0.png"), ""),
+        (("Train/cat/0.png", "Train/dog/0.png", "Valid/cat/0.png"), ""),
+        (("train/train/cat/0.png", "train/train/dog/0.png", "val/val/cat/0.png"), "train/train/"),
+        (("pets/train/cat/0.png", "pets/train/dog/0.png"), "read from pets/train/"),
+        (("pets/cat/0.png", "pets/dog/0.png", "__MACOSX/._pets"), "read from pets/"),
+        (("archive/train/cat/0.png", "archive/train/dog/0.png"), "read from archive/train/"),
+        (("train/images/cat/0.png", "train/images/dog/0.png"), "read from train/images/"),
+    ],
+)
+def test_other_layouts_have_the_same_classes(
+    tmp_path: Path, names: tuple[str, ...], said: str
+) -> None:
+    root = made(tmp_path, *names)
+    content = read(root)
+    assert content.classes == ("cat", "dog")
+    assert [label for _, label in content.train] == [0, 1]
+    assert said in content.summary()
+    assert bool(content.odd) == bool(said)
+
+
+def test_what_is_left_out_is_counted_in_one_line(tmp_path: Path) -> None:
+    root = made(
+        tmp_path,
+        *USUAL,
+        "train/.ipynb_checkpoints/0.png",
+        "train/cat/.ipynb_checkpoints/0-checkpoint.png",
+        "train/dog/._0.png",
+        "train/bird/Thumbs.db",
+        "train/cat/1.heic",
+        "train/cat/2.HEIC",
+        "train/cat/notes",
+        "train/stray.png",
+        "test/cat/0.png",
+    )
+    assert [label for _, label in read(root).train] == [1, 2]  # bird keeps its number
+    line = (
+        f"{root}: 2 images of 3 classes to train on, 2 to test on; left out: 4 hidden, 1 without "
+        f"an ending, 2 .heic, 1 image beside the folders, test beside train/; without images: "
+        f"train/bird"
+    )
+    with pytest.warns(LeftOut) as caught:
+        read(root).warn()
+    assert [str(each.message) for each in caught] == [line]
+
+
+def test_each_file_is_read_once_whatever_links_lead_to(tmp_path: Path) -> None:
+    root = made(tmp_path, *USUAL)
+    cat = root / "train" / "cat"
+    for name, target in {
+        "again": cat,
+        "above": root,
+        "dogs": root / "train" / "dog",
+        "tested": root / "val",
+        "1.png": cat / "0.png",
+        "itself": Path("itself"),
+    }.items():
+        (cat / name).symlink_to(target)
+    assert listed(root) == [("train/cat/0.png", 0), ("train/dog/0.png", 1)]
+    assert "5 links to what is read anyway" in read(root).summary()
+    (root / "train" / "elsewhere").symlink_to(made(tmp_path / "pets", "x/7.png").parent / "pets/x")
+    assert listed(root)[-1] == ("train/elsewhere/7.png", 2)
+
+
+def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path) -> None:
+    root = made(tmp_path, *USUAL)
+    (root / "train" / "cat" / "1.png").symlink_to("gone.png")
+    assert ("train/cat/1.png", 0) in listed(root)
+
+
+def test_files_without_classes_are_there_to_pretrain_on(tmp_path: Path) -> None:
+    root = made(tmp_path, "1.png", "0.png", ".DS_Store", "2.heic", "thumbs/.x")
+    content = read(root)
+    assert listed(root) == [("0.png", -1), ("1.png", -1)]
+    assert (content.classes, content.test) == ((), None)
+    assert content.summary() == f"{root}: 2 images without classes; left out: 2 hidden, 1 .heic"
+
+
+def test_files_to_test_on_without_classes_are_left_out(tmp_path: Path) -> None:
+    root = made(tmp_path, "train/cat/0.png", "train/dog/0.png", "test/0.png")
+    assert read(root).test is None
+    assert "left out: 1 image in test/, which has no folders of classes" in read(root).summary()
+
+
+def test_a_class_that_only_holds_folders_is_named(tmp_path: Path) -> None:
+    root = made(tmp_path, "train/a/0.png", "train/b/cat/0.png", "train/b/dog/0.png")
+    assert read(root).odd == ("class b holds only folders: cat, dog",)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((*USUAL, "valid/cat/0.png"), r"pets: has val/ and valid/, which are the same part; keep"),
+        ((*USUAL, "val/violet/0.png"), r"val: violet is no class of .*train; images lie in train/"),
+        (("val/cat/0.png",), r"pets: has val/ and no train/; images lie in train/<class>/"),
+        (("train/0.png", "val/cat/0.png"), r"val: has folders of classes, .*train has none"),
+        (("train/0.png", "car/0.png"), r"if train is a class, put all classes below train/"),
+        (("train/cat/0.heic",), r"no images in it \(.png, .jpg\); there are 1 .heic; images lie"),
+        (("train/.cat/0.png",), r"train: no images in it"),
+    ],
+)
+def test_a_layout_that_has_no_meaning_is_refused(
+    tmp_path: Path, names: tuple[str, ...], said: str
+) -> None:
+    root = made(tmp_path, *names)
+    with pytest.raises(UserError, match=said):
+        read(root)
+
+
+def test_a_folder_that_is_not_there_is_missing_data(tmp_path: Path) -> None:
+    with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images lie in"):
+        read(tmp_path / "none")
+
+
+def test_names_need_not_be_utf_8(tmp_path: Path) -> None:
+    root = made(tmp_path, "cat/0.png", "dog/0.png")
+    os.rename(os.fsencode(root / "cat"), os.fsencode(root) + b"/caf\xe9")
+    content = read(root)
+    assert [label for _, label in content.train] == [0, 1]
+    assert printable(content.classes[0]) == "caf\\xe9"
+    (root / "dog" / "0.png").unlink()
+    assert read(root).summary().endswith("without images: dog")
+
+
+def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
+    root = made(tmp_path, *(f"cat/{number}.png" for number in range(9)))
+    files = [file for file, _ in read(root).train]
+
+    def fault_of(file: Path) -> str | None:
+        return "truncated" if file.stem in "258" else None
+
+    with pytest.raises(UserError) as caught:
+        undamaged(files, fault_of, place=root, what="images")
+    assert str(caught.value) == (
+        f"{root}: 3 of 9 images are damaged: cat/2.png (truncated), cat/5.png (truncated), "
+        f"cat/8.png (truncated); restore or delete them, or leave them out: --skip-damaged"
+    )
+    with pytest.warns(LeftOut, match=r"left out, 3 of 9 images are damaged: cat/2.png"):
+        good = undamaged(files, fault_of, place=root, what="images", skip_damaged=True)
+    assert good == [0, 1, 3, 4, 6, 7]
+    assert undamaged(files[:2], fault_of, place=root, what="images") == [0, 1]

@@ -1,0 +1,138 @@
+"""Frames of files in all containers: upright, complete, or an error in one line."""
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+from shared.errors import UserError
+from video.decoding import decode
+
+WIDTH, HEIGHT = 64, 48
+
+
+def write(file: Path, frames: int = 25, codec: str = "mpeg4", **options: str) -> bytes:
+    """A video of noise with a white corner at the top left."""
+    with av.open(str(file), "w", options=options) as container:
+        stream = container.add_stream(codec, rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        for number in range(frames):
+            pixels = np.random.default_rng(number).integers(0, 60, (HEIGHT, WIDTH, 3))
+            pixels[: HEIGHT // 2, : WIDTH // 2] = 255
+            frame = av.VideoFrame.from_ndarray(pixels.astype(np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return file.read_bytes()
+
+
+def reason(file: Path, content: bytes) -> str:
+    """Why a file with this content cannot be used."""
+    file.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        list(decode(file))
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{file}: ")
+    return str(caught.value).removeprefix(f"{file}: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("video.avi", "mpeg4", {}),
+        ("video.mkv", "mpeg4", {}),
+        ("video.webm", "libvpx", {}),
+        ("video.mp4", "mpeg4", {}),
+        ("first.mp4", "mpeg4", {"movflags": "faststart"}),
+        ("parts.mp4", "mpeg4", {"movflags": "frag_keyframe+empty_moov"}),
+        ("video.mov", "libx264", {}),
+    ],
+)
+def test_a_truncated_file_is_an_error_in_every_container(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str]
+) -> None:
+    file = tmp_path / name
+    good = write(file, codec=codec, **options)
+    assert [frame.shape for frame in decode(file)] == [(HEIGHT, WIDTH, 3)] * 25
+    for kept in (len(good) // 2, len(good) * 19 // 20, len(good) - 1):
+        assert reason(file, good[:kept]).startswith(f"truncated, {kept} bytes of ")
+
+
+def test_without_a_length_the_duration_is_compared(tmp_path: Path) -> None:
+    file = tmp_path / "video.mkv"
+    good = write(file, frames=100, codec="libx264", cluster_time_limit="400")
+    at = good.index(b"\x18\x53\x80\x67") + 4
+    unknown = good[:at] + b"\x01" + b"\xff" * 7 + good[at + 8 :]
+    file.write_bytes(unknown)
+    assert len(list(decode(file))) == 100
+    cluster = unknown.rindex(b"\x1f\x43\xb6\x75", 0, 2 * len(unknown) // 3)
+    found = reason(file, unknown[:cluster])
+    assert found.startswith("damaged, ")
+    assert found.endswith(" of 4.00 seconds")
+
+
+def with_matrix(content: bytes, *matrix: float) -> bytes:
+    """An MP4 file with the matrix a, b, c, d for its display."""
+    a, b, c, d = (round(each * 65536) for each in matrix)
+    at = content.index(b"tkhd") + 44
+    return content[:at] + struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30) + content[at + 36 :]
+
+
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        ((0, 1, -1, 0), lambda frame: np.rot90(frame, -1)),  # a phone held upright
+        ((0, -1, 1, 0), lambda frame: np.rot90(frame, 1)),
+        ((-1, 0, 0, -1), lambda frame: np.rot90(frame, 2)),
+        ((-1, 0, 0, 1), np.fliplr),
+        ((0, 1, 1, 0), lambda frame: frame.transpose(1, 0, 2)),
+    ],
+)
+def test_frames_are_upright(tmp_path: Path, matrix: Sequence[float], shown) -> None:
+    content = write(tmp_path / "plain.mp4", frames=3)
+    (tmp_path / "turned.mp4").write_bytes(with_matrix(content, *matrix))
+    plain, turned = (list(decode(tmp_path / f"{name}.mp4")) for name in ("plain", "turned"))
+    assert len(plain) == len(turned) == 3
+    for one, other in zip(plain, turned, strict=True):
+        np.testing.assert_array_equal(other, shown(one))
+
+
+def test_a_picture_at_an_angle_is_refused(tmp_path: Path) -> None:
+    content = with_matrix(write(tmp_path / "video.mp4"), 0.7071, 0.7071, -0.7071, 0.7071)
+    assert reason(tmp_path / "video.mp4", content) == (
+        "is shown at an angle of -45 degrees; turn it first"
+    )
+
+
+def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path) -> None:
+    good = write(tmp_path / "good.avi", frames=40, codec="libx264")
+    file = tmp_path / "video.avi"
+    assert reason(file, b"") == "empty"
+    assert reason(file, b"I am no video\n" * 99) == "no AVI file"
+    assert "cannot be decoded" in reason(tmp_path / "video.mp4", b"I am no video\n" * 99)
+    Image.new("RGB", (8, 8)).save(tmp_path / "picture.png")
+    assert reason(file, (tmp_path / "picture.png").read_bytes()) == "no AVI file"
+    assert "cannot be decoded" in reason(file, good[:12].replace(good[4:8], b"\4\0\0\0"))
+    begin = good.index(b"movi")
+
+    def inverted(first: int, last: int) -> bytes:
+        part = bytes(each ^ 255 for each in good[begin + first : begin + last])
+        return good[: begin + first] + part + good[begin + last :]
+
+    # Lost packets, of which the decoder says nothing.
+    found = {reason(file, inverted(at, at + 4000)) for at in range(800, len(good) // 2, 1500)}
+    assert any(each.startswith("damaged, ") and each.endswith(" of 40") for each in found), found
+    unknown = reason(file, good.replace(b"H264", b"ZZZZ"))
+    assert "codec" in unknown or "cannot be decoded" in unknown
+    with av.open(str(tmp_path / "sound.avi"), "w", format="avi") as container:
+        stream = container.add_stream("pcm_s16le", rate=8000, layout="mono")
+        sound = av.AudioFrame.from_ndarray(np.zeros((1, 800), np.int16), "s16", "mono")
+        sound.sample_rate = 8000
+        container.mux(stream.encode(sound))
+        container.mux(stream.encode())
+    assert reason(file, (tmp_path / "sound.avi").read_bytes()) == "has no video stream"
+    with pytest.raises(UserError, match=r"none.avi: cannot be decoded \(No such file"):
+        list(decode(tmp_path / "none.avi"))

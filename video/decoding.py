@@ -1,0 +1,158 @@
+"""Frames of a video file, in order and upright; a file that is not whole is an error.
+
+Shapes: H x W pixels of a frame.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.sidedata.sidedata import Type as SideData
+
+from shared.errors import UserError
+
+COMPLETE = 0.9  # share of the frames or seconds that a container promises
+_EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"  # of Matroska and WebM
+_BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # first ones of MP4 and QuickTime
+
+
+def decode(file: Path) -> Iterator[np.ndarray]:
+    """The frames of a video in order, each (H, W, 3) uint8, in one thread.
+
+    Frames are turned and mirrored as the container says they are to be shown, as phones write it.
+
+    Raises:
+        UserError: the file is missing, empty, truncated, damaged, without a video, not what its
+            name says (of ``.avi``), or its codec is unknown; also after some frames, where the
+            damage comes later.
+    """
+    try:
+        _check_length(file)
+        avi = file.suffix.lower() == ".avi"
+        with av.open(str(file), format="avi" if avi else None) as container:
+            if not container.streams.video:
+                raise UserError(f"{file}: has no video stream")
+            stream = container.streams.video[0]
+            if stream.codec_context is None:
+                raise UserError(f"{file}: no decoder for its codec")
+            stream.codec_context.thread_count = 1
+            shape, count, end = None, 0, 0.0
+            for frame in container.decode(stream):
+                if frame.is_corrupt or shape not in (None, (frame.height, frame.width)):
+                    raise UserError(f"{file}: damaged")
+                shape, count = (frame.height, frame.width), count + 1
+                end = max(end, frame.time or 0.0)
+                yield _upright(file, frame)
+            if count == 0:
+                raise UserError(f"{file}: no frame can be decoded")
+            # Lost packets go unreported; encoders of B-frames count a few frames too many.
+            if count < COMPLETE * stream.frames:
+                raise UserError(f"{file}: damaged, {count} frames of {stream.frames}")
+            # Matroska and WebM do not count frames. The last one's own duration is not in `end`.
+            start, whole = (
+                (stream.start_time or 0) * float(stream.time_base or 0),
+                _seconds(container, stream),
+            )
+            found = (end - start) * count / max(count - 1, 1)
+            if not stream.frames and count > 1 and found < COMPLETE * whole:
+                raise UserError(f"{file}: damaged, {found:.2f} of {whole:.2f} seconds")
+    except (FFmpegError, OSError) as error:
+        reason = error.strerror or type(error).__name__
+        raise UserError(f"{file}: cannot be decoded ({reason})") from error
+
+
+def fault_of(error: UserError, file: Path) -> str:
+    """What :func:`decode` says of a file, without its name."""
+    return str(error).removeprefix(f"{file}: ")
+
+
+def _seconds(container: InputContainer, stream: av.VideoStream) -> float:
+    """How long the container says that a stream is; 0 where it does not say."""
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    if said := stream.metadata.get("DURATION"):
+        try:
+            hours, minutes, seconds = (float(part) for part in said.split(":"))
+        except ValueError:
+            return 0.0
+        return 3600 * hours + 60 * minutes + seconds
+    # With sound, the container's duration may be that of the sound.
+    alone = len(container.streams) == 1
+    return container.duration / av.time_base if alone and container.duration else 0.0
+
+
+def _upright(file: Path, frame: av.VideoFrame) -> np.ndarray:
+    """A frame as its display matrix says that it is to be shown."""
+    pixels = frame.to_ndarray(format="rgb24")
+    matrix: Any = frame.side_data.get(SideData.DISPLAYMATRIX.name)
+    if matrix is None:
+        return pixels
+    # Pixel (x, y) is shown at (a x + c y, b x + d y), up to where the picture begins.
+    a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5] / 65536
+    if np.allclose([b, c], 0):
+        across, down = a, d
+    elif np.allclose([a, d], 0):
+        pixels, across, down = pixels.transpose(1, 0, 2), c, b
+    else:
+        raise UserError(f"{file}: is shown at an angle of {frame.rotation} degrees; turn it first")
+    return np.ascontiguousarray(pixels[:: 1 if down > 0 else -1, :: 1 if across > 0 else -1])
+
+
+def _check_length(file: Path) -> None:
+    """Compare the length with what the container says: decoders end without a word where data do.
+
+    Raises:
+        UserError: an empty or truncated file, or an ``.avi`` of another kind.
+    """
+    size = file.stat().st_size
+    with file.open("rb") as stream:
+        header = stream.read(64)
+        if not header:
+            raise UserError(f"{file}: empty")
+        riff = header[:4] == b"RIFF" and header[8:12] == b"AVI "
+        if file.suffix.lower() == ".avi" and not riff:
+            raise UserError(f"{file}: no AVI file")
+        if riff:
+            end = 8 + int.from_bytes(header[4:8], "little")
+        elif header.startswith(_EBML):
+            end = _end_of_segment(header)
+        elif header[4:8] in _BOXES:
+            end = 0
+            while end < size:
+                stream.seek(end)
+                box = stream.read(16)
+                length = int.from_bytes(box[:4], "big")
+                if length == 1:  # the length follows in 64 bits
+                    length = int.from_bytes(box[8:16], "big")
+                if length < 8:  # 0: to the end of the file; smaller numbers are damage
+                    return
+                end += length
+        else:
+            return
+    if size < end:
+        raise UserError(f"{file}: truncated, {size} bytes of {end}")
+
+
+def _end_of_segment(header: bytes) -> int:
+    """Where the one segment of a Matroska file ends; 0 where that is not said, as in streams."""
+    length, place = _ebml_number(header, len(_EBML))
+    place += length
+    if header[place : place + 4] != _SEGMENT:
+        return 0
+    length, place = _ebml_number(header, place + 4)
+    return place + length if length else 0
+
+
+def _ebml_number(data: bytes, place: int) -> tuple[int, int]:
+    """A number of Matroska at a place, and the place behind it; 0 for an unknown one.
+
+    Leading zero bits of the first byte tell how many bytes follow; all ones stand for unknown.
+    """
+    width = 9 - data[place].bit_length() if place < len(data) and data[place] else 8
+    bits = 7 * width
+    number = int.from_bytes(data[place : place + width], "big") & ((1 << bits) - 1)
+    return (0 if number == (1 << bits) - 1 else number), place + width

@@ -1,0 +1,195 @@
+"""The door that every image passes: 8-bit pixels come out, or one line that says why they do not.
+
+What a number means is said by its type, never guessed from the numbers of one image:
+
+    uint8               from 0 to 255, as it is
+    uint16              from 0 to 65535, scaled to 0 to 255 and rounded; 12-bit TIFF likewise
+    bool                0 and 255
+    float, any width    from 0 to 1, times 255 and rounded
+    any other           refused: signed and wider integers have no range that all agree on
+
+Files, and images of Pillow, become RGB: grey ones in three equal channels, palettes by their
+colours, CMYK and YCbCr as Pillow converts them; alpha is dropped. Of several frames the first is
+taken. Arrays keep their channels, see :func:`pixels_of`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import ExifTags, Image, ImageOps
+from torch import Tensor
+
+from shared.errors import UserError
+from shared.experiment.folders import printable
+
+SLACK = 1e-4  # of a float beyond 0 and 1, as resizing leaves it; far below one of 255 levels
+_BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
+# What Pillow gives unsigned numbers of 16 bits in as "I", and scales to 65535.
+_WIDE_FORMATS = ("PNG", "PPM")
+
+
+def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
+    """An image in RGB.
+
+    Args:
+        image: a file of any format and mode that Pillow reads, or an image of Pillow.
+        upright: turn it as the orientation in its EXIF data says. Data sets of torchvision are
+            read without, as torchvision reads them.
+
+    Raises:
+        UserError: it is missing or damaged, or its numbers have no range, see above.
+    """
+    try:
+        if isinstance(image, Image.Image):
+            return _rgb(image, upright)
+        with Image.open(image) as opened:
+            return _rgb(opened, upright)
+    # What Pillow raises depends on the damage.
+    except Exception as error:
+        name = printable(image) if isinstance(image, Path) else f"image of mode {image.mode}"
+        raise UserError(f"{name}: cannot be decoded ({_reason(error)})") from error
+
+
+def fault_of(file: Path) -> str | None:
+    """Why a file cannot be decoded; None if it can."""
+    try:
+        decode(file, upright=True)
+    except UserError as error:
+        return _reason(error.__cause__ or error)
+    return None
+
+
+def pixels_of(values: Any) -> Tensor:
+    """Pixels (n, C, H, W) uint8 of a tensor or array of that shape, of the types above.
+
+    Raises:
+        ValueError: another type or shape, or floats that are not finite or not from 0 to 1.
+    """
+    values = _as_tensor(values, "pixels")
+    if values.ndim != 4:
+        raise ValueError(
+            f"pixels are (n, channels, height, width), got {tuple(values.shape)}; "
+            f"for one channel: pixels.unsqueeze(1)"
+        )
+    if values.size(1) > 4 and values.size(3) in (1, 3, 4):
+        raise ValueError(
+            f"pixels are (n, channels, height, width), got {tuple(values.shape)}, which looks like "
+            f"channels last; give pixels.permute(0, 3, 1, 2)"
+        )
+    return _eight_bits(values)
+
+
+def labels_of(values: Any, count: int) -> Tensor:
+    """Labels (n,) int64, or (n, C) of several classes in one image; -1 where there is none.
+
+    Raises:
+        ValueError: another number of them than of images, or others than integers.
+    """
+    labels = _as_tensor(values, "labels")
+    if labels.ndim not in (1, 2) or len(labels) != count:
+        raise ValueError(f"labels of {count} images are ({count},), got {tuple(labels.shape)}")
+    if labels.is_floating_point() or labels.is_complex():
+        raise ValueError(f"labels are integers, got {_dtype(labels)}; give labels.long()")
+    return labels if labels.ndim == 2 else labels.long()
+
+
+def in_channels(pixels: Tensor, channels: int) -> Tensor:
+    """Pixels (n, C, H, W) in so many channels; a single one is repeated, as of a grey file.
+
+    Raises:
+        ValueError: neither one channel nor as many.
+    """
+    found = pixels.size(1)
+    if found == channels:
+        return pixels
+    if found == 1:
+        return pixels.expand(-1, channels, -1, -1)
+    remedy = "; drop alpha: pixels[:, :3]" if (found, channels) == (4, 3) else ""
+    raise ValueError(
+        f"images have {found} channels; mean and deviation are of {channels}, give as many{remedy}"
+    )
+
+
+def _rgb(image: Image.Image, upright: bool) -> Image.Image:
+    if upright and image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+        image = ImageOps.exif_transpose(image)
+    mode = image.mode
+    if mode.startswith("I;16") or mode in ("I", "F"):
+        return Image.fromarray(_grey(image)).convert("RGB")
+    if mode in ("RGBa", "La"):  # colours times alpha, which have one way out alone
+        image = image.convert("RGBA" if mode == "RGBa" else "LA")
+    return image.convert("RGB")
+
+
+def _grey(image: Image.Image) -> np.ndarray:
+    """(H, W) uint8 of a grey image with more than 8 bits."""
+    tags = getattr(image, "tag_v2", {})
+    values = np.asarray(image)
+    if image.mode == "I":
+        if image.format not in _WIDE_FORMATS:
+            raise ValueError(
+                f"32-bit or signed integers, here from {values.min()} to {values.max()}, have no "
+                f"range that all agree on; save 8 or 16 bits without sign"
+            )
+        values = values.astype(np.uint16)
+    elif image.mode != "F":
+        values = values.astype(np.uint16)  # of whichever order of bytes
+        largest = 2 ** int(tags.get(_BITS, (16,))[0]) - 1
+        if tags.get(_PHOTOMETRIC) == 0:  # white is zero, which Pillow turns at 8 bits alone
+            values = largest - values
+        if largest != 65535:
+            values = np.rint(values * (65535 / largest)).astype(np.uint16)
+    return _eight_bits(torch.from_numpy(values.copy())).numpy()
+
+
+def _eight_bits(values: Tensor) -> Tensor:
+    """Numbers as uint8, by their type."""
+    if values.dtype == torch.uint8:
+        return values
+    if values.dtype == torch.bool:
+        return values.to(torch.uint8) * 255
+    if values.dtype == torch.uint16:
+        return ((values.to(torch.int32) + 128) // 257).to(torch.uint8)
+    if not values.is_floating_point():
+        raise ValueError(
+            f"pixels of {_dtype(values)} have no range that all agree on; give uint8 from 0 to "
+            f"255, uint16 from 0 to 65535, or floats from 0 to 1"
+        )
+    if values.numel() == 0:
+        return values.to(torch.uint8)
+    low, high = (float(end) for end in values.aminmax())
+    if not (-SLACK <= low and high <= 1 + SLACK):  # as NaN is not, either
+        raise ValueError(
+            f"float pixels are from 0 to 1, before they are normalised; got {low:g} to {high:g}"
+        )
+    return (values.double() * 255).round_().clamp_(0, 255).to(torch.uint8)
+
+
+def _as_tensor(values: Any, what: str) -> Tensor:
+    if isinstance(values, Tensor):
+        return values
+    array = np.asarray(values)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    try:
+        return torch.from_numpy(np.array(array))  # a copy: it may be read-only, or run backwards
+    except TypeError as error:
+        raise ValueError(f"{what} of {array.dtype} are no numbers of a tensor") from error
+
+
+def _dtype(values: Tensor) -> str:
+    return str(values.dtype).removeprefix("torch.")
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    # The path in Pillow's own message stands before it anyway.
+    text = str(error).partition("\n")[0]
+    return (
+        "not an image that Pillow reads"
+        if "cannot identify" in text
+        else (text or type(error).__name__)
+    )
