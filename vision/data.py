@@ -936,6 +936,9 @@ def _loaded(
     for views in loader:
         if isinstance(views, UserError):
             if images.place is not None:  # one error for all of them, not one after the other
-                undamaged(images.files, fault_of, place=images.place, what="images")
+                from vision import own
+
+                files = own.every_file(images.place)
+                undamaged(files, fault_of, place=images.place, what="images")
             raise views
         yield views

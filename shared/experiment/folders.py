@@ -145,7 +145,7 @@ def undamaged(
     if not skip_damaged:
         remedy = "restore or delete them, or leave them out: --skip-damaged"
         raise UserError(f"{printable(place)}: {text}; {remedy}")
-    warnings.warn(f"{printable(place)}: left out, {text}", LeftOut, stacklevel=3)
+    warnings.warn(f"{printable(place)}: left out, {text}", stacklevel=3)
     return good
 
 

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,8 +26,10 @@ from vision.config import Config
 from vision.data import ImageFiles, Images, choose, describe, load, stream
 from vision.evaluation import (
     PROTOCOLS,
+    NothingToHoldOut,
     Probe,
     ProbeResult,
+    _held_out,
     as_test_images,
     embed,
     evaluate,
@@ -428,6 +431,29 @@ def test_of_equal_penalties_the_strongest_is_chosen() -> None:
     )
     assert penalty == 0.1
     assert predicted.tolist() == [0, 1]
+
+
+def test_a_rare_class_is_never_held_out_whole() -> None:
+    train = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
+    for rare in range(30):  # of some the draw takes its only image
+        labels = torch.zeros(30, dtype=torch.int64)
+        labels[rare] = 1
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            _, predicted = regularised_probe(train + 5 * labels[:, None], labels, train, [1.0, 0.1])
+        assert predicted.shape == (30,)
+        assert all("do not choose the penalty: 1" in str(each.message) for each in caught)
+    held_out = _held_out(torch.tensor([0] * 40 + [1] * 2))
+    assert sorted(held_out.tolist())[-1] < 42
+    assert len(held_out) == 4  # no class was lost: as it was drawn
+
+
+def test_where_nothing_can_be_held_out_it_is_said() -> None:
+    train = torch.randn(4, 2)
+    with pytest.raises(NothingToHoldOut, match=r"all 4 training images are of one class, \[2\]"):
+        regularised_probe(train, torch.full((4,), 2), train, [1.0])
+    with pytest.raises(NothingToHoldOut, match="each of 4 classes has a single training image"):
+        regularised_probe(train, torch.arange(4), train, [1.0])
 
 
 def test_the_l2_protocol_by_hand_with_a_probe_beside_it(tmp_path: Path) -> None:
