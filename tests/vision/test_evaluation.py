@@ -23,7 +23,7 @@ from shared.experiment.runs import Interrupted, Run
 from vision import evaluation as module
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
-from vision.data import ImageFiles, Images, choose, describe, load, stream
+from vision.data import ImageFiles, Images, choose, describe, load, permutation, stream
 from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
@@ -443,9 +443,16 @@ def test_a_rare_class_is_never_held_out_whole() -> None:
             _, predicted = regularised_probe(train + 5 * labels[:, None], labels, train, [1.0, 0.1])
         assert predicted.shape == (30,)
         assert all("do not choose the penalty: 1" in str(each.message) for each in caught)
-    held_out = _held_out(torch.tensor([0] * 40 + [1] * 2))
-    assert sorted(held_out.tolist())[-1] < 42
-    assert len(held_out) == 4  # no class was lost: as it was drawn
+
+
+def test_a_class_is_split_only_where_the_draw_takes_all_of_it() -> None:
+    order = torch.from_numpy(permutation(20, 0, 0))
+    labels = torch.zeros(20, dtype=torch.int64)
+    labels[order[1:3]] = 1
+    assert torch.equal(_held_out(labels), order[:2])
+    labels = torch.zeros(20, dtype=torch.int64)
+    labels[order[:2]] = 1
+    assert labels[_held_out(labels)].tolist() == [0, 1]
 
 
 def test_where_nothing_can_be_held_out_it_is_said() -> None:
