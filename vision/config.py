@@ -49,7 +49,7 @@ class Config:
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
     # "imagenet" the network's own, which all but the ResNets of vision.encoder need.
     stem: Stem = "cifar"
-    # What is evaluated: the encoder, or features without any learning, see vision.floors.
+    # What is evaluated: the encoder, or features without any learning, see vision.trivial.
     features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(
         "encoder", was="encoder"
     )

@@ -34,6 +34,7 @@ from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.runs import Interrupted, Run
 from shared.notices import notice
+from shared.pixels import normalise
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
@@ -540,9 +541,7 @@ def as_test_images(
     images = in_channels(pixels_of(pixels), len(mean)).float().div_(255)
     if images.shape[-2:] != (size, size):
         images = center_crop(resize(images, [round(size * RESIZED)]), [size, size])
-    for channel, (center, deviation) in enumerate(zip(mean, std, strict=True)):
-        images[:, channel].sub_(center).div_(deviation)
-    return images
+    return normalise(images, mean, std)
 
 
 def linear_probe(
@@ -635,9 +634,7 @@ def regularised_probe(
         NothingToHoldOut: a single class, or no class with two images.
         ValueError: what :func:`shared.logistic.fit` refuses.
     """
-    mean, deviation = train.mean(0), train.std(0, unbiased=False)
-    scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
-    train, test = ((features - mean) / scale for features in (train, test))
+    train, test = standardised(train, test)
     held_out = _held_out(labels)
     inside = torch.ones(len(train), 1, dtype=torch.bool, device=train.device)
     everything = inside.clone()
@@ -651,6 +648,13 @@ def regularised_probe(
     cost = 1 / (penalties[best] * len(train))
     solution = logistic.fit(train, labels, everything, [cost], tolerance=SOLVED)
     return penalties[best], solution.predict(test)[0, 0]
+
+
+def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (n, H), (m, H) with mean 0 and deviation 1 over the first; constant ones are 0."""
+    mean, deviation = train.mean(0), train.std(0, unbiased=False)
+    scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
+    return (train - mean) / scale, (test - mean) / scale
 
 
 class NothingToHoldOut(ValueError):

@@ -44,13 +44,16 @@ def test_every_field_is_on_one_side() -> None:
     assert sorted([*PRETRAINING, *EVALUATION]) == sorted(names)
 
 
-@pytest.mark.parametrize("name", [*PRETRAINING, *EVALUATION])
-def test_what_is_pretraining_changes_the_key_and_nothing_else(name: str) -> None:
+def test_what_is_pretraining_changes_the_key_and_nothing_else() -> None:
     def key(config: Config) -> str:
         return key_of(part_of(config, PRETRAINING), {})
 
-    other = dataclasses.replace(Config(), **{name: "another"})  # type: ignore[arg-type]
-    assert (key(other) == key(Config())) is (name in EVALUATION)
+    changed = {
+        name
+        for name in (*PRETRAINING, *EVALUATION)
+        if key(dataclasses.replace(Config(), **{name: "another"})) != key(Config())  # type: ignore[arg-type]
+    }
+    assert changed == set(PRETRAINING)
 
 
 def test_other_data_are_another_encoder() -> None:
