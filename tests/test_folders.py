@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import MissingData
-from shared.experiment.folders import Folder, LeftOut, printable, read_folder, undamaged
+from shared.experiment.folders import (
+    Folder,
+    LeftOut,
+    class_files,
+    printable,
+    read_folder,
+    undamaged,
+)
 
 ENDINGS = (".png", ".jpg")
 USUAL = ("train/cat/0.png", "train/dog/0.png", "val/cat/0.png", "val/dog/0.png")
@@ -114,6 +122,20 @@ def test_each_file_is_read_once_whatever_links_lead_to(tmp_path: Path) -> None:
     assert "5 links to what is read anyway" in read(root).summary()
     (root / "train" / "elsewhere").symlink_to(made(tmp_path / "pets", "x/7.png").parent / "pets/x")
     assert listed(root)[-1] == ("train/elsewhere/7.png", 2)
+
+
+def test_the_order_is_torchvision_s_whatever_the_names(tmp_path: Path) -> None:
+    make_torchvision_importable()
+    from torchvision.datasets.folder import make_dataset
+
+    names = ("cat/b.png", "cat/a/x.png", "cat/a b/y.png", "cat/a/c/z.png", "dog/é.png", "dog/Z.jpg")
+    root = made(tmp_path, *names)
+    expected = make_dataset(str(root), {"cat": 7, "dog": 3}, ENDINGS)
+    (root / "cat" / ".hidden.png").write_bytes(b"content")
+    (root / "cat" / "again").symlink_to(root / "cat")
+    found = class_files(root, {"cat": 7, "dog": 3}, ENDINGS)
+    assert [(str(file), label) for file, label in found] == expected
+    assert [file for file, _ in read(root).train] == [file for file, _ in found]
 
 
 def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 
 from shared.compat import make_torchvision_importable
+from shared.experiment.folders import class_files
 
 make_torchvision_importable()
 
 from torchvision import datasets as sources  # noqa: E402 (needs the line above)
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
+from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402
 
 Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with a number for each class
 PER_CLASS = 30  # training images of a class of Caltech-101
@@ -142,10 +143,9 @@ def _folders(*below: str) -> Callable[[Path, str], Files]:
         if part != "train":
             return []
         folder = root.joinpath(*below)
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        names = sorted(path.name for path in folder.glob("[!.]*") if path.is_dir())
         classes = {name: label for label, name in enumerate(names)}
-        found = make_dataset(str(folder), classes, IMG_EXTENSIONS, allow_empty=True)
-        return [(Path(file), label) for file, label in found]
+        return [*class_files(folder, classes, IMG_EXTENSIONS)]
 
     return files
 
