@@ -49,7 +49,7 @@ from shared.experiment.data import (
     sha256_of_files,
     sha256_of_lines,
 )
-from shared.experiment.folders import class_files, undamaged
+from shared.experiment.folders import class_files
 from shared.experiment.runs import replacing, write_atomically
 from vision.augmentation import Policy, parameters
 from vision.images import decode as _decode
@@ -938,7 +938,6 @@ def _loaded(
             if images.place is not None:  # one error for all of them, not one after the other
                 from vision import own
 
-                files = own.every_file(images.place)
-                undamaged(files, fault_of, place=images.place, what="images")
+                own.check_all(images.place)
             raise views
         yield views

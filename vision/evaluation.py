@@ -271,7 +271,7 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
     "knn-200-v1": Protocol(temperature=0.5),
-    # Ours, for small budgets: unlike what a probe comes to in so many steps at one rate, the
+    # Additional, for small budgets: unlike what a probe comes to in so many steps at one rate, the
     # solution does not depend on the length of the features. Neighbours as around ReSSL.
     "linear-l2-v1": Protocol(temperature=0.1, penalties=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
     # The transfer suite, github.com/linusericsson/ssl-transfer (Ericsson et al. 2021): linear.py's
@@ -283,7 +283,7 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "few-shot-5way-5shot-v1": _transfer(FewShot(shots=5)),
     "few-shot-5way-20shot-v1": _transfer(FewShot(shots=20)),
-    # Ours, for what a core does in a minute or two.
+    # Additional, for what a core does in a minute or two.
     "many-shot-linear-small-v1": _transfer(ManyShot((1e-4, 1e-3, 1e-2, 1e-1, 1.0))),
     "fine-tuned-small-v1": _transfer(FineTuning(200, rates=(1e-1, 1e-2), decays=(0.0,))),
 }
@@ -329,7 +329,7 @@ def evaluate(
     Args:
         config: names data, sizes, statistics and protocol.
         encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
-        run: knows where data lie, and is told of progress.
+        run: knows where data lie, and shows progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
         images: yours, to train and to test on, in place of a dataset's; how they are normalised is
             for ``config.statistics`` to say.
@@ -772,7 +772,7 @@ def kmeans_accuracy(
         labels: (n,) classes from 0 to ``clusters`` - 1.
         clusters: number of clusters and of classes.
         seed: of the starts.
-        restarts: the tightest of so many clusterings counts.
+        restarts: of which the tightest clustering is scored.
     """
     with threadpool_limits(1):  # sums, and so the result, depend on the number of threads
         found = KMeans(clusters, n_init=restarts, random_state=seed).fit_predict(points)

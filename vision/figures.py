@@ -336,7 +336,7 @@ def best_tier(table: Table, places: Places) -> Measured:
 
 
 def scores(measured: Measured) -> Iterator[tuple[Record, Row, float]]:
-    """Record, row, and metric of every record that counts."""
+    """Record, row, and metric of every record in the table."""
     for cells in measured.cells:
         for cell in cells:
             for seed, record in cell.records.items():

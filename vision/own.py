@@ -67,7 +67,20 @@ def folder(
 @functools.lru_cache(maxsize=4)
 def _decodable(files: tuple[Path, ...], place: Path, state: str) -> list[int]:
     """Positions of the files that can be decoded, looked for once while their state is the same."""
-    return undamaged(files, fault_of, place=place, what=WHAT, skip_damaged=True)
+    return undamaged(files, _fault_of, place=place, what=WHAT, skip_damaged=True)
+
+
+def check_all(path: Path) -> None:
+    """Decode every image of a folder, those to test on, too.
+
+    Raises:
+        UserError: some cannot be decoded; names them all.
+    """
+    undamaged(every_file(path), _fault_of, place=path, what=WHAT)
+
+
+def _fault_of(file: Path) -> str | None:
+    return fault_of(file, upright=True)
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The transfer suite of Ericsson et al. 2021: what an encoder is worth on other images.
+"""The transfer suite of Ericsson et al. 2021: how an encoder transfers to other images.
 
 Shapes: n training images, m test images, H features, C classes, E episodes.
 
@@ -71,7 +71,7 @@ def transferred(
         config: names data, sizes and statistics.
         protocol: which, and its numbers.
         encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
-        run: knows where data lie, and is told of progress.
+        run: knows where data lie, and shows progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
 
     Raises:
@@ -354,13 +354,21 @@ def _fine_tune(
     tried = _read(file)
 
     def trained(images: Images | ImageFiles, rate: float, decay: float, done: int) -> nn.Sequential:
-        def told(step: int) -> None:
+        def after_step(step: int) -> None:
             run.progress(done + step, total, config.protocol)
             if run.stopping:
                 raise Interrupted
 
         return fine_tuned(
-            config, protocol, encoder, images, rate, decay, steps, run.workers, after_step=told
+            config,
+            protocol,
+            encoder,
+            images,
+            rate,
+            decay,
+            steps,
+            run.workers,
+            after_step=after_step,
         )
 
     for place, (rate, decay) in enumerate(grid):

@@ -27,8 +27,16 @@ TRAIN = ("train", "training")
 TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that is there is taken
 SPLITS = (*TRAIN, *TEST[0], *TEST[1])
 # What systems and programs leave in folders beside names that begin with a dot.
-LEFTOVERS = ("__macosx", "@eadir", "$recycle.bin", "lost+found", "__pycache__")
-LEFTOVERS += ("thumbs.db", "ehthumbs.db", "desktop.ini")
+LEFTOVERS = {
+    "__macosx",
+    "@eadir",
+    "$recycle.bin",
+    "lost+found",
+    "__pycache__",
+    "thumbs.db",
+    "ehthumbs.db",
+    "desktop.ini",
+}
 MOST_NAMED = 100  # damaged files in one error
 FEWER_NAMED = 5  # folders or classes in a summary
 

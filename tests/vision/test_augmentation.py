@@ -69,7 +69,7 @@ def draw(
     return parameters(policy, seed, 0, np.arange(count), 0, height, width)
 
 
-def twin(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) -> Tensor:
+def reference(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) -> Tensor:
     """One uint8 image under its row of the parameters, by torchvision's functions alone."""
     image = functional.to_dtype(image, torch.float32, scale=True)
     box = [int(side[i]) for side in (drawn.top, drawn.left, drawn.height, drawn.width)]
@@ -184,7 +184,7 @@ def test_blur_is_torchvisions(kernel: int, side: int):
 # The parameters
 
 
-def twin_box(
+def reference_box(
     numbers: np.ndarray, scale: tuple, ratio: tuple, height: int, width: int
 ) -> tuple[int, int, int, int]:
     """torchvision's loop for one image, on 10 draws of area, 10 of ratio, and 2 of position."""
@@ -222,7 +222,7 @@ def test_crops_follow_the_loop_of_torchvision(height: int, width: int, scale: tu
     drawn = parameters(policy, 7, 2, np.arange(800), 1, height, width)
     found = np.stack((drawn.top, drawn.left, drawn.height, drawn.width), 1).tolist()
     for row, box in zip(numbers, found, strict=True):
-        assert tuple(box) == twin_box(row, scale, policy.ratio, height, width)
+        assert tuple(box) == reference_box(row, scale, policy.ratio, height, width)
 
 
 def test_fallback_to_the_centre_takes_place():
@@ -312,7 +312,7 @@ def test_view_is_the_composition_of_torchvisions_transforms(
     assert found.dtype == torch.float32
     assert found.is_contiguous()
     for i in range(96):
-        expected = twin(pixels[i], drawn, i, policy, size)
+        expected = reference(pixels[i], drawn, i, policy, size)
         # One step of 8-bit pixels is 0.02 here; the division by std multiplies errors by five.
         torch.testing.assert_close(found[i], expected, atol=3e-5, rtol=0)
     assert torch.equal(pixels, before)
@@ -327,7 +327,8 @@ def test_order_of_the_jitter_is_the_samples_own():
     found = view_of(pixels, policy, 16)
     backwards = dataclasses.replace(drawn, order=drawn.order[:, ::-1])
     apart = [
-        float((found[i] - twin(pixels[i], backwards, i, policy, 16)).abs().max()) for i in range(96)
+        float((found[i] - reference(pixels[i], backwards, i, policy, 16)).abs().max())
+        for i in range(96)
     ]
     assert np.median(apart) > 0.05
 

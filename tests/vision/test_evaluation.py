@@ -84,7 +84,7 @@ def random_states() -> list[object]:
 # nearest neighbours
 
 
-def knn_twin(
+def reference_knn(
     train: Tensor, labels: Tensor, test: Tensor, classes: int, temperature: float, neighbours: int
 ) -> list[int]:
     predicted = []
@@ -107,7 +107,7 @@ def test_knn_is_the_loop(neighbours: int, temperature: float) -> None:
     test = test[90:]
     numbers = {"classes": 4, "temperature": temperature, "neighbours": neighbours}
     found = knn_predictions(train, labels, test, **numbers)
-    assert found.tolist() == knn_twin(train, labels, test, **numbers)
+    assert found.tolist() == reference_knn(train, labels, test, **numbers)
 
 
 def test_knn_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +137,7 @@ def test_knn_refuses_numbers_without_meaning(numbers: dict[str, float]) -> None:
 # linear probes
 
 
-def probe_twin(
+def reference_probe(
     train: Tensor, labels: Tensor, test: Tensor, test_labels: Tensor, probe: Probe, seed: int
 ) -> tuple[nn.Linear, list[float]]:
     """The protocol as its words say it, with torch's own parts."""
@@ -204,7 +204,7 @@ def probe_twin(
 def test_probe_is_the_plain_loop(probe: Probe) -> None:
     points, labels = clusters(330, 7, 0.6)
     data = (points[:230], labels[:230], points[230:], labels[230:])
-    layer, accuracies = probe_twin(*data, probe, seed=5)
+    layer, accuracies = reference_probe(*data, probe, seed=5)
     result = linear_probe(*data, classes=7, probe=probe, seed=5)
     assert result.top1.tolist() == pytest.approx(accuracies, abs=1e-12)
     torch.testing.assert_close(result.classifier.weight, layer.weight, rtol=1e-5, atol=1e-6)
@@ -422,7 +422,7 @@ def test_the_l2_protocol_by_hand_with_a_probe_beside_it(tmp_path: Path) -> None:
     assert found["l2_top1"] == pytest.approx(100 * (expected == test.labels.numpy()).mean(), abs=1)
     environment = json.loads((tmp_path / "alone" / "environment.json").read_text())
     assert environment["facts"] == {"l2_penalty": f"{chosen:g}"}
-    votes = knn_twin(x, train.labels, z, 10, 0.1, 200)
+    votes = reference_knn(x, train.labels, z, 10, 0.1, 200)
     assert found["knn_top1"] == 100 * np.mean(np.array(votes) == test.labels.numpy())
     assert set(found) == {"knn_top1", "l2_top1"}
 
@@ -508,13 +508,13 @@ def test_evaluation_on_kept_features_by_hand(tmp_path: Path, protocol: str) -> N
     digits = describe("digits")
     x, z = (embed(small_encoder(), part, 8, digits.mean, digits.std) for part in (train, test))
     temperature = 0.1 if protocol == "linear-sgd-v1" else 0.5
-    votes = knn_twin(x, train.labels, z, 10, temperature, 200)
+    votes = reference_knn(x, train.labels, z, 10, temperature, 200)
     assert found["knn_top1"] == 100 * np.mean(np.array(votes) == test.labels.numpy())
     if protocol == "knn-200-v1":
         assert set(found) == {"knn_top1"}
         return
     probe = dataclasses.replace(PROTOCOLS[protocol].probe, epochs=3)
-    layer, accuracies = probe_twin(x, train.labels, z, test.labels, probe, seed=3)
+    layer, accuracies = reference_probe(x, train.labels, z, test.labels, probe, seed=3)
     assert found["linear_top1"] == pytest.approx(accuracies[-1])
     assert found["linear_best_top1"] == pytest.approx(max(accuracies))
     best = layer(z).topk(5).indices
@@ -546,7 +546,7 @@ def test_five_classes_have_no_top5(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert set(scored(tmp_path, DIGITS)) == {"knn_top1", "linear_top1", "linear_best_top1"}
 
 
-def augmented_twin(config: Config, probe: Probe) -> tuple[float, Tensor]:
+def reference_augmented(config: Config, probe: Probe) -> tuple[float, Tensor]:
     """Top-1 after a probe on augmented images, and the batch norm's mean at the end."""
     encoder = small_encoder()
     train, test = digits_by_hand(config)
@@ -592,7 +592,7 @@ def test_augmented_probe_by_hand(tmp_path: Path, batch_norm: str, test_size: int
     before = norm.running_mean.clone()
     found = scored(tmp_path, config, encoder)
     probe = dataclasses.replace(PROTOCOLS["linear-sgd-v1"].probe, epochs=3)
-    accuracy, mean = augmented_twin(config, probe)
+    accuracy, mean = reference_augmented(config, probe)
     assert found["linear_top1"] == pytest.approx(accuracy)
     torch.testing.assert_close(seen[-1], mean)
     assert torch.equal(mean, before) is (batch_norm == "eval")

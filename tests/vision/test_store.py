@@ -39,11 +39,6 @@ def entries(root: Path) -> list[Path]:
     return [path for path in sorted((root / "encoders").iterdir()) if path.is_dir()]
 
 
-def test_every_field_is_on_one_side() -> None:
-    names = [field.name for field in dataclasses.fields(Config)]
-    assert sorted([*PRETRAINING, *EVALUATION]) == sorted(names)
-
-
 def test_what_is_pretraining_changes_the_key_and_nothing_else() -> None:
     def key(config: Config) -> str:
         return key_of(part_of(config, PRETRAINING), {})

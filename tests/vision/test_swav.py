@@ -30,7 +30,7 @@ SMALL = dataclasses.replace(
 )
 
 
-def twin_of_codes(scores: Tensor, epsilon: float, iterations: int) -> list[list[float]]:
+def reference_codes(scores: Tensor, epsilon: float, iterations: int) -> list[list[float]]:
     """The iteration on the plain exponentials, number by number."""
     q = [[math.exp(x / epsilon) for x in row] for row in scores.tolist()]
     for _ in range(iterations):
@@ -42,7 +42,7 @@ def twin_of_codes(scores: Tensor, epsilon: float, iterations: int) -> list[list[
     return q
 
 
-def twin_of_loss(
+def reference_loss(
     crops: Tensor, prototypes: Tensor, older: Tensor | None, temperature: float, epsilon: float
 ) -> Tensor:
     views, batch = crops.shape[:2]
@@ -50,7 +50,7 @@ def twin_of_loss(
     for crop in (0, 1):
         rows = [z / z.norm() for z in crops[crop]] + list(() if older is None else older[crop])
         scores = torch.stack([torch.stack([z @ c for c in prototypes]) for z in rows])
-        code = twin_of_codes(scores.detach(), epsilon, 3)[:batch]
+        code = reference_codes(scores.detach(), epsilon, 3)[:batch]
         for i in range(batch):
             value = crops.new_zeros(())
             for view in range(views):
@@ -73,7 +73,7 @@ def units(*shape: int, seed: int = 0) -> Tensor:
 def test_codes_equal_the_loop_and_use_the_prototypes_alike(iterations: int) -> None:
     scores = units(9, 4) @ units(3, 4, seed=1).T
     found = codes(scores, epsilon=0.3, iterations=iterations)
-    expected = torch.tensor(twin_of_codes(scores, 0.3, iterations), dtype=torch.float64)
+    expected = torch.tensor(reference_codes(scores, 0.3, iterations), dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(found.sum(1), torch.ones(9, dtype=torch.float64))
     if iterations == 20:
@@ -93,7 +93,7 @@ def test_loss_and_gradient_equal_the_loops(views: int, queue: int) -> None:
     value = swapped_prediction(
         pairs, cosine(pairs.anchor, pairs.candidate), temperature=0.4, epsilon=0.2
     )
-    expected = twin_of_loss(crops, prototypes, older, 0.4, 0.2)
+    expected = reference_loss(crops, prototypes, older, 0.4, 0.2)
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
     upstream = torch.linspace(0.5, 1.5, 12, dtype=torch.float64)
     for got, want in zip(

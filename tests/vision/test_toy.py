@@ -110,7 +110,7 @@ def test_views_are_noisy_points_of_one_batch() -> None:
     assert not torch.equal(first, views(config, points, 8)[0])
 
 
-def loss_twin(
+def reference_loss(
     map_: Tensor, first: Tensor, second: Tensor, config: ToyConfig, weight: float
 ) -> Tensor:
     """NT-Xent at temperature 0.5 and the polarization of all other pairs, added per anchor."""
@@ -141,7 +141,7 @@ def test_three_steps_are_adams_on_the_written_loss(normalised: bool, weight: flo
     optimiser = torch.optim.Adam([map_], lr=0.01)
     for step in range(3):
         optimiser.zero_grad()
-        loss_twin(map_, *views(config, points, step), config, weight).backward()
+        reference_loss(map_, *views(config, points, step), config, weight).backward()
         optimiser.step()
     learned = learn(config, points)
     torch.testing.assert_close(learned, map_.detach(), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""The transfer suite: its read-outs against slow twins, and what they refuse."""
+"""The transfer suite: its protocols against slow reference implementations, and what they refuse."""
 
 import copy
 import dataclasses
@@ -217,9 +217,9 @@ def test_fine_tuning_is_the_plain_loop() -> None:
 
     digits = describe("digits")
     classifier = starting_classifier(32, 10, None, 3)
-    twin = nn.Sequential(small_encoder(), classifier).train()
+    reference = nn.Sequential(small_encoder(), classifier).train()
     optimiser = torch.optim.SGD(
-        twin.parameters(), 0.05, momentum=0.9, nesterov=True, weight_decay=1e-2
+        reference.parameters(), 0.05, momentum=0.9, nesterov=True, weight_decay=1e-2
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 7)
     order = np.concatenate([permutation(50, 3, epoch)[:40] for epoch in range(4)])
@@ -227,11 +227,11 @@ def test_fine_tuning_is_the_plain_loop() -> None:
         batch = torch.from_numpy(order[20 * step : 20 * step + 20])
         inputs = as_test_images(images.pixels[batch], 8, digits.mean, digits.std)
         optimiser.zero_grad()
-        cross_entropy(twin(inputs), images.labels[batch]).backward()
+        cross_entropy(reference(inputs), images.labels[batch]).backward()
         optimiser.step()
         schedule.step()
     for mine, expected in zip(
-        network.state_dict().values(), twin.state_dict().values(), strict=True
+        network.state_dict().values(), reference.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
     for name, value in encoder.state_dict().items():  # as it was
