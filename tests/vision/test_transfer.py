@@ -1,4 +1,4 @@
-"""The transfer suite: its protocols against slow reference implementations, and what they refuse."""
+"""The transfer suite: protocols against slow reference implementations, and what they refuse."""
 
 import copy
 import dataclasses
