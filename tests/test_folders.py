@@ -6,9 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import MissingData
-from shared.experiment.folders import Folder, LeftOut, printable, read_folder, undamaged
+from shared.experiment.folders import (
+    Folder,
+    LeftOut,
+    class_files,
+    printable,
+    read_folder,
+    undamaged,
+)
 
 ENDINGS = (".png", ".jpg")
 USUAL = ("train/cat/0.png", "train/dog/0.png", "val/cat/0.png", "val/dog/0.png")
@@ -116,6 +124,20 @@ def test_each_file_is_read_once_whatever_links_lead_to(tmp_path: Path) -> None:
     assert listed(root)[-1] == ("train/elsewhere/7.png", 2)
 
 
+def test_the_order_is_torchvision_s_whatever_the_names(tmp_path: Path) -> None:
+    make_torchvision_importable()
+    from torchvision.datasets.folder import make_dataset
+
+    names = ("cat/b.png", "cat/a/x.png", "cat/a b/y.png", "cat/a/c/z.png", "dog/é.png", "dog/Z.jpg")
+    root = made(tmp_path, *names)
+    expected = make_dataset(str(root), {"cat": 7, "dog": 3}, ENDINGS)
+    (root / "cat" / ".hidden.png").write_bytes(b"content")
+    (root / "cat" / "again").symlink_to(root / "cat")
+    found = class_files(root, {"cat": 7, "dog": 3}, ENDINGS)
+    assert [(str(file), label) for file, label in found] == expected
+    assert [file for file, _ in read(root).train] == [file for file, _ in found]
+
+
 def test_a_link_that_leads_nowhere_is_a_damaged_file(tmp_path: Path) -> None:
     root = made(tmp_path, *USUAL)
     (root / "train" / "cat" / "1.png").symlink_to("gone.png")
@@ -189,7 +211,7 @@ def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
         f"{root}: 3 of 9 images are damaged: cat/2.png (truncated), cat/5.png (truncated), "
         f"cat/8.png (truncated); restore or delete them, or leave them out: --skip-damaged"
     )
-    with pytest.warns(LeftOut, match=r"left out, 3 of 9 images are damaged: cat/2.png"):
+    with pytest.warns(UserWarning, match=r"left out, 3 of 9 images are damaged: cat/2.png"):
         good = undamaged(files, fault_of, place=root, what="images", skip_damaged=True)
     assert good == [0, 1, 3, 4, 6, 7]
     assert undamaged(files[:2], fault_of, place=root, what="images") == [0, 1]

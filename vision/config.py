@@ -49,7 +49,7 @@ class Config:
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
     # "imagenet" the network's own, which all but the ResNets of vision.encoder need.
     stem: Stem = "cifar"
-    # What is evaluated: the encoder, or features without any learning, see vision.floors.
+    # What is evaluated: the encoder, or features without any learning, see vision.trivial.
     features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(
         "encoder", was="encoder"
     )
@@ -109,8 +109,8 @@ class Config:
     schedule: Literal["constant", "cosine", "steps"] = "cosine"  # [ReSSL], per step
     # With schedule "steps": the epochs from which on the rate is a tenth ([CMC]).
     milestones: tuple[int, ...] = ()
-    precision: Literal["bfloat16", "float32"] = "bfloat16"  # autocast of the networks; ours
-    compile: bool = False  # torch.compile the encoder; ours
+    precision: Literal["bfloat16", "float32"] = "bfloat16"  # autocast of the networks; additional
+    compile: bool = False  # torch.compile the encoder; additional
 
     protocol: str = "linear-sgd-v1"  # see vision.evaluation.PROTOCOLS
     # A second protocol whose probe is measured, too: the paper's, beside that of a short tier.
@@ -227,57 +227,7 @@ CMC: dict[str, Any] = {
 }
 
 
-# The fields that say what is trained, and on what: runs that agree in them share one encoder, see
-# shared.experiment.store. A test holds every field of the configuration to one of the two sides.
-PRETRAINING = (
-    "dataset",
-    "images",
-    "image_size",
-    "statistics",
-    "backbone",
-    "stem",
-    "features",
-    "weights",
-    "calibrated",
-    "head_hidden",
-    "head_output",
-    "head_layers",
-    "head_output_norm",
-    "head_output_scale",
-    "predictor_hidden",
-    "method",
-    "pairs",
-    "objective",
-    "gamma_schedule",
-    "symmetric",
-    "loss_factor",
-    "teacher_momentum",
-    "teacher_schedule",
-    "queue",
-    "mixed",
-    "mixed_from",
-    "memory_momentum",
-    "prototypes",
-    "prototypes_still",
-    "queue_from",
-    "small_crops",
-    "small_size",
-    "small_augmentation",
-    "augmentations",
-    "batch_size",
-    "epochs",
-    "optimiser",
-    "learning_rate",
-    "sgd_momentum",
-    "weight_decay",
-    "warmup_epochs",
-    "schedule",
-    "milestones",
-    "precision",
-    "compile",
-    "seed",
-)
-# Those that say how the encoder is evaluated, and on what.
+# The fields that say how the encoder is evaluated, and on what.
 EVALUATION = (
     "evaluate_on",
     "test_size",
@@ -289,11 +239,16 @@ EVALUATION = (
     "tuning_steps",
     "probe_batch_norm",
 )
+# All others say what is trained, and on what: runs that agree in them share one encoder, see
+# shared.experiment.store.
+PRETRAINING = tuple(
+    field.name for field in dataclasses.fields(Config) if field.name not in EVALUATION
+)
 
 
 @dataclass(frozen=True)
 class ToyConfig:
-    """One trial of vision.toy; the paper, [LMCL], prints Adam and its rate, the rest is ours.
+    """One trial of vision.toy; the paper, [LMCL], prints Adam and its rate; the rest is additional.
 
     A linear map P of points in the plane is learned by contrast; "normalised" compares by cosine,
     else by the plain inner product.

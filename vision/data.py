@@ -49,7 +49,7 @@ from shared.experiment.data import (
     sha256_of_files,
     sha256_of_lines,
 )
-from shared.experiment.folders import undamaged
+from shared.experiment.folders import class_files
 from shared.experiment.runs import replacing, write_atomically
 from vision.augmentation import Policy, parameters
 from vision.images import decode as _decode
@@ -60,7 +60,7 @@ make_torchvision_importable()
 
 # After the call above, without which the import fails beside a CPU build of torch.
 from torchvision import datasets as sources  # noqa: E402
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
+from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402
 from torchvision.datasets.utils import check_integrity  # noqa: E402
 from torchvision.transforms.v2.functional import center_crop, resize  # noqa: E402
 
@@ -695,8 +695,8 @@ def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]
     for wnid in classes:
         if not (place / wnid).is_dir():
             raise _wrong_layout(name, place, f"a folder {wnid}")
-    found = make_dataset(str(place), classes, IMG_EXTENSIONS, allow_empty=True)
-    return [Path(file) for file, _ in found], [label for _, label in found]
+    found = class_files(place, classes, IMG_EXTENSIONS)
+    return [file for file, _ in found], [label for _, label in found]
 
 
 def _suite_listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]]:
@@ -936,6 +936,8 @@ def _loaded(
     for views in loader:
         if isinstance(views, UserError):
             if images.place is not None:  # one error for all of them, not one after the other
-                undamaged(images.files, fault_of, place=images.place, what="images")
+                from vision import own
+
+                own.check_all(images.place)
             raise views
         yield views

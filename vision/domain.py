@@ -102,5 +102,5 @@ DOMAIN = Domain(
     figures=_figures,
     export=_export,
     score=_score,
-    scored_by=("backbone", "stem", "prefix", "size", "statistics"),
+    scored_by=("backbone", "stem", "prefix", "size", "statistics", "skip_damaged"),
 )

@@ -142,7 +142,8 @@ def make_encoder(
     Raises:
         ValueError: an unknown backbone or stem, or one that does not go with the other.
 
-    Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems; the strided one is ours.
+    Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems; the strided one is
+    additional.
     """
     check_backbone(backbone, stem, half=half)
     if backbone in BUILDERS:

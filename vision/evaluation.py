@@ -34,6 +34,7 @@ from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.runs import Interrupted, Run
 from shared.notices import notice
+from shared.pixels import normalise
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
@@ -270,7 +271,7 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
     "knn-200-v1": Protocol(temperature=0.5),
-    # Ours, for small budgets: unlike what a probe comes to in so many steps at one rate, the
+    # Additional, for small budgets: unlike what a probe comes to in so many steps at one rate, the
     # solution does not depend on the length of the features. Neighbours as around ReSSL.
     "linear-l2-v1": Protocol(temperature=0.1, penalties=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
     # The transfer suite, github.com/linusericsson/ssl-transfer (Ericsson et al. 2021): linear.py's
@@ -282,7 +283,7 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "few-shot-5way-5shot-v1": _transfer(FewShot(shots=5)),
     "few-shot-5way-20shot-v1": _transfer(FewShot(shots=20)),
-    # Ours, for what a core does in a minute or two.
+    # Additional, for what a core does in a minute or two.
     "many-shot-linear-small-v1": _transfer(ManyShot((1e-4, 1e-3, 1e-2, 1e-1, 1.0))),
     "fine-tuned-small-v1": _transfer(FineTuning(200, rates=(1e-1, 1e-2), decays=(0.0,))),
 }
@@ -328,7 +329,7 @@ def evaluate(
     Args:
         config: names data, sizes, statistics and protocol.
         encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
-        run: knows where data lie, and is told of progress.
+        run: knows where data lie, and shows progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
         images: yours, to train and to test on, in place of a dataset's; how they are normalised is
             for ``config.statistics`` to say.
@@ -540,9 +541,7 @@ def as_test_images(
     images = in_channels(pixels_of(pixels), len(mean)).float().div_(255)
     if images.shape[-2:] != (size, size):
         images = center_crop(resize(images, [round(size * RESIZED)]), [size, size])
-    for channel, (center, deviation) in enumerate(zip(mean, std, strict=True)):
-        images[:, channel].sub_(center).div_(deviation)
-    return images
+    return normalise(images, mean, std)
 
 
 def linear_probe(
@@ -635,9 +634,7 @@ def regularised_probe(
         NothingToHoldOut: a single class, or no class with two images.
         ValueError: what :func:`shared.logistic.fit` refuses.
     """
-    mean, deviation = train.mean(0), train.std(0, unbiased=False)
-    scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
-    train, test = ((features - mean) / scale for features in (train, test))
+    train, test = standardised(train, test)
     held_out = _held_out(labels)
     inside = torch.ones(len(train), 1, dtype=torch.bool, device=train.device)
     everything = inside.clone()
@@ -651,6 +648,13 @@ def regularised_probe(
     cost = 1 / (penalties[best] * len(train))
     solution = logistic.fit(train, labels, everything, [cost], tolerance=SOLVED)
     return penalties[best], solution.predict(test)[0, 0]
+
+
+def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+    """Features (n, H), (m, H) with mean 0 and deviation 1 over the first; constant ones are 0."""
+    mean, deviation = train.mean(0), train.std(0, unbiased=False)
+    scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
+    return (train - mean) / scale, (test - mean) / scale
 
 
 class NothingToHoldOut(ValueError):
@@ -768,7 +772,7 @@ def kmeans_accuracy(
         labels: (n,) classes from 0 to ``clusters`` - 1.
         clusters: number of clusters and of classes.
         seed: of the starts.
-        restarts: the tightest of so many clusterings counts.
+        restarts: of which the tightest clustering is scored.
     """
     with threadpool_limits(1):  # sums, and so the result, depend on the number of threads
         found = KMeans(clusters, n_init=restarts, random_state=seed).fit_predict(points)

@@ -256,8 +256,8 @@ class Sweep:
     """A table drawn as curves: what is on the axis, and what tells the lines apart.
 
     Both are read from the configuration that a record holds; a line whose value on the axis is
-    None is drawn across, and so are floors. A table that has read-outs gets a panel for each, any
-    other one for each dataset.
+    None is drawn across, and so are trivial baselines. With ``metrics`` each gets a panel, else
+    each dataset.
     """
 
     paper: str
@@ -266,7 +266,7 @@ class Sweep:
     axis: str
     value: Callable[[dict[str, Any]], float | None]
     line: Callable[[dict[str, Any], str], str]
-    read_outs: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
 
     def __call__(self, places: Places) -> tuple[Tier, Figure]:
         """The tier of what is drawn, and the figure.
@@ -280,8 +280,8 @@ class Sweep:
         for record, row, score in scores(measured):
             config = record.config
             found = {config["dataset"]: score}
-            if self.read_outs:
-                found = {name: float(record.result["metrics"][name]) for name in self.read_outs}
+            if self.metrics:
+                found = {name: float(record.result["metrics"][name]) for name in self.metrics}
             line = row.label if row.floor else self.line(config, row.label)
             value = None if row.floor else self.value(config)
             for panel, number in found.items():
@@ -297,7 +297,7 @@ class Sweep:
         for axis, (panel, lines) in zip(axes[0], panels.items(), strict=True):
             for name, points in lines.items():
                 _curve(axis, points, ticks, colors[name])
-            metric = panel if self.read_outs else table.metric
+            metric = panel if self.metrics else table.metric
             axis.set(title=panel, xlabel=self.axis, ylabel=f"{metric}, {table.unit}")
             axis.set_xticks(range(len(ticks)), [f"{tick:.4g}" for tick in ticks], rotation=45)
         handles = [Line2D([], [], color=color, marker="o", label=n) for n, color in colors.items()]
@@ -339,7 +339,7 @@ def best_tier(table: Table, places: Places) -> Measured:
 
 
 def scores(measured: Measured) -> Iterator[tuple[Record, Row, float]]:
-    """Record, row, and metric of every record that counts."""
+    """Record, row, and metric of every record in the table."""
     for cells in measured.cells:
         for cell in cells:
             for seed, record in cell.records.items():
@@ -677,11 +677,11 @@ Draw = Callable[[Places], tuple[Tier, Figure]]
 
 
 def _also_on_cifar10(drawers: Mapping[str, Draw]) -> dict[str, Draw]:
-    """Figures, and those of the sweeps' tables in the tier on CIFAR-10, with both read-outs."""
+    """Figures, and those of the sweeps' tables in the tier on CIFAR-10, with both metrics."""
     sweeps = {name: draw for name, draw in drawers.items() if isinstance(draw, Sweep)}
     small = {
         f"{name}{ON}": dataclasses.replace(
-            sweep, table=f"{sweep.table}{ON}", read_outs=(L2_METRIC, KNN_METRIC)
+            sweep, table=f"{sweep.table}{ON}", metrics=(L2_METRIC, KNN_METRIC)
         )
         for name, sweep in sweeps.items()
     }

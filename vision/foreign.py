@@ -11,6 +11,8 @@ A network that is not filled to the last tensor is refused, and one that is too 
 """
 
 import argparse
+import re
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 from shared.errors import UserError, suggestion
 from shared.experiment.data import sha256_of
 from shared.experiment.domain import Asked, Scores
+from shared.experiment.folders import LeftOut
 from shared.experiment.scoring import measured
 from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
@@ -31,6 +34,7 @@ from vision.encoder import BUILDERS, make_encoder, name_of
 from vision.evaluation import PROTOCOLS, evaluate, record_data
 from vision.export import load_encoder
 from vision.export import read as read_export
+from vision.own import summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
 AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # second to what they are beside
@@ -87,6 +91,8 @@ def score(asked: Asked) -> Scores:
     for each in protocols:
         if each not in PROTOCOLS:
             raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+    if name.startswith(OWN):
+        asked.say(summary(Path(data)))
     file = asked.model / "encoder.safetensors" if asked.model.is_dir() else asked.model
     size = int(asked.options.get("size") or 0)
     own = _metadata(file)
@@ -117,7 +123,9 @@ def score(asked: Asked) -> Scores:
             record_data(run, name)
             return evaluate(config, network, run)
 
-        return measured(config, each, scored, asked)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LeftOut)  # the summary has been printed
+            return measured(config, each, scored, asked)
 
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), "keys": list(lines), "data": name},
@@ -161,6 +169,9 @@ def loaded(
     )
     if not match.filled:
         raise UserError(_unfilled(file, name_of(name), match, states, backbone, prefix))
+    for key, tensor in match.tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"{file}: {key} is NaN or infinite; did its training diverge?")
     network = make_encoder(name, first, size=size)
     network.load_state_dict({**network.state_dict(), **match.tensors})
     return network.eval(), match
@@ -174,7 +185,9 @@ def read(file: Path) -> Mapping[str, Any]:
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give a checkpoint, or an exported folder")
-    if file.suffix == ".safetensors":
+    if why := _no_checkpoint(file):
+        raise UserError(f"{file}: {why}")
+    if _is_safetensors(file):
         try:
             with safe_open(file, framework="pt") as stream:
                 return {name: stream.get_tensor(name) for name in stream.keys()}
@@ -185,12 +198,60 @@ def read(file: Path) -> Mapping[str, Any]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # whatever a file that is none makes of it
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise UserError(
-            f"{file}: cannot be read as tensors and plain values alone ({reason}); save its "
-            f"state_dict by itself, as safetensors or with torch.save"
-        ) from error
-    return content if isinstance(content, Mapping) else {}
+        raise UserError(f"{file}: {_why_refused(str(error))}") from error
+    if isinstance(content, Mapping):
+        return content
+    raise UserError(
+        f"{file}: holds a {type(content).__name__}, no tensors by name; save a state_dict"
+    )
+
+
+def _is_safetensors(file: Path) -> bool:
+    """By its ending, or by a header of JSON behind its length, whatever it is called."""
+    with file.open("rb") as stream:
+        head = stream.read(9)
+    return file.suffix == ".safetensors" or (len(head) == 9 and head[5:] == b"\0\0\0{")
+
+
+# How files begin that are taken for checkpoints, and what they are.
+_NO_CHECKPOINTS = {
+    b"version https://git-lfs": "is a pointer of git-lfs; get the file itself: git lfs pull",
+    b"<": "is a web page, not the file that was to be downloaded; download it again",
+    b"\x89HDF": "is of HDF5 (Keras); save its weights as a state_dict of torch",
+    b"\x93NUMPY": "is an array of numpy; save a state_dict of torch",
+}
+
+
+def _no_checkpoint(file: Path) -> str | None:
+    """What a file is, by its first bytes, if it holds no weights that can be read."""
+    with file.open("rb") as stream:
+        head = stream.read(32).lstrip()
+    if not head:
+        return "is empty; copy it again"
+    found = (what for start, what in _NO_CHECKPOINTS.items() if head.startswith(start))
+    return next(found, None)
+
+
+def _why_refused(said: str) -> str:
+    """Why torch refused a file, by what it said, in one line without the terminal's colours."""
+    # Of each object that is no tensor torch names the class.
+    culprit = re.search(r"(?:Unsupported (?:global|class)|GLOBAL):? (?:GLOBAL )?([\w.]+)", said)
+    if culprit:
+        return (
+            f"holds {culprit[1]}, which is neither a tensor nor a plain value, and no code of a "
+            f"file is run; if you trust it, save its weights alone: torch.save(torch.load(FILE, "
+            f"weights_only=False)['state_dict'], NEW), or .state_dict() of a whole model"
+        )
+    if "TorchScript" in said:
+        return "is a TorchScript archive; save the state_dict of the model that it was made of"
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", said).strip()
+    reason = re.split(r"(?<=[a-z)])\. |\n", plain)[0]
+    if not reason or reason.startswith("Weights only load failed"):
+        reason = "no file that torch.save wrote"
+    return (
+        f"cannot be read as tensors and plain values alone ({reason}); copy it again, or save its "
+        f"state_dict as safetensors or with torch.save"
+    )
 
 
 def best_match(
@@ -204,44 +265,48 @@ def best_match(
         prefix: of the keys that count; None: any.
     """
     wanted = network.state_dict()
-    numberings = _numberings(network)
-    found: dict[tuple[str, str, int], dict[str, str]] = {}  # names to keys, by place
+    found: dict[tuple[str, str, bool], dict[str, str]] = {}  # names to keys, by place
     for entry, state in states.items():
-        for number, numbering in enumerate(numberings):
-            for key, tensor in state.items():
-                for before, name in _endings(key, numbering):
+        numbers = _numbers(network, state)
+        for key, tensor in state.items():
+            for before, first, rest in _splits(key):
+                if prefix not in (None, before):
+                    continue
+                for numbered in (False, True):
+                    part = numbers.get(before, {}).get(first) if numbered else first
+                    name = f"{part}{rest}"
                     if name in wanted and wanted[name].shape == tensor.shape:
-                        if prefix in (None, before):
-                            found.setdefault((entry, before, number), {})[name] = key
+                        found.setdefault((entry, before, numbered), {})[name] = key
     if not found:
         return Match("nowhere", {}, (), tuple(sorted(wanted)), ())
-    entry, before, number = max(
-        found, key=lambda place: (len(found[place]), not _averaged(place), -place[2], place)
+    entry, before, numbered = max(
+        found, key=lambda place: (len(found[place]), not _averaged(place), not place[2], place)
     )
-    keys = found[entry, before, number]
-    state = states[entry]
+    keys, state = found[entry, before, numbered], states[entry]
     dropped = tuple(sorted(set(state) - set(keys.values())))
-    names = {
-        key: name
+    parts = _numbers(network, state).get(before, {}) if numbered else {}
+    deeper = [
+        key
         for key in dropped
-        for each, name in _endings(key, numberings[number])
+        for each, first, rest in _splits(key)
         if each == before
-    }
+        and (
+            _is_deeper(network, f"{parts.get(first, first)}{rest}")
+            # a convolution behind the last part, where a classifier may stand
+            or (numbered and first.isdecimal() and first not in parts and state[key].ndim == 4)
+        )
+    ]
+    place = [
+        f"entry {entry!r}," if entry else "",
+        f"prefix {before!r}" if before else "no prefix",
+        "parts by number" if numbered else "",
+    ]
     return Match(
-        " ".join(
-            filter(
-                None,
-                (
-                    f"entry {entry!r}," if entry else "",
-                    f"prefix {before!r}" if before else "no prefix",
-                    "parts by number" if number else "",
-                ),
-            )
-        ),
+        " ".join(filter(None, place)),
         {name: state[key] for name, key in keys.items()},
         dropped,
         tuple(name for name in wanted if name not in keys and not name.endswith(COUNTER)),
-        tuple(key for key, name in names.items() if _is_deeper(network, name)),
+        tuple(deeper),
     )
 
 
@@ -262,31 +327,34 @@ def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor
         yield from _states(value, f"{entry}.{key}" if entry else key)
 
 
-def _numberings(network: nn.Module) -> list[Mapping[str, str]]:
-    """How parts of the network may be called: by name, by number, by number of those with tensors.
+def _numbers(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, dict[str, str]]:
+    """The network's parts by the numbers that stand in their place, by the prefix before these.
 
-    The second is ``nn.Sequential(*network.children())``, the third that of networks whose ReLU and
-    pooling are no modules.
+    Programs that put a network's parts into an ``nn.Sequential`` leave out different ones without
+    tensors (ReLU, pooling, both) and so number differently; the order of the others is the same.
     """
-    children = [name for name, _ in network.named_children()]
     filled = [name for name, child in network.named_children() if child.state_dict()]
-    return [{}, *({str(i): name for i, name in enumerate(some)} for some in (children, filled))]
+    found: dict[str, set[int]] = {}
+    for key in state:
+        for before, first, _ in _splits(key):
+            if first.isdecimal():
+                found.setdefault(before, set()).add(int(first))
+    return {
+        before: dict(zip(map(str, sorted(numbers)), filled, strict=False))
+        for before, numbers in found.items()
+    }
 
 
-def _endings(key: str, numbering: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """A key parted into prefix and name, at every place it could be."""
+def _splits(key: str) -> Iterator[tuple[str, str, str]]:
+    """A key as prefix, first part and rest of a name, at every place where it may begin."""
     parts = key.split(".")
-    for place in range(len(parts)):
-        first = parts[place]
-        if numbering and first not in numbering:
-            continue
+    for place, first in enumerate(parts):
         # lightly's own ResNets call the way past a block so
         rest = ["downsample" if each == "shortcut" else each for each in parts[place + 1 :]]
-        before = ".".join(parts[:place])
-        yield (f"{before}." if before else ""), ".".join([numbering.get(first, first), *rest])
+        yield "".join(f"{part}." for part in parts[:place]), first, "".join(f".{r}" for r in rest)
 
 
-def _averaged(place: tuple[str, str, int]) -> bool:
+def _averaged(place: tuple[str, str, bool]) -> bool:
     entry, before, _ = place
     return any(word in f"{entry}.{before}" for word in AVERAGES)
 

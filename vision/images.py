@@ -52,10 +52,10 @@ def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
         raise UserError(f"{name}: cannot be decoded ({_reason(error)})") from error
 
 
-def fault_of(file: Path) -> str | None:
-    """Why a file cannot be decoded; None if it can."""
+def fault_of(file: Path, *, upright: bool = False) -> str | None:
+    """Why :func:`decode` refuses a file; None if it does not."""
     try:
-        decode(file, upright=True)
+        decode(file, upright=upright)
     except UserError as error:
         return _reason(error.__cause__ or error)
     return None
@@ -118,7 +118,7 @@ def _rgb(image: Image.Image, upright: bool) -> Image.Image:
     mode = image.mode
     if mode.startswith("I;16") or mode in ("I", "F"):
         return Image.fromarray(_grey(image)).convert("RGB")
-    if mode in ("RGBa", "La"):  # colours times alpha, which have one way out alone
+    if mode in ("RGBa", "La"):  # premultiplied, which Pillow converts only to straight alpha
         image = image.convert("RGBA" if mode == "RGBa" else "LA")
     return image.convert("RGB")
 

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from PIL import Image
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
+from shared.experiment.data import state_of
 from shared.experiment.folders import Folder, layout_of, read_folder, undamaged
 from vision.data import IMAGENET_MEAN, IMAGENET_STD, OWN, Dataset, ImageFiles
 from vision.images import fault_of
@@ -58,9 +60,27 @@ def folder(
     files, labels = tuple(file for file, _ in found), torch.tensor([label for _, label in found])
     images = ImageFiles(files, labels, upright=True, place=Path(path))
     if skip_damaged:
-        good = undamaged(files, fault_of, place=Path(path), what=WHAT, skip_damaged=True)
-        images = images.subset(torch.tensor(good, dtype=torch.int64))
+        images = images.subset(torch.tensor(_decodable(files, Path(path), state_of(files))))
     return images
+
+
+@functools.lru_cache(maxsize=4)
+def _decodable(files: tuple[Path, ...], place: Path, state: str) -> list[int]:
+    """Positions of the files that can be decoded, looked for once while their state is the same."""
+    return undamaged(files, _fault_of, place=place, what=WHAT, skip_damaged=True)
+
+
+def check_all(path: Path) -> None:
+    """Decode every image of a folder, those to test on, too.
+
+    Raises:
+        UserError: some cannot be decoded; names them all.
+    """
+    undamaged(every_file(path), _fault_of, place=path, what=WHAT)
+
+
+def _fault_of(file: Path) -> str | None:
+    return fault_of(file, upright=True)
 
 
 @functools.cache
@@ -103,7 +123,8 @@ def hub_images(dataset: Any, image: str | None = None, label: str | None = None)
         label: its column of classes; None: the only ``ClassLabel``, or no labels if there is none.
 
     Raises:
-        UserError: no such column, or more than one that it could be.
+        UserError: no such column, more than one that it could be, or classes that are no numbers.
+            Of the images :func:`vision.data.stream` finds out.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, dict):
@@ -114,9 +135,25 @@ def hub_images(dataset: Any, image: str | None = None, label: str | None = None)
     image = _column(features, image, "Image")
     if image is None:
         raise UserError(f"no column of images; there are: {', '.join(features)}")
+    if hasattr(dataset, "with_format"):
+        dataset = dataset.with_format(None)  # images of Pillow, whatever was set
     label = _column(features, label, "ClassLabel")
-    labels = torch.full((len(dataset),), -1) if label is None else torch.tensor(dataset[label][:])
-    return ImageFiles(HubColumn(dataset.select_columns([image]), image), labels)
+    column = HubColumn(dataset.select_columns([image]), image)
+    return ImageFiles(column, _labels(dataset, label), upright=True)
+
+
+def _labels(dataset: Any, name: str | None) -> torch.Tensor:
+    """The classes (n,) int64 of a column; -1 without one."""
+    if name is None:
+        return torch.full((len(dataset),), -1)
+    values = dataset[name][:]
+    for row, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, int) or value < -1:
+            raise UserError(
+                f"column {name!r}, row {row}: {value!r} is no number of a class; make it one: "
+                f"dataset.class_encode_column({name!r})"
+            )
+    return torch.tensor(values, dtype=torch.int64)
 
 
 class HubColumn(Sequence[Any]):
@@ -130,7 +167,21 @@ class HubColumn(Sequence[Any]):
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.dataset[int(index)][self.name]
+        row = int(index)
+        try:
+            image = self.dataset[row][self.name]
+        except Exception as error:  # which depends on the damage
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise UserError(
+                f"column {self.name!r}, row {row}: cannot be decoded ({reason}); leave the row out"
+            ) from error
+        if not isinstance(image, Image.Image):
+            raise UserError(
+                f"column {self.name!r}, row {row}: {type(image).__name__} in place of an image; "
+                f"leave such rows out, or cast the column: dataset.cast_column({self.name!r}, "
+                f"datasets.Image())"
+            )
+        return image
 
     def chosen(self, index: Sequence[int]) -> "HubColumn":
         """The images at some positions, without decoding any."""

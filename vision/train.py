@@ -35,8 +35,8 @@ from vision.data import (
 )
 from vision.evaluation import evaluate, record_data, statistics
 from vision.export import FILE, load_encoder, save_encoder
-from vision.floors import Trivial, calibrate
 from vision.methods import Networks, check, compare
+from vision.trivial import Trivial, calibrate
 
 PROJECTION = "projection.safetensors"  # of an entry of the store: L, where there is one
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each

@@ -1,8 +1,8 @@
-"""The transfer suite of Ericsson et al. 2021: what an encoder is worth on other images.
+"""The transfer suite of Ericsson et al. 2021: how an encoder transfers to other images.
 
 Shapes: n training images, m test images, H features, C classes, E episodes.
 
-Three read-outs: logistic regression on frozen features of all training images ("many-shot"), the
+Three protocols: logistic regression on frozen features of all training images ("many-shot"), the
 whole network trained with labels ("fine-tuned"), and episodes of a few images of each of a few
 classes ("few-shot"). Where the first two have something to choose, the published validation images
 decide, or a fifth of the training images, drawn whatever the run; what was chosen is then trained
@@ -33,19 +33,20 @@ from shared.precision import bfloat16
 from vision.config import Config
 from vision.data import Dataset, ImageFiles, Images, Split, choose, describe, load, permutation
 from vision.evaluation import (
+    SOLVED,
     FewShot,
     FineTuning,
     ManyShot,
     device_of,
     embed,
     record_data,
+    standardised,
     starting_classifier,
     statistics,
     training_views,
 )
 
 HELD_OUT = 5  # one training image in so many, where no validation images are published
-SOLVED = 1e-6  # share of the objective that a logistic regression may lie above its minimum
 WHOLE, IN_EPISODES = 1.0, 1 / 1.15  # share of the shorter side that a crop keeps
 TRIED = "fine-tuning.json"  # in the run's folder: what the validation images said so far
 RECALLS = tuple(step / 10 for step in range(11))
@@ -59,7 +60,7 @@ def transferred(
     *,
     project: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, object]:
-    """Score an encoder by one read-out of the suite.
+    """Score an encoder by one protocol of the suite.
 
     Keys of the result, all in percent: ``many_shot_`` and ``finetuned_``, each with ``top1`` and
     ``mean_per_class``, or ``map11`` where an image has several classes; ``few_shot_top1``, the mean
@@ -68,9 +69,9 @@ def transferred(
 
     Args:
         config: names data, sizes and statistics.
-        protocol: the read-out.
+        protocol: which, and its numbers.
         encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
-        run: knows where data lie, and is told of progress.
+        run: knows where data lie, and shows progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
 
     Raises:
@@ -170,9 +171,7 @@ def many_shot(
     Raises:
         ValueError: what :func:`shared.logistic.fit` refuses.
     """
-    mean, deviation = train.mean(0), train.std(0, unbiased=False)
-    scale = torch.where(deviation > 1e-6 * deviation.max(), deviation, torch.inf)
-    train, test = ((features - mean) / scale for features in (train, test))
+    train, test = standardised(train, test)
     costs = sorted(costs)
     tried = _regressions(train, labels, ~validating, costs, train[validating])
     found = [scores(outputs, labels[validating])[metric] for outputs in tried]
@@ -355,13 +354,21 @@ def _fine_tune(
     tried = _read(file)
 
     def trained(images: Images | ImageFiles, rate: float, decay: float, done: int) -> nn.Sequential:
-        def told(step: int) -> None:
+        def after_step(step: int) -> None:
             run.progress(done + step, total, config.protocol)
             if run.stopping:
                 raise Interrupted
 
         return fine_tuned(
-            config, protocol, encoder, images, rate, decay, steps, run.workers, after_step=told
+            config,
+            protocol,
+            encoder,
+            images,
+            rate,
+            decay,
+            steps,
+            run.workers,
+            after_step=after_step,
         )
 
     for place, (rate, decay) in enumerate(grid):
@@ -458,8 +465,8 @@ def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
     return binary_cross_entropy_with_logits(outputs[counted], labels[counted].float())
 
 
-def _named(read_out: str, found: Mapping[str, float]) -> dict[str, object]:
-    return {f"{read_out}_{metric}": value for metric, value in found.items()}
+def _named(protocol: str, found: Mapping[str, float]) -> dict[str, object]:
+    return {f"{protocol}_{metric}": value for metric, value in found.items()}
 
 
 def _read(file: Path) -> dict[str, float | None]:

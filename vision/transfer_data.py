@@ -9,16 +9,17 @@ challenge does not count.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from shared.compat import make_torchvision_importable
+from shared.experiment.folders import class_files
 
 make_torchvision_importable()
 
 from torchvision import datasets as sources  # noqa: E402 (needs the line above)
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
+from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402
 
 Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with a number for each class
 PER_CLASS = 30  # training images of a class of Caltech-101
@@ -42,10 +43,15 @@ class Source:
     how: str = ""
 
 
-def _aircraft(root: Path, part: str) -> Files:
-    parts = ("train", "val") if part == "train" else ("test",)
-    made = [sources.FGVCAircraft(str(root), split=each) for each in parts]
-    return [pair for each in made for pair in _paired(each._image_files, each._labels)]
+def _three_parts(loader: Callable[..., Any]) -> Callable[[Path, str], Files]:
+    """The images of a set of torchvision's that has training, validation and test part."""
+
+    def files(root: Path, part: str) -> Files:
+        parts = ("train", "val") if part == "train" else ("test",)
+        made = [loader(str(root), split=each) for each in parts]
+        return [pair for each in made for pair in _paired(each._image_files, each._labels)]
+
+    return files
 
 
 def _caltech101(root: Path, part: str) -> Files:
@@ -66,19 +72,6 @@ def _caltech101(root: Path, part: str) -> Files:
 def _cars(root: Path, part: str) -> Files:
     made = sources.StanfordCars(str(root), split=part)
     return [(Path(file), int(label)) for file, label in made._samples]
-
-
-def _dtd(root: Path, part: str) -> Files:
-    parts: tuple[Literal["train", "val", "test"], ...]
-    parts = ("train", "val") if part == "train" else ("test",)
-    made = [sources.DTD(str(root), split=each) for each in parts]
-    return [pair for each in made for pair in _paired(each._image_files, each._labels)]
-
-
-def _flowers(root: Path, part: str) -> Files:
-    parts = ("train", "val") if part == "train" else ("test",)
-    made = [sources.Flowers102(str(root), split=each) for each in parts]
-    return [pair for each in made for pair in _paired(each._image_files, each._labels)]
 
 
 def _food(root: Path, part: str) -> Files:
@@ -150,10 +143,9 @@ def _folders(*below: str) -> Callable[[Path, str], Files]:
         if part != "train":
             return []
         folder = root.joinpath(*below)
-        names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+        names = sorted(path.name for path in folder.glob("[!.]*") if path.is_dir())
         classes = {name: label for label, name in enumerate(names)}
-        found = make_dataset(str(folder), classes, IMG_EXTENSIONS, allow_empty=True)
-        return [(Path(file), label) for file, label in found]
+        return [*class_files(folder, classes, IMG_EXTENSIONS)]
 
     return files
 
@@ -164,7 +156,7 @@ def _paired(files: Sequence[Path | str], labels: Sequence[int]) -> Files:
 
 SOURCES: dict[str, Source] = {
     "Aircraft": Source(
-        _aircraft,
+        _three_parts(sources.FGVCAircraft),
         ("data/*.txt",),
         how="get fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft and "
         "unpack it to fgvc-aircraft-2013b/data/images/*.jpg",
@@ -180,10 +172,14 @@ SOURCES: dict[str, Source] = {
         "cars_test_annos_withlabels.mat",
     ),
     "DTD": Source(
-        _dtd, ("dtd/labels/*1.txt",), get=lambda root: sources.DTD(str(root), download=True)
+        _three_parts(sources.DTD),
+        ("dtd/labels/*1.txt",),
+        get=lambda root: sources.DTD(str(root), download=True),
     ),
     "Flowers": Source(
-        _flowers, ("*.mat",), get=lambda root: sources.Flowers102(str(root), download=True)
+        _three_parts(sources.Flowers102),
+        ("*.mat",),
+        get=lambda root: sources.Flowers102(str(root), download=True),
     ),
     "Food": Source(
         _food,

@@ -253,6 +253,12 @@ def _evaluate(arguments: Sequence[str]) -> int:
     )
     add("--protocol", type=_names, default=(), metavar="NAME,...", help="default: the domain's")
     add("--seed", type=int, default=0, help="of everything random in a protocol; default: 0")
+    add(
+        "--skip-damaged",
+        action="store_const",
+        const=True,
+        help="vision, video: leave out files of the folder that cannot be decoded, and list them",
+    )
     add("--out", type=_path, metavar="FILE.json", help="where the numbers go, too")
     add = parser.add_argument_group("vision").add_argument
     add("--backbone", help="resnet50, any name of timm, ...; default: the ResNet that fits")
@@ -343,7 +349,12 @@ def _takes_work(parser: Parser) -> None:
     add("--jobs", type=_positive, help="cells at a time; default: cores / threads, on a GPU one")
     add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
     add("--no-download", action="store_true", help="do not fetch missing data")
-    add("--allow-missing", action="store_true", help="leave out files that data sets lack")
+    add(
+        "--allow-missing",
+        "--skip-damaged",
+        action="store_true",
+        help="leave out files that data sets lack or that cannot be decoded",
+    )
 
 
 def _takes_executor(parser: Parser) -> None:

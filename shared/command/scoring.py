@@ -16,7 +16,8 @@ from shared.errors import UserError
 from shared.experiment.domain import Asked
 from shared.experiment.runs import write_atomically
 
-FURTHER = ("backbone", "stem", "prefix", "size", "statistics")  # options that some domains have
+# Options that some domains have.
+FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged")
 
 
 def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
@@ -32,7 +33,8 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     given = {each: getattr(options, each) for each in FURTHER}
     given = {each: str(value) for each, value in given.items() if value is not None}
     if stray := sorted(given.keys() - set(domain.scored_by)):
-        raise UserError(f"{name} has no --{stray[0]} in evaluate; leave it out")
+        option = stray[0].replace("_", "-")
+        raise UserError(f"{name} has no --{option} in evaluate; leave it out")
     out: Path | None = options.out
     if out is not None and out.resolve().is_relative_to(places.results.resolve()):
         raise UserError(f"--out {out}: results are of the tables' runs alone; write it elsewhere")
@@ -54,7 +56,8 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
             )
         )
     except (ValueError, FloatingPointError) as error:  # of data and networks that are the user's
-        raise UserError(f"{model}: {error}") from error
+        on = f" on {options.data}" if options.data else ""
+        raise UserError(f"{model}{on}: {error}") from error
     console.print(_grid({each: found["metrics"] for each, found in scores.protocols.items()}))
     if out is not None:
         content = {"domain": name, "seed": options.seed, **scores.facts}

@@ -152,7 +152,7 @@ def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -
     They are while their order, names, sizes and times of modification are. Where one may only read,
     it is computed every time.
     """
-    state = sha256_of_lines(f"{file.parent.name}/{file.name} {_state(file)}" for file in files)
+    state = state_of(files)
     with contextlib.suppress(OSError, ValueError):
         known, result, check = stamp.read_text().split()
         if known == state and check == sha256_of_lines([state, result]):
@@ -161,6 +161,11 @@ def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -
     with contextlib.suppress(OSError):
         write_atomically(stamp, f"{state}\n{result}\n{sha256_of_lines([state, result])}\n")
     return result
+
+
+def state_of(files: Iterable[Path]) -> str:
+    """SHA-256 over order, names, sizes and times of modification of files, there or not."""
+    return sha256_of_lines(f"{file.parent.name}/{file.name} {_state(file)}" for file in files)
 
 
 def _state(file: Path) -> str:

@@ -27,8 +27,16 @@ TRAIN = ("train", "training")
 TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that is there is taken
 SPLITS = (*TRAIN, *TEST[0], *TEST[1])
 # What systems and programs leave in folders beside names that begin with a dot.
-LEFTOVERS = ("__macosx", "@eadir", "$recycle.bin", "lost+found", "__pycache__")
-LEFTOVERS += ("thumbs.db", "ehthumbs.db", "desktop.ini")
+LEFTOVERS = {
+    "__macosx",
+    "@eadir",
+    "$recycle.bin",
+    "lost+found",
+    "__pycache__",
+    "thumbs.db",
+    "ehthumbs.db",
+    "desktop.ini",
+}
 MOST_NAMED = 100  # damaged files in one error
 FEWER_NAMED = 5  # folders or classes in a summary
 
@@ -110,6 +118,25 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
         ) from error
 
 
+def class_files(
+    place: Path, classes: Mapping[str, int], endings: Sequence[str]
+) -> list[tuple[Path, int]]:
+    """The files of a data set's folders of classes, hidden ones left out, and their numbers.
+
+    Args:
+        place: holds a folder for each class.
+        classes: their numbers by name; the files come in the order of the names.
+        endings: as of :func:`read_folder`.
+
+    Raises:
+        FileNotFoundError: a class without a folder.
+    """
+    reader = _Reader(place, "files", endings)
+    reader.known = reader.read_anyway(place, place)
+    files = reader.part(place, sorted(classes))
+    return [(file, classes[name]) for name, some in files.items() for file in some]
+
+
 def undamaged(
     files: Sequence[Path],
     fault_of: Callable[[Path], str | None],
@@ -145,7 +172,7 @@ def undamaged(
     if not skip_damaged:
         remedy = "restore or delete them, or leave them out: --skip-damaged"
         raise UserError(f"{printable(place)}: {text}; {remedy}")
-    warnings.warn(f"{printable(place)}: left out, {text}", LeftOut, stacklevel=3)
+    warnings.warn(f"{printable(place)}: left out, {text}", stacklevel=3)
     return good
 
 
@@ -168,6 +195,7 @@ class _Reader:
         self.unused: list[str] = []
         self.odd: list[str] = []
         self.known: set[tuple[int, int]] = set()  # folders that no link may lead to
+        self.symlinks: set[Path] = set()  # of the files
 
     def read(self) -> Folder:
         root = self._unwrapped(self.path, SPLITS)
@@ -182,9 +210,9 @@ class _Reader:
         as_told = train.parent == self.path and train.name.lower() in TRAIN
         if train != self.path and not as_told:
             self.odd.append(f"read from {printable(_below(self.path, train))}/")
-        self.known = self._read_anyway(root, train, test)
+        self.known = self.read_anyway(root, train, test)
 
-        files = self._part(train, self._classes(train))
+        files = self.part(train, self._classes(train))
         classes = tuple(files)
         if not any(files.values()):
             classes, files = (), {"": self._flat(train)}
@@ -204,7 +232,7 @@ class _Reader:
             tuple(self.odd),
         )
 
-    def _read_anyway(self, root: Path, *parts: Path | None) -> set[tuple[int, int]]:
+    def read_anyway(self, root: Path, *parts: Path | None) -> set[tuple[int, int]]:
         """The folders that a link inside a class must not lead to: classes, parts, all above."""
         places = [self.path, *self.path.resolve().parents, root, *self._folders(root)]
         for part in parts:
@@ -261,12 +289,12 @@ class _Reader:
             if name not in classes:
                 raise self._fault(test, f"{printable(name)} is no class of {printable(train)}")
         self.beside += len(self._direct(test))
-        files = _numbered(self._part(test, names), classes)
+        files = _numbered(self.part(test, names), classes)
         if not files:
             self.odd.append(f"no {self.what} in {printable(_below(self.path, test))}/")
         return files or None
 
-    def _part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
+    def part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
         """The files of each class of a part, each file once."""
         self._visible(place)  # counts what is hidden
         seen, taken = set(self.known), set[tuple[int, int]]()
@@ -276,19 +304,22 @@ class _Reader:
             if (identity := _identity(place / name)) in taken:
                 self.links += 1  # another name of a class
             else:
-                found = list(self._walk(place / name, seen))
+                folders = dict(self._walk(place / name, seen))
+                found = [file for folder in sorted(folders) for file in folders[folder]]
             taken.add(identity)
-            files[name] = sorted(found, key=lambda file: (str(file.parent), file.name))
+            files[name] = found
         self._drop_links(files)
         empty = [name for name, some in files.items() if not some]
         if empty and len(empty) < len(files):
             where = f"{printable(_below(self.path, place))}/" if place != self.path else ""
             self.odd.append(f"without {self.what}: {where}{_some(empty)}")
+        # In the order of their folders a class's own files come first.
         deep = [
             name
             for name, some in files.items()
-            if len({file.relative_to(place / name).parts[0] for file in some}) > 1
-            and not self._direct(place / name)
+            if some
+            and some[0].parent != place / name
+            and len({some[end].relative_to(place / name).parts[0] for end in (0, -1)}) > 1
         ]
         if deep:
             below = _some([each.name for each in self._folders(place / deep[0])])
@@ -296,8 +327,11 @@ class _Reader:
             self.odd.append(f"class {printable(deep[0])}{more} holds only folders: {below}")
         return files
 
-    def _walk(self, place: Path, seen: set[tuple[int, int]]) -> Iterator[Path]:
-        """The files below a folder; no folder twice."""
+    def _walk(
+        self, place: Path, seen: set[tuple[int, int]]
+    ) -> Iterator[tuple[str, Sequence[Path]]]:
+        """Each folder from ``place`` down, none twice, and the files in it by name."""
+        files = []
         for each in self._visible(place):
             if _is_folder(each):
                 if (identity := _identity(Path(each.path))) in seen:
@@ -306,19 +340,21 @@ class _Reader:
                 seen.add(identity)
                 yield from self._walk(Path(each.path), seen)
             elif self._is_ours(each):
-                yield Path(each.path)
+                files.append(Path(each.path))
+                if each.is_symlink():
+                    self.symlinks.add(files[-1])
             else:
                 self.other[Path(each.name).suffix.lower()] += 1
+        yield str(place), files
 
     def _drop_links(self, files: dict[str, list[Path]]) -> None:
         """Leave out links to files that are read anyway; they stand in ``files`` then no more."""
-        if not any(file.is_symlink() for some in files.values() for file in some):
+        if not self.symlinks:
             return
-        real = {
-            _identity(file) for some in files.values() for file in some if not file.is_symlink()
-        }
+        everything = [file for some in files.values() for file in some]
+        real = {_identity(file) for file in everything if file not in self.symlinks}
         for some in files.values():
-            for file in [each for each in some if each.is_symlink() and each.exists()]:
+            for file in [each for each in some if each in self.symlinks and each.exists()]:
                 if (identity := _identity(file)) in real:
                     some.remove(file)
                     self.links += 1
@@ -350,6 +386,7 @@ class _Reader:
             if not _is_folder(each) and not self._is_ours(each):
                 self.other[Path(each.name).suffix.lower()] += 1
         files = {"": self._direct(place)}
+        self.symlinks.update(file for file in files[""] if file.is_symlink())
         self._drop_links(files)
         return files[""]
 

@@ -17,7 +17,7 @@ def measured(
     score: Callable[[Any, Run], Mapping[str, Any]],
     asked: Asked,
 ) -> dict[str, Any]:
-    """The metrics of a protocol, and where and on which data they were taken.
+    """The metrics of a protocol, printed at once, and where and on which data they were taken.
 
     Args:
         config: what to score by; its protocol and seed are set here.
@@ -29,8 +29,17 @@ def measured(
     asked.say(f"{protocol}: measuring")
     with (
         tempfile.TemporaryDirectory() as folder,
-        Run(Path(folder) / "run", config, data_root=asked.data_root) as run,
+        Run(
+            Path(folder) / "run",
+            config,
+            data_root=asked.data_root,
+            allow_missing="skip_damaged" in asked.options,
+        ) as run,
     ):
         metrics = dict(score(config, run))
+        # At once, so that what is finished is seen whatever happens to the next protocol.
+        for metric, value in metrics.items():
+            if isinstance(value, int | float):
+                asked.say(f"{protocol}: {metric} {value:.2f}")
         environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
     return {"metrics": metrics, "environment": environment}

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFilter
 from scipy.stats import chisquare, ks_2samp, kstest
 from torch import Tensor
 
@@ -21,13 +20,10 @@ from shared.compat import make_torchvision_importable
 from shared.pixels import (
     brightness,
     contrast,
-    flip,
     gaussian_blur,
-    grayscale,
     hue,
     resized_crop,
     saturation,
-    solarize,
     uniforms,
 )
 from vision.augmentation import POLICIES, Parameters, Policy, augment, parameters
@@ -73,7 +69,7 @@ def draw(
     return parameters(policy, seed, 0, np.arange(count), 0, height, width)
 
 
-def twin(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) -> Tensor:
+def reference(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) -> Tensor:
     """One uint8 image under its row of the parameters, by torchvision's functions alone."""
     image = functional.to_dtype(image, torch.float32, scale=True)
     box = [int(side[i]) for side in (drawn.top, drawn.left, drawn.height, drawn.width)]
@@ -103,7 +99,7 @@ def twin(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: int) ->
 
 @pytest.mark.parametrize(
     ("height", "width", "size"),
-    [(32, 32, 32), (96, 96, 32), (28, 28, 32), (8, 8, 32), (40, 56, 24), (56, 40, 64), (64, 64, 7)],
+    [(32, 32, 32), (8, 8, 32), (40, 56, 24), (64, 64, 7)],
 )
 def test_resized_crop_is_torchvisions(height: int, width: int, size: int):
     rng = np.random.default_rng(size)
@@ -121,26 +117,12 @@ def test_resized_crop_is_torchvisions(height: int, width: int, size: int):
         torch.testing.assert_close(found, expected, atol=3e-6, rtol=0)
 
 
-def test_crop_of_the_output_size_copies_its_pixels():
-    batch = images(8, 40, 40)[:2]
-    start, side = torch.tensor([0.0, 9.0]), torch.tensor([31.0, 31.0])
-    found = resized_crop(batch, start, start, side, side, 31)
-    assert torch.equal(found[0], batch[0, :, :31, :31])
-    assert torch.equal(found[1], batch[1, :, 9:, 9:])
-
-
 def test_crop_sees_nothing_outside_its_box():
     batch = images()[:1]
     box = [torch.tensor([float(number)]) for number in (8, 5, 11, 17)]
     inside = resized_crop(batch, *box, 32)
     batch[:, :, :8], batch[:, :, 19:], batch[..., :5], batch[..., 22:] = 9, 9, 9, 9
     assert torch.equal(resized_crop(batch, *box, 32), inside)
-
-
-def test_flip_exchanges_left_and_right():
-    batch = images(8, 5, 7)
-    assert torch.equal(flip(batch), functional.horizontal_flip(batch))
-    assert torch.equal(flip(batch)[..., 0], batch[..., 6])
 
 
 @pytest.mark.parametrize(
@@ -182,12 +164,6 @@ def test_the_blur_of_mmcl_on_imagenet_sees_black_beyond_the_border():
     assert float(dark[0, 0, 0, 16]) == pytest.approx(inside, abs=1e-5)
 
 
-def test_solarisation_turns_bright_values_round():
-    values = torch.tensor([0.0, 127.0, 128.0, 255.0])
-    expected = torch.tensor([0.0, 127.0, 127.0, 0.0])
-    torch.testing.assert_close(solarize(values / 255) * 255, expected, atol=1e-4, rtol=0)
-
-
 def test_gray_has_neither_hue_nor_saturation():
     gray = images()[3:6]
     assert torch.equal(hue(gray, torch.tensor([0.1, -0.5, 0.5])), gray)
@@ -195,22 +171,7 @@ def test_gray_has_neither_hue_nor_saturation():
     torch.testing.assert_close(kept, gray, atol=1e-4, rtol=0)  # the weights add up to 0.9999
 
 
-def test_hue_turns_the_primary_colours_into_each_other():
-    red, green, blue = torch.eye(3)[:, :, None, None]
-    third = torch.tensor([1 / 3, -1 / 3, 0.0])
-    turned = hue(torch.stack((red, red, red)), third)
-    torch.testing.assert_close(turned, torch.stack((green, blue, red)), atol=1e-6, rtol=0)
-
-
-def test_grayscale_is_torchvisions():
-    batch = images()
-    expected = functional.rgb_to_grayscale(batch, num_output_channels=3)
-    torch.testing.assert_close(grayscale(batch), expected, atol=1e-7, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("kernel", "side"), [(1, 8), (3, 32), (7, 28), (13, 7), (13, 32), (23, 33)]
-)
+@pytest.mark.parametrize(("kernel", "side"), [(1, 8), (13, 7), (23, 33)])
 def test_blur_is_torchvisions(kernel: int, side: int):
     batch = images(12, side, side + 2)
     sigma = torch.tensor([0.1, 0.15, 0.3, 0.5, 0.8, 1, 1.2, 1.5, 1.7, 1.9, 2, 2])
@@ -220,25 +181,10 @@ def test_blur_is_torchvisions(kernel: int, side: int):
         torch.testing.assert_close(result, expected, atol=2e-6, rtol=0)
 
 
-@pytest.mark.parametrize("sigma", [0.5, 1.0, 1.5, 2.0])
-def test_kernel_of_ressl_reaches_as_far_as_pils_blur(sigma: float):
-    impulse = np.zeros((33, 33), np.uint8)
-    impulse[16, 16] = 255
-    blurred = np.asarray(Image.fromarray(impulse).filter(ImageFilter.GaussianBlur(sigma)))
-    reach = int(np.abs(np.argwhere(blurred) - 16).max())
-    assert reach <= POLICIES["ressl_strong"].kernel // 2 == 6
-    noise = (images()[0] * 255).round()
-    image = Image.fromarray(noise.to(torch.uint8).permute(1, 2, 0).numpy())
-    theirs = torch.from_numpy(np.array(image.filter(ImageFilter.GaussianBlur(sigma))))
-    ours = gaussian_blur(noise[None], torch.tensor([sigma]), 13)[0].permute(1, 2, 0)
-    # PIL rounds to bytes between its box blurs, and extends the edge where others reflect.
-    assert (ours - theirs)[6:-6, 6:-6].abs().mean() < 1
-
-
 # The parameters
 
 
-def twin_box(
+def reference_box(
     numbers: np.ndarray, scale: tuple, ratio: tuple, height: int, width: int
 ) -> tuple[int, int, int, int]:
     """torchvision's loop for one image, on 10 draws of area, 10 of ratio, and 2 of position."""
@@ -276,7 +222,7 @@ def test_crops_follow_the_loop_of_torchvision(height: int, width: int, scale: tu
     drawn = parameters(policy, 7, 2, np.arange(800), 1, height, width)
     found = np.stack((drawn.top, drawn.left, drawn.height, drawn.width), 1).tolist()
     for row, box in zip(numbers, found, strict=True):
-        assert tuple(box) == twin_box(row, scale, policy.ratio, height, width)
+        assert tuple(box) == reference_box(row, scale, policy.ratio, height, width)
 
 
 def test_fallback_to_the_centre_takes_place():
@@ -337,12 +283,6 @@ def test_rates_factors_and_sigma_are_those_of_the_policy():
         assert kstest(drawn.sigma, "uniform", (0.1, 1.9)).pvalue > 0.01
 
 
-def test_factors_are_never_negative():
-    drawn = draw(Policy(jitter=(1.5, 2.0, 1.0, 0.5), jitter_probability=1.0), 5000)
-    assert drawn.factors[:, :3].min() >= 0
-    assert kstest(drawn.factors[:, 0], "uniform", (0, 2.5)).pvalue > 0.01
-
-
 def test_all_orders_of_the_jitter_are_equally_likely():
     drawn = draw(POLICIES["hcl"], 24_000)
     orders = Counter(map(tuple, drawn.order.tolist()))
@@ -351,16 +291,6 @@ def test_all_orders_of_the_jitter_are_equally_likely():
     places = drawn.order.argsort(axis=1)
     together = np.corrcoef(places.T, drawn.factors.T)[:4, 4:]
     assert np.abs(together).max() < 4 / math.sqrt(24_000)
-
-
-def test_policies_without_a_transform_leave_it_out():
-    drawn = draw(POLICIES["crop_flip"], 500)
-    for flag in (drawn.jitter, drawn.grayscale, drawn.blur):
-        assert not flag.any()
-    whole = draw(POLICIES["plain"], 500, 20, 30)
-    assert not whole.flip.any()
-    assert (whole.height == 20).all()
-    assert (whole.width == 30).all()
 
 
 # augment
@@ -382,7 +312,7 @@ def test_view_is_the_composition_of_torchvisions_transforms(
     assert found.dtype == torch.float32
     assert found.is_contiguous()
     for i in range(96):
-        expected = twin(pixels[i], drawn, i, policy, size)
+        expected = reference(pixels[i], drawn, i, policy, size)
         # One step of 8-bit pixels is 0.02 here; the division by std multiplies errors by five.
         torch.testing.assert_close(found[i], expected, atol=3e-5, rtol=0)
     assert torch.equal(pixels, before)
@@ -397,21 +327,10 @@ def test_order_of_the_jitter_is_the_samples_own():
     found = view_of(pixels, policy, 16)
     backwards = dataclasses.replace(drawn, order=drawn.order[:, ::-1])
     apart = [
-        float((found[i] - twin(pixels[i], backwards, i, policy, 16)).abs().max()) for i in range(96)
+        float((found[i] - reference(pixels[i], backwards, i, policy, 16)).abs().max())
+        for i in range(96)
     ]
     assert np.median(apart) > 0.05
-
-
-def test_plain_only_normalises():
-    pixels = bytes_of(8, 32, 32)
-    expected = (pixels / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
-    torch.testing.assert_close(view_of(pixels, POLICIES["plain"], 32), expected)
-
-
-def test_mean_0_and_deviation_1_keep_the_scale_from_0_to_1():
-    raw = view_of(bytes_of(64, 32, 32), POLICIES["simclr"], 32, mean=(0, 0, 0), std=(1, 1, 1))
-    assert -1e-6 <= float(raw.min()) < 0.01
-    assert 0.99 < float(raw.max()) <= 1 + 1e-6
 
 
 def test_view_of_a_sample_does_not_depend_on_its_batch():
@@ -469,9 +388,7 @@ def test_loader_that_has_cropped_passes_the_rest_of_the_policy():
 @pytest.mark.parametrize(
     ("pixels", "message"),
     [
-        (torch.zeros(4, 3, 8, 8), r"\(B, 3, H, W\) uint8, got \(4, 3, 8, 8\) float32"),
-        (torch.zeros(4, 1, 8, 8, dtype=torch.uint8), r"got \(4, 1, 8, 8\) uint8"),
-        (torch.zeros(3, 8, 8, dtype=torch.uint8), r"got \(3, 8, 8\) uint8"),
+        (torch.zeros(4, 4, 8, 8, dtype=torch.uint8), r"images have 4 channels; .* pixels\[:, :3\]"),
         (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "5 images but 4 samples"),
     ],
 )

@@ -15,7 +15,7 @@ from shared.experiment.tables import canonical
 from shared.objective import Objective
 from vision.config import Config
 from vision.cost import _width
-from vision.encoder import WIDTH, make_encoder, width_of
+from vision.encoder import make_encoder, width_of
 from vision.export import FILE, load_encoder, save_encoder, write
 from vision.methods import Networks, check
 from vision.train import make_optimiser, train_step
@@ -83,15 +83,6 @@ def test_a_step_trains_every_layer(backbone: Any, width: int) -> None:
         after = dict(networks.encoder.named_parameters())
         still = [name for name, item in before.items() if torch.equal(item, after[name])]
         assert not still
-
-
-@pytest.mark.parametrize("backbone", ["resnet20", "resnet34"])
-def test_widths_are_those_of_the_networks(backbone: str) -> None:
-    network = make_encoder(backbone, "cifar").eval()
-    with torch.no_grad():
-        assert network(torch.zeros(1, 3, 8, 8)).shape == (1, WIDTH[backbone])
-        halved = make_encoder(backbone, "cifar", half=True).eval()(torch.zeros(1, 3, 8, 8))
-    assert 2 * halved.shape[1] == WIDTH[backbone]
 
 
 def test_a_resnet_20_is_that_of_he_et_al() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from shared.errors import UserError
 from shared.experiment.runs import Run
-from vision.checkpoints import CHECKPOINTS, file_of, load
+from vision.checkpoints import file_of, load
 from vision.config import Config
 from vision.domain import DOMAIN
 from vision.encoder import make_encoder
@@ -91,10 +91,3 @@ def test_trained_weights_are_not_trained_again(changes: dict[str, Any], text: st
     check(CONFIG)
     with pytest.raises(ValueError, match=text):
         check(dataclasses.replace(CONFIG, **changes))
-
-
-def test_every_row_of_table_1_has_its_checkpoint() -> None:
-    (table,) = (each for each in DOMAIN.tables["mmcl"] if each.name == "table-1")
-    named = {cell.config.weights for cell in table.cells("paper")}  # type: ignore[attr-defined]
-    assert named == {*CHECKPOINTS, None}
-    assert len({checkpoint.file for checkpoint in CHECKPOINTS.values()}) == len(CHECKPOINTS)

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from shared import Criterion, Objective, info_nce, term
 from vision.config import Config
 from vision.data import Images
-from vision.encoder import LabEncoder, make_encoder, rgb_to_lab
+from vision.encoder import rgb_to_lab
 from vision.methods import Networks, compare
 from vision.train import batches, make_optimiser, samples_of, train_step
 
@@ -34,34 +33,10 @@ def test_lab_is_scikit_image_s() -> None:
     torch.testing.assert_close(rgb_to_lab(colours)[0, :, :, 0].T, expected, rtol=0, atol=1e-4)
 
 
-def test_lab_of_white_black_and_red() -> None:
-    colours = torch.tensor([[1.0, 0, 1], [1.0, 0, 0], [1.0, 0, 0]]).T.reshape(3, 3, 1, 1)
-    found = rgb_to_lab(colours).flatten(1)
-    expected = torch.tensor([[100.0, 0, 0], [0, 0, 0], [53.24, 80.09, 67.20]])
-    torch.testing.assert_close(found, expected, atol=0.05, rtol=0)
-
-
 def test_lab_has_a_finite_gradient_at_black() -> None:
     images = torch.zeros(1, 3, 2, 2, requires_grad=True)
     (gradient,) = torch.autograd.grad(rgb_to_lab(images).sum(), images)
     assert torch.isfinite(gradient).all()
-
-
-@pytest.mark.parametrize(("backbone", "width"), [("resnet8", 128), ("resnet18", 512)])
-def test_the_two_networks_are_half_as_wide(backbone: Any, width: int) -> None:
-    network = LabEncoder(backbone, "cifar").eval()
-    assert network(torch.rand(2, 3, 16, 16)).shape == (2, width)
-    assert network.lightness.conv1.in_channels == 1
-    assert network.colours.conv1.in_channels == 2
-    whole = make_encoder(backbone, "cifar")
-    half, full = network.lightness.layer3[-1].conv2, whole.layer3[-1].conv2
-    assert 2 * half.out_channels == full.out_channels
-    # The first half of the features is the lightness's, which sees no colour.
-    images = torch.rand(2, 3, 16, 16)
-    gray = images.mean(1, keepdim=True).expand(-1, 3, -1, -1)
-    one, other = (network(each) for each in (gray, gray.flip(1)))
-    assert torch.equal(one, other)
-    assert not torch.allclose(network(images)[:, width // 2 :], one[:, width // 2 :])
 
 
 def unit(row: Tensor) -> Tensor:

@@ -46,8 +46,7 @@ def metadata(file: Path) -> dict[str, str]:
         return stream.metadata()
 
 
-@pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
-@pytest.mark.parametrize("stem", ["cifar", "small", "imagenet"])
+@pytest.mark.parametrize(("backbone", "stem"), [("resnet18", "cifar"), ("resnet50", "imagenet")])
 def test_round_trip_gives_the_same_outputs(tmp_path: Path, backbone: str, stem: str) -> None:
     config = dataclasses.replace(CONFIG, backbone=backbone, stem=stem)
     network = trained(config)
@@ -94,20 +93,6 @@ def test_metadata_say_how_the_encoder_is_built_and_fed(tmp_path: Path) -> None:
     assert json.loads(metadata(tmp_path / FILE)["std"]) == [1, 1, 1]
 
 
-def test_keys_are_those_of_torchvision(tmp_path: Path) -> None:
-    save_encoder(network := trained(), tmp_path / FILE, config=CONFIG)
-    from torchvision.models import resnet18  # importable once vision has been imported
-
-    plain = resnet18()
-    plain.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-    missing, unexpected = plain.load_state_dict(load_file(tmp_path / FILE), strict=False)
-    assert missing == ["fc.weight", "fc.bias"]
-    assert unexpected == []
-    plain.fc = nn.Identity()
-    images = torch.randn(2, 3, 32, 32)
-    torch.testing.assert_close(plain.eval()(images), network.eval()(images))
-
-
 def test_a_module_of_another_architecture_is_not_saved(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="this module is no resnet50"):
         save_encoder(trained(), tmp_path / FILE, config=Config(backbone="resnet50"))
@@ -150,19 +135,6 @@ def test_an_edited_file_is_refused(
     edit(state, said)
     save_file(state, file, said)
     with pytest.raises(UserError, match=r"encoder\.safetensors: damaged or edited .*SHA-256"):
-        load_encoder(file)
-
-
-@pytest.mark.parametrize("place", [3, 200, -1, -1_000_000])
-def test_a_file_with_one_byte_changed_is_refused(tmp_path: Path, place: int) -> None:
-    file = tmp_path / FILE
-    save_encoder(trained(), file, config=CONFIG)
-    content = bytearray(file.read_bytes())
-    content[place] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(
-        UserError, match=r"encoder\.safetensors: damaged or edited .*copy or export"
-    ):
         load_encoder(file)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,13 @@ def lightly_s_own(one: nn.Module, other: nn.Module) -> Any:
     return state
 
 
+def hcl_s(one: nn.Module, other: nn.Module) -> Any:
+    """HCL's and DCL's: an nn.Sequential without pooling and classifier, under DataParallel."""
+    parts = [each for each in one.children() if not isinstance(each, nn.Linear | nn.MaxPool2d)]
+    state = under("module.f.", nn.Sequential(*parts).state_dict())
+    return state | {"module.g.0.weight": torch.ones(3, 3), "module.g.1.weight": torch.ones(3)}
+
+
 PROGRAMS: dict[str, tuple[Callable[[nn.Module, nn.Module], Any], str]] = {
     "torchvision": (torchvision_s, "from no prefix"),
     "timm": (timm_s, "from entry 'state_dict', no prefix"),
@@ -111,6 +119,7 @@ PROGRAMS: dict[str, tuple[Callable[[nn.Module, nn.Module], Any], str]] = {
     "solo-learn": (solo_learn_s, "from entry 'state_dict', prefix 'backbone.'"),
     "lightly": (lightly_s, "from entry 'state_dict', prefix 'backbone.' parts by number"),
     "lightly's own": (lightly_s_own, "from prefix 'backbone.' parts by number"),
+    "hcl": (hcl_s, "from prefix 'module.f.' parts by number"),
 }
 
 
@@ -184,6 +193,9 @@ def test_a_deeper_network_is_not_taken_for_a_shallow_one(tmp_path: Path) -> None
     with pytest.raises(UserError, match=why):
         loaded(tmp_path / "model.pth", backbone="resnet18")
     assert len(loaded(tmp_path / "model.pth")[1].tensors) == 216
+    torch.save(hcl_s(network(), network()), tmp_path / "model.pth")
+    with pytest.raises(UserError, match=r"goes on behind resnet8: .*; take --backbone resnet18"):
+        loaded(tmp_path / "model.pth", backbone="resnet8", stem="imagenet")
 
 
 class Payload:
@@ -195,20 +207,61 @@ class Payload:
 
 def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
     torch.save({"state_dict": network().state_dict(), "hook": Payload()}, tmp_path / "model.pth")
-    with pytest.raises(UserError, match="cannot be read as tensors and plain values alone"):
+    with pytest.raises(UserError, match=r"holds _?io.open, which is neither a tensor nor a plain"):
         loaded(tmp_path / "model.pth")
     assert not Path("/tmp/never-written").exists()
-    (tmp_path / "model.pth").write_bytes(b"no checkpoint")
-    with pytest.raises(UserError, match="cannot be read as tensors"):
-        loaded(tmp_path / "model.pth")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ({"best": np.float64(71.2)}, r"holds numpy\.\w+\.multiarray\.scalar, .*save its weights"),
+        ({"root": Path("data")}, r"holds pathlib\.\w+, "),
+        (network(), r"holds torchvision\.models\.resnet\.ResNet, .* or .state_dict\(\) of a whole"),
+        (torch.zeros(3), "holds a Tensor, no tensors by name"),
+        ({"epoch": 3}, "holds no tensors by name"),
+        ({"conv1.weight": torch.zeros(3)}, "does not fill resnet"),
+        (b"", "is empty; copy it again"),
+        (b"<!DOCTYPE html>", "is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
+        (b"no checkpoint", "no file that torch.save wrote"),
+        (None, "there is no such file"),
+    ],
+)
+@pytest.mark.parametrize("legacy", [False, True])
+def test_what_holds_no_weights_is_named_in_one_line(
+    tmp_path: Path, content: Any, why: str, legacy: bool
+) -> None:
+    file = tmp_path / "model.pth"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content is not None:
+        torch.save(content, file, _use_new_zipfile_serialization=not legacy)
+    with pytest.raises(UserError, match=rf"model.pth: .*{why}") as caught:
+        loaded(file)
+    assert str(caught.value).isprintable()  # without line breaks and a terminal's colours
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "model.pth"
+    for legacy in (False, True):
+        torch.save(network().state_dict(), file, _use_new_zipfile_serialization=not legacy)
+        file.write_bytes(file.read_bytes()[:10000])
+        with pytest.raises(UserError, match=r"model.pth: cannot be read .*; copy it again"):
+            loaded(file)
     (tmp_path / "a.safetensors").write_bytes(b"none")
     with pytest.raises(UserError, match=r"a.safetensors: damaged"):
         loaded(tmp_path / "a.safetensors")
-    torch.save({"epoch": 3}, tmp_path / "model.pth")
-    with pytest.raises(UserError, match="holds no tensors by name"):
-        loaded(tmp_path / "model.pth")
-    with pytest.raises(UserError, match="there is no such file"):
-        loaded(tmp_path / "none.pth")
+    state = network().state_dict()
+    state["layer1.0.conv1.weight"][0] = torch.nan
+    torch.save(state, file)
+    with pytest.raises(UserError, match=r"model.pth: layer1.0.conv1.weight is NaN or infinite"):
+        loaded(file)
+
+
+def test_safetensors_are_known_by_their_content(tmp_path: Path) -> None:
+    save_file(network().state_dict(), tmp_path / "pytorch_model.bin")
+    assert len(loaded(tmp_path / "pytorch_model.bin")[1].tensors) == 120
 
 
 @pytest.fixture
@@ -250,6 +303,39 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     assert list(content["protocols"]["knn-200-v1"]["environment"]["data"]) == [f"folder:{shapes}"]
 
 
+def test_what_is_wrong_with_the_data_is_not_the_model_s_fault(
+    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(network().state_dict(), tmp_path / "model.pth")
+    (shapes / "val" / "dark" / "0.png").write_bytes(b"")
+    (shapes / "train" / "light" / "3.png").write_bytes(b"")
+    (shapes / "train" / "light" / "3.heic").write_bytes(b"")
+    words = ["evaluate", "vision", str(tmp_path / "model.pth"), "--data", str(shapes)]
+    words += ["--size", "32", "--protocol", "knn-200-v1"]
+    assert main(words) == 2
+    said = capsys.readouterr()
+    counts = "20 images of 2 classes to train on, 8 to test on; left out: 1 .heic"
+    assert said.out.startswith(f"{shapes}: {counts}\n")
+    assert said.err.startswith(f"error: {shapes}: 2 of 28 images are damaged: train/light/3.png (")
+    assert ", val/dark/0.png (" in said.err
+    with pytest.warns(UserWarning, match="left out, 1 of 20 images are damaged: train/light/3"):
+        assert main([*words, "--skip-damaged"]) == 0
+    assert "knn-200-v1: knn_top1 42.86" in capsys.readouterr().out  # of 7, all are neighbours
+
+
+def test_scores_that_are_finished_are_printed_before_a_later_failure(
+    shapes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.save(network().state_dict(), tmp_path / "model.pth")
+    for part in ("train", "val"):
+        shutil.rmtree(shapes / part / "light")
+    words = ["evaluate", "vision", str(tmp_path / "model.pth"), "--data", str(shapes)]
+    words += ["--size", "32", "--protocol", "linear-l2-v1,linear-sgd-v1"]
+    with pytest.warns(RuntimeWarning, match=r"no l2_top1: all 10 training images are of one class"):
+        main(words)
+    assert "linear-l2-v1: knn_top1 100.00" in capsys.readouterr().out
+
+
 def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Path) -> None:
     config = Config(backbone="resnet8", stem="small", image_size=32)
     torch.manual_seed(0)
@@ -257,7 +343,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
     said: list[str] = []
     asked = Asked(tmp_path, str(shapes), ("knn-200-v1",), say=said.append)
     found = score(asked)
-    assert said[0] == "took every tensor of resnet8"
+    assert said[1] == "took every tensor of resnet8"
     assert set(found.protocols["knn-200-v1"]["metrics"]) == {"knn_top1"}
     with pytest.raises(UserError, match="says its network itself; leave --backbone out"):
         score(Asked(tmp_path, str(shapes), options={"backbone": "resnet8"}))
@@ -288,12 +374,3 @@ def test_what_cannot_be_scored_is_said_in_one_line(
 ) -> None:
     assert main(["evaluate", *words]) == 2
     assert why in capsys.readouterr().err
-
-
-def test_the_verb_has_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["evaluate", "--help"])
-    assert stopped.value.code == 0
-    text = capsys.readouterr().out
-    for option in ("--data", "--protocol", "--backbone", "--out", "--prefix", "--seed"):
-        assert option in text

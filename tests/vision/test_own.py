@@ -1,6 +1,7 @@
 """Folders of images of one's own and Hugging Face datasets, from pretraining to their scores."""
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from shared.experiment.data import MissingData
 from shared.experiment.runs import Run
 from vision import data
 from vision.config import Config
-from vision.data import choose, describe, fingerprint, load
+from vision.data import central_crops, choose, describe, fingerprint, load
 from vision.evaluation import evaluate
 from vision.own import folder, hub_images
 from vision.train import measure, pretrain
@@ -100,13 +101,6 @@ def test_a_folder_without_parts_is_to_train_on(pets: Path) -> None:
         folder(pets / "train", "test")
 
 
-def test_the_fingerprint_follows_the_files(pets: Path) -> None:
-    before = fingerprint(f"folder:{pets}", Path("nowhere"))
-    file = pets / "val" / "red" / "0.png"
-    file.write_bytes(file.read_bytes() + b"\0")
-    assert fingerprint(f"folder:{pets}", Path("nowhere")) != before
-
-
 def test_what_is_no_such_folder_is_refused(pets: Path) -> None:
     with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images lie in"):
         folder(pets / "none")
@@ -117,6 +111,47 @@ def test_what_is_no_such_folder_is_refused(pets: Path) -> None:
         describe("pets")
     with pytest.raises(UserError, match="a folder of yours: there is nothing to fetch"):
         data.fetch(f"folder:{pets}", pets)
+
+
+def test_damaged_images_are_named_all_or_left_out(pets: Path) -> None:
+    for name in ("train/red/0.png", "train/blue/3.png", "val/red/1.png"):
+        (pets / name).write_bytes(b"")
+    (pets / "train" / "red" / "8.png").symlink_to("gone.png")
+    images = folder(pets)
+    assert len(images) == 25
+    assert len(fingerprint(f"folder:{pets}", Path("nowhere"))) == 64
+    expected = (
+        r"pets: 4 of 37 images are damaged: train/blue/3.png \(.*\), train/red/0.png \(.*\), "
+        r"train/red/8.png \(No such file or directory\), val/red/1.png \(.*\); restore or delete"
+    )
+    with pytest.raises(UserError, match=expected):
+        list(central_crops(images, 16))
+    with pytest.warns(UserWarning, match="left out, 3 of 25 images are damaged: train/blue/3.png"):
+        intact = load(f"folder:{pets}", Path("nowhere"), "train", allow_missing=True)
+    assert intact.labels.bincount().tolist() == [7, 8, 7]
+    assert sum(len(batch) for batch in central_crops(intact, 16)) == 22
+
+
+def test_names_that_are_not_utf_8_are_read(pets: Path) -> None:
+    os.rename(os.fsencode(pets / "val/red/0.png"), os.fsencode(pets) + b"/val/red/caf\xe9.png")
+    assert len(fingerprint(f"folder:{pets}", Path("nowhere"))) == 64
+    assert sum(len(batch) for batch in central_crops(folder(pets, "test"), 16)) == 12
+
+
+def test_images_without_classes_are_pretrained_on_and_not_scored(
+    pets: Path, tmp_path: Path
+) -> None:
+    images = folder(pets / "train" / "red")
+    assert images.labels.tolist() == [-1] * 8
+    assert describe(f"folder:{pets / 'train' / 'red'}").classes == 0
+    config = dataclasses.replace(
+        Config().reduced(), dataset=f"folder:{pets / 'train' / 'red'}", backbone="resnet8"
+    )
+    config = dataclasses.replace(config, images=None, batch_size=8, image_size=16)
+    with Run(tmp_path / "run", config, tier="own") as run:
+        pretrain(config, images, run, **COLOURS)
+        with pytest.raises(UserError, match="red: nothing to test on"):
+            measure(config, run)
 
 
 def test_a_run_trains_and_is_scored_on_a_folder(pets: Path, tmp_path: Path) -> None:
@@ -156,6 +191,23 @@ def test_columns_of_a_dataset_are_found_and_read_when_needed() -> None:
         hub_images(Hub(dataset.rows, {"kind": ClassLabel()}))
     with pytest.raises(UserError, match="dict has no columns; give one split"):
         hub_images({"train": dataset})
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("pixels", None, "column 'pixels', row 1: NoneType in place of an image; leave such rows"),
+        ("pixels", {"bytes": b""}, "row 1: dict in place of an image; .*cast_column"),
+        ("kind", None, "column 'kind', row 1: None is no number of a class; .*class_encode_column"),
+        ("kind", "cat", "column 'kind', row 1: 'cat' is no number of a class"),
+        ("kind", 1.5, "column 'kind', row 1: 1.5 is no number of a class"),
+    ],
+)
+def test_a_row_that_cannot_be_used_is_named(column: str, value: Any, why: str) -> None:
+    dataset = hub()
+    dataset.rows[1][column] = value
+    with pytest.raises(UserError, match=why):
+        list(central_crops(hub_images(dataset), 16))
 
 
 def scored(config: Config, images: Any, tmp_path: Path) -> dict[str, object]:

@@ -39,18 +39,16 @@ def entries(root: Path) -> list[Path]:
     return [path for path in sorted((root / "encoders").iterdir()) if path.is_dir()]
 
 
-def test_every_field_is_on_one_side() -> None:
-    names = [field.name for field in dataclasses.fields(Config)]
-    assert sorted([*PRETRAINING, *EVALUATION]) == sorted(names)
-
-
-@pytest.mark.parametrize("name", [*PRETRAINING, *EVALUATION])
-def test_what_is_pretraining_changes_the_key_and_nothing_else(name: str) -> None:
+def test_what_is_pretraining_changes_the_key_and_nothing_else() -> None:
     def key(config: Config) -> str:
         return key_of(part_of(config, PRETRAINING), {})
 
-    other = dataclasses.replace(Config(), **{name: "another"})  # type: ignore[arg-type]
-    assert (key(other) == key(Config())) is (name in EVALUATION)
+    changed = {
+        name
+        for name in (*PRETRAINING, *EVALUATION)
+        if key(dataclasses.replace(Config(), **{name: "another"})) != key(Config())  # type: ignore[arg-type]
+    }
+    assert changed == set(PRETRAINING)
 
 
 def test_other_data_are_another_encoder() -> None:

@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import math
 from pathlib import Path
 
@@ -10,19 +9,15 @@ from torch import Tensor
 
 from shared import (
     Objective,
-    cosine,
     distance_polarization,
     info_nce,
-    inner_product,
-    max_margin,
     term,
-    two_views,
 )
 from shared.experiment.runs import Interrupted, Run
 from vision import toy
 from vision.config import ToyConfig
 from vision.evaluation import kmeans_accuracy
-from vision.toy import DATA, RESTARTS, learn, nested_moons, sample, three_bars, views
+from vision.toy import RESTARTS, learn, nested_moons, sample, three_bars, views
 
 SHORT = ToyConfig(steps=250, seed=4)
 BASE = term(info_nce, temperature=0.5)
@@ -81,11 +76,6 @@ def test_moons_are_half_circles_one_within_the_other() -> None:
     np.testing.assert_allclose((noisy - [upper, lower]).std((0, 1)), 0.2, rtol=0.03)
 
 
-def test_unknown_data_are_refused() -> None:
-    with pytest.raises(ValueError, match="data is one of three_bars, nested_moons; got 'rings'"):
-        sample("rings", 0)
-
-
 @pytest.mark.parametrize(("data", "level"), [("three_bars", 75.2), ("nested_moons", 77.3)])
 def test_points_as_they_are_have_the_papers_level(tmp_path: Path, data: str, level: float) -> None:
     """Table 1, "Euclidean space": within one of its deviations for bars, 2.2 points for moons."""
@@ -120,7 +110,7 @@ def test_views_are_noisy_points_of_one_batch() -> None:
     assert not torch.equal(first, views(config, points, 8)[0])
 
 
-def loss_twin(
+def reference_loss(
     map_: Tensor, first: Tensor, second: Tensor, config: ToyConfig, weight: float
 ) -> Tensor:
     """NT-Xent at temperature 0.5 and the polarization of all other pairs, added per anchor."""
@@ -140,8 +130,7 @@ def loss_twin(
     return loss / total
 
 
-@pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("weight", [0.0, 0.1])
+@pytest.mark.parametrize(("normalised", "weight"), [(True, 0.0), (False, 0.1)])
 def test_three_steps_are_adams_on_the_written_loss(normalised: bool, weight: float) -> None:
     objective = polarized("anchor_sum") if weight else Objective(BASE)
     config = ToyConfig(
@@ -152,33 +141,11 @@ def test_three_steps_are_adams_on_the_written_loss(normalised: bool, weight: flo
     optimiser = torch.optim.Adam([map_], lr=0.01)
     for step in range(3):
         optimiser.zero_grad()
-        loss_twin(map_, *views(config, points, step), config, weight).backward()
+        reference_loss(map_, *views(config, points, step), config, weight).backward()
         optimiser.step()
     learned = learn(config, points)
     torch.testing.assert_close(learned, map_.detach(), rtol=1e-4, atol=1e-5)
     assert (learned - 0.1 * torch.eye(2)).abs().max() > 0.01
-
-
-@pytest.mark.parametrize("reduction", ["anchor_sum", "mean", "sum"])
-@pytest.mark.parametrize("normalised", [True, False])
-def test_learning_lowers_the_loss(reduction: str, normalised: bool) -> None:
-    config = dataclasses.replace(
-        *(SHORT,), objective=polarized(reduction), normalised=normalised, init=0.05
-    )
-    points, _ = sample(config.data, config.seed)
-    maps = 0.05 * torch.eye(2), learn(config, points)
-    assert not maps[1].requires_grad
-    criterion = config.objective.build(2, cosine if normalised else inner_product)
-    before, after = (
-        np.mean(
-            [
-                float(criterion(two_views(*(view @ map_.T for view in unseen)))[0])
-                for unseen in (views(config, points, 1000 + step) for step in range(10))
-            ]
-        )
-        for map_ in maps
-    )
-    assert after < before - (0.01 if normalised else 0.1)
 
 
 def test_the_papers_start_cannot_train() -> None:
@@ -201,15 +168,6 @@ def test_accuracy_is_that_of_the_mapped_points(tmp_path: Path) -> None:
     assert raw["accuracy"] != accuracy
 
 
-def test_the_log_has_every_part_and_the_last_step(tmp_path: Path) -> None:
-    finish(tmp_path, dataclasses.replace(SHORT, objective=polarized("mean")))
-    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [100, 200, 250]
-    for line in lines:
-        expected = line["info_nce"] + 0.1 * line["distance_polarization"]
-        assert line["loss"] == pytest.approx(expected, rel=1e-5)
-
-
 @pytest.mark.slow
 def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     config = dataclasses.replace(SHORT, steps=40)
@@ -223,21 +181,3 @@ def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
             assert run.saved_step == step
     with Run(tmp_path, config) as run:
         assert torch.equal(learn(config, points, run), whole)
-
-
-def test_losses_of_cosines_alone_are_refused_with_inner_products() -> None:
-    points, _ = sample("three_bars", 0)
-    config = ToyConfig(objective=Objective(term(max_margin)), steps=3)
-    with pytest.raises(ValueError, match="defined for cosines only"):
-        learn(config, points)
-    learned = learn(dataclasses.replace(config, normalised=True), points)
-    assert torch.isfinite(learned).all()
-    with pytest.raises(ValueError, match="nothing to learn"):
-        learn(dataclasses.replace(config, objective=None), points)
-
-
-def test_reduced_is_the_same_trial_in_few_steps() -> None:
-    assert ToyConfig(data="nested_moons", seed=2).reduced() == ToyConfig(
-        data="nested_moons", seed=2, steps=20
-    )
-    assert set(DATA) == {"three_bars", "nested_moons"}

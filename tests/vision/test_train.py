@@ -14,9 +14,8 @@ from shared import Objective, Projection, distance_polarization, info_nce, max_m
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run
 from vision.augmentation import POLICIES, augment
-from vision.config import CMC, HCL, MMCL_IMAGENET, Config
+from vision.config import CMC, HCL, Config
 from vision.data import choose, describe, load, permutation
-from vision.methods import Networks, check
 from vision.swav import swapped_prediction
 from vision.train import batches, learning_rate, make_optimiser, teacher_momentum
 
@@ -80,15 +79,6 @@ def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
     assert len(losses(tmp_path / "whole")) == 2
     assert not (tmp_path / "whole" / "checkpoint.pt").exists()
-
-
-@pytest.mark.slow
-def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
-    first = finish(tmp_path / "a", DIGITS)
-    assert finish(tmp_path / "b", DIGITS) == first
-    assert losses(tmp_path / "a") == losses(tmp_path / "b")
-    finish(tmp_path / "c", dataclasses.replace(DIGITS, seed=1))
-    assert losses(tmp_path / "a") != losses(tmp_path / "c")
 
 
 @pytest.mark.slow
@@ -218,26 +208,6 @@ def test_lars_leaves_vectors_out_of_decay_and_adaptation() -> None:
     torch.testing.assert_close(module.bias.detach(), bias - torch.tensor([0.5, -0.5]))
 
 
-@pytest.mark.parametrize(
-    ("optimiser", "kind"), [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam)]
-)
-def test_other_optimisers_decay_everything(optimiser: str, kind: type) -> None:
-    config = dataclasses.replace(DIGITS, optimiser=optimiser)
-    networks = Networks(dataclasses.replace(config, method="byol"))
-    made = make_optimiser(config, networks)
-    assert type(made) is kind
-    (group,) = made.param_groups
-    assert group["weight_decay"] == 5e-4
-    assert len(group["params"]) == sum(item.requires_grad for item in networks.parameters())
-
-
-@pytest.mark.parametrize("changes", [HCL, CMC, MMCL_IMAGENET], ids=["HCL", "CMC", "MMCL"])
-def test_the_protocols_are_configurations(changes: dict[str, Any]) -> None:
-    config = dataclasses.replace(Config(), **changes)
-    check(config)
-    assert set(config.augmentations) <= set(POLICIES)
-
-
 def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match=r"at step [1-9]"):
         finish(tmp_path, dataclasses.replace(DIGITS, learning_rate=1e30, epochs=4))
@@ -262,35 +232,3 @@ def test_one_epoch_on_real_images(suite_data: Path, tmp_path: Path) -> None:
     (line,) = [json.loads(text) for text in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert 0 < line["loss"] < math.log(2 * 64) + 4
     assert np.isfinite(line["learning_rate"])
-
-
-SETS = {
-    "CIFAR100": ("cifar-100-python", " approximate"),
-    "STL10": ("stl10_binary", " approximate"),
-    "imagenette": ("imagenette", ""),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.* images missing; going on without them")
-@pytest.mark.parametrize("name", SETS)
-def test_an_epoch_on_other_real_sets(name: str, suite_data: Path, tmp_path: Path) -> None:
-    """Of copies that say so, the record says it; of files that are not all there, too."""
-    folder, end = SETS[name]
-    if not (suite_data / folder).is_dir():
-        pytest.skip(f"needs real data: {suite_data / folder} is no folder")
-    config = dataclasses.replace(
-        Config(dataset=name, images=512, batch_size=64, epochs=1, warmup_epochs=0.0),
-        backbone="resnet8",
-        stem="strided",
-        image_size=32,
-        protocol="knn-200-v1",
-    )
-    partial = name == "imagenette"
-    with Run(tmp_path, config, data_root=suite_data, allow_missing=partial) as run:
-        metrics = run.finish(vision.measure(config, run))["metrics"]
-    chance = 1 if name == "CIFAR100" else 10
-    assert 1.3 * chance < metrics["knn_top1"] < 60
-    environment = json.loads((tmp_path / "environment.json").read_text())
-    assert environment["data"][name][64:] == end
-    assert environment.get("allow_missing", False) == partial

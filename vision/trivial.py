@@ -1,4 +1,4 @@
-"""Floors: what features without any learning are worth, for a trained encoder to be held against.
+"""Trivial baselines: features without any learning, to compare a trained encoder with.
 
 Shapes: B images, S side in pixels, n training images, H features.
 """

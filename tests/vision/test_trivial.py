@@ -14,9 +14,9 @@ from vision.config import Config
 from vision.data import ImageFiles, Images, choose, describe, load
 from vision.encoder import make_encoder
 from vision.evaluation import as_test_images, embed
-from vision.floors import Trivial, calibrate
 from vision.methods import check
 from vision.train import measure as train
+from vision.trivial import Trivial, calibrate
 
 CIFAR10 = describe("CIFAR10")
 FLOOR = Config(

@@ -1,0 +1,251 @@
+"""The door that images pass: what each type and mode means, and what is refused in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from shared.errors import UserError
+from vision.augmentation import Policy, augment
+from vision.data import ImageFiles, Images, central_crops
+from vision.encoder import make_encoder
+from vision.evaluation import embed
+from vision.images import decode, fault_of
+from vision.own import folder
+
+COLOURS = {"mean": (0.5, 0.4, 0.3), "std": (0.25, 0.2, 0.3)}
+RAMP = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (64, 1))  # 64 levels of grey
+LEFT_HALF = np.where(np.arange(8) < 4, 255, 0).astype(np.uint8)[None].repeat(6, 0)
+
+
+def colours(image: Image.Image) -> np.ndarray:
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def saved(tmp_path: Path, image: Image.Image, name: str, **options: Any) -> Path:
+    image.save(tmp_path / name, **options)
+    return tmp_path / name
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("8.png", RAMP),
+        ("16.png", RAMP * np.uint16(257)),
+        ("16.tif", RAMP * np.uint16(257)),
+        ("16.pgm", RAMP * np.uint16(257)),
+        ("float.tif", (RAMP / 255).astype(np.float32)),
+    ],
+)
+def test_grey_files_of_any_depth_are_the_same_picture(
+    tmp_path: Path, name: str, values: np.ndarray
+) -> None:
+    Image.fromarray(values).save(tmp_path / name)
+    assert np.array_equal(colours(decode(tmp_path / name)), np.stack([RAMP] * 3, axis=2))
+
+
+def test_16_bits_are_read_in_either_order_of_bytes_and_rounded(tmp_path: Path) -> None:
+    values = np.array([[0, 128, 129, 65535]], dtype=np.uint16)
+    big = Image.frombytes("I;16B", (4, 1), values.astype(">u2").tobytes())
+    for image in (Image.fromarray(values), big, Image.open(saved(tmp_path, big, "big.tif"))):
+        assert colours(decode(image))[0, :, 0].tolist() == [0, 0, 1, 255]
+
+
+def test_depth_and_direction_of_a_tiff_are_heeded(tmp_path: Path) -> None:
+    values = np.array([[0, 2048, 4095]], dtype=np.uint16)
+    image = Image.fromarray(values)
+    inverted = saved(tmp_path, image, "white.tif", tiffinfo={262: 0})
+    assert colours(decode(inverted))[0, :, 0].tolist() == [255, 247, 239]
+    packed = tmp_path / "12.tif"  # three numbers of 12 bits: 000 800 fff
+    saved(tmp_path, Image.fromarray(np.zeros((1, 5), np.uint8)), "12.tif")
+    content = bytearray(packed.read_bytes())
+    packed.write_bytes(as_12_bits(content, b"\x00\x08\x00\xff\xf0", width=3))
+    assert colours(decode(packed))[0, :, 0].tolist() == [0, 128, 255]
+
+
+def as_12_bits(content: bytearray, pixels: bytes, width: int) -> bytes:
+    """A small TIFF of Pillow with other pixels, width and depth."""
+    start = int.from_bytes(content[4:8], "little")
+    for number in range(int.from_bytes(content[start : start + 2], "little")):
+        place = start + 2 + 12 * number
+        tag = int.from_bytes(content[place : place + 2], "little")
+        value = int.from_bytes(content[place + 8 : place + 12], "little")
+        if tag == 273:  # where the pixels lie
+            content[value : value + len(pixels)] = pixels
+        for changed, to in ((256, width), (258, 12)):
+            if tag == changed:
+                content[place + 8 : place + 12] = to.to_bytes(4, "little")
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "mode", ["1", "L", "LA", "P", "PA", "RGB", "RGBA", "RGBa", "CMYK", "YCbCr"]
+)
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    red = Image.new("RGBA", (3, 2), (255, 0, 0, 255))
+    through = "RGBA" if mode == "RGBa" else "RGB"
+    image = red.convert("LA") if mode == "LA" else red.convert(through).convert(mode)
+    expected = [76] * 3 if mode in ("L", "LA") else [255, 0, 0]
+    if mode == "1":
+        image, expected = Image.new("1", (3, 2), 1), [255] * 3
+    assert np.abs(colours(decode(image)).astype(int) - expected).max() <= 1
+
+
+def test_a_palette_with_transparency_keeps_its_colours(tmp_path: Path) -> None:
+    image = Image.new("P", (2, 2), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    file = saved(tmp_path, image, "p.png", transparency=1)
+    assert (colours(decode(file)) == [10, 20, 30]).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (np.array([[-5, 300]], np.int32), "integers, here from -5 to 300, have no range"),
+        (np.array([[0.0, 2.0]], np.float32), "float pixels are from 0 to 1, .* got 0 to 2"),
+        (np.array([[0.0, np.nan]], np.float32), "float pixels are from 0 to 1"),
+    ],
+)
+def test_numbers_without_a_range_are_refused(tmp_path: Path, values: np.ndarray, why: str) -> None:
+    file = saved(tmp_path, Image.fromarray(values), "a.tif")
+    with pytest.raises(UserError, match=rf"a.tif: cannot be decoded \(.*{why}"):
+        decode(file)
+
+
+def test_what_is_no_image_is_named(tmp_path: Path) -> None:
+    whole = saved(tmp_path, Image.fromarray(RAMP), "0.png").read_bytes()
+    for name, content, why in (
+        ("empty.png", b"", "not an image that Pillow reads"),
+        ("text.jpg", b"no image", "not an image that Pillow reads"),
+        ("half.png", whole[: len(whole) // 2], "truncated"),
+        ("none.png", None, "No such file"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf"{name}: cannot be decoded \(.*{why}"):
+            decode(tmp_path / name)
+        assert why in str(fault_of(tmp_path / name))
+    assert fault_of(tmp_path / "0.png") is None
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_own_folders_are_turned_upright_and_published_sets_are_not(
+    tmp_path: Path, orientation: int
+) -> None:
+    upright = Image.fromarray(np.stack([LEFT_HALF] * 3, axis=2))
+    turned = {  # how a camera stores it, so that the orientation gives it back
+        1: None,
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }[orientation]
+    stored = upright if turned is None else upright.transpose(turned)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    place = tmp_path / "train" / "one"
+    place.mkdir(parents=True)
+    saved(place, stored, "0.png", exif=exif)
+    images = folder(tmp_path)
+    assert np.array_equal(colours(decode(images.files[0], upright=True)), np.asarray(upright))
+    (crop,) = central_crops(images, 6, 1.0)
+    assert (crop == torch.tensor([255, 255, 255, 0, 0, 0])).all()
+    published = ImageFiles(images.files, images.labels)
+    assert np.array_equal(colours(decode(published.files[0])), np.asarray(stored))
+
+
+BYTES = torch.from_numpy(RAMP.copy())[None, None].repeat(2, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "pixels",
+    [
+        BYTES.numpy(),
+        BYTES.float() / 255,
+        BYTES.double() / 255,
+        (BYTES.float() / 255).half(),
+        BYTES.int().numpy().astype(np.uint16) * 257,
+        BYTES.int().numpy().astype(">u2") * 257,
+        (BYTES.numpy() / 255).astype(">f4"),
+        BYTES.numpy()[:, ::-1],
+    ],
+    ids=["uint8", "float32", "float64", "float16", "uint16", ">u2", ">f4", "backwards"],
+)
+def test_pixels_of_every_type_with_a_range_are_the_same(pixels: Any) -> None:
+    images = Images(pixels, np.array([0, 1], dtype=">i4"))
+    assert torch.equal(images.pixels, BYTES)
+    assert images.labels.dtype == torch.int64
+
+
+def test_bools_are_black_and_white() -> None:
+    images = Images(BYTES > 100, torch.zeros(2, dtype=torch.int32))
+    assert images.pixels.unique().tolist() == [0, 255]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "labels", "why"),
+    [
+        (BYTES.short(), [0, 1], "pixels of int16 have no range that all agree on; give uint8"),
+        (BYTES.long(), [0, 1], "pixels of int64 have no range"),
+        (BYTES.numpy().astype(np.int8), [0, 1], "pixels of int8 have no range"),
+        (BYTES.numpy().astype(np.uint32), [0, 1], "pixels of uint32 have no range"),
+        (BYTES.float(), [0, 1], "float pixels are from 0 to 1, .* got 0 to 252"),
+        (BYTES / 255 - 0.5, [0, 1], "float pixels are from 0 to 1, .* got -0.5 to 0.48"),
+        (BYTES * torch.nan, [0, 1], "got nan to nan"),
+        (BYTES.permute(0, 2, 3, 1), [0, 1], r"channels last; give pixels.permute\(0, 3, 1, 2\)"),
+        (BYTES[:, 0], [0, 1], r"got \(2, 64, 64\); for one channel: pixels.unsqueeze\(1\)"),
+        (np.array([["a"]]), [0], "pixels of <U1 are no numbers of a tensor"),
+        (BYTES, [0, 1, 2], r"labels of 2 images are \(2,\), got \(3,\)"),
+        (BYTES, [0.0, np.nan], r"labels are integers, got float64; give labels.long"),
+    ],
+)
+def test_what_is_no_images_is_refused(pixels: Any, labels: Any, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Images(pixels, labels)
+
+
+class Mean(nn.Module):
+    """Means over each channel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.mean((2, 3)) * self.scale
+
+
+def test_one_channel_is_a_grey_image_of_three() -> None:
+    grey = Images(BYTES[:, :1], [0, 1])
+    assert torch.equal(
+        embed(Mean(), grey, 64, **COLOURS), embed(Mean(), Images(BYTES, [0, 1]), 64, **COLOURS)
+    )
+    views = [
+        augment(
+            pixels, Policy(flip=0.5), 64, seed=0, epoch=0, samples=np.arange(2), view=0, **COLOURS
+        )
+        for pixels in (BYTES, BYTES[:, :1], BYTES / 255)
+    ]
+    assert all(torch.equal(views[0], each) for each in views[1:])
+
+
+def test_an_encoder_s_own_channels_are_taken_and_others_named() -> None:
+    torch.manual_seed(0)
+    images = Images(torch.randint(0, 256, (2, 5, 16, 16), dtype=torch.uint8), [0, 1])
+    encoder = make_encoder("resnet18", "small", channels=5)
+    five = {"mean": (0.5,) * 5, "std": (0.25,) * 5}
+    assert embed(encoder, images, 16, **five).shape == (2, 512)
+    with pytest.raises(ValueError, match="images have 5 channels; mean and deviation are of 3"):
+        embed(encoder, images, 16, **COLOURS)
+    with pytest.raises(ValueError, match="does not take images of 5 channels"):
+        embed(make_encoder("resnet18", "small"), images, 16, **five)
+    with pytest.raises(ValueError, match="embed takes images, got Tensor; give"):
+        embed(encoder, images.pixels, 16, **five)  # type: ignore[arg-type] # the case
