@@ -91,7 +91,7 @@ def sha256_of_files(files: Iterable[Path]) -> str:
     """One SHA-256 over names and contents of ``files``, taken in the order of their names."""
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda path: path.name):
-        digest.update(file.name.encode() + b"\0")
+        digest.update(os.fsencode(file.name) + b"\0")
         with file.open("rb") as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
@@ -108,7 +108,7 @@ def sha256_of_lines(lines: Iterable[str]) -> str:
     """SHA-256 over lines of text."""
     digest = hashlib.sha256()
     for line in lines:
-        digest.update(line.encode() + b"\n")
+        digest.update(line.encode(errors="surrogateescape") + b"\n")  # names of files, too
     return digest.hexdigest()
 
 
