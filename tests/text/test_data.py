@@ -1,12 +1,15 @@
 # ruff: noqa: RUF001
 import itertools
+import os
 import shutil
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from shared.errors import UserError
@@ -15,6 +18,7 @@ from text.config import EMBEDDED_TASKS, TASKS
 from text.data import (
     DATASETS,
     LAYOUTS,
+    checked_sentences,
     corpus_fingerprint,
     fetch,
     load_task,
@@ -22,6 +26,8 @@ from text.data import (
     task_fingerprint,
 )
 
+# Most tasks here are made up; one test holds the notice.
+pytestmark = pytest.mark.filterwarnings("ignore:.*not the sentences of SentEval:RuntimeWarning")
 BOOKS = DATASETS["books"]
 NOWHERE = Path("nowhere")
 
@@ -182,13 +188,36 @@ def test_wrapped_layout_joins_lines_to_paragraphs(tmp_path: Path) -> None:
     ]
 
 
+LINES = "One.\nTwo.\n\nThree.\n\n\nFour – ‘né’.\n"
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r", "\r\r\n"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_lines_may_end_as_on_windows(tmp_path: Path, layout: str) -> None:
-    unix = "One.\nTwo.\n\nThree.\n\n\nFour.\n"
-    plain = read(write(tmp_path / "unix", {"a.txt": unix}), layout)
-    windows = write(tmp_path / "windows", {"a.txt": unix.replace("\n", "\r\n")})
-    assert read(windows, layout) == plain
+def test_lines_may_end_in_any_way(tmp_path: Path, layout: str, end: str) -> None:
+    plain = read(write(tmp_path / "unix", {"a.txt": LINES}), layout)
     assert len(plain) == 4
+    assert read(write(tmp_path / "other", {"a.txt": LINES.replace("\n", end)}), layout) == plain
+
+
+@pytest.mark.parametrize(
+    "encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be"]
+)
+def test_a_byte_order_mark_tells_the_encoding(tmp_path: Path, encoding: str) -> None:
+    plain = read(write(tmp_path / "plain", {"a.txt": LINES}), "paragraphs")
+    mark = "\ufeff" if encoding[-3:] in ("-be", "-le") else ""
+    root = write(tmp_path / "other", {"a.txt": (mark + LINES).encode(encoding)})
+    assert read(root, "paragraphs") == plain
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_invisible_characters_within_words_are_dropped(tmp_path: Path, layout: str) -> None:
+    root = write(tmp_path, {"a.txt": "A rai\u00adny da\u2060y.\n\ufeffIt pou\u00adred.\n"})
+    assert [sentence for _, sentence in read(root, layout)] == ["A rainy day.", "It poured."]
+
+
+def test_a_word_divided_between_two_lines_is_whole(tmp_path: Path) -> None:
+    root = write(tmp_path, {"a.txt": "It pou\u00ad\nred all day.\n"})
+    assert read(root, "wrapped") == [(0, "It poured all day.")]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -196,12 +225,15 @@ def test_each_file_starts_a_chapter_and_files_come_in_order_of_name(
     tmp_path: Path, layout: str
 ) -> None:
     files: dict[str, str | bytes] = {
-        "c.txt": "Fourth.",
+        "c.TXT": "Fourth.",
         "b/y.txt": "Third.\n\n\n",
         "b/x.txt": "\ufeffSecond.\n",
         "a.txt": "First.\n\n\nStill first.",
         "aa.txt": "\n\n",
+        # What is not read.
         "d.md": "Markup.",
+        "._a.txt": b"\x00\x05\x16\x07",
+        "b/.ipynb_checkpoints/x-checkpoint.txt": "Second.",
     }
     expected = [(0, "First."), (1, "Still first."), (2, "Second."), (3, "Third."), (4, "Fourth.")]
     assert read(write(tmp_path, files), layout) == expected
@@ -241,14 +273,6 @@ def test_no_file_is_held_in_memory(tmp_path: Path, layout: str) -> None:
     assert peak < 100_000
 
 
-def test_a_file_is_opened_when_its_turn_comes(tmp_path: Path) -> None:
-    root = write(tmp_path, {"a.txt": "One. Two.\nThree.", "b.txt": "Four.\n" * 9 + "Five."})
-    stream = sentences("novels", "paragraphs", root)
-    assert next(stream) == (0, "One.")
-    (root / "novels" / "b.txt").write_text("Six.")
-    assert list(stream) == [(0, "Two."), (0, "Three."), (1, "Six.")]
-
-
 # Bad corpora
 
 
@@ -286,23 +310,30 @@ def test_files_without_a_sentence_are_an_empty_corpus(tmp_path: Path, layout: st
     assert message_of(lambda: read(tmp_path, layout)) == expected
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_first_byte_that_is_not_utf8_is_named(tmp_path: Path, layout: str) -> None:
+def test_what_is_no_text_is_named_with_its_remedy(tmp_path: Path) -> None:
     intact = "\ufeffOne – two.\n\nThree.\n".encode()
-    remedy = "convert it, for example with: iconv -f WINDOWS-1252 -t UTF-8"
+    place = tmp_path / "novels" / "b.txt"
 
-    def expect(content: bytes, offset: int) -> None:
+    def expect(content: bytes, reason: str, remedy: str) -> None:
         write(tmp_path, {"a.txt": "Zero.", "b.txt": content})
-        stream = sentences("novels", layout, tmp_path)
+        stream = sentences("novels", "paragraphs", tmp_path)
         assert next(stream) == (0, "Zero.")
-        said = message_of(lambda: list(stream))
-        place = tmp_path / "novels" / "b.txt"
-        assert said == f"{place}: not UTF-8, the first bad byte is at offset {offset}; {remedy}"
+        assert message_of(lambda: list(stream)) == f"{place}{reason}; {remedy}"
 
-    expect(intact + b"na\xefve", len(intact) + 2)
-    expect(intact + "na–".encode()[:-1], len(intact) + 2)  # cut within a character
-    expect(b"\x93Yes\x94\n\x80", 0)
-    expect("UTF-16 text".encode("utf-16"), 0)
+    convert = "convert it to UTF-8"
+    windows = f"{convert}, for example with: iconv -f WINDOWS-1252 -t UTF-8"
+    bad_byte = ": not UTF-8, the first bad byte is at offset"
+    expect(intact + b"na\xefve", f"{bad_byte} {len(intact) + 2}", windows)
+    cut = intact + "na–".encode()[:-1]  # within a character
+    expect(cut, f"{bad_byte} {len(intact) + 2}", windows)
+    expect(b"\x93Yes\x94\n\x80", f"{bad_byte} 0", windows)
+    for order in ("LE", "BE"):
+        remedy = f"{convert}, for example with: iconv -f UTF-16{order} -t UTF-8"
+        without_mark = "No mark, né.\n".encode(f"utf-16-{order}")
+        expect(without_mark, ": UTF-16 without a byte order mark", remedy)
+    damaged = "Cut.".encode("utf-16")[:-1]
+    expect(damaged, ": not UTF-16, though it has its byte order mark", convert)
+    expect(b"One.\nT\0wo.\n", ", line 2: a NUL character", f"{convert} without it")
 
 
 def test_official_bookcorpus_has_two_files(tmp_path: Path) -> None:
@@ -322,6 +353,45 @@ def test_official_bookcorpus_has_two_files(tmp_path: Path) -> None:
         (0, "`` yes , '' mr. a said ."),
         (1, "the second ."),
     ]
+
+
+# Sentences from elsewhere
+
+
+def test_sentences_are_taken_by_position_from_any_column() -> None:
+    expected = ["It rained.", "", "Why?"]
+    for column in (
+        expected,
+        (each for each in expected),
+        np.array(expected),
+        np.array(expected, dtype=object),
+        pd.Series(expected, index=[2, 0, 1]),
+        pd.DataFrame({"text": expected}, index=["c", "a", "b"])["text"],
+    ):
+        found = list(checked_sentences(column))
+        assert found == expected
+        assert {type(sentence) for sentence in found} == {str}
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ("It rained.", "not one of them; put it in a list"),
+        (b"It rained.", "not one of them; put it in a list"),
+        ({"It rained."}, "sentences is a set, which has no order; give a list"),
+        ({"a": "It rained."}, "sentences is a dict, which has no order"),
+        (pd.DataFrame({"text": ["It rained."]}), "sentences has 2 dimensions; give one column"),
+        (np.array([["a"], ["b"]]), "sentences has 2 dimensions"),
+        (["a", None], r"sentence 1 is no text but None \(NoneType\); leave it out, or put ''"),
+        (pd.Series(["a", "b", np.nan]), r"sentence 2 is no text but nan \(float\)"),
+        (["a", 7], r"sentence 1 is no text but 7 \(int\)"),
+        ([b"a"], r"sentence 0 is no text but b'a' \(bytes\); decode it"),
+        (["caf\udce9"], "sentence 0 has half of a surrogate pair"),
+    ],
+)
+def test_what_is_no_sentence_is_named(column: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        list(checked_sentences(column))
 
 
 # SentEval's tasks
@@ -371,30 +441,44 @@ def test_msrp_has_pairs_and_quotes_mean_nothing(intact: Path) -> None:
     assert task.second[4076] == 'not "MRPC/msr_paraphrase_test.txt line 2 , “ quoted ” .'
 
 
-def test_blank_lines_are_sentences_and_only_line_feeds_end_lines(senteval: Path) -> None:
+def test_blank_lines_are_sentences_and_separators_end_no_line(senteval: Path) -> None:
     path = senteval / "senteval" / "CR" / "custrev.neg"
     change_lines(path, lambda lines: ["", "a\u2028b\x0cc\x85d", *lines[2:-1], " "])
-    task = load_task("CR", senteval)
+    with pytest.warns(RuntimeWarning, match="custrev.neg: not the sentences of SentEval's file"):
+        task = load_task("CR", senteval)
     assert task.first[2407:2409] == ("", "a\u2028b\x0cc\x85d")
     assert task.first[-1] == ""
     assert len(task.first) == 3775
+
+
+def test_other_sentences_than_senteval_s_are_noticed(suite_data: Path, tmp_path: Path) -> None:
+    shutil.copytree(real(suite_data, "senteval") / "senteval" / "MR", tmp_path / "senteval" / "MR")
+    positive, negative = (tmp_path / "senteval" / "MR" / f"rt-polarity.{e}" for e in ("pos", "neg"))
+    positive.chmod(0o644)
+    positive.write_bytes(positive.read_bytes().replace(b"\n", b"\r\n"))
+    expected = load_task("MR", tmp_path).first  # without a notice
+    assert expected == load_task("MR", suite_data).first
+
+    whole = positive.read_bytes()
+    positive.write_bytes(whole.replace(b"rock", b"rook", 1))
+    with pytest.warns(RuntimeWarning, match="rt-polarity.pos: not the sentences of SentEval's"):
+        load_task("MR", tmp_path)
+    positive.write_bytes(whole)
+    positive.rename(tmp_path / "other")
+    negative.rename(positive)
+    (tmp_path / "other").rename(negative)
+    said = message_of(lambda: load_task("MR", tmp_path))
+    remedy = "exchange rt-polarity.pos and rt-polarity.neg"
+    assert said == f"{positive}: has the lines of the other file; {remedy}"
 
 
 @pytest.mark.parametrize("name", numbers_of_lines())
 def test_another_number_of_lines_is_named(senteval: Path, name: str) -> None:
     path, count = senteval / "senteval" / name, numbers_of_lines()[name]
     task = {"MRPC": "MSRP"}.get(path.parent.name, path.parent.name)
-
-    def expect(found: int) -> None:
-        said = message_of(lambda: load_task(task, senteval))
-        assert said == f"{path}: {found} lines, expected {count}; restore SentEval's file"
-
-    change_lines(path, lambda lines: [*lines, lines[-1]])
-    expect(count + 1)
-    change_lines(path, lambda lines: lines[:-2])
-    expect(count - 1)
-    path.write_text("")
-    expect(0)
+    change_lines(path, lambda lines: lines[:-1])
+    said = message_of(lambda: load_task(task, senteval))
+    assert said == f"{path}: {count - 1} lines, expected {count}; restore SentEval's file"
 
 
 def test_lines_that_cannot_be_parsed_are_named(senteval: Path) -> None:
@@ -414,15 +498,6 @@ def test_lines_that_cannot_be_parsed_are_named(senteval: Path) -> None:
     expect("MSRP", "MRPC/msr_paraphrase_train.txt", 2, "1\t2\t3\tA.", rf"'1\t2\t3\tA.' {pair}")
     long, shown = "1\tx" + "a" * 90, r"'1\tx" + "a" * 37 + "'"
     expect("MSRP", "MRPC/msr_paraphrase_test.txt", 1726, long, f"{shown} {pair}")
-
-
-def test_tasks_that_are_not_utf8_are_named(senteval: Path) -> None:
-    path = senteval / "senteval" / "MR" / "rt-polarity.neg"
-    content = path.read_bytes().replace(b"line 2 ", b"line\xe9 ", 1)
-    path.write_bytes(content)
-    offset = content.index(b"\xe9 ")
-    said = message_of(lambda: load_task("MR", senteval))
-    assert said.startswith(f"{path}: not UTF-8, the first bad byte is at offset {offset}; ")
 
 
 def test_missing_tasks_name_the_command(senteval: Path) -> None:
@@ -512,6 +587,14 @@ def test_fingerprint_of_a_corpus_follows_names_and_contents(tmp_path: Path) -> N
     ]
     assert len({known, *others}) == 5
     assert changed("markup", files | {"readme.md": "Not read."}) == known
+
+
+def test_names_of_files_need_not_be_utf8(tmp_path: Path) -> None:
+    os.mkdir(tmp_path / "novels")
+    with open(os.fsencode(tmp_path / "novels") + b"/caf\xe9.txt", "w") as file:
+        file.write("One.")
+    assert read(tmp_path, "paragraphs") == [(0, "One.")]
+    assert len(corpus_fingerprint("novels", tmp_path)) == 64
 
 
 def test_fingerprint_of_tasks_follows_their_files(senteval: Path) -> None:
