@@ -1,9 +1,8 @@
 import dataclasses
-import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,28 +129,22 @@ def test_the_projection_acts_on_the_pair_as_it_is(tmp_path: Path) -> None:
     assert load(target)(SENTENCES).shape == (5, 16)
 
 
-def test_the_sums_are_those_of_the_files_as_sha256sum_writes_them(tmp_path: Path) -> None:
-    finished(tmp_path / "run", matrix=a_projection())
-    target = write(tmp_path / "run", tmp_path / "export")
-    lines = [
-        f"{hashlib.sha256((tmp_path / 'run' / MODEL / name).read_bytes()).hexdigest()}  {name}"
-        for name in (*FILES, PROJECTION)
-    ]
-    lines += [
-        f"{hashlib.sha256((target / name).read_bytes()).hexdigest()}  {name}" for name in MODULES
-    ]
-    assert (target / SUMS).read_text().splitlines() == lines
+def with_one_bit_changed(file: Path) -> bytes:
+    """Changes a file; gives what it was."""
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    return content
 
 
-@pytest.mark.parametrize("name", [*FILES, PROJECTION, *MODULES])
-def test_a_file_with_one_byte_changed_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_with_one_bit_changed_is_refused(tmp_path: Path) -> None:
     finished(tmp_path / "run", matrix=a_projection())
     target = write(tmp_path / "run", tmp_path / "export")
-    content = bytearray((target / name).read_bytes())
-    content[-1] ^= 1
-    (target / name).write_bytes(content)
-    with pytest.raises(UserError, match=f"export: damaged or edited .*the SHA-256 of {name} is"):
-        load(target)
+    for name in (*FILES, PROJECTION, *MODULES):
+        content = with_one_bit_changed(target / name)
+        with pytest.raises(UserError, match=f"export: damaged or edited .*the SHA-256 of {name} "):
+            load(target)
+        (target / name).write_bytes(content)
+    load(target)
 
 
 def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
@@ -172,29 +165,17 @@ def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
 
 
-def flips(content: bytes, count: int = 60) -> Iterator[bytes]:
-    """The content with one bit flipped, at places all over it."""
-    last = 8 * len(content)
-    for place in range(0, last, last // count | 1):
-        damaged = bytearray(content)
-        damaged[place // 8] ^= 1 << place % 8
-        yield bytes(damaged)
-
-
-@pytest.mark.parametrize("name", [*FILES, PROJECTION, SUMS])
-def test_a_flipped_bit_of_what_a_run_keeps_is_not_exported(tmp_path: Path, name: str) -> None:
+def test_what_a_run_keeps_is_not_exported_with_one_bit_changed(tmp_path: Path) -> None:
     model = finished(tmp_path / "run", matrix=a_projection())
     tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
     save_model(tmp_path / "run" / MODEL, model, tokenizer, a_projection())
-    file = tmp_path / "run" / MODEL / name
-    content = file.read_bytes()
-    for damaged in flips(content):
-        file.write_bytes(damaged)
+    for name in (*FILES, PROJECTION, SUMS):
+        content = with_one_bit_changed(tmp_path / "run" / MODEL / name)
         with pytest.raises(UserError, match=r"damaged or edited") as caught:
             write(tmp_path / "run", tmp_path / "export")
         assert "\n" not in str(caught.value)
-    assert not (tmp_path / "export").exists()
-    file.write_bytes(content)
+        assert not (tmp_path / "export").exists()
+        (tmp_path / "run" / MODEL / name).write_bytes(content)
     write(tmp_path / "run", tmp_path / "export")
 
 
