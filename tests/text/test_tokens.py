@@ -543,27 +543,3 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path):
     tokenizer = make_tokenizer([" ".join(WORDS[:40])], 100, False)
     with pytest.raises(ValueError, match="43 words, the tokenizer 42"):
         expand(model_of("gru", 43), tokenizer, tmp_path / "vectors.txt")
-
-
-# Real data
-
-
-def test_two_real_books(suite_data: Path, tmp_path: Path):
-    books = sorted((suite_data / "books").glob("*.txt"), key=lambda file: file.stat().st_size)[:2]
-    if not books:
-        pytest.skip("needs books in SUITE_DATA")
-    (tmp_path / "two").mkdir()
-    for book in books:
-        (tmp_path / "two" / book.name).symlink_to(book)
-    tokens, tokenizer = prepare("two", "paragraphs", tmp_path, vocabulary=5001, lower_case=False)
-    pairs = list(sentences("two", "paragraphs", tmp_path))
-    assert len(tokens) == len(pairs)
-    assert tokens.chapter.tolist() == [chapter for chapter, _ in pairs]
-    rows = stored(tokens)
-    for index in range(0, len(pairs), 97):
-        assert rows[index] == tokenizer(pairs[index][1])["input_ids"]
-    # Few words of a novel are rare, and the contractions are among the most frequent tokens.
-    assert (np.asarray(tokens.ids) == 0).mean() < 0.1
-    vocabulary = tokenizer.get_vocab()
-    assert all(vocabulary[word] < 200 for word in ("n't", "'s", '"', ",", "."))
-    assert not any("’" in word or "“" in word for word in vocabulary)

@@ -309,31 +309,6 @@ def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Pat
     assert not list(tmp_path.glob(".*.part"))
 
 
-@pytest.mark.slow
-def test_prose_of_a_real_book_trains_and_is_reproducible(tmp_path: Path, suite_data: Path) -> None:
-    books = sorted((suite_data / "books").glob("*.txt"))
-    (tmp_path / "data" / "two").mkdir(parents=True)
-    for book in books[:2]:
-        (tmp_path / "data" / "two" / book.name).symlink_to(book)
-    config = dataclasses.replace(
-        Config(),
-        corpus="two",
-        encoder="bag_of_words",
-        embedding=16,
-        vocabulary=2000,
-        lower_case=True,
-        batch_size=100,
-        steps=60,
-        learning_rate=5e-3,
-        order="shuffled",
-        tasks=("neighbours",),
-    )
-    first = finish(tmp_path / "a", config)
-    assert finish(tmp_path / "b", config) == first
-    assert losses(tmp_path / "a") == losses(tmp_path / "b")
-    assert losses(tmp_path / "a")[0] < math.log(99)  # better than chance over a batch
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("encoder", ["gru", "bag_of_words", "transformer"])
 def test_a_step_on_the_gpu_gives_the_cpus_loss(encoder: str) -> None:
