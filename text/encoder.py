@@ -153,8 +153,8 @@ def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
     """
     device = words.data.device.type
     if not torch.is_autocast_enabled(device):
-        last = cell(words)[1]
-        return last[0] if isinstance(cell, nn.LSTM) else last
+        last: Tensor = cell(words)[1][0] if isinstance(cell, nn.LSTM) else cell(words)[1]
+        return last
     kind = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
         data = words.data.to(kind)

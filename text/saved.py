@@ -39,6 +39,7 @@ Pooling = Literal["as saved", "mean", "cls", "last", "max"]
 REMEDY = "save an encoder and its tokenizer there with save_pretrained"
 OTHERWISE = "load it with SentenceTransformer and give that to text.evaluate"
 NO_LIMIT = 10**9  # tokenizers without a limit say 1e30
+LOWER_CASE = normalizers.Lowercase()
 
 
 def _first(states: Tensor, mask: Tensor) -> Tensor:
@@ -108,7 +109,7 @@ class Saved:
 
 
 def hugging_face_encoder(
-    folder: Path, *, pooling: Pooling = "as saved", batch_size: int = 64
+    folder: Path | str, *, pooling: Pooling = "as saved", batch_size: int = 64
 ) -> SentenceEncoder:
     """The sentence vectors of a transformers encoder in a local folder.
 
@@ -140,6 +141,7 @@ def hugging_face_encoder(
     """
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling is one of {', '.join(get_args(Pooling))}; got {pooling!r}")
+    folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; {REMEDY}")
     steps = _steps(folder)
@@ -154,13 +156,16 @@ def hugging_face_encoder(
     if pooling != "as saved":
         poolings = ("lasttoken" if pooling == "last" else pooling,)
     length = _length(model, tokenizer, saved.length)
-    _prepare(tokenizer, saved.lower_case)
+    _pad_on_the_right(tokenizer)
     accepted = inspect.signature(model.forward).parameters
     left_out = 0 if saved.pool_prompt else _tokens_of_prompt(tokenizer, saved.prompt)
 
     def vectors(sentences: list[str]) -> Tensor:
+        texts = [saved.prompt + sentence for sentence in sentences]
+        if saved.lower_case:  # of the library that sentence-transformers takes
+            texts = [LOWER_CASE.normalize_str(each) for each in texts]
         tokens = tokenizer(
-            [saved.prompt + sentence for sentence in sentences],
+            texts,
             padding=True,
             truncation=length is not None,
             max_length=length,
@@ -285,16 +290,12 @@ def _length(
     return min((int(each) for each in limits if each and 0 < each < NO_LIMIT), default=None)
 
 
-def _prepare(tokenizer: PreTrainedTokenizerBase, lower_case: bool) -> None:
+def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:
     """Padding behind the tokens, with whatever there is: the mask hides it."""
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         first = tokenizer.convert_ids_to_tokens(0)
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or first
-    if lower_case:
-        fast = tokenizer.backend_tokenizer
-        further = [] if fast.normalizer is None else [fast.normalizer]
-        fast.normalizer = normalizers.Sequence([normalizers.Lowercase(), *further])
 
 
 def _tokens_of_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:

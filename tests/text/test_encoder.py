@@ -315,7 +315,7 @@ def test_lstms_start_as_tensorflow_s_do() -> None:
                 assert torch.equal(values, expected.flatten())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gru", "transformer"])
 def test_the_start_is_a_function_of_the_seed(kind: str) -> None:
     first, again, other = made(kind, 1), made(kind, 1), made(kind, 2)
     pairs = zip(first.parameters(), again.parameters(), strict=True)
