@@ -347,7 +347,7 @@ def test_the_code_of_the_documentation_runs(
     assert names["larger"].config.vocab_size == len(names["tokenizer"]) + 1
     assert names["vectors"].shape == (2, 64)
     assert names["result"]["tier"] == "own"
-    assert names["commonest"]["questions"] < names["floor"]["questions"] <= 100
+    assert names["commonest"]["questions"] < names["words"]["questions"] <= 100
     assert names["scores"]["protocol"] == "senteval-v1"
 
 
