@@ -2,7 +2,6 @@
 import itertools
 import os
 import shutil
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,26 +249,6 @@ def test_the_manual_is_prose_and_each_topic_a_chapter() -> None:
     assert not any("****" in sentence or "::=" in sentence[:40] for sentence in text)
     assert all(sentence[-1] in '.:?!…)"”’' for sentence in text)
     assert 10 < np.mean([len(sentence.split()) for sentence in text]) < 30
-
-
-# Streaming
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_no_file_is_held_in_memory(tmp_path: Path, layout: str) -> None:
-    line = "It was a dark and stormy night, and the rain fell in torrents. " * 8
-    blank = "\n\n" if layout == "wrapped" else "\n"
-    root = write(tmp_path, {"a.txt": f"{line}{blank}" * 4000})
-    size = (root / "novels" / "a.txt").stat().st_size
-    next(sentences("novels", layout, root))  # what is built once does not count
-    stream = sentences("novels", layout, root)
-    tracemalloc.start()
-    count = sum(1 for _ in itertools.islice(stream, 3000))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert count == 3000
-    assert size > 2_000_000
-    assert peak < 100_000
 
 
 # Bad corpora

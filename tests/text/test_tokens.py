@@ -248,29 +248,6 @@ def test_a_corpus_without_words(tmp_path: Path):
     assert not [each for each in (tmp_path / "prepared").iterdir() if each.is_dir()]
 
 
-def test_a_fault_of_the_corpus_is_told_as_it_is(tmp_path: Path):
-    write(tmp_path, *LINES)
-    (tmp_path / "corpus" / "b.txt").write_bytes(b"good\n\xff\n")
-    assert "b.txt" in error_of(lambda: small(tmp_path))
-
-
-@pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
-def test_a_full_disk(tmp_path: Path):
-    import resource
-
-    write(tmp_path, *(f"{LINES[0]} {LINES[1]}" for _ in range(8000)))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        message = error_of(lambda: small(tmp_path))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "File too large" in message
-    assert "--data-root" in message
-    assert not [each for each in (tmp_path / "prepared").iterdir() if each.is_dir()]
-    assert len(small(tmp_path)[0]) == 8000
-
-
 def test_a_damaged_store_is_reported(tmp_path: Path):
     small(write(tmp_path, *LINES))
     folder = folder_of(tmp_path)
