@@ -189,7 +189,7 @@ def hugging_face_encoder(
         + (", in lower case" if saved.lower_case else "")
         + (", scaled to length 1" if saved.unit_length else "")
     )
-    # A model that cannot be told what is padding gets none.
+    # A model that takes no mask would read the padding.
     batch_size = batch_size if "attention_mask" in accepted else 1
     return SentenceEncoder(model, vectors, batch_size, about)
 
@@ -217,9 +217,11 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 def _steps(folder: Path) -> list[tuple[str, str]]:
     """Kind and folder of sentence-transformers' steps; none without ``modules.json``."""
     file = folder / "modules.json"
+    listed = _json(file, [])
+    if not all(isinstance(step, dict) for step in listed):
+        raise UserError(f"{file}: not a list of objects; get the file again")
     steps = [
-        (str(step.get("type")).rpartition(".")[2], str(step.get("path", "")))
-        for step in _json(file, [])
+        (str(each.get("type")).rpartition(".")[2], str(each.get("path", ""))) for each in listed
     ]
     if file.is_file() and (not steps or steps[0][0] != "Transformer"):
         raise UserError(f"{file}: the first step is no Transformer; {OTHERWISE}")
@@ -229,30 +231,38 @@ def _steps(folder: Path) -> list[tuple[str, str]]:
 def _saved(folder: Path, steps: list[tuple[str, str]]) -> Saved:
     """What the files beside the weights say."""
     kinds = [kind for kind, _ in steps]
-    if not steps:  # sentence-transformers takes the mean, too
-        kinds, pools = [], [folder / "1_Pooling"]
-    else:
-        pools = [folder / path for kind, path in steps if kind == "Pooling"]
-        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]):
-            raise UserError(
-                f"{folder / 'modules.json'}: the steps {', '.join(kinds)} are not Transformer, "
-                f"Pooling and possibly Normalize; {OTHERWISE}"
-            )
-    pool = _json(pools[0] / "config.json", {})
+    if steps and kinds not in (
+        ["Transformer", "Pooling"],
+        ["Transformer", "Pooling", "Normalize"],
+    ):
+        raise UserError(
+            f"{folder / 'modules.json'}: the steps {', '.join(kinds)} are not Transformer, Pooling "
+            f"and possibly Normalize; {OTHERWISE}"
+        )
+    transformer, pooling = (folder / path for _, path in steps[:2] or [("", ""), ("", "1_Pooling")])
+    file = pooling / "config.json"
+    if steps and not file.is_file():
+        raise UserError(f"{file}: there is no such file; get the folder again")
+    pool = _json(file, {})
     poolings = pool.get("pooling_mode") or [
         mode for key, mode in _BEFORE_6.items() if pool.get(key)
     ]
+    # Where nothing is said it is the mean, as in sentence-transformers.
     poolings = (poolings,) if isinstance(poolings, str) else tuple(poolings) or ("mean",)
     if unknown := [mode for mode in poolings if mode not in POOLINGS]:
-        raise UserError(f"{pools[0] / 'config.json'}: unknown pooling {unknown[0]!r}; {OTHERWISE}")
-    place = folder / steps[0][1] if steps else folder
-    files = sorted(place.glob("sentence_*_config.json"))  # sentence_bert_config.json and the like
+        raise UserError(f"{file}: unknown pooling {unknown[0]!r}; {OTHERWISE}")
+
+    # sentence_bert_config.json, or by an earlier name such as sentence_roberta_config.json.
+    files = sorted(transformer.glob("sentence_*_config.json"))
     said = _json(files[0], {}) if files else {}
-    prompts = _json(folder / "config_sentence_transformers.json", {})
-    prompt = (prompts.get("prompts") or {}).get(prompts.get("default_prompt_name"))
+    file = folder / "config_sentence_transformers.json"
+    prompts = _json(file, {})
+    known, default = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
+    if default is not None and default not in known:
+        raise UserError(f"{file}: the default prompt {default!r} is not among its prompts; add it")
     return Saved(
         poolings=poolings,
-        prompt=prompt or "",
+        prompt=known.get(default) or "",
         pool_prompt=bool(pool.get("include_prompt", True)),
         unit_length="Normalize" in kinds,
         length=said.get("max_seq_length"),

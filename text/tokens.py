@@ -204,8 +204,8 @@ def prepare(
         data_root: the folder that holds the corpus; ``prepared`` is made in it.
         vocabulary: see :func:`make_tokenizer`, as for ``lower_case``.
         lower_case: whether upper and lower case are one.
-        progress: told, during a build, the sentences done, their number (0 while it is not known),
-            and what is done.
+        progress: called during a build with the number of sentences done, that of all (0 while it
+            is not known), and what is done.
 
     Raises:
         MissingData: the corpus is not there.

@@ -243,6 +243,9 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
     damaged("modules.json", dense, "steps Transformer, Dense are not .* SentenceTransformer")
     damaged("modules.json", b"[{", "modules.json: no JSON")
     damaged("modules.json", b"{}", "modules.json: not a list")
+    damaged("modules.json", b'["a"]', "modules.json: not a list of objects")
+    name = "config_sentence_transformers.json"
+    damaged(name, b'{"default_prompt_name": "q"}', "default prompt 'q' is not among its prompts")
     damaged("1_Pooling/config.json", b'{"pooling_mode": "median"}', "unknown pooling 'median'")
     hugging_face_encoder(folder)
     for file in folder.glob("tokenizer*"):
