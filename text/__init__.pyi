@@ -10,13 +10,13 @@ from .domain import DOMAIN as DOMAIN
 from .encoder import Encode as Encode
 from .encoder import QuickThought as QuickThought
 from .encoder import QuickThoughtConfig as QuickThoughtConfig
-from .encoder import hugging_face_encoder as hugging_face_encoder
 from .encoder import sentence_encoder as sentence_encoder
 from .encoder import side_by_side as side_by_side
 from .evaluation import PROTOCOLS as PROTOCOLS
 from .evaluation import evaluate as evaluate
 from .evaluation import majority as majority
 from .evaluation import tfidf as tfidf
+from .saved import hugging_face_encoder as hugging_face_encoder
 from .tables import TABLES as TABLES
 from .tokens import Batch as Batch
 from .tokens import Tokens as Tokens

@@ -55,8 +55,8 @@ class Config:
     # Share of the dimensions of f and g that a step leaves out, the same of all sentences and of
     # both, the rest as it is. [QT]'s program has it off, and 0.3 where it is on.
     dropout: float = added(0.0, was=0.0)
-    layers: int = 2  # of the transformer; ours
-    heads: int = 4  # of the transformer; ours
+    layers: int = 2  # of the transformer, which no paper has
+    heads: int = 4  # likewise
 
     objective: Objective = QUICK_THOUGHTS
     similarity: Literal["inner_product", "cosine"] = "inner_product"  # [QT]
@@ -79,7 +79,7 @@ class Config:
     # When Adam moves the vectors of words that a batch has not: in each step, or once a batch has
     # them, by all these steps at once. The same up to rounding; see text.optimiser.
     update: Literal["dense", "rows"] = added("dense", was="dense")
-    precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only; ours
+    precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only
 
     train: bool = True  # False: the encoder stays as initialised
     # What is evaluated in place of an encoder: counts of words, or none. ``ppmi_svd`` counts those

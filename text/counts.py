@@ -13,6 +13,7 @@ from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
+from text.data import checked_sentences
 from text.encoder import Encode
 from text.neighbours import Scores
 from text.tokens import PAD_ID, UNKNOWN_ID, Tokens
@@ -92,7 +93,7 @@ def encoder(vectors: np.ndarray, tokenizer: PreTrainedTokenizerFast) -> Encode:
     """Sentences as sums of the vectors (V, d) of their words, of unit length; zeros without any."""
 
     def encode(sentences: Sequence[str]) -> np.ndarray:
-        rows = tokenizer(list(sentences), add_special_tokens=False)["input_ids"]
+        rows = tokenizer(list(checked_sentences(sentences)), add_special_tokens=False)["input_ids"]
         ends = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
         ids = np.fromiter((each for row in rows for each in row), np.int32, ends[-1])
         found: np.ndarray = normalize(_count_matrix(ids, ends, len(vectors)) @ vectors)

@@ -4,18 +4,19 @@ Shapes: n sentences of a task.
 
 Folders under the data root:
 
-    <corpus>/**/*.txt     plain text in UTF-8; what a line of it is, the layout says
+    <corpus>/**/*.txt     plain text (see lines_of); what a line of it is, the layout says
     bookcorpus/           books_large_p1.txt and books_large_p2.txt, one sentence a line
     senteval/             MR CR SUBJ MPQA TREC MRPC with SentEval's files, one example a line
 """
 
+import codecs
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics as _MANUAL
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
@@ -23,6 +24,7 @@ from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenc
 from shared.errors import UserError
 from shared.experiment.data import MissingData, sha256_of_files, sha256_of_lines
 from shared.experiment.prepared import check_prepared
+from shared.notices import notice
 from text.config import EMBEDDED_TASKS, TASKS
 
 MANUAL = "manual"
@@ -30,6 +32,9 @@ BOOKCORPUS = "bookcorpus"
 SENTEVAL = "senteval"
 Layout = Literal["paragraphs", "sentences", "wrapped"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
+
+# Characters within words that are not seen: soft hyphen, word joiner, byte order mark.
+INVISIBLE = "\u00ad\u2060\ufeff"
 
 # What cannot be downloaded, and how it has to lie in the folder of that name.
 DATASETS: dict[str, str] = {
@@ -66,6 +71,102 @@ class Task:
     train: int
 
 
+def lines_of(file: Path, remedy: str = "convert it to UTF-8") -> Iterator[str]:
+    """The lines of a text file without their ends; corpora, tasks and word vectors come in here.
+
+    Accepted are UTF-8, with a byte order mark or without, and UTF-16 and UTF-32 with one. A line
+    ends at LF, CR LF, CR CR LF, or CR. Everything else of a line stays as it is.
+
+    Args:
+        file: is read line by line, never as a whole.
+        remedy: what an error tells its reader to do.
+
+    Raises:
+        UserError: while iterating; another encoding, or a NUL character.
+    """
+    with file.open("rb") as stream:
+        head = stream.read(4096)
+    encoding = next((name for mark, name in _MARKS if head.startswith(mark)), "utf-8")
+    for order, zeros in (("LE", head[1::2].count(0)), ("BE", head[::2].count(0))):
+        if encoding == "utf-8" and zeros > len(head) / 4:
+            raise UserError(
+                f"{file}: UTF-16 without a byte order mark; {remedy}, for example with: "
+                f"iconv -f UTF-16{order} -t UTF-8"
+            )
+    before = ""
+    try:
+        with file.open(encoding=encoding, newline="") as text:
+            for number, line in enumerate(text, 1):
+                if "\0" in line:
+                    raise UserError(f"{file}, line {number}: a NUL character; {remedy} without it")
+                # CR CR LF is one end, of a file that was converted to Windows' line ends twice.
+                if not (line == "\r\n" and before.endswith("\r")):
+                    yield line.rstrip("\r\n")
+                before = line
+    except UnicodeDecodeError:
+        if not encoding.startswith("utf-8"):
+            reason = f"not {encoding.upper()}, though it has its byte order mark"
+            raise UserError(f"{file}: {reason}; {remedy}") from None
+        raise UserError(
+            f"{file}: not UTF-8, the first bad byte is at offset {_first_bad_byte(file)}; "
+            f"{remedy}, for example with: iconv -f WINDOWS-1252 -t UTF-8"
+        ) from None
+
+
+_MARKS = (  # that of UTF-32 begins with that of UTF-16
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+
+
+def _first_bad_byte(file: Path) -> int:
+    """The offset of the first byte of a file that is not UTF-8."""
+    offset = 0
+    with file.open("rb") as stream:
+        for line in stream:
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return offset + error.start
+            offset += len(line)
+    return offset
+
+
+def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
+    """Sentences in their order, one by one; whatever is encoded or counted comes in here.
+
+    Accepted is any iterable of strings: a list, a generator, a numpy array, a column of pandas,
+    which is read by position whatever its index is.
+
+    Raises:
+        ValueError: while iterating; a single string, what has no order or more than one dimension,
+            or a sentence that is no text (``None``, NaN, bytes) or cannot be written as UTF-8.
+    """
+    if isinstance(sentences, str | bytes):
+        raise ValueError("sentences is a sequence of sentences, not one of them; put it in a list")
+    if isinstance(sentences, Mapping | Set):
+        kind = type(sentences).__name__
+        raise ValueError(f"sentences is a {kind}, which has no order; give a list")
+    if (dimensions := getattr(sentences, "ndim", 1)) != 1:
+        raise ValueError(f"sentences has {dimensions} dimensions; give one column, or a list")
+    for number, sentence in enumerate(sentences):
+        if not isinstance(sentence, str):
+            remedy = "decode it" if isinstance(sentence, bytes) else "leave it out, or put ''"
+            kind = type(sentence).__name__
+            raise ValueError(f"sentence {number} is no text but {sentence!r} ({kind}); {remedy}")
+        try:
+            sentence.encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"sentence {number} has half of a surrogate pair: {sentence!r}; read its file as "
+                f"UTF-8, or leave it out"
+            ) from None
+        yield str(sentence)  # not numpy's own kind of string
+
+
 def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, str]]:
     """The sentences of a corpus in order, each with the number of its chapter, from 0 on.
 
@@ -82,7 +183,8 @@ def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, 
 
     Raises:
         MissingData: the folder is not there.
-        UserError: it holds no text, or a file is not UTF-8; the latter while iterating.
+        UserError: it holds no text, or a file cannot be read by :func:`lines_of`; the latter while
+            iterating.
         ValueError: the layout is unknown.
     """
     if layout not in LAYOUTS:
@@ -137,23 +239,26 @@ def load_task(name: str, data_root: Path) -> Task:
 
     Order and labels are those of SentEval: first the positive class, labelled 1 (of SUBJ the
     objective sentences), then the negative one; TREC's six coarse classes in alphabetical order.
-    A blank line is an empty sentence. The embedded tasks are made of the manual: ``"topics"``,
+    A blank line is an empty sentence. A notice names files whose sentences are not SentEval's. The
+    embedded tasks are made of the manual: ``"topics"``,
     from which of two fields a sentence comes (no test part); ``"questions"``, from which of four
     topics; ``"neighbours"``, whether the second sentence follows the first.
 
     Raises:
         MissingData: a file of the task is not there.
-        UserError: a file is not UTF-8, has another number of lines, or a line cannot be parsed.
+        UserError: a file cannot be read by :func:`lines_of`, has another number of lines, is in the
+            place of the other one, or a line cannot be parsed.
         ValueError: the name is unknown.
     """
     if name in _EMBEDDED:
         return _EMBEDDED[name]()
     files = _task_files(name, data_root)
+    contents = _read(name, files)
     if name == "TREC":
-        return _questions_of_trec(files)
+        return _questions_of_trec(files, contents)
     if name == "MSRP":
-        return _pairs_of_msrp(files)
-    positive, negative = (_read(*file) for file in files)
+        return _pairs_of_msrp(files, contents)
+    positive, negative = contents
     labels = np.repeat([1, 0], [len(positive), len(negative)])
     return Task((*positive, *negative), None, labels, train=len(labels))
 
@@ -171,8 +276,7 @@ def task_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
             task = load_task(name, data_root)
             parts.append(repr((name, task.first, task.second, task.labels.tolist(), task.train)))
         else:
-            files = [file for file, _ in _task_files(name, data_root)]
-            parts.append(f"{name} {sha256_of_files(files)}")
+            parts.append(f"{name} {sha256_of_files(_task_files(name, data_root))}")
     return sha256_of_lines(parts)
 
 
@@ -188,7 +292,7 @@ def fetch(name: str, data_root: Path) -> None:
     """
     folder = data_root / name
     if name == SENTEVAL:
-        paths = [path for files in _FILES.values() for path, _ in files]
+        paths = [file.path for files in _FILES.values() for file in files]
         if missing := [path for path in paths if not (folder / path).is_file()]:
             raise UserError(f"{folder}: {', '.join(missing)} missing; {_remedy(name)}")
         for task in TASKS:
@@ -276,7 +380,8 @@ def _sentences_of(
     """The sentences of a file, and None wherever a chapter ends, once or several times."""
     paragraph: list[str] = []
     blank = 0
-    for line in _lines(file):
+    for raw in lines_of(file):
+        line = raw.strip() if layout == "wrapped" else _visible(raw).strip()
         blank = 0 if line else blank + 1
         if layout == "sentences":
             yield line or None
@@ -285,28 +390,21 @@ def _sentences_of(
         elif line:
             paragraph.append(line)
         elif blank == 1:
-            yield from split(" ".join(paragraph))
+            yield from split(_joined(paragraph))
             paragraph = []
         else:
             yield None
-    yield from split(" ".join(paragraph))
+    yield from split(_joined(paragraph))
     yield None
 
 
-def _lines(file: Path) -> Iterator[str]:
-    """The lines of a file without the white space around them."""
-    offset = 0
-    with file.open("rb") as stream:
-        for line in stream:
-            try:
-                text = line.decode()
-            except UnicodeDecodeError as error:
-                raise UserError(
-                    f"{file}: not UTF-8, the first bad byte is at offset {offset + error.start}; "
-                    f"convert it, for example with: iconv -f WINDOWS-1252 -t UTF-8"
-                ) from None
-            yield (text if offset else text.removeprefix("\ufeff")).strip()
-            offset += len(line)
+def _joined(lines: Sequence[str]) -> str:
+    """The lines of a paragraph as one; a word that a soft hyphen divides between two is whole."""
+    return _visible(" ".join(lines).replace("\u00ad ", "")).strip()
+
+
+def _visible(text: str) -> str:
+    return text.translate(dict.fromkeys(map(ord, INVISIBLE)))
 
 
 def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
@@ -318,7 +416,14 @@ def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
         if missing := [file.name for file in files if not file.is_file()]:
             raise UserError(f"{folder}: {', '.join(missing)} missing; {_remedy(corpus)}")
         return files
-    files = sorted(file for file in folder.rglob("*.txt") if file.is_file())
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() == ".txt"
+        and file.is_file()
+        # What file managers and editors leave: ._a.txt, .ipynb_checkpoints/a-checkpoint.txt.
+        and not any(part.startswith(".") for part in file.relative_to(folder).parts)
+    )
     if not files:
         raise UserError(f"{folder}: no .txt files; {_remedy(corpus)}")
     return files
@@ -389,43 +494,90 @@ _EMBEDDED = dict(zip(EMBEDDED_TASKS, (_topics, _questions, _neighbours), strict=
 # SentEval's tasks
 
 
-# The files of each task and the lines they have; those of MSRP begin with a header.
-_FILES: dict[str, tuple[tuple[str, int], tuple[str, int]]] = {
-    "MR": (("MR/rt-polarity.pos", 5331), ("MR/rt-polarity.neg", 5331)),
-    "CR": (("CR/custrev.pos", 2407), ("CR/custrev.neg", 1368)),
-    "SUBJ": (("SUBJ/subj.objective", 5000), ("SUBJ/subj.subjective", 5000)),
-    "MPQA": (("MPQA/mpqa.pos", 3312), ("MPQA/mpqa.neg", 7294)),
-    "TREC": (("TREC/train_5500.label", 5452), ("TREC/TREC_10.label", 500)),
-    "MSRP": (("MRPC/msr_paraphrase_train.txt", 4077), ("MRPC/msr_paraphrase_test.txt", 1726)),
+class _File(NamedTuple):
+    """A file of SentEval's, how many lines it has, and what the SHA-256 over them begins with.
+
+    The lines are hashed without their ends and outer spaces.
+    """
+
+    path: str
+    lines: int
+    digest: str
+
+
+# The contents are those on which the committed records were computed.
+_FILES = {
+    "MR": (
+        _File("MR/rt-polarity.pos", 5331, "8701b500f20fcc58"),
+        _File("MR/rt-polarity.neg", 5331, "56a3655de9b769c7"),
+    ),
+    "CR": (
+        _File("CR/custrev.pos", 2407, "15eeb0b9424043bb"),
+        _File("CR/custrev.neg", 1368, "8f29d7fa39f98627"),
+    ),
+    "SUBJ": (
+        _File("SUBJ/subj.objective", 5000, "fdbe34773b18696d"),
+        _File("SUBJ/subj.subjective", 5000, "3f1c2a57051502b0"),
+    ),
+    "MPQA": (
+        _File("MPQA/mpqa.pos", 3312, "7d9c3f9b7a0ee63e"),
+        _File("MPQA/mpqa.neg", 7294, "dba0200571bd2b26"),
+    ),
+    "TREC": (
+        _File("TREC/train_5500.label", 5452, "016243a7ddb38024"),
+        _File("TREC/TREC_10.label", 500, "033f22c028c2bbba"),
+    ),
+    "MSRP": (  # each begins with a header
+        _File("MRPC/msr_paraphrase_train.txt", 4077, "b289e86dd89473a3"),
+        _File("MRPC/msr_paraphrase_test.txt", 1726, "0d1a876ed5b29dc9"),
+    ),
 }
 _COARSE = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 _QUESTION = re.compile(rf"({'|'.join(_COARSE)}):\w+ (.*)")
 _PAIR = re.compile(r"([01])\t\d+\t\d+\t([^\t]*)\t([^\t]*)")
 
 
-def _task_files(name: str, data_root: Path) -> list[tuple[Path, int]]:
+def _task_files(name: str, data_root: Path) -> list[Path]:
     if name not in _FILES:
         raise ValueError(f"task must be one of {', '.join((*_FILES, *_EMBEDDED))}, got {name!r}")
-    files = [(data_root / SENTEVAL / path, count) for path, count in _FILES[name]]
-    for file, _ in files:
+    files = [data_root / SENTEVAL / file.path for file in _FILES[name]]
+    for file in files:
         if not file.is_file():
             raise MissingData(SENTEVAL, file.parent, _COMMAND)
     return files
 
 
-def _read(file: Path, count: int) -> list[str]:
-    lines = list(_lines(file))
-    if len(lines) != count:
-        raise UserError(f"{file}: {len(lines)} lines, expected {count}; restore SentEval's file")
-    return lines
+def _read(name: str, files: Sequence[Path]) -> list[list[str]]:
+    """The lines of the two files of a task, held against what is known of them."""
+    contents = [[_visible(line).strip() for line in lines_of(file)] for file in files]
+    found = [sha256_of_lines(lines)[:16] for lines in contents]
+    known = [file.digest for file in _FILES[name]]
+    for file, digest, other in zip(files, found, known[::-1], strict=True):
+        if digest == other:
+            one, two = (each.name for each in files)
+            raise UserError(f"{file}: has the lines of the other file; exchange {one} and {two}")
+    changed = []
+    for file, lines, digest, expected in zip(files, contents, found, _FILES[name], strict=True):
+        if len(lines) != expected.lines:
+            raise UserError(
+                f"{file}: {len(lines)} lines, expected {expected.lines}; restore SentEval's file"
+            )
+        if digest != expected.digest:
+            changed.append(str(file))
+    if changed:
+        notice(
+            f"{', '.join(changed)}: not the sentences of SentEval's file, though as many; scores "
+            f"of {name} do not compare with others"
+        )
+    return contents
 
 
 def _match(
-    file: Path, count: int, pattern: re.Pattern[str], form: str, header: int = 0
+    file: Path, lines: Sequence[str], pattern: re.Pattern[str], form: str, header: int = 0
 ) -> list[tuple[str, ...]]:
     """The groups of the pattern in each line after the header."""
     found = []
-    for number, line in enumerate(_read(file, count)[header:], start=header + 1):
+    for number, line in enumerate(lines[header:], start=header + 1):
         match = pattern.fullmatch(line)
         if not match:
             raise UserError(
@@ -435,15 +587,20 @@ def _match(
     return found
 
 
-def _questions_of_trec(files: list[tuple[Path, int]]) -> Task:
-    train, test = (_match(*file, _QUESTION, "'COARSE:fine question'") for file in files)
+def _questions_of_trec(files: Sequence[Path], contents: Sequence[Sequence[str]]) -> Task:
+    train, test = (
+        _match(*each, _QUESTION, "'COARSE:fine question'")
+        for each in zip(files, contents, strict=True)
+    )
     coarse, questions = zip(*train, *test, strict=True)
     labels = np.array([_COARSE.index(each) for each in coarse])
     return Task(questions, None, labels, train=len(train))
 
 
-def _pairs_of_msrp(files: list[tuple[Path, int]]) -> Task:
+def _pairs_of_msrp(files: Sequence[Path], contents: Sequence[Sequence[str]]) -> Task:
     form = "0 or 1, two numbers and two sentences, separated by tabs"
-    train, test = (_match(*file, _PAIR, form, header=1) for file in files)
+    train, test = (
+        _match(*each, _PAIR, form, header=1) for each in zip(files, contents, strict=True)
+    )
     labels, first, second = zip(*train, *test, strict=True)
     return Task(first, second, np.array(labels).astype(np.int64), train=len(train))

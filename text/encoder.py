@@ -8,9 +8,8 @@ reset gate before the recurrent product of the candidate, U (r * h); torch's, fo
 applies it after, r * (U h + b). Everything else about the cell is the same.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_sequence
 
 from shared.compat import make_torchvision_importable
-from shared.errors import UserError
 from shared.pairs import unit_rows
+from shared.pixels import to_device
+from text.data import checked_sentences
 from text.tokens import UNKNOWN_ID
 
 make_torchvision_importable()
@@ -28,7 +28,6 @@ make_torchvision_importable()
 from transformers import (  # noqa: E402 (needs the line above)
     AutoConfig,
     AutoModel,
-    AutoTokenizer,
     BertConfig,
     BertModel,
     PretrainedConfig,
@@ -138,11 +137,34 @@ def _last_states(
     """The final states (B, H) of both directions of a cell over (B, T) ids of so many tokens."""
     # Sorted here, for pack_padded_sequence would wait for the device to sort.
     lengths, order = lengths.sort(descending=True)
-    ids = input_ids[order.to(input_ids.device, non_blocking=True)]
+    ids = input_ids[to_device(order, input_ids.device)]
     packed = pack_padded_sequence(ids, lengths, batch_first=True)
-    last = cell(PackedSequence(embedding(packed.data), packed.batch_sizes))[1]
-    states = torch.cat(list(last[0] if isinstance(cell, nn.LSTM) else last), dim=1)
-    return states[order.argsort().to(states.device, non_blocking=True)]
+    last = _last_of_cell(cell, PackedSequence(embedding(packed.data), packed.batch_sizes))
+    states = torch.cat(list(last), dim=1)
+    return states[to_device(order.argsort(), states.device)]
+
+
+def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
+    """The final states (directions, B, units) of a cell, under autocast in autocast's own type.
+
+    torch's autocast runs recurrent cells in float16 whatever its type is, and float16 would need a
+    scaled loss. So they run outside of it, on words and weights that are converted here; gradients
+    reach the weights through the conversion.
+    """
+    device = words.data.device.type
+    if not torch.is_autocast_enabled(device):
+        last: Tensor = cell(words)[1][0] if isinstance(cell, nn.LSTM) else cell(words)[1]
+        return last
+    kind = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        data = words.data.to(kind)
+        weights = [weight.to(kind) for direction in cell.all_weights for weight in direction]
+        directions = 2 if cell.bidirectional else 1
+        zeros = data.new_zeros(directions, int(words.batch_sizes[0]), cell.hidden_size)
+        options = (weights, cell.bias, 1, 0.0, cell.training, cell.bidirectional)  # one layer
+        if isinstance(cell, nn.LSTM):
+            return torch.lstm(data, words.batch_sizes, [zeros, zeros], *options)[1]
+        return torch.gru(data, words.batch_sizes, zeros, *options)[1]
 
 
 class BagOfWords(nn.Module):
@@ -158,10 +180,11 @@ class BagOfWords(nn.Module):
         # Without the padding: half the time of a masked sum for sentences of 8 in rows of 13.
         kept = _mask(lengths, input_ids.shape[1]).flatten().nonzero().squeeze(1)
         starts = lengths.cumsum(0) - lengths
+        device = input_ids.device
         return nn.functional.embedding_bag(
-            input_ids.flatten()[kept.to(input_ids.device, non_blocking=True)],
+            input_ids.flatten()[to_device(kept, device)],
             self.embedding.weight,
-            starts.to(input_ids.device, non_blocking=True),
+            to_device(starts, device),
             mode="sum",
             sparse=self.embedding.sparse,
         )
@@ -194,8 +217,10 @@ class Transformer(nn.Module):
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
-        mask = _mask(lengths, input_ids.shape[1]).to(input_ids.device, non_blocking=True)
-        return _mean(self.bert(input_ids=input_ids, attention_mask=mask).last_hidden_state, mask)
+        mask = to_device(_mask(lengths, input_ids.shape[1]), input_ids.device)
+        return mean_of_tokens(
+            self.bert(input_ids=input_ids, attention_mask=mask).last_hidden_state, mask
+        )
 
 
 ENCODERS: dict[
@@ -361,24 +386,32 @@ class SentenceEncoder:
         model: whose mode is restored after every call.
         vectors: of the sentences of a batch.
         batch_size: sentences of similar length that are encoded together.
+        about: in words, what of a sentence the vectors are.
     """
 
     def __init__(
-        self, model: PreTrainedModel, vectors: Callable[[list[str]], Tensor], batch_size: int
+        self,
+        model: PreTrainedModel,
+        vectors: Callable[[list[str]], Tensor],
+        batch_size: int,
+        about: str = "[f ; g]",
     ) -> None:
         self.model = model
         self.batch_size = batch_size
+        self.about = about
         self._vectors = vectors
 
-    def __call__(self, sentences: Sequence[str]) -> np.ndarray:
-        """The vectors of the sentences, in their order.
+    def __call__(self, sentences: Iterable[str]) -> np.ndarray:
+        """The vectors of the sentences, in their order; see :func:`text.data.checked_sentences`.
 
         Raises:
-            ValueError: there are none.
+            ValueError: there are none, or one is no text.
         """
-        return _encode(self.model, self._vectors, sentences, self.batch_size)
+        return _encode(
+            self.model, self._vectors, list(checked_sentences(sentences)), self.batch_size
+        )
 
-    def encode(self, sentences: Sequence[str]) -> np.ndarray:
+    def encode(self, sentences: Iterable[str]) -> np.ndarray:
         """The same under the name that sentence-transformers and its benchmarks call."""
         return self(sentences)
 
@@ -388,9 +421,12 @@ def side_by_side(*encoders: Encode | HasEncode) -> Encode:
 
     Of one with trained and one with fixed word vectors, this is MC-QT ([QT]).
     """
-    return lambda sentences: np.concatenate(
-        [vectors_of(encode, list(sentences)) for encode in encoders], axis=1
-    )
+
+    def encode(sentences: Iterable[str]) -> np.ndarray:
+        checked = list(checked_sentences(sentences))
+        return np.concatenate([vectors_of(each, checked) for each in encoders], axis=1)
+
+    return encode
 
 
 def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
@@ -457,72 +493,16 @@ def sentence_encoder(
     return SentenceEncoder(model, vectors, batch_size)
 
 
-def hugging_face_encoder(folder: Path, *, batch_size: int = 64) -> SentenceEncoder:
-    """The sentence vectors of a transformers encoder in a local folder: the mean over its tokens.
-
-    A :class:`QuickThought` that was saved with its tokenizer gives what :func:`sentence_encoder`
-    makes of it. Nothing is downloaded. The work is done in float32 on a GPU where there is one.
-
-    Args:
-        folder: written by ``save_pretrained`` of a model and of its tokenizer.
-        batch_size: sentences of similar length that are encoded together.
-
-    Returns:
-        A function of n sentences, with the same as its method ``encode``; it raises ValueError if
-        there are none, or if the tokenizer makes no token of one.
-
-    Raises:
-        UserError: the folder does not hold an encoder with all its weights and a tokenizer.
-    """
-    remedy = "save an encoder and its tokenizer there with save_pretrained"
-    if not folder.is_dir():
-        raise UserError(f"{folder}: there is no such folder; {remedy}")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        model, report = AutoModel.from_pretrained(
-            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
-        )
-    except Exception as error:  # tokenizers raises no narrower one for a damaged file
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{folder}: cannot be loaded ({reason}); {remedy}") from error
-    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
-    if missing:
-        raise UserError(f"{folder}: weights are missing ({missing[0]} is the first); {remedy}")
-    if model.config.is_encoder_decoder:
-        raise UserError(f"{folder}: an encoder with a decoder; {remedy}")
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up where there is no file of it
-        raise UserError(f"{folder}: a tokenizer without words; {remedy}")
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-    if isinstance(model, QuickThought):
-        return sentence_encoder(model, tokenizer, batch_size=batch_size)
-    if tokenizer.pad_token is None:  # any word would do: the mask hides it
-        tokenizer.pad_token = tokenizer.eos_token
-    positions = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
-    length = min(tokenizer.model_max_length, positions)
-
-    def vectors(sentences: list[str]) -> Tensor:
-        tokens = tokenizer(
-            sentences, padding=True, truncation=True, max_length=length, return_tensors="pt"
-        )
-        counts = tokens["attention_mask"].sum(1)
-        if not counts.all():
-            raise ValueError(f"the tokenizer makes no token of {sentences[int(counts.argmin())]!r}")
-        tokens = tokens.to(model.device)
-        return _mean(model(**tokens).last_hidden_state, tokens["attention_mask"])
-
-    return SentenceEncoder(model, vectors, batch_size)
-
-
 @torch.no_grad()
 def _encode(
     model: PreTrainedModel,
     vectors: Callable[[list[str]], Tensor],
-    sentences: Sequence[str],
+    sentences: list[str],
     batch_size: int,
 ) -> np.ndarray:
     """The vectors of all sentences, in their order, from those of batches; (n, d) float32."""
-    if isinstance(sentences, str) or not len(sentences):
-        raise ValueError("sentences is a sequence of at least one sentence")
+    if not sentences:
+        raise ValueError("no sentences to encode")
     # Sentences of similar length together, for little padding; characters stand for tokens.
     order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
     blocks = []
@@ -545,7 +525,7 @@ def _mask(lengths: Tensor, tokens: int) -> Tensor:
     return torch.arange(tokens, device=lengths.device) < lengths[:, None]
 
 
-def _mean(states: Tensor, mask: Tensor) -> Tensor:
-    """(B, T, H) -> (B, H): the mean over the tokens."""
-    weight = mask.to(states.dtype)
+def mean_of_tokens(states: Tensor, weight: Tensor) -> Tensor:
+    """The mean (B, H) of states (B, T, H), weighted by (B, T): by a mask, over the tokens."""
+    weight = weight.to(states.dtype)
     return torch.einsum("bth,bt->bh", states, weight) / weight.sum(1, keepdim=True)

@@ -48,10 +48,10 @@ from text.data import task_fingerprint  # noqa: E402
 from text.encoder import (  # noqa: E402
     QuickThought,
     SentenceEncoder,
-    hugging_face_encoder,
     sentence_encoder,
 )
 from text.evaluation import DEFAULT_PROTOCOL, PROTOCOLS, evaluate  # noqa: E402
+from text.saved import hugging_face_encoder  # noqa: E402
 
 MODEL = "model"  # the folder below that of a run
 FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -182,7 +182,7 @@ def score(asked: Asked) -> Scores:
     asked.say(
         f"took every tensor of an export of this project, {how}"
         if exported
-        else "took the model of transformers in it, the mean over a sentence's tokens"
+        else f"took the model of transformers in it: {encode.about}"
     )
 
     def protocol_of(protocol: str) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from shared.errors import UserError
 from shared.experiment.data import check_sums, sha256_of, write_sums
 from shared.experiment.prepared import build_once, made_again, writing
 from shared.experiment.runs import write_atomically
-from text.data import corpus_fingerprint, sentences
+from text.data import INVISIBLE, checked_sentences, corpus_fingerprint, lines_of, sentences
 
 if TYPE_CHECKING:
     from text.encoder import QuickThought
@@ -54,13 +54,14 @@ PAD, PAD_ID = "<pad>", 1
 
 # Part of the key of what is prepared, as are the rules below; to be raised whenever the same text
 # is stored otherwise, a change in how text.data splits it into sentences included.
-FORMAT = 1
+FORMAT = 2
 FILES = ("ids.bin", "offsets.bin", "chapters.bin", "tokenizer.json", "meta.json")
 CHUNK = 500  # sentences that are encoded together
 
 # Typography becomes what the task files have, in this order. They write a dash as two hyphens, an
 # ellipsis also with spaces, and now and then "don 't".
 REPLACED: tuple[tuple[str, str], ...] = (
+    (f"[{INVISIBLE}]", ""),  # a soft hyphen would divide its word in two
     (r"[\u201c\u201d\u201e\u201f\u2033]|``|''", '"'),  # double quotes
     (r"[\u2018\u2019\u201b\u02bc\u2032`]", "'"),  # single quotes and apostrophes
     (r"[\u2010\u2011\u2212]", "-"),  # hyphens and the minus sign
@@ -90,6 +91,8 @@ TOKEN = "|".join(
     )
 )
 
+VECTORS = "give word vectors in word2vec's text format, in UTF-8"
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -108,7 +111,7 @@ def make_tokenizer(
         lower_case: whether upper and lower case are one.
 
     Raises:
-        ValueError: the vocabulary has no place for a word.
+        ValueError: the vocabulary has no place for a word, or a sentence is no text.
     """
     if vocabulary < 2:
         raise ValueError(f"vocabulary must be at least 2, the unknown word included: {vocabulary}")
@@ -122,7 +125,7 @@ def make_tokenizer(
     trainer = WordLevelTrainer(
         vocab_size=vocabulary + 1, special_tokens=[UNKNOWN, PAD], show_progress=False
     )
-    tokenizer.train_from_iterator(sentences, trainer)
+    tokenizer.train_from_iterator(checked_sentences(sentences), trainer)
     return _wrapped(tokenizer)
 
 
@@ -201,8 +204,8 @@ def prepare(
         data_root: the folder that holds the corpus; ``prepared`` is made in it.
         vocabulary: see :func:`make_tokenizer`, as for ``lower_case``.
         lower_case: whether upper and lower case are one.
-        progress: told, during a build, the sentences done, their number (0 while it is not known),
-            and what is done.
+        progress: called during a build with the number of sentences done, that of all (0 while it
+            is not known), and what is done.
 
     Raises:
         MissingData: the corpus is not there.
@@ -411,16 +414,8 @@ def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarr
     count = dimensions = None
     rows = 0
     try:
-        stream = file.open("rb")
-    except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
-    with stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                text = line.decode().rstrip(" \r\n")
-            except UnicodeDecodeError:
-                text = "not UTF-8; word vectors are read in word2vec's text format"
-                raise UserError(f"{file}, line {number}: {text}") from None
+        for number, line in enumerate(lines_of(file, VECTORS), 1):
+            text = line.rstrip(" ")
             if number == 1 and re.fullmatch(r"\d+ \d+", text):
                 count, dimensions = map(int, text.split(" "))
                 continue
@@ -435,6 +430,8 @@ def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarr
             if word not in found and _is_token(word, tokenizer):
                 found[word] = None
                 values += vector.tobytes()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
     if dimensions is None or count not in (None, rows):
         expected = "no word vectors" if count is None else f"{rows} of {count} word vectors"
         raise UserError(f"{file}: has {expected}; get the file again")

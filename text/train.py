@@ -21,6 +21,7 @@ from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run
 from shared.objective import Similarity
+from shared.pixels import to_device
 from text import counts
 from text.config import Config
 from text.data import chapters_of, corpus_fingerprint, task_fingerprint
@@ -146,7 +147,7 @@ def pretrain(
 
     Raises:
         ValueError: a configuration that has no meaning.
-        UserError: fewer sentences than a batch has.
+        UserError: fewer sentences than a batch has, or none with a neighbour.
         FloatingPointError: the training diverged.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -162,6 +163,11 @@ def pretrain(
         raise UserError(
             f"batch_size {config.batch_size} is larger than the {len(tokens)} sentences of the "
             f"corpus; lower it, or give more text"
+        )
+    if not has_neighbours(tokens, config.batch_size):
+        raise UserError(
+            f"no sentence of the corpus {config.corpus} has a neighbour of its chapter in a batch "
+            f"of {config.batch_size}, and nothing can be learnt; is layout={config.layout!r} right?"
         )
     optimiser = make_optimiser(config, model, criterion)
     run.keep_checkpoint = False
@@ -182,6 +188,13 @@ def pretrain(
     if isinstance(optimiser, RowAdam):
         optimiser.finish()
     return model, criterion
+
+
+def has_neighbours(tokens: Tokens, batch_size: int) -> bool:
+    """Whether two consecutive sentences of one chapter fall into one batch anywhere."""
+    whole = len(tokens) // batch_size
+    chapters = np.asarray(tokens.chapter[: whole * batch_size]).reshape(whole, batch_size)
+    return bool((chapters[:, 1:] == chapters[:, :-1]).any())
 
 
 def fix_words(model: QuickThought, table: Tensor) -> None:
@@ -241,12 +254,14 @@ def losses(
     device = next(model.parameters()).device
     half = config.precision == "bfloat16" and device.type == "cuda"
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        f, g = model(batch.ids.to(device, non_blocking=True), batch.mask)
+        f, g = model(to_device(batch.ids, device), batch.mask)
+    if half:  # of the encoders alone: scores are taken in float32
+        f, g = f.float(), g.float()
     if config.dropout:
         kept = (from_first(torch.rand(1, f.shape[1])) > config.dropout).to(f)
         f, g = f * kept, g * kept
-    pairs = pairs_of(config, f, g, batch.chapter.to(device, non_blocking=True))
-    features = None if criterion.projection is None else torch.cat([f, g], dim=1).float()
+    pairs = pairs_of(config, f, g, to_device(batch.chapter, device))
+    features = None if criterion.projection is None else torch.cat([f, g], dim=1)
     loss, parts = criterion(pairs, features=features, step=step)
     return loss, parts
 

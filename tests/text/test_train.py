@@ -30,6 +30,7 @@ from text.tokens import Batch, Tokens, fixed_table, make_tokenizer, prepare
 from text.train import (
     evaluated_projection,
     fix_words,
+    has_neighbours,
     make_criterion,
     make_optimiser,
     pairs_of,
@@ -166,16 +167,21 @@ OBJECTIVES = {
 }
 FOR_COSINES = {"debiased_nce", "hard_nce", "margin_nce", "ratio", "max_margin"}
 REGULARISERS: dict[str, dict[str, Any]] = {
-    "none": {},
     "polarization": {"penalties": (term(distance_polarization, weight=0.1),)},
     "l21": {"projection": Projection(0.1, {"norm": "l21", "alpha": 0.1})},
     "nuclear": {"projection": Projection(0.1, {"norm": "nuclear", "alpha": 0.1})},
 }
 
 
-@pytest.mark.parametrize("similarity", ["inner_product", "cosine"])
-@pytest.mark.parametrize("regulariser", REGULARISERS)
-@pytest.mark.parametrize("loss", OBJECTIVES)
+@pytest.mark.parametrize(
+    ("loss", "regulariser", "similarity"),
+    [
+        (loss, "none", similarity)
+        for loss in OBJECTIVES
+        for similarity in ("inner_product", "cosine")
+    ]
+    + [("info_nce", regulariser, "cosine") for regulariser in REGULARISERS],
+)
 def test_every_objective_takes_a_step_or_is_refused(
     loss: str, regulariser: str, similarity: str
 ) -> None:
@@ -185,7 +191,7 @@ def test_every_objective_takes_a_step_or_is_refused(
         embedding=8,
         batch_size=12,
         similarity=similarity,
-        objective=Objective(OBJECTIVES[loss], **REGULARISERS[regulariser]),
+        objective=Objective(OBJECTIVES[loss], **REGULARISERS.get(regulariser, {})),
     )
     if similarity == "inner_product" and loss in FOR_COSINES:
         with pytest.raises(ValueError, match="cosines only"):
@@ -255,6 +261,23 @@ def test_a_corpus_smaller_than_a_batch_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_corpus_without_neighbours_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    """Where each sentence is a chapter of its own, every loss would be 0."""
+    alone = made_up(200, chapters=200)
+    with Run(tmp_path / "a", SMALL) as run, pytest.raises(UserError) as error:
+        pretrain(SMALL, alone, run, words=50)
+    assert str(error.value) == (
+        "no sentence of the corpus manual has a neighbour of its chapter in a batch of 50, and "
+        "nothing can be learnt; is layout='wrapped' right?"
+    )
+    assert not (tmp_path / "a" / "log.jsonl").exists()
+    # A pair that the batches divide is none, and one within a batch is enough.
+    for first, found in ((49, False), (50, True)):
+        alone.chapter[:] = np.arange(200)
+        alone.chapter[first + 1] = first
+        assert has_neighbours(alone, 50) == found
+
+
 def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Path) -> None:
     config = dataclasses.replace(SMALL, encoder="bag_of_words", objective=LOW_RANK, embedding=8)
     config = dataclasses.replace(config, similarity="cosine", projection_dimensions=3)
@@ -284,31 +307,6 @@ def test_the_saved_model_and_projection_give_the_evaluated_vectors(tmp_path: Pat
     for name, item in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], item)
     assert not list(tmp_path.glob(".*.part"))
-
-
-@pytest.mark.slow
-def test_prose_of_a_real_book_trains_and_is_reproducible(tmp_path: Path, suite_data: Path) -> None:
-    books = sorted((suite_data / "books").glob("*.txt"))
-    (tmp_path / "data" / "two").mkdir(parents=True)
-    for book in books[:2]:
-        (tmp_path / "data" / "two" / book.name).symlink_to(book)
-    config = dataclasses.replace(
-        Config(),
-        corpus="two",
-        encoder="bag_of_words",
-        embedding=16,
-        vocabulary=2000,
-        lower_case=True,
-        batch_size=100,
-        steps=60,
-        learning_rate=5e-3,
-        order="shuffled",
-        tasks=("neighbours",),
-    )
-    first = finish(tmp_path / "a", config)
-    assert finish(tmp_path / "b", config) == first
-    assert losses(tmp_path / "a") == losses(tmp_path / "b")
-    assert losses(tmp_path / "a")[0] < math.log(99)  # better than chance over a batch
 
 
 @pytest.mark.cuda
@@ -352,11 +350,10 @@ def test_dropout_leaves_the_same_dimensions_out_of_every_f_and_g() -> None:
     assert not torch.equal(gone, (later == 0).all(0))
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1.0])
-def test_a_dropout_that_leaves_nothing_is_refused(dropout: float) -> None:
-    config = dataclasses.replace(SMALL, dropout=dropout)
+def test_a_dropout_that_leaves_nothing_is_refused() -> None:
+    config = dataclasses.replace(SMALL, dropout=1.0)
     model = text.QuickThought(shape_of(config, 60))
-    with pytest.raises(ValueError, match=f"dropout is at least 0 and below 1; got {dropout}"):
+    with pytest.raises(ValueError, match=r"dropout is at least 0 and below 1; got 1\.0"):
         make_optimiser(config, model, make_criterion(config, model.dim))
 
 

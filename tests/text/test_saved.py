@@ -1,0 +1,253 @@
+"""Encoders in folders of transformers and sentence-transformers."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, pre_tokenizers, processors
+from tokenizers.models import WordLevel
+
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
+from text.saved import hugging_face_encoder
+
+make_torchvision_importable()
+
+import transformers as tr  # noqa: E402 (needs the line above)
+from sentence_transformers import SentenceTransformer  # noqa: E402
+from sentence_transformers.sentence_transformer import modules  # noqa: E402
+
+WORDS = "a rose is it not and by any other name".split()
+SENTENCES = ["it is a rose", "rose", "a rose by any other name is a rose", "Not a tulip", "name it"]
+LONG = "a rose is not " * 300
+SMALL = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+BERT = {**SMALL, "intermediate_size": 32}
+
+
+def tokenizer(**options: Any) -> tr.PreTrainedTokenizerFast:
+    """Words parted by spaces, with [CLS] before and [SEP] behind a sentence."""
+    names = ["<unk>", "<pad>", "[CLS]", "[SEP]", *WORDS]
+    raw = Tokenizer(WordLevel({w: i for i, w in enumerate(names)}, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    raw.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"unk_token": "<unk>", "pad_token": "<pad>", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    return tr.PreTrainedTokenizerFast(tokenizer_object=raw, **names | options)
+
+
+def save(folder: Path, model: tr.PreTrainedModel | None = None, **options: Any) -> Path:
+    """A folder of transformers: a small BERT of twelve positions, or the model given."""
+    torch.manual_seed(0)
+    made = model or tr.BertModel(tr.BertConfig(**BERT, max_position_embeddings=12, pad_token_id=1))
+    made.save_pretrained(folder)
+    tokenizer(**options).save_pretrained(folder)
+    return folder
+
+
+def sentence_transformer(
+    folder: Path, pooling: str | Sequence[str] = "mean", *further: Any, **options: Any
+) -> SentenceTransformer:
+    """What sentence-transformers makes of a folder that it is saved to, below ``folder``."""
+    plain = save(folder / "plain", **options)
+    steps = [modules.Transformer(str(plain)), modules.Pooling(16, pooling_mode=pooling)]
+    model = SentenceTransformer(modules=[*steps, *further], device="cpu")
+    model.save(str(folder / "saved"))
+    return model
+
+
+def equal(folder: Path, sentences: Sequence[str] = SENTENCES, **options: Any) -> None:
+    """The vectors are those of sentence-transformers, which encodes each sentence alone."""
+    model = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
+    expected = np.concatenate([model.encode([each]) for each in sentences])
+    found = hugging_face_encoder(folder, **options)(sentences)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize(
+    "pooling",
+    ["mean", "cls", "max", "lasttoken", "mean_sqrt_len_tokens", "weightedmean", ("cls", "mean")],
+)
+def test_vectors_are_those_of_sentence_transformers(
+    tmp_path: Path, pooling: str | tuple[str, ...], side: str
+) -> None:
+    sentence_transformer(tmp_path, pooling, padding_side=side)
+    equal(tmp_path / "saved", [*SENTENCES, LONG])
+
+
+def test_what_lies_beside_the_weights_is_read(tmp_path: Path) -> None:
+    """Length, lower case, unit length, and a prompt that is tokenized but not pooled."""
+    folder = tmp_path / "saved"
+    sentence_transformer(tmp_path, "mean", modules.Normalize())
+    equal(folder)
+
+    def write(name: str, **changes: Any) -> None:
+        file = folder / name
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+        equal(folder, [*SENTENCES, "a rose is it not and by any"])
+
+    before = hugging_face_encoder(folder)(SENTENCES)
+    write("sentence_bert_config.json", max_seq_length=6)
+    write("sentence_bert_config.json", do_lower_case=True)
+    write("config_sentence_transformers.json", prompts={"q": "any other "}, default_prompt_name="q")
+    encode = hugging_face_encoder(folder)
+    assert encode.about == (
+        "mean of a sentence's tokens, at most 6, after the prompt 'any other ', in lower case, "
+        "scaled to length 1"
+    )
+    with_prompt = encode(SENTENCES)
+    write("1_Pooling/config.json", include_prompt=False)
+    # Each of them is seen in the vectors.
+    assert np.abs(before - with_prompt).max() > 0.01
+    assert np.abs(hugging_face_encoder(folder)(SENTENCES) - with_prompt).max() > 0.01
+
+
+def test_folders_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """Truth values for poolings, the transformer in a folder of its own; or no modules.json."""
+    sentence_transformer(tmp_path, "max")
+    folder = tmp_path / "saved"
+    old = {"word_embedding_dimension": 16, "pooling_mode_cls_token": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(old))
+    equal(folder)
+    expected = hugging_face_encoder(folder)(SENTENCES)
+    (folder / "modules.json").rename(folder / "modules")
+    assert np.array_equal(hugging_face_encoder(folder)(SENTENCES), expected)
+
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for file in list(folder.glob("*.json")) + list(folder.glob("*.safetensors")):
+        file.rename(inner / file.name)
+    steps = json.loads((folder / "modules").read_text())
+    steps[0]["path"] = inner.name
+    (folder / "modules.json").write_text(json.dumps(steps))
+    assert np.array_equal(hugging_face_encoder(folder)(SENTENCES), expected)
+
+
+def test_pooling_can_be_asked_for(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    model = tr.BertModel.from_pretrained(folder).eval()
+    with torch.no_grad():
+        states = model(input_ids=torch.tensor([[2, 4, 5, 3]])).last_hidden_state[0]
+    expected = {"cls": states[0], "last": states[-1], "max": states.amax(0), "mean": states.mean(0)}
+    for pooling, vector in {**expected, "as saved": states.mean(0)}.items():
+        found = hugging_face_encoder(folder, pooling=pooling)(["a rose", LONG])[0]
+        np.testing.assert_allclose(found, vector.numpy(), atol=1e-5)
+    with pytest.raises(ValueError, match="pooling is one of as saved, mean, cls, last, max; got"):
+        hugging_face_encoder(folder, pooling="lasttoken")
+
+
+PAD = {"pad_token_id": 1}
+FAMILIES: dict[str, tuple[Any, dict[str, Any], int | None]] = {
+    # Its model, a small configuration, and how many tokens it takes.
+    "gpt2": (tr.GPT2Model, {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}, 64),
+    "roberta": (tr.RobertaModel, {**BERT, **PAD, "max_position_embeddings": 514}, 512),
+    "mpnet": (tr.MPNetModel, {**BERT, **PAD, "max_position_embeddings": 514}, 512),
+    "xlnet": (tr.XLNetModel, {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 32}, None),
+    "mamba": (tr.MambaModel, {**SMALL, "state_size": 4}, None),
+    "fnet": (tr.FNetModel, {**BERT, **PAD, "max_position_embeddings": 512}, 512),
+    "distilbert": (tr.DistilBertModel, {"dim": 16, "n_layers": 1, "n_heads": 2, **PAD}, 512),
+}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_vector_depends_on_its_sentence_alone(tmp_path: Path, name: str) -> None:
+    kind, sizes, length = FAMILIES[name]
+    torch.manual_seed(0)
+    model = kind(kind.config_class(**sizes | {"vocab_size": 16}))
+    encode = hugging_face_encoder(save(tmp_path, model, padding_side="left"))
+    together = encode([*SENTENCES, LONG])
+    for sentence, vector in zip(SENTENCES, together, strict=False):
+        np.testing.assert_allclose(encode([sentence])[0], vector, atol=1e-5)
+    ids = tokenizer()(LONG)["input_ids"]
+    cut = ids if length is None else [*ids[: length - 1], 3]
+    with torch.no_grad():
+        states = model.eval()(input_ids=torch.tensor([cut]))[0][0]
+    np.testing.assert_allclose(together[-1], states.mean(0).numpy(), atol=1e-5)
+
+
+def test_half_precision_is_read_as_float32(tmp_path: Path) -> None:
+    folder = save(tmp_path)
+    tr.BertModel.from_pretrained(folder).bfloat16().save_pretrained(folder)
+    found = hugging_face_encoder(folder)(["a rose"])
+    model = tr.BertModel.from_pretrained(folder, dtype=torch.float32).eval()
+    with torch.no_grad():
+        states = model(input_ids=torch.tensor([[2, 4, 5, 3]])).last_hidden_state
+    np.testing.assert_allclose(found[0], states[0].mean(0).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_tokenizer_without_padding_borrows_a_word(tmp_path: Path) -> None:
+    expected = hugging_face_encoder(save(tmp_path))(SENTENCES)
+    for other in ({"eos_token": "[SEP]"}, {}):
+        save(tmp_path, pad_token=None, **other)
+        np.testing.assert_allclose(hugging_face_encoder(tmp_path)(SENTENCES), expected, atol=1e-6)
+
+
+def test_a_sentence_that_becomes_no_token_is_named(tmp_path: Path) -> None:
+    save(tmp_path)
+    bare = tokenizer()
+    bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
+    bare.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="the tokenizer makes no token of '  '"):
+        hugging_face_encoder(tmp_path)(["a rose", "  "])
+
+
+def test_a_quick_thought_gives_both_halves(tmp_path: Path) -> None:
+    model = QuickThought(QuickThoughtConfig(kind="gru", vocab_size=16, embedding=6, hidden=8))
+    model.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    encode = hugging_face_encoder(tmp_path)
+    expected = sentence_encoder(model, tokenizer())(SENTENCES)
+    np.testing.assert_allclose(encode(SENTENCES), expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(encode.encode(SENTENCES), encode(SENTENCES))
+    with pytest.raises(ValueError, match="pooling 'cls' is none of a QuickThought's"):
+        hugging_face_encoder(tmp_path, pooling="cls")
+
+
+def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
+    def refused(place: Path, reason: str) -> None:
+        with pytest.raises(UserError, match=reason) as caught:
+            hugging_face_encoder(place)
+        assert str(caught.value).startswith(f"{place}")
+        assert "\n" not in str(caught.value)
+
+    refused(tmp_path / "nowhere", "there is no such folder")
+    (tmp_path / "empty").mkdir()
+    refused(tmp_path / "empty", "cannot be loaded")
+    T5 = tr.T5Config(vocab_size=16, d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2)
+    refused(save(tmp_path / "both", tr.T5Model(T5)), "an encoder with a decoder")
+
+    sentence_transformer(tmp_path)
+    folder = tmp_path / "saved"
+
+    def damaged(name: str, content: bytes, reason: str) -> None:
+        intact = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        refused(folder, reason)
+        (folder / name).write_bytes(intact)
+
+    def other(name: str, old: str, new: str) -> bytes:
+        text = (folder / name).read_text()
+        assert old in text
+        return text.replace(old, new).encode()
+
+    damaged("model.safetensors", (folder / "model.safetensors").read_bytes()[:-100], "be loaded")
+    deeper = other("config.json", '"num_hidden_layers": 1', '"num_hidden_layers": 2')
+    damaged("config.json", deeper, r"weights are missing \(encoder.layer.1.attention")
+    dense = other("modules.json", "pooling.Pooling", "dense.Dense")
+    damaged("modules.json", dense, "steps Transformer, Dense are not .* SentenceTransformer")
+    damaged("modules.json", b"[{", "modules.json: no JSON")
+    damaged("modules.json", b"{}", "modules.json: not a list")
+    damaged("modules.json", b'["a"]', "modules.json: not a list of objects")
+    name = "config_sentence_transformers.json"
+    damaged(name, b'{"default_prompt_name": "q"}', "default prompt 'q' is not among its prompts")
+    damaged("1_Pooling/config.json", b'{"pooling_mode": "median"}', "unknown pooling 'median'")
+    hugging_face_encoder(folder)
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    refused(folder, "a tokenizer without words")

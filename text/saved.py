@@ -1,0 +1,314 @@
+"""Sentence encoders that transformers or sentence-transformers saved to a local folder.
+
+Shapes: B sentences, T tokens of the longest, H width of a token's state, n sentences.
+
+What decides a vector besides the weights lies in files beside them:
+
+    modules.json                             the steps: a transformer, pooling, unit length
+    <transformer>/sentence_bert_config.json  max_seq_length, do_lower_case
+    <pooling>/config.json                    how tokens become a vector; does a prompt take part?
+    config_sentence_transformers.json        prompts, and which one precedes every sentence
+"""
+
+import inspect
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from tokenizers import normalizers
+from torch import Tensor, nn
+
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.pairs import unit_rows
+from text.encoder import QuickThought, SentenceEncoder, mean_of_tokens, sentence_encoder
+
+make_torchvision_importable()
+
+from transformers import (  # noqa: E402 (needs the line above)
+    AutoModel,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+Pooling = Literal["as saved", "mean", "cls", "last", "max"]
+REMEDY = "save an encoder and its tokenizer there with save_pretrained"
+OTHERWISE = "load it with SentenceTransformer and give that to text.evaluate"
+NO_LIMIT = 10**9  # tokenizers without a limit say 1e30
+LOWER_CASE = normalizers.Lowercase()
+
+
+def _first(states: Tensor, mask: Tensor) -> Tensor:
+    return _at(states, mask.to(torch.uint8).argmax(1))  # where a prompt is left out, after it
+
+
+def _last(states: Tensor, mask: Tensor) -> Tensor:
+    return _at(states, mask.shape[1] - 1 - mask.flip(1).to(torch.uint8).argmax(1))
+
+
+def _at(states: Tensor, place: Tensor) -> Tensor:
+    return states[torch.arange(len(states), device=states.device), place]
+
+
+def _largest(states: Tensor, mask: Tensor) -> Tensor:
+    return states.masked_fill(~mask[..., None], -torch.inf).amax(1)
+
+
+def _mean_by_root(states: Tensor, mask: Tensor) -> Tensor:
+    return mean_of_tokens(states, mask) * mask.sum(1, keepdim=True).sqrt()
+
+
+def _mean_by_place(states: Tensor, mask: Tensor) -> Tensor:
+    return mean_of_tokens(states, mask * torch.arange(1, mask.shape[1] + 1, device=mask.device))
+
+
+# States (B, T, H) and mask (B, T) to vectors (B, H), by sentence-transformers' names.
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": _first,
+    "max": _largest,
+    "mean": mean_of_tokens,
+    "mean_sqrt_len_tokens": _mean_by_root,
+    "weightedmean": _mean_by_place,
+    "lasttoken": _last,
+}
+# A folder of before version 6 has a truth value for each; several are put side by side, in this
+# order.
+_BEFORE_6 = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a folder says of its encoder besides the weights.
+
+    Attributes:
+        poolings: names of ``POOLINGS``; the vectors of several are put side by side.
+        prompt: stands before every sentence.
+        pool_prompt: whether its tokens are pooled as well.
+        unit_length: whether vectors are scaled to length 1.
+        length: tokens kept of a sentence, special ones included; None: the tokenizer says it.
+        lower_case: whether sentences are put in lower case before they are tokenized.
+    """
+
+    poolings: tuple[str, ...]
+    prompt: str
+    pool_prompt: bool
+    unit_length: bool
+    length: int | None
+    lower_case: bool
+
+
+def hugging_face_encoder(
+    folder: Path | str, *, pooling: Pooling = "as saved", batch_size: int = 64
+) -> SentenceEncoder:
+    """The sentence vectors of a transformers encoder in a local folder.
+
+    They are those of sentence-transformers: its ``max_seq_length``, lower case, default prompt,
+    pooling and unit length are read where they lie beside the weights. A sentence's vector does not
+    depend on the sentences around it: padding always follows the tokens, on whatever side the
+    tokenizer has it. Sentences are cut at what the tokenizer, the folder and the model's table of
+    positions allow, where one of them has a limit. A :class:`text.QuickThought` that was saved with
+    its tokenizer gives what :func:`text.sentence_encoder` makes of it. Nothing is downloaded. The
+    work is done in float32 on a GPU where there is one.
+
+    Args:
+        folder: written by ``save_pretrained`` of a model and of its tokenizer, or by
+            sentence-transformers.
+        pooling: how the states of the last layer become a vector. ``"as saved"``: as the folder
+            says, and the mean over the tokens where it says nothing; ``"mean"``, ``"cls"`` (the
+            first token), ``"last"`` or ``"max"`` in place of that.
+        batch_size: sentences of similar length that are encoded together.
+
+    Returns:
+        A function of n sentences, with the same as its method ``encode``; its ``about`` says in
+        words what was read. It raises ValueError if there are none, or if the tokenizer makes no
+        token of one.
+
+    Raises:
+        UserError: the folder does not hold an encoder with all its weights and a tokenizer, or has
+            a step after the transformer other than pooling and unit length.
+        ValueError: an unknown pooling, or one for a ``QuickThought``, which pools by itself.
+    """
+    if pooling not in get_args(Pooling):
+        raise ValueError(f"pooling is one of {', '.join(get_args(Pooling))}; got {pooling!r}")
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: there is no such folder; {REMEDY}")
+    steps = _steps(folder)
+    place = folder / steps[0][1] if steps else folder
+    model, tokenizer = _loaded(place)
+    if isinstance(model, QuickThought):
+        if pooling != "as saved":
+            raise ValueError(f"pooling {pooling!r} is none of a QuickThought's; leave it out")
+        return sentence_encoder(model, tokenizer, batch_size=batch_size)
+    saved = _saved(folder, steps)
+    poolings = saved.poolings
+    if pooling != "as saved":
+        poolings = ("lasttoken" if pooling == "last" else pooling,)
+    length = _length(model, tokenizer, saved.length)
+    _pad_on_the_right(tokenizer)
+    accepted = inspect.signature(model.forward).parameters
+    left_out = 0 if saved.pool_prompt else _tokens_of_prompt(tokenizer, saved.prompt)
+
+    def vectors(sentences: list[str]) -> Tensor:
+        texts = [saved.prompt + sentence for sentence in sentences]
+        if saved.lower_case:  # of the library that sentence-transformers takes
+            texts = [LOWER_CASE.normalize_str(each) for each in texts]
+        tokens = tokenizer(
+            texts,
+            padding=True,
+            truncation=length is not None,
+            max_length=length,
+            return_attention_mask=True,
+            return_tensors="pt",
+        )
+        counts = tokens["attention_mask"].sum(1)
+        if not counts.all():
+            raise ValueError(f"the tokenizer makes no token of {sentences[int(counts.argmin())]!r}")
+        tokens = tokens.to(model.device)
+        states = model(**{name: tokens[name] for name in tokens if name in accepted})[0]
+        mask = tokens["attention_mask"].bool()
+        mask[:, :left_out] = False
+        found = torch.cat([POOLINGS[each](states, mask) for each in poolings], dim=1)
+        return unit_rows(found) if saved.unit_length else found
+
+    about = (
+        f"{' and '.join(poolings)} of a sentence's tokens, "
+        f"{'of any number' if length is None else f'at most {length}'}"
+        + (f", after the prompt {saved.prompt!r}" if saved.prompt else "")
+        + (", in lower case" if saved.lower_case else "")
+        + (", scaled to length 1" if saved.unit_length else "")
+    )
+    # A model that takes no mask would read the padding.
+    batch_size = batch_size if "attention_mask" in accepted else 1
+    return SentenceEncoder(model, vectors, batch_size, about)
+
+
+def _loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer, whole; the model in float32, on the GPU where there is one."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        model, report = AutoModel.from_pretrained(
+            folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
+        )
+    except Exception as error:  # tokenizers raises no narrower one for a damaged file
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{folder}: cannot be loaded ({reason}); {REMEDY}") from error
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise UserError(f"{folder}: weights are missing ({missing[0]} is the first); {REMEDY}")
+    if model.config.is_encoder_decoder:
+        raise UserError(f"{folder}: an encoder with a decoder; {REMEDY}")
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up where there is no file of it
+        raise UserError(f"{folder}: a tokenizer without words; {REMEDY}")
+    return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
+
+
+def _steps(folder: Path) -> list[tuple[str, str]]:
+    """Kind and folder of sentence-transformers' steps; none without ``modules.json``."""
+    file = folder / "modules.json"
+    listed = _json(file, [])
+    if not all(isinstance(step, dict) for step in listed):
+        raise UserError(f"{file}: not a list of objects; get the file again")
+    steps = [
+        (str(each.get("type")).rpartition(".")[2], str(each.get("path", ""))) for each in listed
+    ]
+    if file.is_file() and (not steps or steps[0][0] != "Transformer"):
+        raise UserError(f"{file}: the first step is no Transformer; {OTHERWISE}")
+    return steps
+
+
+def _saved(folder: Path, steps: list[tuple[str, str]]) -> Saved:
+    """What the files beside the weights say."""
+    kinds = [kind for kind, _ in steps]
+    if steps and kinds not in (
+        ["Transformer", "Pooling"],
+        ["Transformer", "Pooling", "Normalize"],
+    ):
+        raise UserError(
+            f"{folder / 'modules.json'}: the steps {', '.join(kinds)} are not Transformer, Pooling "
+            f"and possibly Normalize; {OTHERWISE}"
+        )
+    transformer, pooling = (folder / path for _, path in steps[:2] or [("", ""), ("", "1_Pooling")])
+    file = pooling / "config.json"
+    if steps and not file.is_file():
+        raise UserError(f"{file}: there is no such file; get the folder again")
+    pool = _json(file, {})
+    poolings = pool.get("pooling_mode") or [
+        mode for key, mode in _BEFORE_6.items() if pool.get(key)
+    ]
+    # Where nothing is said it is the mean, as in sentence-transformers.
+    poolings = (poolings,) if isinstance(poolings, str) else tuple(poolings) or ("mean",)
+    if unknown := [mode for mode in poolings if mode not in POOLINGS]:
+        raise UserError(f"{file}: unknown pooling {unknown[0]!r}; {OTHERWISE}")
+
+    # sentence_bert_config.json, or by an earlier name such as sentence_roberta_config.json.
+    files = sorted(transformer.glob("sentence_*_config.json"))
+    said = _json(files[0], {}) if files else {}
+    file = folder / "config_sentence_transformers.json"
+    prompts = _json(file, {})
+    known, default = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
+    if default is not None and default not in known:
+        raise UserError(f"{file}: the default prompt {default!r} is not among its prompts; add it")
+    return Saved(
+        poolings=poolings,
+        prompt=known.get(default) or "",
+        pool_prompt=bool(pool.get("include_prompt", True)),
+        unit_length="Normalize" in kinds,
+        length=said.get("max_seq_length"),
+        lower_case=bool(said.get("do_lower_case")),
+    )
+
+
+def _json(file: Path, missing: Any) -> Any:
+    """What a file holds: an object or a list, as ``missing`` is; that without the file."""
+    if not file.is_file():
+        return missing
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file}: no JSON ({error}); get the file again") from None
+    if not isinstance(found, type(missing)):
+        kind = "a list" if isinstance(missing, list) else "an object"
+        raise UserError(f"{file}: not {kind}; get the file again")
+    return found
+
+
+def _length(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, said: int | None
+) -> int | None:
+    """How many tokens a sentence may have; None: as many as it has."""
+    limits = [
+        tokenizer.model_max_length if said is None else said,
+        getattr(model.config, "max_position_embeddings", None),  # -1 of XLNet, none of Mamba
+    ]
+    for name, module in model.named_modules():
+        # RoBERTa and its kin count positions from behind that of the padding: 512 of 514 are left.
+        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+            padding = -1 if module.padding_idx is None else module.padding_idx
+            limits.append(module.num_embeddings - padding - 1)
+    return min((int(each) for each in limits if each and 0 < each < NO_LIMIT), default=None)
+
+
+def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Padding behind the tokens, with whatever there is: the mask hides it."""
+    tokenizer.padding_side = "right"
+    if tokenizer.pad_token is None:
+        first = tokenizer.convert_ids_to_tokens(0)
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or first
+
+
+def _tokens_of_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
+    """How many tokens a prompt begins a sentence with; a special one at its end is not one."""
+    ids = tokenizer(prompt)["input_ids"] if prompt else []
+    return len(ids) - bool(ids and ids[-1] in tokenizer.all_special_ids)
