@@ -11,13 +11,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shared.checks import FLAG, TEMPERATURE, checked, lift, one_of
+from shared.checks import FINITE, FLAG, TEMPERATURE, checked, lift, one_of, require
 from shared.distributed import gather_ragged, lengths, total
 from shared.pairs import Pairs, cosine, unit_rows
 
 
 def _is_band(numbers: Mapping[str, Any]) -> None:
     lower, upper = numbers["lower"], numbers["upper"]
+    require("lower", lower, FINITE)
+    require("upper", upper, FINITE)
     if not 0 <= lower < upper <= 1:
         raise ValueError(f"0 <= lower < upper <= 1; got lower {lower}, upper {upper}")
 

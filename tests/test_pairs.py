@@ -57,11 +57,11 @@ def test_builders_reject_what_does_not_fit() -> None:
         with_own_negatives(query_key(torch.zeros(3, 2), torch.zeros(3, 2)), torch.zeros(2, 4, 2))
     with pytest.raises(ValueError, match="one row per instance"):
         query_key(torch.zeros(3, 2), torch.zeros(3, 5))
-    with pytest.raises(ValueError, match="reach is at least 1; got 0"):
+    with pytest.raises(ValueError, match="reach is a positive whole number; got 0"):
         context_window(torch.zeros(3, 2), torch.zeros(3, 2), 0)
     with pytest.raises(ValueError, match="anchors is 'both' or 'second'; got 'first'"):
         two_views(torch.zeros(3, 2), torch.zeros(3, 2), anchors="first")  # type: ignore[arg-type]
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="owner counts the 3 graphs from 0; got 0 to 3"):
         local_global(torch.zeros(2, 2), torch.zeros(3, 2), torch.tensor([0, 3]))
 
 

@@ -273,7 +273,7 @@ def test_the_criterion_trains_the_matrix() -> None:
         ({"form": "code"}, "form is 'paper' or 'authors'; got 'code'"),
         ({"norm": "l1"}, "norm is 'l21', 'nuclear' or 'none'; got 'l1'"),
         ({"form": "authors"}, "the authors' form has no norm of L; got norm 'l21'"),
-        ({"alpha": -1.0}, "alpha is at least 0; got -1"),
+        ({"alpha": -1.0}, "alpha is at least 0 and finite; got -1"),
         ({"init": "zeros"}, "init is 'identity' or 'normal'; got 'zeros'"),
     ],
 )
@@ -283,7 +283,7 @@ def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -
 
 
 def test_selections_out_of_range_are_named() -> None:
-    with pytest.raises(ValueError, match="dimensions is at least 1; got 0"):
+    with pytest.raises(ValueError, match="dimensions is a positive whole number; got 0"):
         reduce_matrix(torch.eye(3), 0, "svd")
     for dimensions in (2, 256):
         with pytest.raises(ValueError, match="selection is 'columns', 'svd' or 'qr'; got 'rows'"):
