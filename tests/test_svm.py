@@ -1,6 +1,7 @@
 """``max_margin``: its dual solvers against one dense problem for each anchor."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -399,3 +400,33 @@ def test_autocast_does_not_reach_the_solver() -> None:
     expected = weights(single, cosines, solver="projected_gradient")
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(weights(single, cosines, solver="projected_gradient"), expected)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "rbf", "tanh"])
+@pytest.mark.parametrize("ridge", [10.0**-power for power in range(1, 21)])
+def test_a_ridge_serves_or_is_refused_on_a_singular_kernel(ridge: float, kernel: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 16, generator=generator).repeat(4, 1)  # each point four times
+    wide = rows.double()
+
+    def loss(rows: Tensor, ridge: float) -> Tensor:
+        pairs = query_key(rows, rows)
+        similarity = cosine(rows, rows)
+        return max_margin(pairs, similarity, ridge=ridge, kernel=kernel, cost=math.inf)
+
+    limit = loss(wide, 1e-5)
+    for precision in (rows, wide):
+        taken, refusal = ridge, ""
+        try:
+            loss(precision, ridge)
+        except ValueError as error:
+            refusal = str(error)
+        if refusal:
+            assert ridge < 1e-4
+            assert refusal.startswith(f"ridge {ridge:g} is lost in rounding")
+            if kernel == "tanh":
+                continue
+            (named,) = re.findall("take (.*) or more", refusal)
+            taken = float(named)
+        exact = limit if taken < 1e-5 else loss(wide, taken)
+        assert (loss(precision, taken).double() - exact).abs().max() < 0.02

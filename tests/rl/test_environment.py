@@ -87,6 +87,7 @@ def unchosen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
     monkeypatch.setenv("MUJOCO_GL", "")  # so that what is chosen is forgotten afterwards
     monkeypatch.delenv("MUJOCO_GL")
+    monkeypatch.delenv("PYOPENGL_PLATFORM", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("egl", "osmesa"):
         monkeypatch.setitem(module._PROBES, name, lambda: True)
@@ -141,6 +142,36 @@ def test_a_renderer_that_cannot_be_had_is_an_error(
     message = message_of(UserError, choose_renderer)
     assert f"MUJOCO_GL={value} " in message
     assert words in message
+
+
+def test_the_platform_of_pyopengl_chooses_or_is_named(unchosen: pytest.MonkeyPatch) -> None:
+    unchosen.setenv("PYOPENGL_PLATFORM", "glx")
+    assert message_of(UserError, choose_renderer).startswith(
+        "PYOPENGL_PLATFORM=glx keeps OpenGL from egl and osmesa"
+    )
+    unchosen.setenv("PYOPENGL_PLATFORM", "osmesa")
+    assert choose_renderer() == "osmesa"
+    unchosen.setenv("MUJOCO_GL", "egl")
+    assert "PYOPENGL_PLATFORM=osmesa" in message_of(UserError, choose_renderer)
+
+
+@pytest.mark.parametrize("device", ["7", "abc", "-1", ""])
+def test_a_device_that_egl_lacks_is_named(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    if not module._egl_works():
+        pytest.skip("needs EGL")
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", device)
+    assert f"MUJOCO_EGL_DEVICE_ID={device} " in message_of(UserError, module._egl_works)
+
+
+def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) -> None:
+    cartpole.reset(seed=0)
+    vector = gymnasium.make_vec(
+        "rl/cartpole-swingup-v0", 1, "async", vector_kwargs={"context": "fork"}, frame_size=8
+    )
+    try:
+        assert "spawn" in message_of(UserError, vector.reset)
+    finally:
+        vector.close(terminate=True)
 
 
 def test_with_a_display_the_choice_is_left_to_dm_control(unchosen: pytest.MonkeyPatch) -> None:

@@ -182,10 +182,20 @@ def test_what_cannot_be_drawn_or_added(tmp_path: Path):
     assert len(replay) == 2
 
 
+@pytest.mark.parametrize("episodes", [None, 600])
+def test_there_is_room_for_short_episodes(episodes: int | None, tmp_path: Path) -> None:
+    replay = make(tmp_path, 3000, episodes=episodes)
+    for step in range(3000):
+        if step % 5 == 0:
+            replay.begin(frame_of(0))
+        replay.add(action_of(1), 0.0, frame_of(1))
+    assert len(replay) == 3000
+
+
 @pytest.mark.parametrize(("capacity", "episodes"), [(12_500, 100), (50_000, 100)])
 def test_memory_of_whole_runs(capacity: int, episodes: int, tmp_path: Path):
     """100,000 environment steps at the action repeats 8 and 2; nothing of it is allocated."""
-    replay = make(tmp_path, capacity, frame_size=100, action_dimensions=6)
+    replay = make(tmp_path, capacity, frame_size=100, action_dimensions=6, episodes=episodes)
     needed = (capacity + episodes + 1) * 30_000
     assert needed <= replay.bytes_of_frames <= 1.11 * needed < 4e9
     replay.begin(frame_of(0, 100))
