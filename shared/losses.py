@@ -43,7 +43,7 @@ from shared.margins import (
     scale_gradient,
     subtractive_margin,
 )
-from shared.pairs import Pairs, cosine
+from shared.pairs import Pairs, blocks_of_rows, cosine
 
 Floor = Literal["cosine", "minimum"]
 
@@ -442,7 +442,7 @@ class _LogSumExpAndPick(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         softmax = similarity.new_empty(similarity.shape)
         total = similarity.new_full((len(similarity),), -math.inf)
-        blocks = _blocks(similarity)
+        blocks = blocks_of_rows(similarity)
         room = softmax.new_empty(softmax[blocks[0]].shape if blocks else 0)
         for rows in blocks:
             block = torch.mul(similarity[rows], scale, out=softmax[rows])
@@ -504,16 +504,6 @@ def _logsumexp_and_pick(
 
 def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
     return similarity.gather(1, index.clamp(min=0)) * scale
-
-
-def _blocks(matrix: Tensor) -> list[slice]:
-    # 1 MB of float32, which a processor's own cache holds. An accelerator takes all rows at once.
-    if not matrix.numel():
-        return []
-    size = len(matrix)
-    if matrix.device.type == "cpu":
-        size = max(1, 2**18 // matrix.shape[1])
-    return [slice(start, start + size) for start in range(0, len(matrix), size)]
 
 
 def _without(scores: Tensor, excluded: Tensor, *, in_place: bool = False) -> Tensor:

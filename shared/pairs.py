@@ -451,6 +451,17 @@ def _one_positive(
     return Pairs(anchor, candidate, positive, negative, index, outsiders, blocks, trusted=True)
 
 
+def blocks_of_rows(matrix: Tensor) -> list[slice]:
+    """Parts of a matrix to go through one by one, each in a processor's own cache."""
+    # 1 MB of float32. An accelerator takes all rows at once.
+    if not matrix.numel():
+        return []
+    size = len(matrix)
+    if matrix.device.type == "cpu":
+        size = max(1, 2**18 // matrix.shape[1])
+    return [slice(start, start + size) for start in range(0, len(matrix), size)]
+
+
 def readable(tensor: Tensor) -> bool:
     """Whether a value can be looked at: no accelerator has to be waited for, no vmap hides it."""
     return tensor.device.type == "cpu" and not torch._C._are_functorch_transforms_active()

@@ -95,7 +95,7 @@ def dual_weights(
         points = kernel_values(cosines.double(), kernel, gamma, offset)
         # What the authors' tanh kernel adds to Delta by keeping 1 in the place of K_pp; the
         # distance of the rbf kernel's diagonal from 1 is rounding.
-        excess = torch.zeros_like(points.diagonal())
+        excess = None
         if unit_diagonal and kernel != "rbf":
             excess = 1 - points.diagonal()
 
@@ -127,7 +127,7 @@ def dual_weights(
                     points,
                     positive,
                     pairs.negative,
-                    excess[positive],
+                    None if excess is None else excess[positive, None],
                     weights,
                     cost=cost,
                     ridge=ridge,
@@ -220,7 +220,7 @@ def _closed_form(
     positive: Tensor,
     others: Tensor,
     negative: Tensor,
-    excess: Tensor,
+    excess: Tensor | None,
     ridge: float,
 ) -> Tensor:
     """The dual variables without the box, (N, M), 0 outside the negatives.
@@ -231,7 +231,7 @@ def _closed_form(
         positive: (N,), the positive candidate of each anchor.
         others: (N, Q), further candidates that are left out, padded with -1.
         negative: (N, M) bool.
-        excess: (M,), see :func:`dual_weights`.
+        excess: (M,), see :func:`dual_weights`; None: 0.
         ridge: the ridge.
     """
     # In the notation of the module, for an anchor with positive p and further candidates E out:
@@ -257,7 +257,8 @@ def _closed_form(
     denominator = denominator + ridge * removed
     # With 1 in the place of K_pp, Delta has excess 11' more, as if the ridge of p alone were less
     # by the excess: 1 - (ridge - excess) B'_pp.
-    denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
+    if excess is not None:
+        denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     return torch.where(negative, -2 * column / denominator[:, None], 0.0)
 
 
@@ -265,7 +266,7 @@ def _projected_gradient(
     points: Tensor,
     positive: Tensor,
     negative: Tensor,
-    excess: Tensor,
+    excess: Tensor | None,
     weights: Tensor,
     *,
     cost: float,
@@ -280,11 +281,13 @@ def _projected_gradient(
     restarted for an anchor when it points uphill; with a number, plain steps of that size.
     """
 
-    def delta(a: Tensor) -> Tensor:
+    def delta(a: Tensor, minus: float = 0.0) -> Tensor:
+        """Delta a - minus, 0 outside the negatives."""
         product = _with_positive(a, positive) @ points
         product = product - product.gather(1, positive[:, None]) + ridge * a
-        product = product + excess[:, None] * a.sum(1, keepdim=True)
-        return torch.where(negative, product, 0.0)
+        if excess is not None:  # (N, 1)
+            product = product + excess * a.sum(1, keepdim=True)
+        return torch.where(negative, product - minus if minus else product, 0.0)
 
     if step_size is None:
         direction = negative.to(weights.dtype)
@@ -302,22 +305,21 @@ def _projected_gradient(
 
     ahead, age = weights, weights.new_ones(len(weights), 1)
     for count in range(EXACT_STEPS if exact else steps):
-        gradient = torch.where(negative, delta(ahead) - 2, 0.0)
+        gradient = delta(ahead, 2.0)
         moved = (ahead - step * gradient).clamp(0, cost)
         if step_size is None:
-            uphill = (gradient * (moved - weights)).sum(1, keepdim=True) > 0
+            way = moved - weights
+            uphill = (gradient * way).sum(1, keepdim=True) > 0
             age = torch.where(uphill, 1.0, age)
             older = (1 + (1 + 4 * age.square()).sqrt()) / 2
-            ahead = moved + torch.where(uphill, 0.0, (age - 1) / older) * (moved - weights)
+            ahead = moved + torch.where(uphill, 0.0, (age - 1) / older) * way
             age = older
         else:
             ahead = moved
         weights = moved
         if exact and count % 50 == 49:
             # At the optimum a projected step of size 1 does not move the point.
-            residual = weights - (weights - torch.where(negative, delta(weights) - 2, 0.0)).clamp(
-                0, cost
-            )
+            residual = weights - (weights - delta(weights, 2.0)).clamp(0, cost)
             gap = float(residual.abs().max())
             if gap <= EXACT_TOLERANCE * max(1.0, float(weights.max())):
                 return weights
