@@ -68,7 +68,7 @@ def _is_temperature(value: Any) -> bool:
             f"a learned temperature is a scalar tensor of floating-point numbers; "
             f"got {value.dtype} of shape {tuple(value.shape)}"
         )
-    return not readable(value) or 0 < float(value) < math.inf
+    return not readable(value) or 0 < float(value.detach()) < math.inf
 
 
 TEMPERATURE = Range(POSITIVE.words, _is_temperature)

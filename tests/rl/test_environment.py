@@ -19,7 +19,6 @@ from rl.environment import (
     ACTION_REPEATS,
     DeepMindControl,
     choose_renderer,
-    make_environment,
     make_vector,
     renderer_in_use,
     settings_of,
@@ -256,12 +255,6 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     environment.close()
 
 
-def test_names_tell_the_numbers_of_the_state() -> None:
-    walker = make("walker_walk")
-    assert walker.state_names[13:16] == ("orientations[13]", "height", "velocity[0]")
-    walker.close()
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_an_episode_has_its_number_of_environment_steps(task: str) -> None:
     # More than DM Control's own limit, which is 1000 for each of the tasks.
@@ -449,13 +442,6 @@ def test_gymnasium_knows_how_long_and_how_to_render() -> None:
     recorded.close()
 
 
-def test_without_a_render_mode_nothing_is_rendered(cartpole: DeepMindControl) -> None:
-    cartpole.reset(seed=0)
-    assert cartpole.render() is None
-    assert cartpole.metadata["render_fps"] == 12
-    assert "render_fps" not in DeepMindControl.metadata  # of each environment, not of all
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_states_are_those_beside_the_frames(task: str) -> None:
     drawn, stated = make(task), make(task, observe="state")
@@ -474,15 +460,6 @@ def test_states_are_those_beside_the_frames(task: str) -> None:
     assert stated.picture(24).shape == (24, 24, 3)  # films can be made all the same
     drawn.close()
     stated.close()
-
-
-def test_a_configuration_makes_its_environment() -> None:
-    config = Config().reduced()
-    environment = make_environment(config)
-    assert environment._settings == settings_of(config)
-    assert environment.observation_space.shape == (3 * config.stack, 40, 40)
-    assert environment.action_space == gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-    environment.close()
 
 
 def test_fast_frames_are_nearly_the_full_ones() -> None:
