@@ -407,7 +407,7 @@ def unit_rows(rows: Tensor) -> Tensor:
     if not rows.is_floating_point():
         raise ValueError(f"rows hold floating-point numbers; got {rows.dtype}")
     if readable(rows) and rows.numel():
-        length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         shortest, longest = length.detach().aminmax()
         limits = torch.finfo(rows.dtype)
         # Squares are then far from the ends of what the precision holds.

@@ -111,11 +111,11 @@ class _Band(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, by_value: Tensor) -> tuple[Tensor, None, None, None]:
         cosines, mask = ctx.saved_tensors
+        lower, upper = ctx.band
         factor = by_value[:, None]
         if torch.is_grad_enabled():  # in a second derivative
-            return _slope(cosines, mask, *ctx.band, factor), None, None, None
+            return _slope(cosines, mask, lower, upper, factor), None, None, None
         gradient = torch.empty_like(cosines)
-        lower, upper = ctx.band
         for rows in blocks_of_rows(cosines):  # what _slope does, in place
             above = torch.sub(1, cosines[rows], out=gradient[rows]).div_(2)
             below = upper - above
