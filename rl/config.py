@@ -158,3 +158,22 @@ class ImitationConfig(ProbeConfig):
             head_updates=20,
             head_batch=16,
         )
+
+
+def check(config: Config) -> None:
+    """What is known before a frame is drawn: crops lie within frames, and stacks within episodes.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if not 1 <= config.crop <= config.frame_size:
+        raise ValueError(
+            f"crop {config.crop} must be from 1 to frame_size {config.frame_size}, in pixels"
+        )
+    probe = isinstance(config, ProbeConfig)
+    decisions = config.probe_steps if probe else config.episode_steps // config.action_repeat
+    if decisions < config.stack:
+        raise ValueError(
+            f"episodes of {decisions} decisions never fill a stack of {config.stack} frames: "
+            f"lower stack, or raise {'probe_steps' if probe else 'episode_steps'}"
+        )

@@ -56,7 +56,8 @@ def choose_renderer() -> str:
     DM Control has been imported, the choice cannot be changed.
 
     Raises:
-        UserError: nothing to render with, or ``MUJOCO_GL`` asks for something that does not work.
+        UserError: nothing to render with, or ``MUJOCO_GL``, ``PYOPENGL_PLATFORM`` or
+            ``MUJOCO_EGL_DEVICE_ID`` asks for something that does not work.
     """
     imported = sys.modules.get("dm_control._render")
     if imported is not None and imported.BACKEND is not None:
@@ -73,10 +74,19 @@ def choose_renderer() -> str:
         raise UserError(f"MUJOCO_GL={wanted} is no renderer; unset it, or set one of: {known}")
     if not wanted and sys.platform in ("darwin", "win32"):
         return "glfw"
+    platform = os.environ.get("PYOPENGL_PLATFORM", "")
+    others = []
     for name in [wanted] if wanted else _PROBES:
         if _PROBES[name]():
-            os.environ["MUJOCO_GL"] = name
-            return name
+            if platform in ("", name):
+                os.environ["MUJOCO_GL"] = name
+                return name
+            others.append(name)
+    if others:
+        raise UserError(
+            f"PYOPENGL_PLATFORM={platform} keeps OpenGL from {' and '.join(others)}, which "
+            f"{'work' if others[1:] else 'works'} here; unset it"
+        )
     broken = f"MUJOCO_GL={wanted} does not work" if wanted else "neither EGL nor OSMesa works"
     raise UserError(
         f"no renderer: {broken}; install libegl1, libgl1 and libgl1-mesa-dri, or libosmesa6, as "
@@ -255,12 +265,15 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
             self._physics.model.vis.quality.offsamples = 0
             self._physics.model.vis.quality.shadowsize = 512
         self._camera: Any = None
-        if observe == "pixels":
+        self._pixels = observe == "pixels"
+        if self._pixels:
             shape = (3 * stack, frame_size, frame_size)
             self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-            _contexts(self._physics)
-            # Kept, for a new one for each frame would allocate the scene anew.
-            self._camera = self._camera_of(frame_size)
+            # Kept, for a new one for each frame would allocate the scene anew. In a forked process
+            # this would hang; reset says so, where gymnasium hands errors on.
+            if not self._is_forked():
+                _contexts(self._physics)
+                self._camera = self._camera_of(frame_size)
         else:
             count = (len(self.state_names),)
             self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, count, np.float64)
@@ -282,7 +295,14 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
 
         Raises:
             FloatingPointError: the state is not finite.
+            UserError: the process was forked from one that has drawn, and cannot draw.
         """
+        if self._pixels and self._is_forked():
+            raise UserError(
+                f"{self._task}: a process that was forked from one that has drawn frames cannot "
+                f"draw; take rl.make_vector, or start processes by spawn: gymnasium.make_vec(..., "
+                f"vector_kwargs={{'context': 'spawn'}})"
+            )
         super().reset(seed=seed)
         if seed is not None:
             self._control.task.random.seed(seed)
@@ -393,6 +413,9 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         """Give the renderer's memory back."""
         self._physics.free()
 
+    def _is_forked(self) -> bool:
+        return _drawing not in (None, os.getpid())
+
     def _camera_of(self, size: int) -> Any:
         from dm_control import mujoco
 
@@ -443,7 +466,11 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
 
 
 def _egl_works() -> bool:
-    """Whether OpenGL's libraries are there and EGL can use one of its devices without a display."""
+    """Whether OpenGL's libraries are there and EGL can use one of its devices without a display.
+
+    Raises:
+        UserError: ``MUJOCO_EGL_DEVICE_ID`` is no device that EGL can use.
+    """
     try:
         egl = ctypes.CDLL("libEGL.so.1")
     except OSError:
@@ -469,13 +496,19 @@ def _egl_works() -> bool:
         display = display_of(_EGL_PLATFORM_DEVICE, devices[device], None)
         return bool(display and egl.eglInitialize(display, None, None))
 
+    chosen = os.environ.get("MUJOCO_EGL_DEVICE_ID")
+    usable = [device for device in range(found.value) if works(device)]
+    if chosen is not None and chosen not in map(str, usable):
+        raise UserError(
+            f"MUJOCO_EGL_DEVICE_ID={chosen} is no device that EGL can use; unset it, or take one "
+            f"of: {', '.join(map(str, usable)) or 'there are none'}"
+        )
     # EGL sees every GPU, whatever CUDA is shown: cells on several would all draw on the first. So
     # the one that CUDA is left with is chosen, which drivers number alike, unless one is already.
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    if shown.isdecimal() and int(shown) < found.value and works(int(shown)):
+    if shown in map(str, usable):
         os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", shown)
-        return True
-    return any(map(works, range(found.value)))
+    return bool(usable)
 
 
 def _osmesa_works() -> bool:
@@ -515,14 +548,21 @@ def _integration_state() -> int:
     return int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
+# The process that has drawn. What draws is not there in processes forked from it.
+_drawing: int | None = None
+
+
 def _contexts(physics: Any) -> Any:
     """The contexts that draw a model, made at the first call.
 
     Raises:
         UserError: they cannot be made.
     """
+    global _drawing
     try:
-        return physics.contexts
+        contexts = physics.contexts
+        _drawing = os.getpid()
+        return contexts
     except Exception as error:  # each renderer fails with exceptions of its own
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(

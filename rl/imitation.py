@@ -18,7 +18,7 @@ from sklearn.metrics import r2_score
 from torch import Tensor
 
 from rl.agent import adam, autocast, descend, perceptron
-from rl.config import ImitationConfig
+from rl.config import ImitationConfig, check
 from rl.data import Frames, expert_frames, frames_fingerprint
 from rl.encoder import Encoder
 from rl.environment import make_vector, renderer_in_use, settings_of, task_fingerprint
@@ -53,7 +53,11 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
     """Train an encoder on an expert's frames, fit a head to the expert's actions, and let it play.
 
     The expert and its frames are made by the first run that needs them.
+
+    Raises:
+        ValueError: what :func:`rl.config.check` refuses.
     """
+    check(config)
     run.record(renderer=renderer_in_use())
     material = material_of(config, run)
     fingerprint = frames_fingerprint(material.train), frames_fingerprint(material.test)

@@ -8,7 +8,7 @@ import dataclasses
 import torch
 
 from rl.agent import Contrast
-from rl.config import ProbeConfig
+from rl.config import ProbeConfig, check
 from rl.data import Frames, frames_fingerprint, random_frames
 from rl.environment import renderer_in_use, task_fingerprint
 from rl.evaluation import embed, pixels, state_probe
@@ -25,7 +25,11 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
     """Train a contrastive encoder on frames of a random policy, and read the state from it.
 
     The held-out episodes are seen by the final regression's score alone.
+
+    Raises:
+        ValueError: what :func:`rl.config.check` refuses.
     """
+    check(config)
     run.record(renderer=renderer_in_use())
     episodes = config.probe_episodes + config.probe_test_episodes
     frames = random_frames(

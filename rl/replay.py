@@ -102,8 +102,9 @@ class Replay:
 
     Args:
         folder: for its files; no other ones belong there.
-        capacity: how many transitions there will be. Of more than 1000, an episode must have ten on
-            average, lest its first frames take too much room.
+        capacity: how many transitions there will be.
+        episodes: in how many episodes; room is made for more, as long as there are 1000 or a tenth
+            of the transitions. None: there may be as many as transitions.
         task: of DM Control.
         frame_size: S, pixels.
         stack: K.
@@ -127,6 +128,7 @@ class Replay:
         stack: int,
         action_dimensions: int,
         device: torch.device,
+        episodes: int | None = None,
     ) -> None:
         self.folder = folder
         self.device = device
@@ -138,7 +140,8 @@ class Replay:
         }
         self._stack = stack
         # The first frames of episodes come on top of those that transitions lead to.
-        frames = capacity + min(capacity, max(1000, capacity // 10)) + 1
+        most = capacity if episodes is None else max(1000, capacity // 10, episodes)
+        frames = capacity + min(capacity, most) + 1
         self._shape = (frames, 3, frame_size, frame_size)
         self._frame_bytes = 3 * frame_size**2
         self.bytes_of_frames = frames * self._frame_bytes

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from rl.agent import CHECK_EVERY, Agent
-from rl.config import Config
+from rl.config import Config, check
 from rl.environment import (
     DeepMindControl,
     make_environment,
@@ -68,7 +68,8 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
         The metrics of the protocol, see :data:`rl.evaluation.SUMMARIES`, and the curve as details.
 
     Raises:
-        ValueError: an unknown protocol, or steps that do not divide.
+        ValueError: an unknown protocol, steps that do not divide, or what :func:`rl.config.check`
+            refuses.
         FloatingPointError: the training diverged, or the physics did.
     """
     if config.protocol not in SUMMARIES:
@@ -81,6 +82,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
             f"evaluate_every {config.evaluate_every} must be a multiple of action_repeat "
             f"{config.action_repeat} and divide environment_steps {config.environment_steps}"
         )
+    check(config)
     run.record_data(**{config.task: task_fingerprint(config.task)})
     run.record(renderer=renderer_in_use())
     if not config.train:
@@ -106,6 +108,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
             stack=config.stack,
             action_dimensions=dimensions,
             device=device,
+            episodes=1 + config.environment_steps // config.episode_steps,
         )
         progress = Progress(environment)
         opened.callback(replay.close)

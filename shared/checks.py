@@ -8,7 +8,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, TypeVar, cast
 
 import torch
@@ -36,7 +36,8 @@ def one_of(*values: str, optional: bool = False) -> Range:
     """One of these words; ``optional``: or None."""
     *most, last = map(repr, values)
     allowed = (*values, None) if optional else values
-    return Range(f"is {', '.join(most)} or {last}", lambda x: x in allowed)
+    words = f"is {', '.join(most)} or {last}"
+    return Range(words, lambda x: isinstance(x, str | None) and x in allowed)
 
 
 def optional(allowed: Range) -> Range:
@@ -48,10 +49,14 @@ def _number(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda x: isinstance(x, Real) and not isinstance(x, bool) and holds(x)
 
 
-POSITIVE = Range("is positive", _number(lambda x: x > 0))
-NOT_NEGATIVE = Range("is at least 0", _number(lambda x: 0 <= x < math.inf))
-FINITE = Range("is a finite number", _number(math.isfinite))
-COUNT = Range("is a positive whole number", _number(lambda x: x > 0 and x == int(x)))
+POSITIVE = Range("is positive and finite", _number(lambda x: 0 < x < math.inf))
+POSITIVE_OR_INFINITE = Range("is positive", _number(lambda x: x > 0))
+NOT_NEGATIVE = Range("is at least 0 and finite", _number(lambda x: 0 <= x < math.inf))
+FINITE = Range("is a finite number", _number(lambda x: -math.inf < x < math.inf))
+COUNT = Range(
+    "is a positive whole number", _number(lambda x: isinstance(x, Integral) and int(x) > 0)
+)
+STEP = Range("is a whole number from 0", _number(lambda x: isinstance(x, Integral) and int(x) >= 0))
 PROBABILITY = Range("is a probability below 1", _number(lambda x: 0 <= x < 1))
 SHARE = Range("lies in [0, 1]", _number(lambda x: 0 <= x <= 1))
 FLAG = Range("is True or False", lambda x: isinstance(x, bool))
@@ -65,7 +70,7 @@ def _is_temperature(value: Any) -> bool:
             f"a learned temperature is a scalar tensor of floating-point numbers; "
             f"got {value.dtype} of shape {tuple(value.shape)}"
         )
-    return not readable(value) or bool(value > 0)
+    return not readable(value) or 0 < float(value.detach()) < math.inf
 
 
 TEMPERATURE = Range(POSITIVE.words, _is_temperature)
@@ -82,33 +87,59 @@ def lift(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
+def check_names(
+    function: Callable[..., Any], numbers: Mapping[str, Any], called: str | None = None
+) -> None:
+    """Raise a ``ValueError`` unless the keyword arguments are those that the function takes.
+
+    ``called`` is what the message calls the function, its name unless given.
+    """
+    called = called or function.__name__
+    known = {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    if unknown := set(numbers) - set(known):
+        raise ValueError(
+            f"{called} takes no {', '.join(sorted(unknown))}; it takes {', '.join(sorted(known))}"
+        )
+    needed = {name for name, value in known.items() if value is inspect.Parameter.empty}
+    if missing := needed - set(numbers):
+        raise ValueError(f"{called} needs {', '.join(sorted(missing))}")
+
+
 def checked(
     *rules: Callable[[Mapping[str, Any]], None],
     cosines: Callable[[Mapping[str, Any]], bool] | bool = False,
+    negatives: bool = False,
     **ranges: Range,
 ) -> Callable[[Function], Function]:
-    """The door of a loss or penalty: it checks, and lifts half precision.
+    """Check the arguments of a loss or penalty, and lift half precision.
 
-    The checked function has two further attributes, which take the numbers as a mapping:
+    The checked function has three further attributes. Two take the numbers as a mapping:
     ``check_numbers`` raises what the call would raise for them (:func:`shared.objective.term` asks
-    when a loss is declared), ``needs_cosines`` says whether similarities have to be cosines.
+    when a loss is declared), ``needs_cosines`` says whether similarities have to be cosines. The
+    third, ``needs_negatives``, is what ``negatives`` says.
 
     Args:
         rules: what concerns several numbers at once.
         cosines: whether similarities have to be cosines, for all numbers or by them.
+        negatives: whether the loss compares with negatives.
         ranges: of the single numbers, by name.
 
     Raises:
-        ValueError: by the checked function, for numbers out of range, a similarity that is no
-            floating-point (N, M) matrix, or (on the CPU) numbers that are no cosines.
+        ValueError: by the checked function, for arguments that are missing, unknown or out of
+            range, a similarity that is no floating-point (N, M) matrix, or (on the CPU) numbers
+            that are no cosines.
     """
 
     def decorate(function: Function) -> Function:
-        defaults = {
-            name: item.default
-            for name, item in inspect.signature(function).parameters.items()
-            if item.default is not inspect.Parameter.empty
-        }
+        parameters = inspect.signature(function).parameters.values()
+        keywords = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
+        defaults = {item.name: item.default for item in keywords if item.default is not item.empty}
+        allowed = {item.name for item in keywords}
+        needed = allowed - set(defaults)
 
         def check_numbers(numbers: Mapping[str, Any]) -> None:
             numbers = {**defaults, **numbers}
@@ -121,7 +152,21 @@ def checked(
         def needs_cosines(numbers: Mapping[str, Any]) -> bool:
             return cosines({**defaults, **numbers}) if callable(cosines) else cosines
 
-        def door(pairs: Pairs, similarity: Tensor, **numbers: Any) -> Any:
+        name = function.__name__
+
+        def door(pairs: Pairs, similarity: Tensor | None = None, **numbers: Any) -> Any:
+            if not isinstance(pairs, Pairs):
+                raise ValueError(
+                    f"{name} takes pairs and their similarities, which a builder makes of "
+                    f"embeddings: pairs = two_views(first, second); got {type(pairs).__name__}"
+                )
+            if not isinstance(similarity, Tensor):
+                raise ValueError(
+                    f"{name} needs the pairs' similarities: "
+                    f"{name}(pairs, cosine(pairs.anchor, pairs.candidate), ...)"
+                )
+            if numbers.keys() - allowed or needed - numbers.keys():
+                check_names(function, numbers)
             check_numbers(numbers)
             check_similarity(pairs, similarity)
             if needs_cosines(numbers) and readable(similarity):
@@ -129,7 +174,9 @@ def checked(
             return function(pairs, lift(similarity), **numbers)
 
         functools.update_wrapper(door, function)
-        vars(door).update(check_numbers=check_numbers, needs_cosines=needs_cosines)
+        vars(door).update(
+            check_numbers=check_numbers, needs_cosines=needs_cosines, needs_negatives=negatives
+        )
         return cast(Function, door)
 
     return decorate
@@ -145,6 +192,23 @@ def check_similarity(pairs: Pairs, similarity: Tensor) -> None:
         )
     if not similarity.is_floating_point():
         raise ValueError(f"similarity holds floating-point numbers; got {similarity.dtype}")
+
+
+def check_negatives(name: str, pairs: Pairs) -> None:
+    """Raise a ``ValueError`` for anchors of one positive that all have nothing to tell it from.
+
+    ``name`` is of the loss. It waits for an accelerator.
+    """
+    # The first anchor nearly always has a negative, and then nothing else is read.
+    if not len(pairs.anchor) or pairs.negative[0].any() or pairs.negative.any():
+        return
+    if pairs.positives().shape[1] > 1:
+        return
+    raise ValueError(
+        f"{name} compares with negatives, and a batch of {len(pairs.anchor)} anchors and "
+        f"{len(pairs.candidate)} candidates has none: take a larger batch, and leave out a last "
+        f"one that is too small (drop_last=True)"
+    )
 
 
 def check_cosines(pairs: Pairs, similarity: Tensor) -> None:

@@ -11,6 +11,7 @@ can be (:func:`part`). What is drawn at random for a batch process 0 draws for a
 """
 
 import inspect
+import math
 import os
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -76,7 +77,46 @@ def gather(local: Tensor, count: int | None = None) -> Tensor:
     Args:
         local: (B, D).
         count: G, where each process has its :func:`part` of them; None: all hold as many rows.
+
+    Raises:
+        ValueError: on every process, where one of them holds another number of rows, or rows of
+            another size.
     """
+    world = world_size()
+    if world == 1:
+        return local
+    _check_rows(local, count)
+    return _gathered(local, count)
+
+
+def _check_rows(local: Tensor, count: int | None) -> None:
+    """Raise on every process what :func:`gather` promises to raise, before they wait in vain."""
+    # By the CPU where a group has it: no GPU is waited for.
+    device = "cpu" if "cpu:" in str(dist.get_backend_config()) else local.device
+    own = torch.tensor([len(local), math.prod(local.shape[1:])], device=device)
+    sizes = [torch.empty_like(own) for _ in range(world_size())]
+    dist.all_gather(sizes, own)
+    rows, numbers = torch.stack(sizes).T.tolist()
+    world = world_size()
+    wanted = [rows[0]] * world
+    if count is not None:
+        wanted = [count // world + (place < count % world) for place in range(world)]
+    if rows != wanted:
+        raise ValueError(
+            f"gather: the processes hold {', '.join(map(str, rows))} rows, where "
+            f"{', '.join(map(str, wanted))} are expected; leave out a last batch that is smaller "
+            f"(drop_last=True), or give the number of all: functools.partial(gather, "
+            f"count={sum(rows)}), of which the first processes hold one more"
+        )
+    if len(set(numbers)) > 1:
+        raise ValueError(
+            f"gather: the rows of the processes are of {', '.join(map(str, numbers))} numbers; "
+            f"all have to be of one shape"
+        )
+
+
+def _gathered(local: Tensor, count: int | None = None) -> Tensor:
+    """:func:`gather` of what is known to fit together."""
     world = world_size()
     if world == 1:
         return local
@@ -87,7 +127,7 @@ def gather(local: Tensor, count: int | None = None) -> Tensor:
     padded = torch.cat([local, local.new_zeros(most - len(local), *local.shape[1:])])
     rows = torch.arange(most * world, device=local.device).reshape(world, most)
     rows = torch.cat([rows[: count % world].flatten(), rows[count % world :, :-1].flatten()])
-    return gather(padded)[rows]
+    return _gathered(padded)[rows]
 
 
 def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
@@ -97,19 +137,19 @@ def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
     """
     counts = lengths(local).tolist()
     padding = local.new_zeros(max(counts) - len(local), *local.shape[1:])
-    padded = gather(torch.cat([local, padding])).unflatten(0, (len(counts), max(counts)))
+    padded = _gathered(torch.cat([local, padding])).unflatten(0, (len(counts), max(counts)))
     rows = torch.cat([part[:count] for part, count in zip(padded, counts, strict=True)])
     return rows, sum(counts[: rank()])
 
 
 def lengths(local: Tensor) -> Tensor:
     """The number of rows that each process holds, (processes,) int."""
-    return gather(torch.tensor([len(local)], device=local.device))
+    return _gathered(torch.full((1,), len(local), device=local.device))
 
 
 def total(local: Tensor) -> Tensor:
     """The sum over processes of a tensor of one shape, with :func:`gather`'s gradient."""
-    return local if world_size() == 1 else gather(local[None]).sum(0)
+    return local if world_size() == 1 else _gathered(local[None]).sum(0)
 
 
 def share_of_mean(local: Tensor, count: Tensor | None = None) -> Tensor:
@@ -286,7 +326,7 @@ def _moments(rows: Tensor) -> Tensor:
     count = wide.shape[1]
     mean = wide.sum(1) / max(count, 1)
     deviations = (wide - mean[:, None]).square().sum(1)
-    return gather(torch.cat([mean, deviations, mean.new_tensor([count])])[None])
+    return _gathered(torch.cat([mean, deviations, mean.new_full((1,), count)])[None])
 
 
 def _united(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -329,7 +369,7 @@ class _Normalised(torch.autograd.Function):
         unit = (rows.to(mean.dtype) - mean.view(shape)) * scale.view(shape)
         wide = gradient.to(mean.dtype)
         by_bias, by_weight = wide.sum(over), (wide * unit).sum(over)
-        both = gather(torch.stack([by_bias, by_weight])[None])[number * size :][:size].sum(0)
+        both = _gathered(torch.stack([by_bias, by_weight])[None])[number * size :][:size].sum(0)
         factor = scale if weight is None else scale * weight.to(mean.dtype)
         by_mean, by_scale = (both / count).unbind()
         by_rows = factor.view(shape) * (wide - by_mean.view(shape) - unit * by_scale.view(shape))

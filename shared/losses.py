@@ -24,6 +24,7 @@ from shared.checks import (
     FLAG,
     NOT_NEGATIVE,
     POSITIVE,
+    POSITIVE_OR_INFINITE,
     PROBABILITY,
     SHARE,
     TEMPERATURE,
@@ -42,14 +43,14 @@ from shared.margins import (
     scale_gradient,
     subtractive_margin,
 )
-from shared.pairs import Pairs, cosine
+from shared.pairs import Pairs, blocks_of_rows, cosine
 
 Floor = Literal["cosine", "minimum"]
 
 FLOOR = one_of("cosine", "minimum")
 
 
-@checked(temperature=TEMPERATURE, positive_in_denominator=FLAG)
+@checked(negatives=True, temperature=TEMPERATURE, positive_in_denominator=FLAG)
 def info_nce(
     pairs: Pairs,
     similarity: Tensor,
@@ -83,6 +84,7 @@ def info_nce(
 
 
 @checked(
+    negatives=True,
     temperature=TEMPERATURE,
     tau_plus=PROBABILITY,
     floor=FLOOR,
@@ -120,6 +122,7 @@ def debiased_nce(
 
 
 @checked(
+    negatives=True,
     temperature=TEMPERATURE,
     tau_plus=PROBABILITY,
     beta=NOT_NEGATIVE,
@@ -214,6 +217,7 @@ def _hard_nce(
 
 
 @checked(
+    negatives=True,
     temperature=TEMPERATURE,
     angular=FINITE,
     subtractive=FINITE,
@@ -336,8 +340,9 @@ def alignment(
 
 
 @checked(
+    negatives=True,
     gamma=POSITIVE,
-    cost=POSITIVE,
+    cost=POSITIVE_OR_INFINITE,
     ridge=POSITIVE,
     kernel=one_of("rbf", "linear", "tanh"),
     offset=FINITE,
@@ -378,7 +383,8 @@ def max_margin(
             the paper's convention, 1 / sigma in the authors' program. For the tanh kernel the
             multiplier of the cosine; unused by the linear kernel.
         cost: C, upper limit of each dual variable; ``math.inf`` for none.
-        ridge: beta, added to the diagonal of the dual's matrix; positive.
+        ridge: beta, added to the diagonal of the dual's matrix; positive. One that is lost in the
+            rounding of a singular kernel matrix (below about 1e-4, in single precision) is refused.
         kernel: ``"rbf"``, ``"linear"`` or ``"tanh"`` (``tanh(gamma cos + offset)``).
         offset: eta of the tanh kernel.
         solver: ``"closed_form"`` (INV), ``"projected_gradient"`` (PGD), or ``"exact"`` (the box
@@ -436,7 +442,7 @@ class _LogSumExpAndPick(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         softmax = similarity.new_empty(similarity.shape)
         total = similarity.new_full((len(similarity),), -math.inf)
-        blocks = _blocks(similarity)
+        blocks = blocks_of_rows(similarity)
         room = softmax.new_empty(softmax[blocks[0]].shape if blocks else 0)
         for rows in blocks:
             block = torch.mul(similarity[rows], scale, out=softmax[rows])
@@ -498,16 +504,6 @@ def _logsumexp_and_pick(
 
 def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
     return similarity.gather(1, index.clamp(min=0)) * scale
-
-
-def _blocks(matrix: Tensor) -> list[slice]:
-    # 1 MB of float32, which a processor's own cache holds. An accelerator takes all rows at once.
-    if not matrix.numel():
-        return []
-    size = len(matrix)
-    if matrix.device.type == "cpu":
-        size = max(1, 2**18 // matrix.shape[1])
-    return [slice(start, start + size) for start in range(0, len(matrix), size)]
 
 
 def _without(scores: Tensor, excluded: Tensor, *, in_place: bool = False) -> Tensor:

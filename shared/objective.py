@@ -14,15 +14,25 @@ hard_nce(temperature=0.5, tau_plus=0.1, beta=1.0) + 0.1 * distance_polarization(
 ['distance_polarization', 'hard_nce', 'mean_cosine', 'share_in_band']
 """
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from shared.checks import FINITE, check_cosines, lift, require
+from shared.checks import (
+    COUNT,
+    FINITE,
+    STEP,
+    check_cosines,
+    check_names,
+    check_negatives,
+    lift,
+    optional,
+    require,
+)
 from shared.distributed import share_of_mean, total, world_size
 from shared.functions import identity
 from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
@@ -60,26 +70,14 @@ class Term:
 def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any) -> Term:
     """A :class:`Term`, checked against the function's signature and ranges.
 
-    A learned temperature, an ``nn.Parameter``, becomes a parameter of the criterion.
+    A learned temperature, an ``nn.Parameter``, is where that of each criterion starts from.
 
     Raises:
         ValueError: a function that no later process could find again, such as a lambda; a number
             that the function does not take, one that it needs, or one that is out of range.
     """
     identity(function)
-    known = {
-        name: parameter
-        for name, parameter in inspect.signature(function).parameters.items()
-        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
-    }
-    if unknown := set(numbers) - set(known):
-        raise ValueError(
-            f"{function.__name__} takes no {', '.join(sorted(unknown))}; "
-            f"it takes {', '.join(sorted(known))}"
-        )
-    needed = {name for name, item in known.items() if item.default is inspect.Parameter.empty}
-    if missing := needed - set(numbers):
-        raise ValueError(f"{function.__name__} needs {', '.join(sorted(missing))}")
+    check_names(function, numbers)
     require("weight", weight, FINITE)
     if check_numbers := getattr(function, "check_numbers", None):
         check_numbers(numbers)
@@ -88,10 +86,20 @@ def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any
 
 @dataclass(frozen=True, repr=False)
 class Projection:
-    """A low-rank projection and its weight; ``options`` are those of :class:`LowRankProjection`."""
+    """A low-rank projection and its weight; ``options`` are those of :class:`LowRankProjection`.
+
+    Raises:
+        ValueError: a weight that is not finite, or options that the projection does not take.
+    """
 
     weight: float = 0.1
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require("weight", self.weight, FINITE)
+        if not isinstance(self.options, Mapping):
+            raise ValueError(f"options is a mapping, by name; got {self.options!r}")
+        check_names(LowRankProjection.__init__, self.options, LowRankProjection.__name__)
 
     def __repr__(self) -> str:
         return _called(self.weight, LowRankProjection.__name__, self.options)
@@ -99,11 +107,30 @@ class Projection:
 
 @dataclass(frozen=True, repr=False)
 class Objective:
-    """What is minimised: ``mean loss + sum weight * mean penalty + weight * projection``."""
+    """What is minimised: ``mean loss + sum weight * mean penalty + weight * projection``.
+
+    Raises:
+        ValueError: a loss or penalty that is no :class:`Term`, a projection of another type.
+    """
 
     loss: Term
     penalties: tuple[Term, ...] = ()
     projection: Projection | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.penalties, Sequence):
+            raise ValueError(f"penalties is a tuple of terms; got {self.penalties!r}")
+        for item in (self.loss, *self.penalties):
+            if not isinstance(item, Term):
+                name = getattr(item, "__name__", repr(item))
+                raise ValueError(
+                    f"an objective is made of terms, a function with its numbers: take "
+                    f"term({name}, ...) in place of {name}"
+                )
+        if not isinstance(self.projection, Projection | None):
+            raise ValueError(
+                f"projection is a Projection or None; got {type(self.projection).__name__}"
+            )
 
     @property
     def waits(self) -> bool:
@@ -125,7 +152,8 @@ class Objective:
             similarity: (N, D), (M, D) -> (N, M); may be a module with parameters.
 
         Raises:
-            ValueError: a loss that is not defined for this similarity.
+            ValueError: a loss that is not defined for this similarity, or a width that is no
+                positive whole number.
         """
         return Criterion(self, dim, similarity)
 
@@ -135,7 +163,11 @@ class Objective:
 
 
 class Criterion(nn.Module):
-    """Runs an :class:`Objective`; holds what of it is trained (projection, learned similarity).
+    """Runs an :class:`Objective`; holds what of it is trained.
+
+    That is its projection, a learned similarity, and learned temperatures: each criterion has
+    temperatures of its own, which start from those of the objective. An optimiser takes
+    ``criterion.parameters()``.
 
     Args:
         objective: the objective.
@@ -155,6 +187,13 @@ class Criterion(nn.Module):
         check_every: int = 50,
     ) -> None:
         super().__init__()
+        require("dim", dim, COUNT)
+        require("check_every", check_every, COUNT)
+        if not callable(similarity):
+            raise ValueError(
+                f"similarity is a function of anchors and candidates; got {similarity!r}"
+            )
+        objective = _with_own_parameters(objective)
         function, numbers = objective.loss.function, objective.loss.numbers
         needs_cosines = getattr(function, "needs_cosines", lambda _: False)
         self._needs_cosines: bool = needs_cosines(numbers)
@@ -173,8 +212,7 @@ class Criterion(nn.Module):
         self.check_every = check_every
         self._at_chance = 0  # looks in a row
         terms = (objective.loss, *objective.penalties)
-        numbers_of_all = [number for item in terms for number in item.numbers.values()]
-        self.learned = nn.ParameterList(x for x in numbers_of_all if isinstance(x, nn.Parameter))
+        self.learned = nn.ParameterList(_parameters(terms))
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
             self.projection = LowRankProjection(dim, **objective.projection.options)
@@ -187,7 +225,7 @@ class Criterion(nn.Module):
     def forward(
         self,
         pairs: Pairs,
-        *,
+        *others: Any,
         features: Tensor | Sequence[Tensor] | None = None,
         step: int | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -200,13 +238,23 @@ class Criterion(nn.Module):
 
         Args:
             pairs: N anchors, M candidates.
+            others: there are none; embeddings without a builder are refused by them.
             features: what the projection works on, (B, H) or one such matrix for each view; None
                 takes the anchors.
-            step: named in the error when embeddings are not finite.
+            step: counted from 0; named in the error when embeddings are not finite.
 
         Raises:
             FloatingPointError: NaN or infinite embeddings or loss, on any of the processes.
+            ValueError: embeddings in place of pairs, features of another width than ``dim``, a
+                step that is no whole number, a batch without negatives, or what loss and penalties
+                refuse.
         """
+        if others or not isinstance(pairs, Pairs):
+            raise ValueError(
+                "a criterion takes pairs, which a builder makes of embeddings: "
+                "criterion(two_views(first, second))"
+            )
+        require("step", step, optional(STEP))
         with torch.autocast(pairs.anchor.device.type, enabled=False):
             pairs = _lifted(pairs)
             similarity = self.similarity(pairs.anchor, pairs.candidate)
@@ -216,6 +264,8 @@ class Criterion(nn.Module):
                 _check_finite(pairs, similarity.sum(), step)
             if looked_at and self._needs_cosines and similarity.device.type != "cpu":
                 check_cosines(pairs, similarity)
+            if looked_at and getattr(self.objective.loss.function, "needs_negatives", False):
+                check_negatives(self.objective.loss.function.__name__, pairs)
             value = self.objective.loss(pairs, similarity)
             # Anchors without a positive have no loss; they do not count in the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
@@ -275,6 +325,30 @@ class Criterion(nn.Module):
             )
 
 
+def _parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
+    """The learned numbers of terms, each once."""
+    numbers = [number for item in terms for number in item.numbers.values()]
+    return list(dict.fromkeys(x for x in numbers if isinstance(x, nn.Parameter)))
+
+
+def _with_own_parameters(objective: Objective) -> Objective:
+    """The objective with its learned numbers copied; what was one parameter is one again."""
+    terms = (objective.loss, *objective.penalties)
+    own = {old: nn.Parameter(old.detach().clone(), old.requires_grad) for old in _parameters(terms)}
+
+    def copied(item: Term) -> Term:
+        numbers = {
+            name: own[number] if isinstance(number, nn.Parameter) else number
+            for name, number in item.numbers.items()
+        }
+        return replace(item, numbers=numbers)
+
+    if not own:
+        return objective
+    loss, *penalties = map(copied, terms)
+    return replace(objective, loss=loss, penalties=tuple(penalties))
+
+
 def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
     shown = ((key, "learned" if isinstance(x, Tensor) else repr(x)) for key, x in numbers.items())
     call = f"{name}({', '.join(f'{key}={text}' for key, text in shown)})"
@@ -282,11 +356,15 @@ def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
 
 
 def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
+    # Not the loss alone: of anchors without a positive it is 0 whatever their embeddings are.
+    finite = torch.isfinite(pairs.anchor).all()
+    if pairs.candidate is not pairs.anchor:
+        finite = finite & torch.isfinite(pairs.candidate).all()
+    value = torch.where(finite, value.detach(), math.nan)
     # Together, so that no process waits for one that has stopped.
-    if torch.isfinite(total(value.detach()) if pairs.blocks else value):
+    if torch.isfinite(total(value) if pairs.blocks else value):
         return
     where = "" if step is None else f" at step {step}"
-    finite = torch.isfinite(pairs.anchor).all() and torch.isfinite(pairs.candidate).all()
     what = "the loss is not finite" if finite else "embeddings are NaN or infinite"
     raise FloatingPointError(f"{what}{where}; lower the learning rate or check the input")
 

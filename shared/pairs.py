@@ -46,8 +46,9 @@ class Pairs:
             not compared.
 
     Raises:
-        ValueError: shapes that do not fit together; on the CPU, too, a candidate that is positive
-            and negative at once, and indices that are not those of the masks.
+        ValueError: shapes that do not fit together, or embeddings that are not floating-point
+            numbers; on the CPU, too, a candidate that is positive and negative at once, and indices
+            that are not those of the masks.
     """
 
     anchor: Tensor
@@ -60,13 +61,17 @@ class Pairs:
     trusted: InitVar[bool] = False
 
     def __post_init__(self, trusted: bool) -> None:
+        _check_tensors(self.anchor, self.candidate)
         if self.anchor.ndim != 2 or self.candidate.ndim != 2:
             raise ValueError(
                 f"anchor and candidate are matrices (rows, dimensions); got shapes "
                 f"{tuple(self.anchor.shape)} and {tuple(self.candidate.shape)}"
             )
+        _check_floating(self.anchor, self.candidate)
         shape = (len(self.anchor), len(self.candidate))
         for name, mask in (("positive", self.positive), ("negative", self.negative)):
+            if not isinstance(mask, Tensor):
+                raise ValueError(f"{name} is a bool mask, a tensor; got {type(mask).__name__}")
             if mask.shape != shape or mask.dtype != torch.bool:
                 raise ValueError(
                     f"{name} is a bool mask of shape {shape}; "
@@ -126,7 +131,7 @@ def two_views(
     Returns:
         Pairs with one positive and 2G - 2 negatives per anchor.
     """
-    _same_shape(first, second)
+    _check_views(first, second)
     if anchors not in ("both", "second"):
         raise ValueError(f"anchors is 'both' or 'second'; got {anchors!r}")
     size = len(first)
@@ -198,7 +203,12 @@ def query_key(
     Raises:
         ValueError: neither a bank nor the batch is to give negatives.
     """
-    _same_shape(query, key)
+    _check_views(query, key)
+    _check_tensors(*([] if bank is None else [bank]))
+    if bank is not None and (bank.ndim != 2 or bank.shape[1:] != key.shape[1:]):
+        raise ValueError(
+            f"bank is of shape (K, {key.shape[1]}), as wide as the keys; got {tuple(bank.shape)}"
+        )
     candidate = key if gather is None else gather(key)
     start = _start(len(candidate), gather)
     if bank is not None:
@@ -232,6 +242,7 @@ def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
     Raises:
         ValueError: not one set for each anchor.
     """
+    _check_tensors(own)
     if own.ndim != 3 or len(own) != len(pairs.anchor) or own.shape[2] != pairs.candidate.shape[1]:
         shape = (len(pairs.anchor), "S", pairs.candidate.shape[1])
         raise ValueError(f"own is of shape {shape}; got {tuple(own.shape)}")
@@ -268,11 +279,16 @@ def context_window(
 
     Returns:
         Pairs with up to ``2 * reach`` positives per anchor.
+
+    Raises:
+        ValueError: embeddings or documents of another shape, or a reach below 1.
     """
-    _same_shape(sentence, context)
-    if reach < 1:
-        raise ValueError(f"reach is at least 1; got {reach}")
+    _check_views(sentence, context)
+    if not isinstance(reach, int) or reach < 1:
+        raise ValueError(f"reach is a positive whole number; got {reach!r}")
     size = len(sentence)
+    if document is not None:
+        _check_whole("document", document, size)
     candidate = context if gather is None else gather(context)
     start = _start(len(candidate), gather)
     place = torch.arange(len(candidate), device=sentence.device)
@@ -282,8 +298,8 @@ def context_window(
     if document is not None:
         label = document if gather is None else gather(document[:, None])[:, 0]
         positive &= document[:, None] == label[None, :]
-    steps = [step for step in range(-reach, reach + 1) if step]
-    near = own[:, None] + torch.tensor(steps, device=sentence.device)
+    reached = torch.arange(1, reach + 1, device=sentence.device)
+    near = own[:, None] + torch.cat([-reached.flip(0), reached])
     inside = (near >= 0) & (near < len(candidate))
     present = positive.gather(1, torch.where(inside, near, own[:, None]))
     index = torch.where(present, near, -1)
@@ -304,7 +320,23 @@ def local_global(
         graph: (B, D).
         owner: (N,) int, the graph of each node.
         gather: see the module; collects the graphs.
+
+    Raises:
+        ValueError: nodes and graphs of other shapes, an owner that is not one whole number for
+            each node, or (on the CPU) no graph of this process.
     """
+    _check_tensors(node, graph)
+    if node.ndim != 2 or graph.ndim != 2 or node.shape[1] != graph.shape[1]:
+        raise ValueError(
+            f"node and graph are matrices of one width; got shapes "
+            f"{tuple(node.shape)} and {tuple(graph.shape)}"
+        )
+    _check_whole("owner", owner, len(node))
+    if readable(owner) and len(owner) and not 0 <= owner.min() <= owner.max() < len(graph):
+        raise ValueError(
+            f"owner counts the {len(graph)} graphs from 0; "
+            f"got {int(owner.min())} to {int(owner.max())}"
+        )
     candidate = graph if gather is None else gather(graph)
     own = owner + _start(len(candidate), gather)
     return _one_positive(node, candidate, own, own, _blocks(gather))
@@ -331,11 +363,8 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
 
     Source: Khosla et al. 2020 (SupCon), Eq. 2; Chen et al. 2021 (LMCL), Eq. 2.
     """
-    if label.shape != embedding.shape[:1] or label.is_floating_point():
-        raise ValueError(
-            f"label holds one whole number for each of the {len(embedding)} rows; "
-            f"got {label.dtype} of shape {tuple(label.shape)}"
-        )
+    _check_tensors(embedding)
+    _check_whole("label", label, len(embedding))
     candidate = embedding if gather is None else gather(embedding)
     start = _start(len(candidate), gather)
     everyone = label if gather is None else gather(label[:, None])[:, 0]
@@ -352,20 +381,47 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
 def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
     """Cosine of every anchor with every candidate, (N, D) and (M, D) -> (N, M).
 
-    A row of zeros has cosine 0 with everything.
+    A row of zeros has cosine 0 with everything. Lengths from the smallest to the largest numbers
+    of the precision are right.
+
+    Raises:
+        ValueError: no floating-point matrices of one width, precision and device.
     """
+    _check_comparable(anchor, candidate)
     unit = unit_rows(anchor)
     return unit @ (unit if candidate is anchor else unit_rows(candidate)).T
 
 
 def inner_product(anchor: Tensor, candidate: Tensor) -> Tensor:
-    """Plain inner products, (N, D) and (M, D) -> (N, M): quick-thoughts' raw scores."""
+    """Plain inner products, (N, D) and (M, D) -> (N, M): quick-thoughts' raw scores.
+
+    Raises:
+        ValueError: as :func:`cosine`.
+    """
+    _check_comparable(anchor, candidate)
     return anchor @ candidate.T
 
 
 def unit_rows(rows: Tensor) -> Tensor:
     """Rows divided by their Euclidean length; rows of zeros stay zero, with finite derivatives."""
-    zero = torch.linalg.vector_norm(rows.detach(), dim=1, keepdim=True) == 0
+    if not rows.is_floating_point():
+        raise ValueError(f"rows hold floating-point numbers; got {rows.dtype}")
+    if readable(rows) and rows.numel():
+        length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        shortest, longest = length.detach().aminmax()
+        limits = torch.finfo(rows.dtype)
+        # Squares are then far from the ends of what the precision holds.
+        if limits.tiny**0.25 < shortest and longest < limits.max**0.25:
+            return rows / length
+    # A power of 2 takes the largest entry to between 1/2 and 1, and changes no digit. It goes in
+    # two parts, since a single one may exceed the precision. What has no normal number counts as
+    # zeros, whose derivatives would exceed it, too.
+    largest = rows.detach().abs().amax(1, keepdim=True) if rows.numel() else rows.new_zeros(1, 1)
+    zero = largest < torch.finfo(rows.dtype).tiny
+    exponent = -torch.frexp(largest.masked_fill(zero | ~largest.isfinite(), 0.0)).exponent
+    half = exponent.div(2, rounding_mode="floor")
+    one = torch.ones_like(largest)
+    rows = rows * torch.ldexp(one, half) * torch.ldexp(one, exponent - half)
     length = torch.linalg.vector_norm(torch.where(zero, 1.0, rows), dim=1, keepdim=True)
     return rows / torch.where(zero, 1.0, length)
 
@@ -395,6 +451,17 @@ def _one_positive(
     return Pairs(anchor, candidate, positive, negative, index, outsiders, blocks, trusted=True)
 
 
+def blocks_of_rows(matrix: Tensor) -> list[slice]:
+    """Parts of a matrix to go through one by one, each in a processor's own cache."""
+    # 1 MB of float32. An accelerator takes all rows at once.
+    if not matrix.numel():
+        return []
+    size = len(matrix)
+    if matrix.device.type == "cpu":
+        size = max(1, 2**18 // matrix.shape[1])
+    return [slice(start, start + size) for start in range(0, len(matrix), size)]
+
+
 def readable(tensor: Tensor) -> bool:
     """Whether a value can be looked at: no accelerator has to be waited for, no vmap hides it."""
     return tensor.device.type == "cpu" and not torch._C._are_functorch_transforms_active()
@@ -416,9 +483,54 @@ def _indices(mask: Tensor) -> Tensor:
     return torch.where(found.bool(), index, -1)
 
 
-def _same_shape(first: Tensor, second: Tensor) -> None:
-    if first.shape != second.shape:
+def _check_views(first: Tensor, second: Tensor) -> None:
+    _check_tensors(first, second)
+    if first.ndim != 2 or first.shape != second.shape:
         raise ValueError(
-            f"both inputs have one row per instance and the same width; got "
+            f"both inputs are matrices with one row per instance and the same width; got "
             f"{tuple(first.shape)} and {tuple(second.shape)}"
+        )
+    _check_floating(first, second)
+
+
+def _check_tensors(*embeddings: object) -> None:
+    for embedding in embeddings:
+        if not isinstance(embedding, Tensor):
+            raise ValueError(f"embeddings are torch tensors; got {type(embedding).__name__}")
+
+
+def _check_floating(*embeddings: Tensor) -> None:
+    for embedding in embeddings:
+        if not embedding.is_floating_point():
+            raise ValueError(
+                f"embeddings hold floating-point numbers; got {embedding.dtype}: convert them "
+                f"with .float()"
+            )
+
+
+def _check_comparable(anchor: Tensor, candidate: Tensor) -> None:
+    if anchor is candidate and anchor.ndim == 2:
+        return
+    _check_tensors(anchor, candidate)
+    _check_floating(anchor, candidate)
+    if anchor.ndim != 2 or candidate.ndim != 2 or anchor.shape[1] != candidate.shape[1]:
+        raise ValueError(
+            f"anchor and candidate are matrices of one width; got shapes "
+            f"{tuple(anchor.shape)} and {tuple(candidate.shape)}"
+        )
+    if (anchor.dtype, anchor.device) != (candidate.dtype, candidate.device):
+        raise ValueError(
+            f"anchor and candidate have one precision and device; got {anchor.dtype} on "
+            f"{anchor.device} and {candidate.dtype} on {candidate.device}"
+        )
+
+
+def _check_whole(name: str, numbers: object, count: int) -> None:
+    """Raise a ``ValueError`` unless these are whole numbers, one for each of ``count`` rows."""
+    if not isinstance(numbers, Tensor):
+        raise ValueError(f"{name} is a torch tensor; got {type(numbers).__name__}")
+    if numbers.shape != (count,) or numbers.is_floating_point() or numbers.is_complex():
+        raise ValueError(
+            f"{name} holds one whole number for each of the {count} rows; "
+            f"got {numbers.dtype} of shape {tuple(numbers.shape)}"
         )

@@ -11,13 +11,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from shared.checks import FLAG, TEMPERATURE, checked, lift, one_of
+from shared.checks import FINITE, FLAG, TEMPERATURE, checked, lift, one_of, require
 from shared.distributed import gather_ragged, lengths, total
-from shared.pairs import Pairs, cosine, unit_rows
+from shared.pairs import Pairs, blocks_of_rows, cosine, unit_rows
 
 
 def _is_band(numbers: Mapping[str, Any]) -> None:
     lower, upper = numbers["lower"], numbers["upper"]
+    require("lower", lower, FINITE)
+    require("upper", upper, FINITE)
     if not 0 <= lower < upper <= 1:
         raise ValueError(f"0 <= lower < upper <= 1; got lower {lower}, upper {upper}")
 
@@ -59,16 +61,69 @@ def distance_polarization(
     Source: Chen et al. 2021 (LMCL), Eqs. 6 and 10.
     """
     cosines, mask = _chosen(pairs, similarity, among)
-    distance = (1 - cosines) / 2
-    inside = ((distance - lower) * (upper - distance)).clamp(min=0)
-    value = torch.where(mask, inside, 0.0).sum(1)
+    if torch._C._are_functorch_transforms_active():
+        # Nested transforms see through torch's own operations alone.
+        value = _depth(cosines, mask, lower, upper).sum(1)
+    else:
+        value = _Band.apply(cosines, mask, lower, upper)
     if reduction == "anchor_sum":
         return value
     anchors = lengths(value).sum() if pairs.blocks else len(value)
     if reduction == "sum":
         return value * anchors
-    count = total(mask.sum()) if pairs.blocks else mask.sum()
+    count = torch.count_nonzero(mask)
+    count = total(count) if pairs.blocks else count
     return value * (anchors / count.clamp(min=1).to(value.dtype))
+
+
+def _depth(cosines: Tensor, mask: Tensor, lower: float, upper: float) -> Tensor:
+    """How deep each pair of the mask lies inside the band, (N, M); 0 for all others."""
+    distance = (1 - cosines) / 2
+    inside = ((distance - lower) * (upper - distance)).clamp(min=0)
+    return torch.where(mask, inside, 0.0)
+
+
+def _slope(cosines: Tensor, mask: Tensor, lower: float, upper: float, factor: Tensor) -> Tensor:
+    """``factor``, (N, 1), times the derivative of :func:`_depth` by the cosines, (N, M)."""
+    distance = (1 - cosines) / 2
+    above, below = distance - lower, upper - distance
+    inside = mask & (above * below >= 0)
+    return torch.where(inside, (factor * above - factor * below) / 2, 0.0)
+
+
+class _Band(torch.autograd.Function):
+    """The row sums of :func:`_depth`, by blocks of rows that fit into a processor's cache.
+
+    Nothing but its arguments is kept for the derivatives, which are right to any order.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, cosines: Tensor, mask: Tensor, lower: float, upper: float) -> Tensor:
+        ctx.band = lower, upper
+        ctx.save_for_backward(cosines, mask)
+        value = cosines.new_zeros(len(cosines))
+        for rows in blocks_of_rows(cosines):
+            distance = (1 - cosines[rows]).div_(2)
+            depth = (upper - distance).mul_(distance.sub_(lower)).clamp_(min=0)
+            value[rows] = depth.masked_fill_(~mask[rows], 0.0).sum(1)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, by_value: Tensor) -> tuple[Tensor, None, None, None]:
+        cosines, mask = ctx.saved_tensors
+        lower, upper = ctx.band
+        factor = by_value[:, None]
+        if torch.is_grad_enabled():  # in a second derivative
+            return _slope(cosines, mask, lower, upper, factor), None, None, None
+        gradient = torch.empty_like(cosines)
+        for rows in blocks_of_rows(cosines):  # what _slope does, in place
+            above = torch.sub(1, cosines[rows], out=gradient[rows]).div_(2)
+            below = upper - above
+            above.sub_(lower)
+            inside = (above * below >= 0).logical_and_(mask[rows])
+            above.mul_(factor[rows]).sub_(below.mul_(factor[rows])).div_(2)
+            above.masked_fill_(inside.logical_not_(), 0.0)
+        return gradient, None, None, None
 
 
 @checked(temperature=TEMPERATURE, with_positive=FLAG, cosines=True)
@@ -128,8 +183,10 @@ def band_statistics(
     For pairs that are part of a global batch these are the numbers of the global batch.
     """
     cosines, mask = _chosen(pairs, similarity, "negatives")
-    count = mask.sum()
-    inside = (mask & (cosines < 1 - 2 * lower) & (cosines > 1 - 2 * upper)).sum()
+    # To count what is True is many times as fast as to add it up.
+    count = torch.count_nonzero(mask)
+    inside = mask & (cosines < 1 - 2 * lower) & (cosines > 1 - 2 * upper)
+    inside = torch.count_nonzero(inside)
     summed = torch.where(mask, cosines, 0.0).sum()
     if pairs.blocks:
         count, inside = total(torch.stack([count, inside])).unbind()

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from shared.checks import COUNT, FLAG, NOT_NEGATIVE, one_of, optional, require
 from shared.distributed import gather, lengths, share_of_mean
 from shared.pairs import unit_rows
 
@@ -40,6 +41,9 @@ class LowRankProjection(nn.Module):
             (standard normal, the authors'); None takes the form's own.
         unit_features: scale features to unit length first (the authors' form always does).
 
+    Raises:
+        ValueError: an argument out of range, or a norm in the authors' form.
+
     Source: Chen et al. 2022, Eqs. 4-6 and Algorithm 1; program functioncs/CLLR.
     """
 
@@ -57,16 +61,15 @@ class LowRankProjection(nn.Module):
         unit_features: bool = False,
     ) -> None:
         super().__init__()
-        if form not in ("paper", "authors"):
-            raise ValueError(f"form is 'paper' or 'authors'; got {form!r}")
-        if norm not in ("l21", "nuclear", "none"):
-            raise ValueError(f"norm is 'l21', 'nuclear' or 'none'; got {norm!r}")
+        require("dim", dim, COUNT)
+        require("form", form, one_of("paper", "authors"))
+        require("norm", norm, one_of("l21", "nuclear", "none"))
+        require("alpha", alpha, NOT_NEGATIVE)
+        require("rows", rows, optional(COUNT))
+        require("init", init, one_of("identity", "normal", optional=True))
+        require("unit_features", unit_features, FLAG)
         if form == "authors" and norm != "none":
             raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
-        if init not in (None, "identity", "normal"):
-            raise ValueError(f"init is 'identity' or 'normal'; got {init!r}")
-        if alpha < 0:
-            raise ValueError(f"alpha is at least 0; got {alpha}")
         rows = dim if rows is None else rows
         init = init or ("identity" if form == "paper" else "normal")
         start = torch.eye(rows, dim) if init == "identity" else torch.randn(rows, dim)
@@ -84,8 +87,12 @@ class LowRankProjection(nn.Module):
             features: (B, H), or one such matrix for each view.
             together: the instances are this process's part of a global batch; the mean over
                 processes of the penalty is then that of the global batch.
+
+        Raises:
+            ValueError: features that are no floating-point matrices of width H.
         """
-        views = [features] if isinstance(features, Tensor) else list(features)
+        views = list(features) if isinstance(features, Sequence) else [features]
+        self._check_features(views)
         views = [view.to(self.matrix.dtype) for view in views]
         # Inside a CUDA graph nothing can be waited for; whoever replays it looks by itself.
         captured = self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()
@@ -112,6 +119,20 @@ class LowRankProjection(nn.Module):
         size = self.norm_of_matrix()
         parts_by_name = {"reconstruction": reconstruction.detach(), "norm": size.detach()}
         return reconstruction + self.alpha * size, parts_by_name
+
+    def _check_features(self, views: Sequence[Tensor]) -> None:
+        width = self.matrix.shape[1]
+        for view in views:
+            if not isinstance(view, Tensor) or not view.is_floating_point():
+                found = view.dtype if isinstance(view, Tensor) else type(view).__name__
+                raise ValueError(f"features are floating-point tensors (B, {width}); got {found}")
+            if view.ndim != 2 or view.shape[1] != width:
+                raise ValueError(
+                    f"features are of shape (B, {width}), as the projection was built "
+                    f"(dim={width}); got {tuple(view.shape)}"
+                )
+        if not views:
+            raise ValueError(f"features are (B, {width}), or such a matrix for each view; got none")
 
     def reconstruct(self, features: Tensor) -> Tensor:
         """``L'L features``, (B, H) -> (B, H)."""
@@ -154,6 +175,7 @@ class LowRankProjection(nn.Module):
 
         @torch.no_grad()
         def extract(features: Tensor) -> Tensor:
+            self._check_features([features])
             return (unit_rows(features) if self.unit_features else features) @ matrix.T
 
         return extract
@@ -189,10 +211,8 @@ def nuclear_norm(matrix: Tensor) -> Tensor:
 
 def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tensor:
     """L (R, H) with all but ``dimensions`` columns or singular directions set to zero."""
-    if dimensions < 1:
-        raise ValueError(f"dimensions is at least 1; got {dimensions}")
-    if selection not in ("columns", "svd", "qr"):
-        raise ValueError(f"selection is 'columns', 'svd' or 'qr'; got {selection!r}")
+    require("dimensions", dimensions, COUNT)
+    require("selection", selection, one_of("columns", "svd", "qr"))
     if dimensions >= matrix.shape[1]:
         return matrix
     if selection == "svd":

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from shared.distributed import from_first, lengths, rank
-from shared.pairs import Pairs
+from shared.pairs import Pairs, readable
 
 Kernel = Literal["rbf", "linear", "tanh"]
 Solver = Literal["closed_form", "projected_gradient", "exact"]
@@ -34,6 +34,9 @@ Start = Literal["closed_form", "random"]
 
 EXACT_TOLERANCE = 1e-10
 EXACT_STEPS = 200_000
+# How far the dual weights may be off by rounding: of the cosines, and of the inverse computed here.
+ROUNDING_OF_COSINES = 0.01
+ROUNDING_OF_INVERSE = 0.01
 
 
 def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float = 0.0) -> Tensor:
@@ -82,6 +85,9 @@ def dual_weights(
 
     Returns:
         (N, M), rows adding up to 0.
+
+    Raises:
+        ValueError: on the CPU, a ridge that is lost in the rounding of a singular kernel matrix.
     """
     if not cosines.numel():
         return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
@@ -89,12 +95,17 @@ def dual_weights(
         points = kernel_values(cosines.double(), kernel, gamma, offset)
         # What the authors' tanh kernel adds to Delta by keeping 1 in the place of K_pp; the
         # distance of the rbf kernel's diagonal from 1 is rounding.
-        excess = torch.zeros_like(points.diagonal())
+        excess = None
         if unit_diagonal and kernel != "rbf":
             excess = 1 - points.diagonal()
 
         positives, outsiders = pairs.positives(), pairs.outsiders()
-        bordered, complement = _bordered_inverse(points, ridge, definite=kernel != "tanh")
+        definite = kernel != "tanh"
+        bordered, complement = _bordered_inverse(points, ridge, definite=definite)
+        if readable(bordered):
+            slope = {"rbf": 2 * gamma, "linear": 1.0, "tanh": gamma}[kernel]
+            rounding = torch.finfo(cosines.dtype).eps * slope * math.sqrt(len(points))
+            _check_ridge(points, bordered, ridge, rounding, definite=definite)
         if pairs.blocks and start == "random" and solver != "closed_form":
             # One start for each column: as many on every process.
             most = int(lengths(positives.T).max())
@@ -116,7 +127,7 @@ def dual_weights(
                     points,
                     positive,
                     pairs.negative,
-                    excess[positive],
+                    None if excess is None else excess[positive, None],
                     weights,
                     cost=cost,
                     ridge=ridge,
@@ -147,6 +158,37 @@ def _random_start(pairs: Pairs, like: Tensor) -> Tensor:
     return from_first(everyone)[:, before : before + counts[rank()]].flatten(0, 1)
 
 
+def _check_ridge(
+    points: Tensor, bordered: Tensor, ridge: float, rounding: float, *, definite: bool
+) -> None:
+    """Raise a ``ValueError`` where rounding decides what the inverse is.
+
+    Args:
+        points: kernel values, (M, M).
+        bordered: B, (M, M), nan where the factorisation failed.
+        ridge: the ridge.
+        rounding: about how far the rounding of kernel values moves the eigenvalues.
+        definite: whether the kernel is positive definite.
+    """
+    # The inverse of a smallest eigenvalue l is off by rounding / l of it, and, computed in double
+    # precision, by eps * trace / l^2. With a definite kernel, l is at least the ridge.
+    trace = float(points.diagonal().abs().sum().clamp(min=len(points)))
+    smallest = max(
+        rounding / ROUNDING_OF_COSINES,
+        math.sqrt(torch.finfo(torch.float64).eps * trace / ROUNDING_OF_INVERSE),
+    )
+    lowest, highest = bordered.aminmax()
+    if torch.maximum(-lowest, highest) * smallest <= 1:
+        return
+    if not points.isfinite().all():
+        return  # the loss is not finite either, and the criterion names the step
+    remedy = f"take {1.1 * smallest:.2g} or more" if definite else "take a larger one"
+    raise ValueError(
+        f"ridge {ridge:g} is lost in rounding: the kernel matrix of these {len(points)} points is "
+        f"singular to the precision of their cosines; {remedy}"
+    )
+
+
 def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[Tensor, Tensor]:
     """B (M, M) and the diagonal of 1 - ridge B (M,), of kernel values known up to a constant.
 
@@ -161,10 +203,13 @@ def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[
     matrix = centred + constant / size
     matrix.diagonal().add_(ridge)
     if definite:
-        # Unchecked: the ridge makes it positive definite, and a check would wait for the device.
-        inverse = torch.cholesky_inverse(torch.linalg.cholesky_ex(matrix).L)
-    else:
-        inverse = torch.linalg.inv(matrix)  # tanh is no positive definite kernel
+        # The ridge makes it positive definite. To raise an error would wait for the device; where
+        # rounding makes it fail, all becomes nan.
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        inverse = torch.cholesky_inverse(torch.where(failed > 0, math.nan, factor))
+    else:  # tanh is no positive definite kernel
+        inverse, failed = torch.linalg.inv_ex(matrix)
+        inverse = torch.where(failed > 0, math.nan, inverse)
     bordered = inverse - 1 / ((constant + ridge) * size)
     return bordered, 1 / size + (centred * bordered).sum(1)
 
@@ -175,7 +220,7 @@ def _closed_form(
     positive: Tensor,
     others: Tensor,
     negative: Tensor,
-    excess: Tensor,
+    excess: Tensor | None,
     ridge: float,
 ) -> Tensor:
     """The dual variables without the box, (N, M), 0 outside the negatives.
@@ -186,7 +231,7 @@ def _closed_form(
         positive: (N,), the positive candidate of each anchor.
         others: (N, Q), further candidates that are left out, padded with -1.
         negative: (N, M) bool.
-        excess: (M,), see :func:`dual_weights`.
+        excess: (M,), see :func:`dual_weights`; None: 0.
         ridge: the ridge.
     """
     # In the notation of the module, for an anchor with positive p and further candidates E out:
@@ -204,14 +249,16 @@ def _closed_form(
         # Leaving rows of a matrix out of its inverse is a Schur complement of the inverse:
         # B'_jp = B_jp - B_jE coefficient with coefficient = B_EE^-1 B_Ep, the rank-one downdates
         # of all of E at once.
-        coefficient = torch.linalg.solve(block, at_positive[:, :, None])[:, :, 0]
+        # It waits for no device; a singular block gives what is not finite.
+        coefficient = torch.linalg.solve_ex(block, at_positive[:, :, None]).result[:, :, 0]
         for place in range(others.shape[1]):
             column -= coefficient[:, place, None] * bordered[index[:, place]]
         removed = (coefficient * at_positive).sum(1)
     denominator = denominator + ridge * removed
     # With 1 in the place of K_pp, Delta has excess 11' more, as if the ridge of p alone were less
     # by the excess: 1 - (ridge - excess) B'_pp.
-    denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
+    if excess is not None:
+        denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     return torch.where(negative, -2 * column / denominator[:, None], 0.0)
 
 
@@ -219,7 +266,7 @@ def _projected_gradient(
     points: Tensor,
     positive: Tensor,
     negative: Tensor,
-    excess: Tensor,
+    excess: Tensor | None,
     weights: Tensor,
     *,
     cost: float,
@@ -234,11 +281,13 @@ def _projected_gradient(
     restarted for an anchor when it points uphill; with a number, plain steps of that size.
     """
 
-    def delta(a: Tensor) -> Tensor:
+    def delta(a: Tensor, minus: float = 0.0) -> Tensor:
+        """Delta a - minus, 0 outside the negatives."""
         product = _with_positive(a, positive) @ points
         product = product - product.gather(1, positive[:, None]) + ridge * a
-        product = product + excess[:, None] * a.sum(1, keepdim=True)
-        return torch.where(negative, product, 0.0)
+        if excess is not None:  # (N, 1)
+            product = product + excess * a.sum(1, keepdim=True)
+        return torch.where(negative, product - minus if minus else product, 0.0)
 
     if step_size is None:
         direction = negative.to(weights.dtype)
@@ -256,22 +305,21 @@ def _projected_gradient(
 
     ahead, age = weights, weights.new_ones(len(weights), 1)
     for count in range(EXACT_STEPS if exact else steps):
-        gradient = torch.where(negative, delta(ahead) - 2, 0.0)
+        gradient = delta(ahead, 2.0)
         moved = (ahead - step * gradient).clamp(0, cost)
         if step_size is None:
-            uphill = (gradient * (moved - weights)).sum(1, keepdim=True) > 0
+            way = moved - weights
+            uphill = (gradient * way).sum(1, keepdim=True) > 0
             age = torch.where(uphill, 1.0, age)
             older = (1 + (1 + 4 * age.square()).sqrt()) / 2
-            ahead = moved + torch.where(uphill, 0.0, (age - 1) / older) * (moved - weights)
+            ahead = moved + torch.where(uphill, 0.0, (age - 1) / older) * way
             age = older
         else:
             ahead = moved
         weights = moved
         if exact and count % 50 == 49:
             # At the optimum a projected step of size 1 does not move the point.
-            residual = weights - (weights - torch.where(negative, delta(weights) - 2, 0.0)).clamp(
-                0, cost
-            )
+            residual = weights - (weights - delta(weights, 2.0)).clamp(0, cost)
             gap = float(residual.abs().max())
             if gap <= EXACT_TOLERANCE * max(1.0, float(weights.max())):
                 return weights

@@ -293,6 +293,7 @@ def work_among(place: int, world: int, folder: str) -> None:
     gathering(place, world)
     if world > 1:
         stopping(place, own)
+        uneven(place, world)
         wrapped(place, world, own)
         for groups in (1, 2):
             normalising(place, world, groups)
@@ -385,6 +386,21 @@ def stopping(place: int, own: Batch) -> None:
     for loss in ("info_nce", "closed form"):
         with pytest.raises(FloatingPointError, match=r"(not finite|infinite) at step 5"):
             Objective(LOSSES[loss]).build(DIM)(query_key(*views, gather=gather), step=5)
+
+
+def uneven(place: int, world: int) -> None:
+    """Every process says what does not fit, and none waits for the others."""
+    if world == 1:
+        return
+    rows = torch.ones(4 - (place == world - 1), DIM)
+    with pytest.raises(ValueError, match=r"hold 4, .*3 rows, where 4, .*4 are expected"):
+        two_views(rows, rows, gather=gather)
+    with pytest.raises(ValueError, match=r"are expected"):
+        gather(rows, count=world * 4)
+    with pytest.raises(ValueError, match="of one shape"):
+        gather(torch.ones(4, DIM + (place == 0)))
+    whole_ = functools.partial(gather, count=4 * world - 1)
+    assert len(two_views(rows, rows, gather=whole_).candidate) == 2 * (4 * world - 1)
 
 
 def wrapped(place: int, world: int, own: Batch) -> None:

@@ -15,9 +15,8 @@ import torch
 
 import shared
 from shared import distance_polarization, info_nce, term
-from shared.command.domains import DOMAINS
 from shared.experiment.tables import canonical
-from shared.functions import PROJECT, function_name, identity
+from shared.functions import function_name, identity
 
 SOURCE = """\
 import math
@@ -68,10 +67,6 @@ def load(text: str, folder: Path, name: str = "my_losses") -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def test_the_project_is_the_core_and_its_domains() -> None:
-    assert PROJECT == ("shared", *DOMAINS)
 
 
 def test_a_function_of_the_project_goes_by_its_name() -> None:

@@ -27,7 +27,7 @@ from shared import (
     term,
     two_views,
 )
-from shared.losses import _blocks
+from shared.pairs import blocks_of_rows
 from tests import layouts, reference
 
 Loss = Callable[..., Tensor]
@@ -174,7 +174,7 @@ def test_blocks_of_rows_change_nothing() -> None:
         leaf = query.clone().requires_grad_()
         pairs = query_key(leaf, query, bank)
         scores = cosine(pairs.anchor, pairs.candidate)
-        assert len(_blocks(scores)) > 1
+        assert len(blocks_of_rows(scores)) > 1
         if own:
             loss = info_nce(pairs, scores, temperature=0.2)
         else:
@@ -283,21 +283,6 @@ def test_order_of_the_candidates_does_not_matter(layout: str, name: str) -> None
     other, other_gradient = value_and_gradient(loss, moved, similarity[row][:, column], **numbers)
     torch.testing.assert_close(other, value[row], rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(other_gradient, gradient[row][:, column], rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_pulling_a_positive_closer_lowers_the_loss(name: str) -> None:
-    """Keys are orthonormal and queries lean out of their span: only the positive moves."""
-    loss, numbers = LOSSES[name]
-    key = torch.eye(5, 10, dtype=torch.float64)
-    outside = torch.eye(10, dtype=torch.float64)[5:]
-    previous = torch.full((5,), math.inf, dtype=torch.float64)
-    for angle in (2.6, 2.0, 1.2, 0.6, 0.2):
-        query = math.cos(angle) * key + math.sin(angle) * outside
-        pairs = query_key(query, key)
-        value = loss(pairs, cosine(query, key), **numbers)
-        assert (value < previous).all(), angle
-        previous = value
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -485,50 +470,3 @@ def test_embeddings_that_are_not_finite_are_an_error_that_names_the_step(
     for pairs in (two_views(spoilt, rows), query_key(rows, spoilt), query_key(spoilt, rows)):
         with pytest.raises(FloatingPointError, match="embeddings are NaN or infinite at step 12"):
             criterion(pairs, step=12)
-
-
-@pytest.mark.parametrize(
-    ("loss", "numbers", "message"),
-    [
-        (info_nce, {"temperature": 0.0}, "temperature is positive; got 0"),
-        (info_nce, {"temperature": math.nan}, "temperature is positive; got nan"),
-        (hard_nce, {"temperature": -1.0, "tau_plus": 0.1, "beta": 1.0}, "temperature is positive"),
-        (debiased_nce, {"temperature": 0.5, "tau_plus": 1.0}, "tau_plus is a probability below 1"),
-        (debiased_nce, {"temperature": 0.5, "tau_plus": -0.1}, "tau_plus is a probability"),
-        (hard_nce, {"temperature": 0.5, "tau_plus": 0.1, "beta": -1.0}, "beta is at least 0"),
-        (
-            debiased_nce,
-            {"temperature": 0.5, "tau_plus": 0.1, "floor": "none"},
-            "floor is 'cosine' or 'minimum'; got 'none'",
-        ),
-        (margin_nce, {"temperature": 0.0}, "temperature is positive"),
-        (
-            margin_nce,
-            {"temperature": 0.5, "curvature": 0.0},
-            "curvature is positive, or None; got 0",
-        ),
-        (
-            margin_nce,
-            {"temperature": 0.5, "curvature": 1.0, "curvature_form": "equation_11"},
-            "form is 'equation_10' or 'algorithm_3'",
-        ),
-        (margin_nce, {"temperature": 0.5, "attenuation": 1.5}, r"attenuation lies in \[0, 1\]"),
-        (margin_nce, {"temperature": 0.5, "ratio": "rows"}, "ratio is 'row' or 'positive'"),
-        (
-            margin_nce,
-            {"temperature": 0.5, "attenuation": 0.5, "attenuation_scope": "rows"},
-            "attenuation_scope is 'row' or 'positive'",
-        ),
-        (max_margin, {"gamma": 0.0}, "gamma is positive; got 0"),
-        (max_margin, {"cost": -1.0}, "cost is positive"),
-        (max_margin, {"ridge": 0.0}, "ridge is positive"),
-        (max_margin, {"steps": 0}, "steps is a positive whole number"),
-        (max_margin, {"kernel": "poly"}, "kernel is 'rbf', 'linear' or 'tanh'; got 'poly'"),
-        (max_margin, {"solver": "inv"}, "solver is 'closed_form'"),
-        (max_margin, {"start": "zero"}, "start is 'closed_form' or 'random'"),
-    ],
-)
-def test_numbers_out_of_range_are_named(loss: Loss, numbers: dict[str, Any], message: str) -> None:
-    pairs, similarity = similarity_of("query key")
-    with pytest.raises(ValueError, match=message):
-        loss(pairs, similarity, **numbers)

@@ -40,22 +40,6 @@ def test_following_equals_the_loop(rate: float) -> None:
         assert values(target) == kept
 
 
-def test_following_takes_the_same_bits_as_one_interpolation_of_each_parameter() -> None:
-    """What earlier versions of vision, video and rl each wrote, in their single precision."""
-    online, head = network(0, torch.float32), nn.Linear(2, 2)
-    teacher = Teacher(online, head)
-    expected = [item.detach().clone() for item in teacher.parameters()]
-    for momentum in (0.999, 0.99, 0.4):
-        with torch.no_grad():
-            for item in (*online.parameters(), *head.parameters()):
-                item.add_(torch.randn_like(item))
-        theirs = [item.detach() for item in (*online.parameters(), *head.parameters())]
-        torch._foreach_lerp_(expected, theirs, 1 - momentum)
-        teacher.follow(online, head, momentum)
-        for found, wanted in zip(teacher.parameters(), expected, strict=True):
-            assert torch.equal(found, wanted)
-
-
 def test_statistics_of_a_batch_norm_do_not_follow() -> None:
     online = network(0)
     target = copy.deepcopy(online)
@@ -110,20 +94,6 @@ def test_the_bank_equals_the_loop(batch: int) -> None:
         rows = reference.bank(rows, list(keys.detach()))
         torch.testing.assert_close(bank, torch.stack(rows).double(), rtol=1e-6, atol=1e-7)
     assert not bank.requires_grad
-
-
-def test_the_bank_takes_the_same_bits_as_a_concatenation() -> None:
-    """What earlier versions of vision and video each wrote."""
-    torch.manual_seed(0)
-    bank = random_bank(10, 4)
-    torch.manual_seed(0)
-    drawn = torch.randn(10, 4)
-    assert torch.equal(bank, drawn / torch.linalg.vector_norm(drawn, dim=1, keepdim=True))
-    keys = torch.randn(6, 4, dtype=torch.bfloat16)
-    lengths = torch.linalg.vector_norm(keys.float(), dim=1, keepdim=True)
-    expected = torch.cat([keys.float() / lengths, bank[:4]])
-    enqueue(bank, keys)
-    assert torch.equal(bank, expected)
 
 
 @pytest.mark.parametrize("count", [0, -1])

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from shared import (
+    Criterion,
     Objective,
     Projection,
     Term,
+    consistency,
     context_window,
     cosine,
     debiased_nce,
@@ -22,6 +24,7 @@ from shared import (
     margin_nce,
     max_margin,
     query_key,
+    same_label,
     term,
     two_views,
 )
@@ -346,18 +349,6 @@ def test_inside_autocast_the_criterion_computes_in_single_precision(
     assert torch.isfinite(weight.grad).all()
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("regulariser", REGULARISERS)
-def test_embeddings_that_are_not_finite_are_named_with_every_regulariser(
-    regulariser: str, bad: float
-) -> None:
-    objective = Objective(LOSSES["info_nce"][0], **REGULARISERS[regulariser])
-    rows = torch.randn(4, 3)
-    rows[1, 0] = bad
-    with pytest.raises(FloatingPointError, match="embeddings are NaN or infinite at step 3"):
-        objective.build(3)(two_views(rows, torch.randn(4, 3)), step=3)
-
-
 def test_a_loss_that_is_not_finite_is_named_as_such() -> None:
     def infinite(anchor: Tensor, candidate: Tensor) -> Tensor:
         return (anchor @ candidate.T) * math.inf
@@ -381,3 +372,61 @@ def test_the_criterion_can_be_saved_and_loaded() -> None:
     second.load_state_dict(first.state_dict())
     pairs = two_views(torch.randn(3, 4), torch.randn(3, 4))
     assert torch.equal(first(pairs)[0], second(pairs)[0])
+
+
+def test_a_learned_temperature_belongs_to_the_criterion() -> None:
+    shared = nn.Parameter(torch.tensor(0.5))
+    objective = Objective(
+        term(info_nce, temperature=shared), (term(consistency, temperature=shared),)
+    )
+    criterion = objective.build(3)
+    (own,) = criterion.parameters()
+    optimiser = torch.optim.SGD(criterion.parameters(), lr=0.1)
+    criterion(two_views(torch.eye(3), torch.eye(3).flip(0)))[0].backward()
+    optimiser.step()
+    assert own.item() != 0.5
+    assert [each.item() for each in objective.build(3).parameters()] == [0.5]
+    assert shared.grad is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_embeddings_are_finite_even_where_no_anchor_has_a_positive(bad: float) -> None:
+    rows = torch.eye(3)
+    rows[1, 1] = bad
+    for loss in (term(info_nce, temperature=0.5), term(max_margin)):
+        with pytest.raises(FloatingPointError, match="embeddings are NaN or infinite"):
+            Objective(loss).build(3)(same_label(rows, torch.arange(3)))
+
+
+def wrong_calls() -> dict[str, tuple[Any, str]]:
+    """What a criterion, an objective or a loss refuses, with its words."""
+    loss = term(info_nce, temperature=0.5)
+    objective, rows = Objective(loss), torch.eye(3)
+    pairs = two_views(rows, rows)
+    criterion = objective.build(3)
+    projected = Objective(loss, projection=Projection()).build(5)
+    return {
+        "check_every": (lambda: Criterion(objective, 3, check_every=0), "check_every is a positi"),
+        "dim": (lambda: objective.build("a"), "dim is a positive whole"),  # type: ignore[arg-type]
+        "similarity": (lambda: objective.build(3, similarity=3), "similarity is a function"),  # type: ignore[arg-type]
+        "step": (lambda: criterion(pairs, step="a"), "step is a whole number from 0, or None"),
+        "views": (lambda: criterion(rows, rows), r"criterion\(two_views\(first, second\)\)"),
+        "one pair": (lambda: criterion(two_views(rows[:1], rows[:1])), "2 anchors .* has none"),
+        "width": (lambda: projected(pairs), r"\(dim=5\); got \(6, 3\)"),
+        "loss": (lambda: Objective(max_margin), r"take term\(max_margin, \.\.\.\)"),  # type: ignore[arg-type]
+        "penalties": (lambda: Objective(loss, loss), "penalties is a tuple of terms"),  # type: ignore[arg-type]
+        "projection": (lambda: Objective(loss, projection=3), "projection is a Projection"),  # type: ignore[arg-type]
+        "options": (lambda: Projection(options={"dim": -1}), "LowRankProjection takes no dim"),
+        "pairs alone": (lambda: max_margin(pairs), r"cosine\(pairs.anchor, pairs.candidate\)"),  # type: ignore[call-arg]
+        "embeddings": (lambda: max_margin(rows, rows), r"pairs = two_views\(first, second\)"),  # type: ignore[arg-type]
+        "missing": (lambda: info_nce(pairs, rows), "info_nce needs temperature"),  # type: ignore[call-arg]
+        "unknown": (lambda: max_margin(pairs, rows, c=1), "max_margin takes no c; it takes"),  # type: ignore[call-arg]
+    }
+
+
+@pytest.mark.parametrize("name", wrong_calls())
+def test_what_cannot_be_used_is_refused_in_one_line(name: str) -> None:
+    call, message = wrong_calls()[name]
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -57,11 +57,11 @@ def test_builders_reject_what_does_not_fit() -> None:
         with_own_negatives(query_key(torch.zeros(3, 2), torch.zeros(3, 2)), torch.zeros(2, 4, 2))
     with pytest.raises(ValueError, match="one row per instance"):
         query_key(torch.zeros(3, 2), torch.zeros(3, 5))
-    with pytest.raises(ValueError, match="reach is at least 1; got 0"):
+    with pytest.raises(ValueError, match="reach is a positive whole number; got 0"):
         context_window(torch.zeros(3, 2), torch.zeros(3, 2), 0)
     with pytest.raises(ValueError, match="anchors is 'both' or 'second'; got 'first'"):
         two_views(torch.zeros(3, 2), torch.zeros(3, 2), anchors="first")  # type: ignore[arg-type]
-    with pytest.raises(IndexError):
+    with pytest.raises(ValueError, match="owner counts the 3 graphs from 0; got 0 to 3"):
         local_global(torch.zeros(2, 2), torch.zeros(3, 2), torch.tensor([0, 3]))
 
 
@@ -129,3 +129,37 @@ def test_one_name_for_one_pairing() -> None:
     assert paired_views(first, second, "both_views").anchor is second
     with pytest.raises(ValueError, match="pairs is one of both, both_views, first_view, second"):
         paired_views(first, second, "symmetric")
+
+
+def test_lengths_may_be_as_extreme_as_the_precision() -> None:
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(4, 16, generator=generator)
+    expected = cosine(rows, rows)
+    for scale in (3e37, 1e30, 3e19, 1e-23, 1e-25, 1e-36):
+        scaled = (scale * rows).requires_grad_()
+        found = cosine(scaled, scaled)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+        found.square().sum().backward()
+        assert scaled.grad is not None
+        assert torch.isfinite(scaled.grad).all()
+    powers = 2.0 ** torch.tensor([[60], [-60], [-100], [0]])
+    assert torch.equal(cosine(powers * rows, rows), expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: cosine(x.long(), x.long()), "floating-point numbers; got torch.int64"),
+        (lambda x: two_views(x.long(), x.long()), "floating-point numbers; got torch.int64"),
+        (lambda x: two_views(x.numpy(), x.numpy()), "torch tensors; got ndarray"),
+        (lambda x: two_views(x[0], x[0]), "are matrices"),
+        (lambda x: cosine(x, x[:, :1]), r"of one width; got shapes \(3, 2\) and \(3, 1\)"),
+        (lambda x: inner_product(x, x.double()), "one precision and device; got torch.float32"),
+        (lambda x: query_key(x, x, x[:, :1]), r"bank is of shape \(K, 2\), .*got \(3, 1\)"),
+        (lambda x: local_global(x, x, x[:, 0]), "owner holds one whole number"),
+        (lambda x: context_window(x, x, document=torch.arange(2)), "document holds one whole"),
+    ],
+)
+def test_what_are_no_embeddings_is_named(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(torch.ones(3, 2))

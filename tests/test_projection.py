@@ -273,7 +273,7 @@ def test_the_criterion_trains_the_matrix() -> None:
         ({"form": "code"}, "form is 'paper' or 'authors'; got 'code'"),
         ({"norm": "l1"}, "norm is 'l21', 'nuclear' or 'none'; got 'l1'"),
         ({"form": "authors"}, "the authors' form has no norm of L; got norm 'l21'"),
-        ({"alpha": -1.0}, "alpha is at least 0; got -1"),
+        ({"alpha": -1.0}, "alpha is at least 0 and finite; got -1"),
         ({"init": "zeros"}, "init is 'identity' or 'normal'; got 'zeros'"),
     ],
 )
@@ -283,8 +283,27 @@ def test_options_out_of_range_are_named(options: dict[str, Any], message: str) -
 
 
 def test_selections_out_of_range_are_named() -> None:
-    with pytest.raises(ValueError, match="dimensions is at least 1; got 0"):
+    with pytest.raises(ValueError, match="dimensions is a positive whole number; got 0"):
         reduce_matrix(torch.eye(3), 0, "svd")
     for dimensions in (2, 256):
         with pytest.raises(ValueError, match="selection is 'columns', 'svd' or 'qr'; got 'rows'"):
             reduce_matrix(torch.eye(3), dimensions, "rows")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dim", [-1, 0, "a", 2.5])
+def test_a_width_is_a_positive_whole_number(dim: Any) -> None:
+    with pytest.raises(ValueError, match="dim is a positive whole number"):
+        LowRankProjection(dim)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (torch.ones(2, 4), r"shape \(B, 3\), as the projection was built .*got \(2, 4\)"),
+        (torch.ones(2, 3, dtype=torch.int64), "floating-point tensors .*got torch.int64"),
+        ([], "got none"),
+    ],
+)
+def test_features_that_do_not_fit_are_named(features: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LowRankProjection(3)(features)

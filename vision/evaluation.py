@@ -26,7 +26,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
 
 from shared import logistic
 from shared.compat import make_torchvision_importable
@@ -34,6 +34,7 @@ from shared.errors import UserError
 from shared.experiment.data import is_approximate
 from shared.experiment.runs import Interrupted, Run
 from shared.notices import notice
+from shared.pairs import unit_rows
 from shared.pixels import normalise
 from shared.precision import bfloat16
 from vision.augmentation import POLICIES, augment
@@ -751,7 +752,7 @@ def knn_predictions(
         raise ValueError(
             f"temperature and neighbours are positive; got {temperature} and {neighbours}"
         )
-    train, test = normalize(train), normalize(test)
+    train, test = unit_rows(train), unit_rows(test)
     predicted = []
     for block in test.split(max(1, ENTRIES // len(train))):
         cosines, index = (block @ train.T).topk(min(neighbours, len(train)))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from rl.agent import Actor, Agent, Contrast, make_criterion, squashed_sample
+from rl.agent import Actor, Agent, Contrast, make_criterion
 from rl.config import Config
 from rl.encoder import Bilinear
 from rl.replay import Batch
@@ -87,11 +87,6 @@ def moved(module: nn.Module, before: dict[str, Tensor]) -> set[str]:
     """The names of the parameters that are not what they were."""
     after = snapshot(module)
     return {name for name in before if not torch.equal(before[name], after[name])}
-
-
-def modules_of(names: set[str], depth: int = 1) -> set[str]:
-    """The first parts of parameters' names."""
-    return {".".join(name.split(".")[:depth]) for name in names}
 
 
 # The whole update, written once more from the authors' order
@@ -308,28 +303,6 @@ def test_in_single_precision_updates_are_near_the_plain_ones() -> None:
 # Who moves, and by what
 
 
-def test_each_step_moves_its_own_parameters_alone() -> None:
-    agent = made()
-    before = snapshot(agent)
-    agent.update_critics(batch())
-    assert modules_of(moved(agent, before), 2) == {
-        "contrast.encoder",
-        "critics.first",
-        "critics.second",
-    }
-    before = snapshot(agent)
-    agent.update_actor(batch().observation)
-    assert moved(agent, before) == {
-        name for name in before if name.startswith(("actor.", "log_temp"))
-    }
-    before = snapshot(agent)
-    agent.contrast.update(batch().observation, batch().positive, 0)
-    assert modules_of(moved(agent, before), 2) == {"contrast.encoder", "contrast.criterion"}
-    before = snapshot(agent)
-    agent.contrast.follow()
-    assert modules_of(moved(agent, before), 2) == {"contrast.momentum_encoder"}
-
-
 def test_targets_and_keys_have_no_gradient() -> None:
     agent = made()
     agent.update(batch(), 0)
@@ -368,69 +341,7 @@ def test_the_parts_that_come_with_the_actor_come_every_second_update() -> None:
     ]
 
 
-def test_without_the_contrastive_step_the_critics_alone_train_the_encoder() -> None:
-    agent, other = made(contrastive=False), made()
-    before = snapshot(agent)
-    torch.manual_seed(0)
-    parts = agent.update(batch(), 1)
-    torch.manual_seed(0)
-    other.update_critics(batch())
-    assert set(parts) == {"critic_loss", "q_mean"}
-    assert not any("criterion" in name for name in moved(agent, before))
-    assert set(agent.optimisers) == {
-        "critic_optimiser",
-        "actor_optimiser",
-        "temperature_optimiser",
-    }
-    after = snapshot(other)
-    assert all(torch.equal(value, after[name]) for name, value in snapshot(agent).items())
-
-
-def test_the_temperature_falls_above_the_target_entropy_and_rises_below() -> None:
-    for log_std, falls in ((-0.5, True), (-9.0, False)):
-        agent = made()
-        with torch.no_grad():
-            last = agent.actor.policy[-1]
-            last.weight.zero_()
-            last.bias[A:] = math.atanh((log_std + 10) / 6 - 1)
-        parts = agent.update_actor(batch().observation)
-        assert (float(parts["entropy"]) > -A) == falls
-        assert float(parts["temperature"]) == pytest.approx(0.1)
-        assert (float(agent.log_temperature.detach()) < math.log(0.1)) == falls
-
-
 # The contrastive step
-
-
-def test_the_double_step_is_adam_twice_on_one_gradient() -> None:
-    torch.manual_seed(0)
-    contrast = Contrast(SMALL).double()
-    once = copy.deepcopy(contrast)
-    loss, _ = once.loss(crops(1), crops(2), 0)
-    loss.backward()
-    gradients = {name: p.grad for name, p in once.named_parameters() if "momentum" not in name}
-    expected = {name: p.detach().clone() for name, p in once.named_parameters() if p.requires_grad}
-    encoder = [name for name in expected if name.startswith("encoder.")]
-    first, second = PlainAdam(encoder, 1e-2), PlainAdam(list(expected), 1e-2)
-    for adam in (first, second):
-        adam.step(expected, gradients)
-    contrast.update(crops(1), crops(2), 0)
-    for name, value in expected.items():
-        torch.testing.assert_close(contrast.get_parameter(name).detach(), value, rtol=0, atol=1e-10)
-
-    torch.manual_seed(0)
-    single = Contrast(config(double_step=False)).double()
-    assert list(single.optimisers) == ["contrast_optimiser"]
-    start = snapshot(single)
-    single.update(crops(1), crops(2), 0)
-    for name in encoder:
-        step = single.get_parameter(name).detach() - start[name]
-        torch.testing.assert_close(
-            contrast.get_parameter(name).detach() - start[name], 2 * step, rtol=1e-9, atol=1e-12
-        )
-        assert float(step.abs().max()) > 1e-3
-    name = "criterion.similarity.W"
-    torch.testing.assert_close(contrast.get_parameter(name), single.get_parameter(name))
 
 
 def test_scores_and_statistics_are_those_of_the_batch() -> None:
@@ -573,24 +484,6 @@ def test_the_policy_is_a_squashed_gaussian_with_bounded_spread() -> None:
     mean, log_std = middle(torch.randn(3, 7))
     assert torch.equal(mean, torch.zeros(3, A))
     assert torch.equal(log_std, torch.full((3, A), -4.0))
-
-
-def test_densities_are_those_of_torchs_distributions() -> None:
-    torch.manual_seed(0)
-    mean, log_std = torch.randn(2, 400, 3, dtype=torch.float64)
-    log_std = log_std - 1
-    action, log_probability = squashed_sample(mean, log_std)
-    gaussian = torch.distributions.Normal(mean, log_std.exp())
-    squashed = torch.distributions.TransformedDistribution(
-        gaussian, torch.distributions.TanhTransform()
-    )
-    inner = action.abs().amax(1) < 0.99
-    assert int(inner.sum()) > 200
-    expected = squashed.log_prob(action).sum(1)
-    torch.testing.assert_close(log_probability[inner], expected[inner], rtol=0, atol=5e-4)
-    edge, density = squashed_sample(torch.full((1, 1), 30.0), torch.full((1, 1), -2.0))
-    assert float(edge) == 1.0
-    assert bool(density.isfinite())
 
 
 def test_it_acts_on_the_centre_crop() -> None:

@@ -82,15 +82,6 @@ def test_values_and_gradients_are_those_of_loops(size: int) -> None:
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
 
 
-def test_the_order_of_bytes_in_memory_makes_no_difference() -> None:
-    encoder, batch = nontrivial(), images()
-    other = batch.contiguous(memory_format=torch.channels_last)
-    assert torch.equal(encoder(batch), encoder(other))
-    convolved = encoder.convolutions(batch)
-    assert convolved.is_contiguous()
-    assert torch.equal(encoder.head(convolved), encoder(batch))
-
-
 def nce_loop(query: Tensor, matrix: Tensor, key: Tensor) -> Tensor:
     """-log softmax of each query's own key among all keys, the mean over queries."""
     total = torch.zeros((), dtype=torch.float64)

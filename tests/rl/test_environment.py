@@ -19,7 +19,6 @@ from rl.environment import (
     ACTION_REPEATS,
     DeepMindControl,
     choose_renderer,
-    make_environment,
     make_vector,
     renderer_in_use,
     settings_of,
@@ -87,6 +86,7 @@ def unchosen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     monkeypatch.delitem(sys.modules, "dm_control._render", raising=False)
     monkeypatch.setenv("MUJOCO_GL", "")  # so that what is chosen is forgotten afterwards
     monkeypatch.delenv("MUJOCO_GL")
+    monkeypatch.delenv("PYOPENGL_PLATFORM", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("egl", "osmesa"):
         monkeypatch.setitem(module._PROBES, name, lambda: True)
@@ -141,6 +141,36 @@ def test_a_renderer_that_cannot_be_had_is_an_error(
     message = message_of(UserError, choose_renderer)
     assert f"MUJOCO_GL={value} " in message
     assert words in message
+
+
+def test_the_platform_of_pyopengl_chooses_or_is_named(unchosen: pytest.MonkeyPatch) -> None:
+    unchosen.setenv("PYOPENGL_PLATFORM", "glx")
+    assert message_of(UserError, choose_renderer).startswith(
+        "PYOPENGL_PLATFORM=glx keeps OpenGL from egl and osmesa"
+    )
+    unchosen.setenv("PYOPENGL_PLATFORM", "osmesa")
+    assert choose_renderer() == "osmesa"
+    unchosen.setenv("MUJOCO_GL", "egl")
+    assert "PYOPENGL_PLATFORM=osmesa" in message_of(UserError, choose_renderer)
+
+
+@pytest.mark.parametrize("device", ["7", "abc", "-1", ""])
+def test_a_device_that_egl_lacks_is_named(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    if not module._egl_works():
+        pytest.skip("needs EGL")
+    monkeypatch.setenv("MUJOCO_EGL_DEVICE_ID", device)
+    assert f"MUJOCO_EGL_DEVICE_ID={device} " in message_of(UserError, module._egl_works)
+
+
+def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) -> None:
+    cartpole.reset(seed=0)
+    vector = gymnasium.make_vec(
+        "rl/cartpole-swingup-v0", 1, "async", vector_kwargs={"context": "fork"}, frame_size=8
+    )
+    try:
+        assert "spawn" in message_of(UserError, vector.reset)
+    finally:
+        vector.close(terminate=True)
 
 
 def test_with_a_display_the_choice_is_left_to_dm_control(unchosen: pytest.MonkeyPatch) -> None:
@@ -223,12 +253,6 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
         np.testing.assert_array_equal(returned, copy)
     environment.close()
     environment.close()
-
-
-def test_names_tell_the_numbers_of_the_state() -> None:
-    walker = make("walker_walk")
-    assert walker.state_names[13:16] == ("orientations[13]", "height", "velocity[0]")
-    walker.close()
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -418,13 +442,6 @@ def test_gymnasium_knows_how_long_and_how_to_render() -> None:
     recorded.close()
 
 
-def test_without_a_render_mode_nothing_is_rendered(cartpole: DeepMindControl) -> None:
-    cartpole.reset(seed=0)
-    assert cartpole.render() is None
-    assert cartpole.metadata["render_fps"] == 12
-    assert "render_fps" not in DeepMindControl.metadata  # of each environment, not of all
-
-
 @pytest.mark.parametrize("task", TASKS)
 def test_states_are_those_beside_the_frames(task: str) -> None:
     drawn, stated = make(task), make(task, observe="state")
@@ -443,15 +460,6 @@ def test_states_are_those_beside_the_frames(task: str) -> None:
     assert stated.picture(24).shape == (24, 24, 3)  # films can be made all the same
     drawn.close()
     stated.close()
-
-
-def test_a_configuration_makes_its_environment() -> None:
-    config = Config().reduced()
-    environment = make_environment(config)
-    assert environment._settings == settings_of(config)
-    assert environment.observation_space.shape == (3 * config.stack, 40, 40)
-    assert environment.action_space == gymnasium.spaces.Box(-1, 1, (1,), np.float32)
-    environment.close()
 
 
 def test_fast_frames_are_nearly_the_full_ones() -> None:

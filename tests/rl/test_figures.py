@@ -11,7 +11,6 @@ from resealed import set_config
 
 from rl import figures
 from rl.figures import (
-    BAND,
     FIGURES,
     finished_runs,
     write,
@@ -181,18 +180,6 @@ def test_curves_lie_beside_their_picture_as_numbers(tmp_path: Path) -> None:
     )
 
 
-def test_every_row_has_a_look_of_its_own(tmp_path: Path) -> None:
-    for paper, name in (("lmcl", "table-5"), ("cllr", "table-4")):
-        table = table_of(paper, name)
-        for row in table.rows:
-            cell = cell_of(paper, name, "paper", row.label, "Spin", 0)
-            finish(tmp_path, cell, curve(1.0, 2.0) if cell.config.train else curve(1.0))
-        (axis,) = draw(paper, f"{name}-curves", tmp_path).axes[:1]
-        looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axis.lines}
-        assert [*looks][:-1] == [row.label for row in table.rows]
-        assert len(set(looks.values())) == len(looks)
-
-
 def test_the_probe_shows_seeds_means_and_baselines(tmp_path: Path) -> None:
     scores = {
         ("CURL", "Spin", 0): 50.0,
@@ -229,62 +216,6 @@ def test_the_probe_shows_seeds_means_and_baselines(tmp_path: Path) -> None:
     assert notes(spin) == ["seeds 0, 1, 2; some rows have fewer"]
     assert notes(catch) == ["seed 0"]
     assert "rows of LMCL's table-5-state-probe (short tier)" in texts(figure)
-
-
-def test_a_baseline_looks_the_same_wherever_it_stands(tmp_path: Path) -> None:
-    scores = {
-        ("CURL", "Spin", 0): 50.0,
-        ("raw pixels", "Spin", 0): 80.0,
-        ("untrained encoder", "Spin", 0): 30.0,
-        ("CURL", "Run", 0): 31.0,
-        ("untrained encoder", "Run", 0): 30.5,  # where the first baseline has no run
-    }
-    finish_probes(tmp_path, "lmcl", scores)
-    figure = draw("lmcl", "table-5-state-probe", tmp_path)
-    looks = [
-        {str(line.get_label()): (line.get_linestyle(), line.get_color()) for line in axis.lines}
-        for axis in figure.axes
-    ]
-    spin, run = looks
-    assert spin["untrained encoder"] == run["untrained encoder"] != spin["raw pixels"]
-    assert "raw pixels" not in run
-    (legend,) = figure.legends
-    drawn = dict(zip((text.get_text() for text in legend.texts), legend.get_lines(), strict=True))
-    for row in ("raw pixels", "untrained encoder"):
-        assert (drawn[row].get_linestyle(), drawn[row].get_color()) == spin[row]
-
-
-def test_every_baseline_of_the_probe_has_a_look() -> None:
-    for paper in ("lmcl", "cllr"):
-        probe = TABLES[paper][1]
-        baselines = {row.label for row in probe.rows if not figures._trains(row)}
-        assert baselines == set(figures.BASELINES)
-
-
-def test_panels_share_one_scale_and_none_is_empty(tmp_path: Path) -> None:
-    scores = {
-        ("CURL", "Spin", 0): 3.9,
-        ("CURL", "Walk", 0): 60.0,
-        ("untrained encoder", "Spin", 0): 3.1,
-        ("untrained encoder", "Catch", 0): 20.0,  # nothing to compare with it
-    }
-    finish_probes(tmp_path, "lmcl", scores)
-    figure = draw("lmcl", "table-5-state-probe", tmp_path)
-    assert titles(figure) == ["Spin (finger_spin)", "Walk (walker_walk)"]
-    (low, high), *others = [axis.get_xlim() for axis in figure.axes]
-    assert low <= 0
-    assert high > 60
-    assert others == [(low, high)]
-
-
-def test_curves_share_the_scale_of_returns(tmp_path: Path) -> None:
-    finish_returns(tmp_path)
-    figure = draw("lmcl", "table-5-curves", tmp_path)
-    assert [axis.get_ylim() for axis in figure.axes] == [(0, 1000)] * 2
-    assert [notes(axis) for axis in figure.axes] == [
-        ["seeds 0, 1; some rows have fewer"],
-        ["seed 0"],
-    ]
 
 
 def test_the_probe_is_drawn_from_committed_records(tmp_path: Path) -> None:
@@ -355,16 +286,6 @@ def test_distances_of_cllr_have_the_norm(tmp_path: Path) -> None:
     assert len(norm.lines) == 1
 
 
-def test_a_task_without_a_projection_has_no_panel_of_norms(tmp_path: Path) -> None:
-    scores = {("CLLR(CURL+nuclear-norm)", "Spin", 0): 8.0, ("CURL", "Walk", 0): 8.0}
-    finish_probes(tmp_path, "cllr", scores)
-    figure = draw("cllr", "table-4-state-probe-distances", tmp_path)
-    assert titles(figure) == 3 * ["Spin (finger_spin)"] + 2 * ["Walk (walker_walk)"]
-    assert all(axis.lines for axis in figure.axes)
-    named = [axis.get_ylabel() for axis in figure.axes if axis.get_xlabel()]
-    assert sorted(named) == sorted(figures.LOGGED.values())
-
-
 def test_figures_of_the_probe_are_written(tmp_path: Path) -> None:
     rows = ("CURL", "CLLR(CURL+l21-norm)", "untrained encoder", "raw pixels")
     scores = {(row, "Walk", seed): 30.0 + seed for row in rows for seed in (0, 1)}
@@ -419,20 +340,6 @@ def test_a_ranking_waits_for_its_base_on_all_tasks(tmp_path: Path) -> None:
     finish_imitations(tmp_path, {("untrained encoder", "Spin"): (1.0,), ("CURL", "Catch"): (2.0,)})
     with pytest.raises(Lacking, match="no seed of untrained encoder has finished on all of 2"):
         draw("lmcl", "table-5-imitation", tmp_path)
-
-
-def test_rows_and_limits_are_the_tables() -> None:
-    for paper, rows in (("lmcl", figures.LMCL_ROWS), ("cllr", figures.CLLR_ROWS)):
-        probe = TABLES[paper][1]
-        labels = [label for line in rows for label in line]
-        assert set(labels) <= {row.label for row in probe.rows}
-        assert set(figures._looks(rows)) == set(labels)
-        assert {drawing.table for drawing in FIGURES[paper].values()} == {
-            table.name for table in TABLES[paper]
-        }
-    cell = cell_of("lmcl", "table-5", "paper", "LMCL(CURL+DP)", "Spin", 0)
-    (penalty,) = cell.config.objective.penalties
-    assert (penalty.numbers["lower"], penalty.numbers["upper"]) == BAND
 
 
 def test_what_lacks_is_said_in_one_line_each(

@@ -417,6 +417,8 @@ def test_the_random_policy_is_evaluated_once(
     ("changes", "message"),
     [
         ({"evaluate_every": 36, "environment_steps": 72}, "evaluate_every 36 must be a multiple"),
+        ({"crop": 1000}, "crop 1000 must be from 1 to frame_size"),
+        ({"stack": 1000}, "never fill a stack of 1000 frames"),
         ({"environment_steps": 100}, "evaluate_every 48 .* divide environment_steps 100"),
         (
             {"protocol": "state-probe-v1"},
