@@ -6,7 +6,6 @@ from pathlib import Path
 
 from shared.experiment import store
 from shared.experiment.arithmetic import OTHER_PATHS, REPEATS
-from shared.experiment.history import home
 from shared.experiment.records import (
     Damaged,
     Record,
@@ -38,8 +37,8 @@ class Places:
 
 
 def run_folder(places: Places, cell: Cell) -> Path:
-    """The folder of a cell's run."""
-    return home(places.runs, cell.address, type(cell.config))
+    """The folder of a cell's run, which it shares with every cell of an equal configuration."""
+    return places.runs / cell.folder
 
 
 def finished(cell: Cell, places: Places) -> Record | None:
@@ -106,7 +105,7 @@ def repeats_folder(runs: Path, path: str) -> Path:
 def _repeated(table: Table, tier: Tier, places: Places) -> list[Record]:
     """The finished runs of a table under other code paths; damaged ones are left out."""
     found = (
-        undamaged(home(folder, cell.address, type(cell.config)), cell.address)
+        undamaged(folder / cell.folder, cell.address)
         for path in OTHER_PATHS
         if (folder := repeats_folder(places.runs, path)).is_dir()
         for cell in {cell.address: cell for cell in table.cells(tier)}.values()

@@ -1,6 +1,7 @@
 """What the verbs do that run no cells of their own: report, verify, figures, film, export, data."""
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 import tempfile
@@ -12,13 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from shared.command import domains, verify
+from shared.command.choosing import find_cell
 from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
 from shared.command.places import Committed, Places, finished, measure, run_folder
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
-from shared.experiment.tables import TIERS, Cell, Tier, slug
+from shared.experiment.tables import Cell, Tier, slug
 from shared.report import curves, files
 from shared.report.claims import entries, has_marks, sentences, write_in_short
 from shared.report.console import terminal
@@ -155,7 +157,7 @@ def _run_anew(
         )
 
         def start(cells: list[Cell]) -> Mapping[str, str]:
-            pool.run(cells, {cell.address: () for cell in cells})
+            pool.run(cells)
             if pool.interrupted:
                 raise Interrupted
             return pool.outcomes
@@ -193,15 +195,18 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
 
 def export(run: str, folder: Path, domain: str | None, target: Path | None, places: Places) -> int:
     """Write the model of a finished run, given by folder or address; prints where it is."""
-    folder = folder if (folder / "config.json").exists() else places.runs / run
+    address = Path(run)
     if not (folder / "config.json").exists():
-        raise UserError(f"no run {run!r}: neither a run's folder nor an address in {places.runs}/")
-    try:
-        address = folder.resolve().relative_to(places.runs.resolve())
-        home = next((part for part in address.parts if part not in TIERS), "")
-    except ValueError:  # it lies elsewhere
-        address, home = Path(folder.resolve().name), ""
-    if domain is None and home not in domains.DOMAINS:
+        (cell,) = find_cell(run).cells
+        folder = run_folder(places, cell)
+        if not (folder / "config.json").exists():
+            raise UserError(f"no run of {run} in {places.runs}/; run it with --cell {run}")
+    else:
+        address = Path(folder.resolve().name)
+        with contextlib.suppress(ValueError):  # it lies elsewhere
+            address = folder.resolve().relative_to(places.runs.resolve())
+    home = next((part for part in address.parts if part in domains.DOMAINS), "")
+    if domain is None and not home:
         raise UserError(f"{folder} is not where the cells of a domain lie; name it with --domain")
     domain = domain or home
     write = domain_of(domain).export

@@ -2,7 +2,8 @@
 
     config.json        canonical, written first; another configuration is refused
     environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
-                       facts, notices of the training
+                       facts, notices of the training; no names of hosts, users and folders, see
+                       :func:`environment`
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state, and a SHA-256
                        of it all; a domain may have it deleted once the run is done
@@ -45,10 +46,10 @@ from torch import Tensor
 from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.arithmetic import arithmetic_used
-from shared.experiment.history import differences, home
-from shared.experiment.records import HASH, Record, content_hash, read_json, read_record
+from shared.experiment.history import differences
+from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
-from shared.experiment.tables import Cell, Config, canonical, canonical_json
+from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
@@ -71,10 +72,18 @@ PACKAGES = (
 )
 OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
+# What of a command line is not for others to read: where absolute paths lie, and secrets.
+FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
+SECRETS = re.compile(
+    r"([\w-]*(?:token|secret|passw|credential|api[_-]?key)[\w-]*[= ])(?:\\.|[^\s\\])+",
+    re.IGNORECASE,
+)
+USERS = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 class Locked(UserError):
-    """Another process is at work in the folder."""
+    """Another process holds the folder, or it is no longer the folder that this one began in."""
 
 
 class Conflict(UserError):
@@ -119,7 +128,8 @@ class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
     Entering seeds Python's, numpy's and torch's generators from the configuration, and makes
-    SIGTERM and SIGINT a request: the next :meth:`checkpoint` saves and raises :class:`Interrupted`.
+    SIGTERM, SIGINT and SIGHUP a request: the next :meth:`checkpoint` saves and raises
+    :class:`Interrupted`.
 
     Of several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
     configuration. The first one's holds the lock and writes, the others read its checkpoint; the
@@ -147,7 +157,7 @@ class Run:
         processes: how many work on the run.
 
     Raises:
-        Locked: another process holds the folder.
+        Locked: another process holds the folder; later, by what writes there: it was removed.
         Conflict: the folder was made with another configuration.
         UserError: of several processes, when the batch cannot be divided among them, another number
             began the run, or they have another code or configuration than the first.
@@ -187,6 +197,7 @@ class Run:
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
+        self._held: tuple[int, int] | None = None  # the file that the lock is on
         self._handlers: dict[int, Any] = {}
         self._writer: Any = None
 
@@ -198,6 +209,7 @@ class Run:
         if self._first:
             self.folder.mkdir(parents=True, exist_ok=True)
             _acquire(self._lock, self.folder)
+            self._held = self._lock_on_disk()
         try:
             self._environment = environment(self.workers)
             if self.processes > 1:
@@ -218,7 +230,9 @@ class Run:
         except BaseException:
             self._lock.release()
             raise
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # as nohup wants it
             with contextlib.suppress(ValueError):  # not the main thread
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
@@ -377,6 +391,7 @@ class Run:
         """Append one line to the log, and the same to TensorBoard's event file."""
         if not self._first:
             return
+        self._check_lock()
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         with (self.folder / LOG).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
@@ -423,6 +438,7 @@ class Run:
             _, *self._random_of_others = everyone(random_state())
         if not self._first:
             return
+        self._check_lock()
         state = {
             "step": step,
             "seconds": self.seconds,
@@ -446,6 +462,7 @@ class Run:
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result; the run is done. Of several processes, the first alone gets here."""
         self.alone()
+        self._check_lock()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
@@ -492,6 +509,26 @@ class Run:
                 return state
         raise UserError(f"{file} cannot be resumed ({reason}); delete the folder to start again")
 
+    def _lock_on_disk(self) -> tuple[int, int] | None:
+        """Device and inode of the folder's lock; None where there is none."""
+        try:
+            found = (self.folder / ".lock").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_lock(self) -> None:
+        """Refuse to write where another process may be at work by now.
+
+        Raises:
+            Locked: the folder was removed while the run went on, and perhaps made anew.
+        """
+        if self._held != self._lock_on_disk():
+            raise Locked(
+                f"{self.folder}: the folder was removed while its run went on, so this process "
+                f"stops; the same command starts the run anew"
+            )
+
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
 
@@ -511,6 +548,7 @@ class Run:
     def _note_environment(self) -> None:
         if not self._first or (self.folder / "result.json").exists():
             return  # the hash of a result speaks of the file that is there
+        self._check_lock()
         text = json.dumps(self._environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
@@ -613,7 +651,7 @@ def check_begun(folder: Path, processes: int) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Move a run to a folder beside its own, ``seed-0`` to ``seed-0.1``, and return where it is.
+    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return where it is.
 
     Raises:
         Locked: another process holds the folder.
@@ -630,50 +668,7 @@ def set_aside(folder: Path) -> Path:
 
 def is_aside(folder: Path) -> bool:
     """Whether :func:`set_aside` has moved a run to this folder."""
-    return re.fullmatch(r"seed-\d+\.\d+", folder.name) is not None
-
-
-def counting_run(runs: Path, cell: Cell) -> tuple[Path, Record] | None:
-    """Folder and record, in today's form, of a cell's finished run.
-
-    None without one; one of an earlier declaration of its row does not count.
-    """
-    folder = home(runs, cell.address, type(cell.config))
-    record = read_record(folder, cell.address)
-    if record is None or differences(record.config, cell.config):
-        return None
-    return folder, record.upgraded(type(cell.config))
-
-
-def adopt(folder: Path, source: Path, address: str, config: Config) -> None:
-    """Take over the finished run of an equal configuration that lies at ``address``.
-
-    What it holds is copied but for its checkpoint; ``environment.json`` names the address.
-
-    Args:
-        folder: that takes over.
-        source: the folder of the finished run.
-        address: of the finished run.
-        config: what both are runs of.
-
-    Raises:
-        Conflict: either was made with another configuration.
-    """
-    for each in (folder, source):
-        check_config(each, config)
-    left = {"config.json", "environment.json", "result.json", "checkpoint.pt", ".lock"}
-    for path in source.rglob("*"):
-        name = path.relative_to(source)
-        if path.is_file() and str(name) not in left and path.suffix != ".part":
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / name) as part:
-                shutil.copyfile(path, part)
-    # As it was written, which may be an older form: the hash of the result is over it, too.
-    write_atomically(folder / "config.json", (source / "config.json").read_text(encoding="utf-8"))
-    environment_ = read_json(source / "environment.json") | {"run_at": address}
-    write_atomically(folder / "environment.json", json.dumps(environment_, indent=2) + "\n")
-    write_atomically(folder / "result.json", (source / "result.json").read_text(encoding="utf-8"))
-    (folder / "failure.json").unlink(missing_ok=True)
+    return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:
@@ -751,19 +746,25 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 
 def environment(workers: int) -> dict[str, Any]:
-    """Where and with what a run takes place; hashes of the data are added as they are read."""
+    """Where and with what a run takes place; hashes of the data are added as they are read.
+
+    It is published with the results, so it names no host and no user: of variables only those that
+    steer the arithmetic are kept, and the command is given by :func:`public`.
+    """
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {
         **commit(),
-        "command": os.environ.get("SUITE_COMMAND") or " ".join(sys.argv),
+        "command": public(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
         "versions": versions,
         "lock": lock_hash(),
         "hardware": {
-            "system": platform.platform(),
+            "system": "-".join(
+                filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
+            ),
             "processor": _processor(),
             "cores": os.cpu_count(),
             "memory_bytes": psutil.virtual_memory().total,
@@ -776,6 +777,18 @@ def environment(workers: int) -> dict[str, Any]:
         "workers": workers,
         "data": {},
     }
+
+
+def public(command: str) -> str:
+    """A command line without the folders of absolute paths, without secrets and users of addresses.
+
+    >>> public("./reproduce.sh graph mmcl --data-root /home/ada/data")
+    './reproduce.sh graph mmcl --data-root .../data'
+    """
+    text = command.encode("utf-8", "backslashreplace").decode()  # a path may be no UTF-8
+    home = re.escape(os.path.expanduser("~"))
+    text = re.sub(rf"(?<![^\s='\":,]){home}(?=[\s/]|$)", "~", text)
+    return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
 
 
 def commit() -> dict[str, Any]:
