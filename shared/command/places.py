@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.command.domains import tables_of
 from shared.experiment import store
 from shared.experiment.arithmetic import OTHER_PATHS, REPEATS
 from shared.experiment.records import (
@@ -14,6 +15,7 @@ from shared.experiment.records import (
     read_records,
     read_repeats,
 )
+from shared.experiment.runs import move_earlier
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report import measuring
 
@@ -34,6 +36,15 @@ class Places:
     def store_of(self, cell: Cell) -> Path | None:
         """The store of a cell; none for the smoke tier, which trains faster than it would keep."""
         return None if cell.tier == "smoke" else self.store
+
+
+def settle(places: Places, domain: str) -> None:
+    """Move a domain's runs from where an earlier version put them, and say so."""
+    kinds = list({type(t.config): None for some in tables_of(domain).values() for t in some})
+    for runs in (places.runs, *(repeats_folder(places.runs, path) for path in OTHER_PATHS)):
+        if runs.is_dir() and (moved := move_earlier(runs, domain, kinds)):
+            text = "runs of an earlier version were moved to where they would be made today"
+            print(f"{moved} {text}, below {runs / domain}")
 
 
 def run_folder(places: Places, cell: Cell) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from shared.command.choosing import Chosen
-from shared.command.places import Places, finished, measure, run_folder
+from shared.command.places import Places, finished, measure, run_folder, settle
 from shared.command.plan import estimated, planned
 from shared.command.pool import Pool, default_jobs
 from shared.experiment.records import read_json
@@ -159,6 +159,7 @@ def _every(chosen: Sequence[Chosen]) -> list[Cell]:
 
 def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
     """The cells, checked; before anything runs, as a conflict must not come up after hours."""
+    settle(places, chosen[0].table.domain)
     cells = _every(chosen)
     for cell in cells if not again else ():
         check_config(run_folder(places, cell), cell.config)

@@ -15,7 +15,7 @@ from rich.text import Text
 from shared.command import domains, verify
 from shared.command.choosing import find_cell
 from shared.command.domains import domain_of, present_domains, tables_of, tables_of_paper
-from shared.command.places import Committed, Places, finished, measure, run_folder
+from shared.command.places import Committed, Places, finished, measure, run_folder, settle
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record
@@ -62,6 +62,7 @@ def write_results(places: Places) -> tuple[list[Measured], list[Measured]]:
     shown, every = [], []
     kept: dict[str, curves.Curve] = {}
     for domain in present_domains():
+        settle(places, domain)
         for tables in tables_of(domain).values():
             for table in tables:
                 for tier in table.tiers:
@@ -105,6 +106,8 @@ def keep_curves(measured: Measured, places: Places) -> dict[str, curves.Curve]:
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
     console = Console()
+    for each in present_domains() if domain is None else (domain,):
+        settle(places, each)
     checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     faults = list(checked.faults)
@@ -171,6 +174,7 @@ def draw(domain: str, paper: str, places: Places) -> int:
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
+    settle(places, domain)
     files = figures(paper, places.runs, places.results, data_root=places.data)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no figure to draw")
@@ -185,6 +189,7 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     shoot = domain_of(domain).film
     if shoot is None:
         raise UserError(f"{domain} films nothing")
+    settle(places, domain)
     files = shoot(paper, tier, places.runs)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
@@ -198,6 +203,7 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
     address = Path(run)
     if not (folder / "config.json").exists():
         (cell,) = find_cell(run).cells
+        settle(places, cell.domain)
         folder = run_folder(places, cell)
         if not (folder / "config.json").exists():
             raise UserError(f"no run of {run} in {places.runs}/; run it with --cell {run}")

@@ -126,13 +126,13 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         faults += [f"{where}: {fault}" for where, fault in wrong]
         counted += found.values()
     faults += _odd_data(groups, declared)
-    for group, wrong in _repeats(results, declared, counted, domain):
+    for group, found_wrong in _repeats(results, declared, counted, domain):
         groups.append(group)
-        faults += wrong
+        faults += found_wrong
     notes = _not_in_history(groups)
-    for group, wrong in _finished(runs, tables, domain):
+    for group, found_wrong in _finished(runs, tables, domain):
         groups.append(group)
-        faults += wrong
+        faults += found_wrong
         if idle := len(group.records) - group.count:
             notes.append(f"{group.name}: {idle} finished, but of no cell as it is declared today")
     return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(counted))

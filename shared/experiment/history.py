@@ -13,9 +13,10 @@ core itself declares an added field by ``field(default=..., metadata={"was": ...
 import copy
 import dataclasses
 import functools
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -100,6 +101,27 @@ def unknown_keys(config: Mapping[str, Any], today: Any) -> list[str]:
     """Keys of ``config``, of any age, that are no field of the configuration ``today``."""
     known = {item.name for item in dataclasses.fields(today)}
     return sorted(upgraded_config(config, type(today)).keys() - known)
+
+
+def form_of(kinds: Iterable[type]) -> str:
+    """A digest of what :func:`upgraded_config` goes by, for some classes of configurations."""
+    waiting, found = list(kinds), []
+    for kind in waiting:
+        fields = [
+            (item.name, canonical(item.metadata.get(WAS))) for item in dataclasses.fields(kind)
+        ]
+        found.append([kind.__name__, repr(_histories(kind)), fields])
+        for part in _parts_of(list(_hints(kind).values())):
+            if isinstance(part, type) and is_dataclass(part) and part not in waiting:
+                waiting.append(part)
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def _parts_of(hints: Iterable[Any]) -> Iterator[Any]:
+    """Hints, and what they are made of."""
+    for hint in hints:
+        yield hint
+        yield from _parts_of(get_args(hint))
 
 
 def _histories(kind: type) -> tuple[History, ...]:

@@ -17,6 +17,7 @@ the checkpoint, and a torn last line, are cut when the run resumes.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 import json
@@ -31,7 +32,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -46,10 +47,10 @@ from torch import Tensor
 from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.arithmetic import arithmetic_used
-from shared.experiment.history import differences
+from shared.experiment.history import differences, form_of, upgraded_config
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
-from shared.experiment.tables import Config, canonical, canonical_json
+from shared.experiment.tables import TIERS, Config, canonical, canonical_json, place_of, run_key
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
@@ -197,7 +198,7 @@ class Run:
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
-        self._held: tuple[int, int] | None = None  # the file that the lock is on
+        self._locked_as: tuple[int, int] | None = None  # the file that the lock is on
         self._handlers: dict[int, Any] = {}
         self._writer: Any = None
 
@@ -209,7 +210,7 @@ class Run:
         if self._first:
             self.folder.mkdir(parents=True, exist_ok=True)
             _acquire(self._lock, self.folder)
-            self._held = self._lock_on_disk()
+            self._locked_as = self._lock_on_disk()
         try:
             self._environment = environment(self.workers)
             if self.processes > 1:
@@ -523,7 +524,7 @@ class Run:
         Raises:
             Locked: the folder was removed while the run went on, and perhaps made anew.
         """
-        if self._held != self._lock_on_disk():
+        if self._locked_as != self._lock_on_disk():
             raise Locked(
                 f"{self.folder}: the folder was removed while its run went on, so this process "
                 f"stops; the same command starts the run anew"
@@ -669,6 +670,62 @@ def set_aside(folder: Path) -> Path:
 def is_aside(folder: Path) -> bool:
     """Whether :func:`set_aside` has moved a run to this folder."""
     return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
+
+
+def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
+    """Move the runs of a domain to where they would be made today; returns how many were moved.
+
+    A run's folder is named by its configuration: those from before it was, and those of a
+    configuration that a field was added to or renamed in since, lie elsewhere. Looked for once for
+    each form of the configurations, which a file in the domain's folder tells. Runs that were moved
+    aside stay, as do those that somebody works on and a second one of one configuration.
+
+    Args:
+        runs: the folder of runs.
+        domain: whose runs.
+        kinds: the classes of the domain's configurations.
+    """
+    mark, form = runs / domain / ".form", form_of(kinds)
+    if not os.access(runs, os.W_OK) or (mark.exists() and mark.read_text() == form):
+        return 0
+    moved = 0
+    for before in ("", *TIERS):
+        for file in sorted((runs / before / domain).rglob("config.json")):
+            target = _place_today(file, before, domain, kinds)
+            if target is not None and not (runs / target).exists():
+                moved += _moved(file.parent, runs / target)
+    write_atomically(mark, form)
+    return moved
+
+
+def _place_today(file: Path, before: str, domain: str, kinds: Collection[type]) -> Path | None:
+    """Where the run of a ``config.json`` belongs below the folder of runs; None if none knows."""
+    config, name = read_json(file), file.parent.name
+    if re.fullmatch(r"seed-\d+", name):  # in the folder of an address
+        tier = before or "paper"
+    else:
+        made = [each for each in TIERS if name.endswith(f"-{run_key(each, config)}")]
+        tier = made[0] if made else ""
+    for kind in kinds:
+        today = upgraded_config(config, kind)
+        if tier and today.keys() == {item.name for item in dataclasses.fields(kind)}:
+            return place_of(domain, tier, today)
+    return None
+
+
+def _moved(folder: Path, target: Path) -> bool:
+    """Move a run that nobody works on, and remove the folders that this leaves empty."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".lock", timeout=0)
+    try:
+        with lock:
+            folder.rename(target)
+    except filelock.Timeout:
+        return False
+    with contextlib.suppress(OSError):  # not empty
+        for parent in folder.parents:
+            parent.rmdir()
+    return True
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:

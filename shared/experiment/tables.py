@@ -606,8 +606,9 @@ def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
     if isinstance(objective, Mapping):
         terms = [objective.get("loss"), *objective.get("penalties", ())]
     losses = [str(term["function"]).partition("@")[0] for term in terms if term]
-    named = losses if losses and content.get("train", True) else ["untrained"]
-    method = slug("-".join([*named, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
+    if content.get("train") is False or ("objective" in content and not losses):
+        losses = ["untrained"]
+    method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
     return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{run_key(tier, content)}")
 
 

@@ -246,7 +246,8 @@ def measure(
         for address in sorted(kept)
         if address not in known
     )
-    every = tuple(written[id(kept[address])] for address in sorted(kept))
+    made = {record.address: record for record in (written[id(each)] for each in kept.values())}
+    every = tuple(made[address] for address in sorted(made))
     aggregates = _aggregate(table, grid)
     counted = {
         (record.address, path_of(record.environment)): written[id(record)]
@@ -296,7 +297,7 @@ def joined(
             for address in homes:
                 each = replace(today, address=address)
                 found.setdefault(address, []).append(each)
-                written[id(each)] = replace(record, address=address)
+                written[id(each)] = record
     return found
 
 
