@@ -120,8 +120,10 @@ def not_done(
     cells = _checked(chosen, places, again=options.again)
     places.runs.mkdir(parents=True, exist_ok=True)
     waiting = [cell for cell in cells if options.again or finished(cell, places) is None]
-    if len(waiting) < len(cells):
-        console.print(f"{len(cells) - len(waiting)} cells are done already")
+    left = {cell.key for cell in waiting}
+    every = {cell.address: cell.key for each in chosen for cell in each.cells}
+    if ready := sum(key not in left for key in every.values()):
+        console.print(f"{ready} cells are done already")
     return _cheapest_first(waiting, chosen)
 
 

@@ -202,11 +202,16 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
     """Write the model of a finished run, given by folder or address; prints where it is."""
     address = Path(run)
     if not (folder / "config.json").exists():
-        (cell,) = find_cell(run).cells
+        try:
+            cell = find_cell(run).cells[0]
+        except UserError:
+            raise UserError(
+                f"no run {run!r}: neither a run's folder nor the address of a cell"
+            ) from None
         settle(places, cell.domain)
         folder = run_folder(places, cell)
         if not (folder / "config.json").exists():
-            raise UserError(f"no run of {run} in {places.runs}/; run it with --cell {run}")
+            raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
     else:
         address = Path(folder.resolve().name)
         with contextlib.suppress(ValueError):  # it lies elsewhere
