@@ -192,6 +192,21 @@ def changed_line(record: Record, change: Callable[[dict[str, Any]], None]) -> st
         (lambda line: line["environment"].pop("data"), "environment lacks 'data'"),
         (lambda line: line.update(note="x"), "unknown key 'note'"),
         (lambda line: line["result"]["metrics"].update(accuracy=float("nan")), "not JSON"),
+        (lambda line: line["result"].update(seconds=-5), "result has -5 as 'seconds'"),
+        (lambda line: line["result"].update(seconds=True), "result has true as 'seconds'"),
+        (lambda line: line["result"].update(seconds=10**400), "too large an integer"),
+        (lambda line: line["environment"].update(started="never"), "has \"never\" as 'started'"),
+        (lambda line: line["environment"].update(notices=5), "environment has 5 as 'notices'"),
+        (lambda line: line["environment"].update(notices=[5]), r"has \[5\] as 'notices'"),
+        (
+            lambda line: line["environment"].update(arithmetic="fast"),
+            "has \"fast\" as 'arithmetic'",
+        ),
+        (lambda line: line["environment"].update(facts=3), "environment has 3 as 'facts'"),
+        (lambda line: line["environment"].update(data={"toys": {}}), "has .* as 'data'"),
+        (lambda line: line["environment"]["hardware"].update(processor=3), "has .* as 'hardware'"),
+        (lambda line: line["environment"].update(threads="two"), "has \"two\" as 'threads'"),
+        (lambda line: line["environment"].update(command="\ud800"), "not JSON"),
     ],
 )
 def test_an_edited_or_incomplete_record_is_refused_by_line(
@@ -202,7 +217,12 @@ def test_an_edited_or_incomplete_record_is_refused_by_line(
         read_records(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"address": "a"', "null", "\xff"])
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"address": "a"', "null", "\xff", '{"a": 1e999}', f'{{"a": {DEEP}}}']
+)
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path, record: Record, text: str) -> None:
     write(tmp_path, record_line(record), text)
     with pytest.raises(Damaged, match=r"line 2: not .*; restore the file from git"):
