@@ -391,11 +391,6 @@ def _finished(
     runs: Path, tables: Sequence[Table], domain: str | None
 ) -> Iterator[tuple[Group, list[str]]]:
     """The finished runs on this disk by dataset, and what is wrong with them."""
-    cells: dict[str, list[tuple[Table, Cell]]] = {}
-    for table in tables:
-        for tier in table.tiers:
-            for cell in table.cells(tier):
-                cells.setdefault(cell.folder.name, []).append((table, cell))
     found: dict[str, list[Path]] = {}
     for file in sorted(runs.glob("*/*/*/result.json")):
         name = file.parent.parent.relative_to(runs).as_posix()
@@ -403,10 +398,16 @@ def _finished(
         # What the report holds against its records, and runs of no table: shared.command.own.
         if first not in (REPEATS, OWN) and domain in (None, first) and not is_aside(file.parent):
             found.setdefault(name, []).append(file.parent)
+    domains = {name.partition("/")[0] for name in found}
+    cells: dict[str, list[tuple[Table, Cell]]] = {}
+    for table in tables:
+        for tier in table.tiers if table.domain in domains else ():
+            for cell in table.cells(tier):
+                cells.setdefault(cell.key, []).append((table, cell))
     for name, folders in found.items():
         records, faults, count = {}, [], 0
         for folder in folders:
-            homes = cells.get(folder.name, [])
+            homes = cells.get(folder.name.rpartition("-")[2], [])
             try:
                 record = read_record(folder, homes[0][1].address if homes else folder.name)
             except Damaged as error:

@@ -97,12 +97,6 @@ def differences(config: Mapping[str, Any], today: Any) -> list[str]:
     return [f"{path}: {_compared(*pair)}" for path, *pair in differing(there, here)]
 
 
-def unknown_keys(config: Mapping[str, Any], today: Any) -> list[str]:
-    """Keys of ``config``, of any age, that are no field of the configuration ``today``."""
-    known = {item.name for item in dataclasses.fields(today)}
-    return sorted(upgraded_config(config, type(today)).keys() - known)
-
-
 def form_of(kinds: Iterable[type]) -> str:
     """A digest of what :func:`upgraded_config` goes by, for some classes of configurations."""
     waiting, found = list(kinds), []

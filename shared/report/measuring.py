@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from shared.experiment.arithmetic import path_of
-from shared.experiment.history import unknown_keys
 from shared.experiment.records import Record, impossible, read_record
 from shared.experiment.tables import (
     AGGREGATES,
@@ -420,16 +419,15 @@ def _other_paths(counted: Record, repeats: Sequence[Record]) -> tuple[Record, ..
 
 
 def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
-    """Why ``record`` does not count for ``cell``; None when it does."""
+    """Why ``record``, in today's form, does not count for ``cell``; None when it does."""
     result = record.result
     if result["tier"] != cell.tier:
         return f"stale: measured in the {result['tier']} tier"
     if result["protocol"] != table.protocol:
         return f"stale: measured with protocol {result['protocol']}"
-    if unknown := unknown_keys(record.config, cell.config):
-        return f"{STALE}, with {', '.join(unknown)}, of which nothing is known today"
     if record.config != cell.content:
-        return STALE
+        unknown = ", ".join(sorted(record.config.keys() - cell.content.keys()))
+        return f"{STALE}, with {unknown}, of which nothing is known today" if unknown else STALE
     metrics = result["metrics"]
     value = metrics.get(metric)
     if not isinstance(value, (int, float)) or not math.isfinite(value):
