@@ -760,19 +760,15 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     assert process.returncode == 75, err
     assert "Traceback" not in err
     assert not (cell / "result.json").exists()
-    assert list(temporary.iterdir()) == []
+    # The cache of torch's compiler is for later processes, too.
+    assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
 
 
-@pytest.mark.slow
-def test_a_folder_of_runs_whose_name_is_no_utf_8(tmp_path: Path) -> None:
-    runs = os.fsdecode(b"runs-\xff")
-    try:
-        (tmp_path / runs).mkdir()
-    except OSError:
-        pytest.skip("this file system takes no such names")
-    arguments = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
-    out, _ = call(tmp_path, *arguments, "--runs", runs)
-    assert "accuracy" in out
-    call(tmp_path, "verify", "toy", "--runs", runs)
-    out, _ = call(tmp_path, *arguments, "--runs", runs, "--again")
-    assert "runs-\\udcff" in out
+@pytest.mark.parametrize("verb", ["run", "plan", "report", "verify"])
+def test_a_folder_of_runs_whose_name_is_no_utf_8_is_refused(
+    at_once: Callable[..., tuple[str, str]], verb: str
+) -> None:
+    words = () if verb == "report" else ("toy",) if verb == "verify" else ("toy", "toy")
+    _, err = at_once(verb, *words, "--runs", os.fsdecode(b"runs-\xff"), code=2)
+    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is no UTF-8")
+    assert err.count("\n") == 1

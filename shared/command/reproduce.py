@@ -461,7 +461,9 @@ def _check_domain(word: str) -> None:
 def _places(options: argparse.Namespace) -> "Places":
     from shared.command.places import Places
     from shared.experiment.data import data_root
+    from shared.experiment.runs import check_name
 
+    check_name(options.runs)
     named = os.environ.get("SUITE_DATA")
     data = options.data_root or (_path(named) if named else None)
     return Places(options.runs, options.results, data_root(data))

@@ -117,8 +117,8 @@ def not_done(
     chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> list[Cell]:
     """What is not done of the cells, or all of them to be run again; the cheapest first."""
-    cells = _checked(chosen, places, again=options.again)
     places.runs.mkdir(parents=True, exist_ok=True)
+    cells = _checked(chosen, places, again=options.again)
     waiting = [cell for cell in cells if options.again or finished(cell, places) is None]
     left = {cell.key for cell in waiting}
     every = {cell.address: cell.key for each in chosen for cell in each.cells}

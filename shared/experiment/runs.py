@@ -48,7 +48,7 @@ from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.arithmetic import arithmetic_used
 from shared.experiment.history import differences, form_of, upgraded_config
-from shared.experiment.records import HASH, content_hash, read_json
+from shared.experiment.records import HASH, Damaged, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
 from shared.experiment.tables import TIERS, Config, canonical, canonical_json, place_of, run_key
 from shared.experiment.tracking import VARIABLE, weights_and_biases
@@ -160,8 +160,9 @@ class Run:
     Raises:
         Locked: another process holds the folder; later, by what writes there: it was removed.
         Conflict: the folder was made with another configuration.
-        UserError: of several processes, when the batch cannot be divided among them, another number
-            began the run, or they have another code or configuration than the first.
+        UserError: a folder whose name is no UTF-8; of several processes, when the batch cannot be
+            divided among them, another number began the run, or they have another code or
+            configuration than the first.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class Run:
     def __enter__(self) -> "Run":
         if project := os.environ.get(VARIABLE):
             weights_and_biases(self, project)
+        check_name(self.folder)
         self.processes, self._first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         if self._first:
@@ -619,6 +621,21 @@ def check_config(folder: Path, config: Config) -> None:
         )
 
 
+def check_name(folder: Path) -> None:
+    """Refuse a folder whose name is no UTF-8, which TensorBoard's files cannot lie in.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{folder!r}: the name is no UTF-8, and TensorBoard writes to no such folder; rename "
+            f"it, or choose another with --runs"
+        ) from None
+
+
 def check_processes(config: Config, processes: int) -> None:
     """Refuse a number of processes that the batch cannot be divided among.
 
@@ -688,24 +705,34 @@ def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
     mark, form = runs / domain / ".form", form_of(kinds)
     if not os.access(runs, os.W_OK) or (mark.exists() and mark.read_text() == form):
         return 0
+    by_address = f"{domain}/*/*/*/*/seed-*/config.json"
+    found = [("", file) for file in runs.glob(f"{domain}/*/*/config.json")]
+    found += [("paper", file) for file in runs.glob(by_address)]
+    found += [(tier, file) for tier in TIERS for file in (runs / tier).glob(by_address)]
     moved = 0
-    for before in ("", *TIERS):
-        for file in sorted((runs / before / domain).rglob("config.json")):
-            target = _place_today(file, before, domain, kinds)
-            if target is not None and not (runs / target).exists():
-                moved += _moved(file.parent, runs / target)
+    for tier, file in sorted(found):
+        target = _place_today(file, tier, domain, kinds)
+        if target is not None and not (runs / target).exists():
+            moved += _moved(file.parent, runs / target)
     write_atomically(mark, form)
     return moved
 
 
-def _place_today(file: Path, before: str, domain: str, kinds: Collection[type]) -> Path | None:
-    """Where the run of a ``config.json`` belongs below the folder of runs; None if none knows."""
-    config, name = read_json(file), file.parent.name
-    if re.fullmatch(r"seed-\d+", name):  # in the folder of an address
-        tier = before or "paper"
-    else:
-        made = [each for each in TIERS if name.endswith(f"-{run_key(each, config)}")]
-        tier = made[0] if made else ""
+def _place_today(file: Path, tier: str, domain: str, kinds: Collection[type]) -> Path | None:
+    """Where the run of a ``config.json`` belongs below the folder of runs; None if none knows.
+
+    The tier is known of a folder that was named by an address, else told by the key that it has.
+    """
+    name = file.parent.name
+    try:
+        config = read_json(file)
+    except Damaged:  # said of the run, should anyone want it
+        return None
+    if tier and not re.fullmatch(r"seed-\d+", name):  # it was moved aside
+        return None
+    for each in TIERS if not tier else ():
+        if name.endswith(f"-{run_key(each, config)}"):
+            tier = each
     for kind in kinds:
         today = upgraded_config(config, kind)
         if tier and today.keys() == {item.name for item in dataclasses.fields(kind)}:
