@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 from test_reproduce import call
-from toy.tables import TABLES
+from toy.tables import TABLES, run_of
 
 from shared.command import verify
 from shared.experiment.arithmetic import OTHER_PATHS, path_of
@@ -463,7 +463,7 @@ def test_cells_are_repeated_under_other_paths_and_reported(
     ]
     address = "toy/toy/table-1/plain/left/seed-0"
     for name, variables in OTHER_PATHS.items():
-        record = read_record(tmp_path / f"runs/arithmetic/{name}/{address}", address)
+        record = read_record(run_of(tmp_path / f"runs/arithmetic/{name}", address), address)
         assert record is not None
         steered = record.environment["arithmetic"]["variables"]
         assert variables.items() <= steered.items()
@@ -477,9 +477,9 @@ def test_cells_are_repeated_under_other_paths_and_reported(
     assert {path_of(r.environment) for r in counted} == {
         path
         for name in OTHER_PATHS
-        if (r := read_record(tmp_path / f"runs/arithmetic/{name}/{address}", address))
+        if (r := read_record(run_of(tmp_path / f"runs/arithmetic/{name}", address), address))
         if (path := path_of(r.environment))
-        != path_of(read_record(tmp_path / "runs" / address, address).environment)
+        != path_of(read_record(run_of(tmp_path / "runs", address), address).environment)
     }
     assert counted
     assert "Arithmetic spread, the same seed under other code paths. left" in (

@@ -18,6 +18,7 @@ from graph.data import load
 from graph.tables import TABLE_4
 from graph.train import views
 from shared import Objective, info_nce, term
+from shared.command.choosing import find_cell
 from shared.experiment.runs import Interrupted, Run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,18 +110,19 @@ def test_killed_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*command, str(killed)], cwd=ROOT, stdout=subprocess.DEVNULL, start_new_session=True
     )
-    while not (killed / address / "log.jsonl").exists() and process.poll() is None:
+    run = find_cell(address).cells[0].folder
+    while not (killed / run / "log.jsonl").exists() and process.poll() is None:
         time.sleep(0.001)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    assert not (killed / address / "result.json").exists()
+    assert not (killed / run / "result.json").exists()
     subprocess.run([*command, str(killed)], cwd=ROOT, check=True, capture_output=True)
     one, other = (
-        json.loads((folder / address / "result.json").read_text())["metrics"]
+        json.loads((folder / run / "result.json").read_text())["metrics"]
         for folder in (whole, killed)
     )
     assert one == other
-    assert losses(whole / address) == losses(killed / address)
+    assert losses(whole / run) == losses(killed / run)
 
 
 def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
