@@ -1,13 +1,16 @@
-"""From the command line: a loss of a user's own, changed, run again, and taken over."""
+"""From the command line: a loss of a user's own, changed, run again, and shared by two tables."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import filelock
 import pytest
+from toy.tables import run_of
 
 from shared.command import domains, reproduce
 from shared.errors import UserError
@@ -81,8 +84,6 @@ DOMAIN = Domain(
     fetch=lambda name, data_root: None,
 )
 """
-CELL = Path("runs/own/own/table-1/mine/ones/seed-0")
-SECOND = Path("runs/own/own/table-2/mine/ones/seed-0")
 
 
 @pytest.fixture
@@ -96,77 +97,81 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     program = (
         "import sys; from shared.command import domains, reproduce; domains.DOMAINS = ('own',); "
         "sys.exit(reproduce.main())"
     )
-    done = subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-c", program, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "COLUMNS": "200"},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=300,
+        start_new_session=True,  # as in a terminal, what is sent to it reaches all its processes
     )
-    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done.stdout, done.stderr
 
 
-def number(run: Path) -> float:
-    return float(json.loads((run / "result.json").read_text())["metrics"]["loss"])
+def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
+    with start(folder, *arguments) as process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == code, f"{out}\n{err}"
+    assert "Traceback" not in err
+    return out, err
+
+
+def numbers(folder: Path) -> dict[Path, float]:
+    """The number of each finished run, those that were moved aside included."""
+    return {
+        file.parent.relative_to(folder): json.loads(file.read_text())["metrics"]["loss"]
+        for file in sorted((folder / "runs").rglob("result.json"))
+    }
 
 
 @pytest.mark.slow
-def test_a_changed_loss_is_refused_and_run_again_beside_the_old_run(folder: Path) -> None:
+def test_a_loss_is_known_by_its_source_and_tables_share_its_run(folder: Path) -> None:
     out, _ = call(folder, "own", "own")
-    # Two functions of one name are two functions: each cell has its own number.
-    assert number(folder / CELL) == 1.0
-    assert number(folder / "runs/own/own/table-1/his/ones/seed-0") == 7.0
-    # An equal run of another table is taken over, and the line says so.
-    address, second = (str(each.relative_to("runs")) for each in (CELL, SECOND))
-    assert f"{second}: taken over from {address}: loss 1 (" in out
-    assert out.count("taken over") == 1
-    before = {file: file.read_bytes() for file in (folder / "runs").rglob("*.json")}
+    # Two functions of one name are two functions; two tables with one of them have one run.
+    assert "own/own/table-1/mine/ones/seed-0: loss 1" in out
+    first = numbers(folder)
+    assert sorted(first.values()) == [1.0, 7.0]
+    assert all(each.parts[:3] == ("runs", "own", "v1") for each in first)
+    (mine,) = (each for each, number in first.items() if number == 1.0)
+    assert mine.name.startswith("my-losses-loss-seed-0-")
+    out, _ = call(folder, "own", "own")
+    assert "2 cells are done already" in out
+    content = {file: file.read_bytes() for file in (folder / mine).rglob("*.json")}
 
     (folder / "my_losses.py").write_text(LOSS.replace("SCALE)", "3 * SCALE)"))
-    _, err = call(folder, "own", "own", code=2)
-    (line,) = err.splitlines()
-    assert line.startswith(f"error: {CELL} holds a run with another configuration (objective.loss.")
-    words = line.split("objective.loss.function: ")[1].split(")")[0].split()
-    assert words[:3] == ["my_losses.loss", "with", "source"]
-    assert [words[4], words[6]] == ["there,", "here"]
-    assert words[3] != words[5]
-    assert {len(words[3]), len(words[5])} == {12 + len("...")}
-    assert line.endswith("--again, or choose another folder with --runs")
-    assert {file: file.read_bytes() for file in (folder / "runs").rglob("*.json")} == before
+    call(folder, "own", "own")  # what was changed is another loss, and runs beside the old run
+    assert sorted(numbers(folder).values()) == [1.0, 3.0, 7.0]
+    call(folder, "own", "own", "--row", "mine", "--again")
+    assert sorted(numbers(folder).values()) == [1.0, 3.0, 3.0, 7.0]
+    assert {file: file.read_bytes() for file in (folder / mine).rglob("*.json")} == content
 
-    out, _ = call(folder, "own", "own", "--row", "mine", "--again")
-    assert f"2 runs were moved aside: {CELL}.1, ..." in out
-    assert [number(folder / each) for each in (CELL, SECOND)] == [3.0, 3.0]
-    for cell in (CELL, SECOND):
-        aside = folder / f"{cell}.1"
-        assert number(aside) == 1.0
-        for file in aside.rglob("*.json"):
-            assert file.read_bytes() == before[folder / cell / file.name]
-
-    # The run aside is no cell, and the table says what was taken over.
+    # Both tables have the number; what lies aside and what the old loss made is in neither.
     call(folder, "report")
-    lines = (folder / "results/own/own/table-1.records.jsonl").read_text().splitlines()
-    assert sorted(json.loads(line)["result"]["metrics"]["loss"] for line in lines) == [3.0, 7.0]
-    heading = "**Taken over from runs of an equal configuration**"
-    written = (folder / "results/own/own/table-2.md").read_text()
-    assert f"{heading}\n\n- mine: 1 from own/own/table-1\n" in written
-    assert heading not in (folder / "results/own/own/table-1.md").read_text()
-    pages = [page.read_text() for page in (folder / "results/site").rglob("*.html")]
-    assert sum(page.count(f"taken over from the equal run {address}") for page in pages) == 1
+    for table, losses in ((1, [3.0, 7.0]), (2, [3.0])):
+        file = folder / f"results/own/own/table-{table}.records.jsonl"
+        lines = map(json.loads, file.read_text().splitlines())
+        assert sorted(line["result"]["metrics"]["loss"] for line in lines) == losses
 
-    # What is to run anew is not taken over from a run that was there before.
-    out, _ = call(folder, "own", "own", "--table", "2", "--again")
-    assert "taken over" not in out
-    assert "run_at" not in json.loads((folder / SECOND / "environment.json").read_text())
+
+@pytest.mark.slow
+def test_again_moves_nothing_before_a_run_starts(folder: Path) -> None:
+    """Ctrl-C while libraries are imported: one line, 75, and every run is where it was."""
+    call(folder, "own", "own")
+    before = numbers(folder)
+    with start(folder, "own", "own", "--again") as process:
+        assert process.stdout is not None
+        assert "reading the tables" in process.stdout.readline()
+        time.sleep(0.5)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=300)
+    assert process.returncode == 75
+    assert err in ("interrupted; the same command starts again\n", "")
+    assert numbers(folder) == before
 
 
 def test_a_run_aside_is_no_cell_and_a_plan_moves_nothing(
@@ -174,13 +179,13 @@ def test_a_run_aside_is_no_cell_and_a_plan_moves_nothing(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
-    cell = Path("runs/toy/toy/table-1/plain/left/seed-0")
+    cell = run_of(Path("runs"), "toy/toy/table-1/plain/left/seed-0")
     cell.mkdir(parents=True)
     assert reproduce.main(["toy", "toy", "--again", "--plan"]) == 2
     text = "error: --again moves runs aside, --plan touches nothing; leave one of them out\n"
     assert capsys.readouterr().err == text
     assert cell.exists()
-    assert reproduce.main(["--cell", f"{cell.relative_to('runs')}.1"]) == 2
+    assert reproduce.main(["--cell", "toy/toy/table-1/plain/left/seed-0.1"]) == 2
     assert "a cell is addressed as" in capsys.readouterr().err
 
 
@@ -188,15 +193,18 @@ def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "LOCK_WAIT", 0.1)
-    folder = tmp_path / "seed-0"
+    folder = tmp_path / "seed-0-0123456789abcdef"
     for what in ("first", "second"):
         folder.mkdir()
         (folder / "result.json").write_text(what)
         runs.set_aside(folder)
         assert not folder.exists()
-    assert (tmp_path / "seed-0.1/result.json").read_text() == "first"
-    assert (tmp_path / "seed-0.2/result.json").read_text() == "second"
-    assert [runs.is_aside(each) for each in (folder, tmp_path / "seed-0.2")] == [False, True]
+    assert (tmp_path / f"{folder.name}.1/result.json").read_text() == "first"
+    assert (tmp_path / f"{folder.name}.2/result.json").read_text() == "second"
+    assert [runs.is_aside(each) for each in (folder, tmp_path / f"{folder.name}.2")] == [
+        False,
+        True,
+    ]
     folder.mkdir()
     with (
         filelock.FileLock(folder / ".lock"),

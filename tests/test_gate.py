@@ -1,7 +1,7 @@
 """What may not change unnoticed: the configuration of every cell, and which records count.
 
-``gate/cells.txt`` has a line for each row of every table in every tier: the number of its cells and
-a hash over their canonical configurations. ``gate/records.txt`` has a line for each file of
+``gate/cells.txt`` has a line for each row of every table in every tier: the number of its cells
+and a hash over their canonical configurations. ``gate/records.txt`` has a line for each file of
 committed records: the first digits of the SHA-256 of each one that counts. A change of either
 belongs under **Numbers** in the changelog, with its reason. To write both again:
 ``python -m tests.test_gate``.

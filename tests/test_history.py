@@ -13,22 +13,19 @@ from toy.train import Config as Toy
 from toy.train import measure as train
 
 import shared
-from graph.config import HISTORY, Config
+from graph.config import Config
 from graph.tables import TABLES
 from shared import Objective, Projection, distance_polarization, info_nce, term
 from shared.command.domains import DOMAINS, tables_of
 from shared.experiment.history import (
     History,
     added,
-    address_today,
     differences,
-    earlier_addresses,
-    home,
     upgraded_config,
 )
 from shared.experiment.records import Record, read_record, read_records
-from shared.experiment.runs import Conflict, Run, adopt, check_config, counting_run
-from shared.experiment.tables import Cell, Table, Tier, canonical
+from shared.experiment.runs import Conflict, Run, check_config, move_earlier, set_aside
+from shared.experiment.tables import Cell, Table, Tier, canonical, run_key
 from shared.report.measuring import Measured, folder_of, measure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -79,7 +76,6 @@ def test_what_was_renamed_is_not_declared_again() -> None:
         for tier in table.tiers:
             for cell in table.cells(tier):
                 kind = type(cell.config)
-                assert address_today(cell.address, kind) == cell.address
                 assert upgraded_config(canonical(cell.config), kind) == canonical(cell.config)
 
 
@@ -240,11 +236,6 @@ class New:
         removed={"New.fast": False, "Projection.scale": [1.0]},
         functions={"nce": "noise_contrast", "noise_contrast": "info_nce"},
         numbers={"info_nce.tau": "temperature", "distance_polarization.temperature": "never"},
-        addresses={
-            "graph/mmcl/table-4/*/mutag": "graph/mmcl/table-4/*/molecules",
-            "graph/mmcl/table-4/old": "graph/mmcl/table-5/older",
-            "graph/mmcl/table-5/older": "graph/mmcl/table-5/new",
-        },
     )
 
 
@@ -337,42 +328,13 @@ def test_a_changed_meaning_stays_changed(config: Mapping[str, Any], said: str) -
     assert "; ".join(differences(config, TODAY)) == said
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("graph/mmcl/table-4/mmcl/mutag/seed-3", "graph/mmcl/table-4/mmcl/molecules/seed-3"),
-        ("graph/mmcl/table-4/old/mutag/seed-3", "graph/mmcl/table-5/new/molecules/seed-3"),
-        ("short/graph/mmcl/table-5/older/dd/seed-3", "short/graph/mmcl/table-5/new/dd/seed-3"),
-        ("graph/mmcl/table-4/older/dd/seed-3", "graph/mmcl/table-4/older/dd/seed-3"),
-        ("graph/mmcl/table-4", "graph/mmcl/table-4"),
-        ("rl/mmcl/table-4/old/dd/seed-3", "rl/mmcl/table-4/old/dd/seed-3"),
-    ],
-)
-def test_addresses_of_today_and_before(old: str, new: str) -> None:
-    assert address_today(old, New) == new == address_today(new, New)
-    assert old in (new, *earlier_addresses(new, New))
-    assert address_today(old, Config) == old
-    assert earlier_addresses(new, Config) == ()
-
-
-def test_an_address_keeps_its_length() -> None:
-    with pytest.raises(ValueError, match="'a/b' and 'a/b/c' have not as many parts"):
-        History(addresses={"a/b": "a/b/c"})
-
-
 def test_a_value_is_not_renamed_to_what_another_was() -> None:
     with pytest.raises(ValueError, match="values: 'b' is an old and a new value"):
         History(values={"Config.pairs": {"a": "b", "b": "c"}})
 
 
-def test_records_at_an_earlier_address_count_and_are_kept_as_they_were_made() -> None:
-    @dataclass(frozen=True)
-    class Moved(Config):
-        history: ClassVar[History] = dataclasses.replace(
-            HISTORY, addresses={"graph/mmcl/table-4/graphcl": "graph/mmcl/table-4/the-baseline"}
-        )
-
-    table = widened(Moved)
+def test_records_of_a_row_that_was_renamed_count_and_are_kept_as_they_were_made() -> None:
+    table = GRAPH
     rows = tuple(
         dataclasses.replace(row, label="The baseline") if row.label == "GraphCL" else row
         for row in table.rows
@@ -385,7 +347,13 @@ def test_records_at_an_earlier_address_count_and_are_kept_as_they_were_made() ->
         )
         for claim in table.claims
     )
-    table = dataclasses.replace(table, rows=rows, claims=claims, fewer=())
+    fewer = tuple(
+        dataclasses.replace(
+            each, rows=tuple("The baseline" if row == "GraphCL" else row for row in each.rows)
+        )
+        for each in table.fewer
+    )
+    table = dataclasses.replace(table, rows=rows, claims=claims, fewer=fewer)
     measured = measure(table, "paper", RECORDS, {})
     assert len(counted(measured)) == len(lines(GRAPH_RECORDS))
     assert "graph/mmcl/table-4/the-baseline/mutag/seed-0" in counted(measured)
@@ -401,10 +369,7 @@ class Today(Toy):
     """The toy configuration after ``pause`` was renamed from ``wait`` and ``gain`` was added."""
 
     gain: float = added(2.0, was=1.0)
-    history: ClassVar[History] = History(
-        renamed={"Today.wait": "pause"},
-        addresses={"toy/toy/table-1/old": "toy/toy/table-1/new"},
-    )
+    history: ClassVar[History] = History(renamed={"Today.wait": "pause"})
 
 
 def toy_cell(row: str, config: Any) -> Cell:
@@ -419,36 +384,56 @@ def older(config: Today) -> str:
     return json.dumps(fields)
 
 
-def test_a_run_of_an_older_form_is_resumed_found_and_taken_over(tmp_path: Path) -> None:
+def finish(folder: Path, config: Any, tier: str = "paper") -> None:
+    with Run(folder, config, tier=tier) as run:
+        run.finish(train(config, run))
+
+
+def test_runs_of_an_earlier_version_are_moved_to_where_they_would_be_made(tmp_path: Path) -> None:
     config = Today(gain=1.0, steps=4)
-    old, new = toy_cell("old", config), toy_cell("new", config)
-    folder = tmp_path / old.address
-    assert home(tmp_path, new.address, Today) == tmp_path / new.address
-    with Run(folder, config) as run:
+    cell = toy_cell("new", config)
+    old = tmp_path / "toy/toy/table-1/old/left/seed-7"
+    with Run(old, config, tier="paper") as run:
         train(dataclasses.replace(config, steps=2), run)
-    (folder / "config.json").write_text(older(config))
-    assert home(tmp_path, new.address, Today) == folder
-    assert counting_run(tmp_path, new) is None
-    with Run(home(tmp_path, new.address, Today), config) as run:
+    (old / "config.json").write_text(older(config))
+    assert move_earlier(tmp_path, "toy", [Toy, Today]) == 1
+    assert not (tmp_path / "toy/toy").exists()
+    with Run(tmp_path / cell.folder, config) as run:
         assert run.track() == 2  # goes on where it was
         run.finish(train(config, run))
-    record = read_record(folder, old.address)
+    record = read_record(tmp_path / cell.folder, cell.address)
     assert record is not None
     assert "gain" not in record.config
     assert record.upgraded(Today) == Record(
-        new.address, canonical(config), record.environment, record.result, record.sha256
+        cell.address, canonical(config), record.environment, record.result, record.sha256
     )
-    assert counting_run(tmp_path, new) == (folder, record.upgraded(Today))
-    assert counting_run(tmp_path, toy_cell("new", Today(steps=4))) is None
-
-    other = tmp_path / "other"
-    with Run(other, config):
-        adopt(other, folder, old.address, config)
-    taken = read_record(other, "")
-    assert taken is not None
-    assert taken.result == record.result
-    assert taken.environment["run_at"] == old.address
-    with pytest.raises(Conflict, match=r"gain: 1\.0 there, 2\.0 here"):
-        adopt(other, folder, old.address, Today(steps=4))
     with pytest.raises(Conflict, match="seed: 7 there, 8 here; steps: 4 there, 3 here"):
-        check_config(folder, Today(gain=1.0, seed=8))
+        check_config(tmp_path / cell.folder, Today(gain=1.0, seed=8))
+
+
+def test_a_run_whose_configuration_got_a_field_is_moved_to_its_new_key(tmp_path: Path) -> None:
+    config = Today(gain=1.0)
+    before = json.loads(older(config))
+    folder = tmp_path / f"toy/works/untrained-seed-7-{run_key('short', before)}"
+    finish(folder, config, "short")
+    (folder / "config.json").write_text(json.dumps(before))
+    assert move_earlier(tmp_path, "toy", [Today]) == 1
+    (moved,) = tmp_path.glob("toy/*/*/config.json")
+    assert moved.parent.name.endswith(run_key("short", canonical(config)))
+    assert moved.parent.parent == folder.parent
+
+
+def test_what_is_where_it_belongs_or_aside_or_locked_stays(tmp_path: Path) -> None:
+    places = [tmp_path / toy_cell("new", Today(seed=seed)).folder for seed in range(2)]
+    for seed, folder in enumerate(places):
+        finish(folder, Today(seed=seed))
+    aside = set_aside(places[1])
+    held = tmp_path / "short/toy/toy/table-1/old/left/seed-2"
+    with Run(held, Today(seed=2)):
+        assert move_earlier(tmp_path, "toy", [Today]) == 0
+    assert places[0].is_dir()
+    assert aside.is_dir()
+    assert held.is_dir()
+    assert move_earlier(tmp_path, "toy", [Today]) == 0  # it was looked for once
+    assert move_earlier(tmp_path, "toy", [Today, Toy]) == 1  # and again for another form
+    assert not held.exists()

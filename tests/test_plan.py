@@ -74,7 +74,7 @@ def test_costs_are_those_of_the_row_then_of_the_next_best_known(tmp_path: Path) 
     here, cells = places(tmp_path), table.cells("paper")
     for cell in cells:
         if (cell.row, cell.column, cell.seed) in {("plain", "left", 0), ("plain", "left", 1)}:
-            finish(here, cell.address, cell.config, 120.0 + cell.seed, 2.5)
+            finish(here, str(cell.folder), cell.config, 120.0 + cell.seed, 2.5)
     costs = costs_of(table, cells, here, {})
     assert costs["plain", "left"] == Cost(2, 3, 120.5, 2.5, "measured")
     assert costs["better", "left"] == Cost(0, 3, 120.5, 2.5, "column")
@@ -136,10 +136,10 @@ def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> No
     assert "".join(wanted.split()) in unfolded()
     assert unfolded().count("Datatogetfirst") == 1
     for cell in figure.cells("paper", column="far"):
-        finish(here, cell.address, cell.config, 60.0, 1.0)
+        finish(here, str(cell.folder), cell.config, 60.0, 1.0)
     assert "Datatogetfirst" not in unfolded()
     for cell in figure.cells("paper", column="far"):
-        shutil.rmtree(here.runs / cell.address)
+        shutil.rmtree(here.runs / cell.folder)
     assert "Datatogetfirst" in unfolded()
     (here.data / "toys").mkdir(parents=True)
     assert "Datatogetfirst" not in unfolded()
@@ -194,8 +194,8 @@ def test_a_run_that_took_its_encoder_over_counts_what_it_would_have_taken(tmp_pa
     (table,) = TOY["toy"]
     here = places(tmp_path)
     (cell,) = table.cells("paper", row="plain", column="left", seeds=[0])
-    finish(here, cell.address, cell.config, 20.0, 1.0)
-    file = here.runs / cell.address / "environment.json"
+    finish(here, str(cell.folder), cell.config, 20.0, 1.0)
+    file = here.runs / cell.folder / "environment.json"
     environment = json.loads(file.read_text()) | {"facts": {"encoder_seconds": "100.5"}}
     file.write_text(json.dumps(environment))
     assert costs_of(table, [cell], here, {})["plain", "left"].seconds == 120.5

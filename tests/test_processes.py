@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import toy
+from toy.tables import run_of
 from toy.train import Config
 
 from shared.command import processes
@@ -51,7 +52,7 @@ def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
 
 
 def read(folder: Path, address: str, name: str) -> Any:
-    return json.loads((folder / "runs" / address / name).read_text())
+    return json.loads((run_of(folder / "runs", address) / name).read_text())
 
 
 def reaches(folder: Path, step: int) -> None:

@@ -21,7 +21,7 @@ from shared.experiment.records import (
     read_records,
     record_line,
 )
-from shared.experiment.runs import Run, adopt, check_config, record_failure
+from shared.experiment.runs import Run, check_config, record_failure
 from shared.report.measuring import measure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,21 +88,6 @@ def test_an_edited_run_is_refused(
         read_record(folder, CELL.address)
 
 
-def test_a_run_from_before_there_were_hashes_is_read(folder: Path, record: Record) -> None:
-    edit(folder / "result.json", lambda result: result.pop("sha256"))
-    assert read_record(folder, CELL.address) == dataclasses.replace(record, sha256=None)
-
-
-def test_a_run_that_is_taken_over_stays_valid(folder: Path, record: Record, tmp_path: Path) -> None:
-    other = tmp_path / "other"
-    with Run(other, CELL.config):
-        adopt(other, folder, "there", CELL.config)
-    taken = read_record(other, CELL.address)
-    assert taken is not None
-    assert taken.sha256 == record.sha256
-    assert taken.environment == record.environment | {"run_at": "there"}
-
-
 def test_going_into_a_finished_run_again_leaves_it_valid(folder: Path, record: Record) -> None:
     with Run(folder, CELL.config, workers=3) as run:
         run.record(renderer="another")
@@ -121,7 +106,7 @@ def test_going_into_a_finished_run_again_leaves_it_valid(folder: Path, record: R
 BROKEN = [
     ("", "is not JSON"),
     ('{"metrics": {"accuracy": 1', "is not JSON"),
-    ('{"metrics": {"accuracy": NaN}}', "is not JSON (NaN is no number of JSON)"),
+    ('{"metrics": {"accuracy": NaN}}', "is not JSON (NaN is not a finite number)"),
     ("[]", "is not an object of JSON but a list"),
     ("180", "is not an object of JSON but a int"),
     ("\xff", "is not JSON"),
@@ -154,6 +139,7 @@ def test_a_broken_file_is_named_in_one_line(folder: Path, name: str, text: str, 
         ("environment", "commit"),
         ("environment", "hardware"),
         ("environment", "data"),
+        ("result", "sha256"),
     ],
 )
 def test_a_lacking_key_and_one_of_another_kind_are_named(folder: Path, name: str, key: str) -> None:
@@ -198,13 +184,29 @@ def changed_line(record: Record, change: Callable[[dict[str, Any]], None]) -> st
         (lambda line: line["result"]["metrics"].update(accuracy=99.0), "seed-0 was altered"),
         (lambda line: line["config"].update(offset=3.0), "seed-0 was altered"),
         (lambda line: line.update(sha256="0" * 64), "seed-0 was altered"),
-        (lambda line: line.update(sha256=7), "seed-0 was altered"),
+        (lambda line: line.update(sha256=7), "it has 7 as 'sha256'"),
+        (lambda line: line.pop("sha256"), "it lacks 'sha256'"),
         (lambda line: line.pop("config"), "it lacks 'config'"),
         (lambda line: line.update(result=[]), r"it has \[\] as 'result'"),
         (lambda line: line["result"].pop("metrics"), "result lacks 'metrics'"),
         (lambda line: line["environment"].pop("data"), "environment lacks 'data'"),
         (lambda line: line.update(note="x"), "unknown key 'note'"),
         (lambda line: line["result"]["metrics"].update(accuracy=float("nan")), "not JSON"),
+        (lambda line: line["result"].update(seconds=-5), "result has -5 as 'seconds'"),
+        (lambda line: line["result"].update(seconds=True), "result has true as 'seconds'"),
+        (lambda line: line["result"].update(seconds=10**400), "too large an integer"),
+        (lambda line: line["environment"].update(started="never"), "has \"never\" as 'started'"),
+        (lambda line: line["environment"].update(notices=5), "environment has 5 as 'notices'"),
+        (lambda line: line["environment"].update(notices=[5]), r"has \[5\] as 'notices'"),
+        (
+            lambda line: line["environment"].update(arithmetic="fast"),
+            "has \"fast\" as 'arithmetic'",
+        ),
+        (lambda line: line["environment"].update(facts=3), "environment has 3 as 'facts'"),
+        (lambda line: line["environment"].update(data={"toys": {}}), "has .* as 'data'"),
+        (lambda line: line["environment"]["hardware"].update(processor=3), "has .* as 'hardware'"),
+        (lambda line: line["environment"].update(threads="two"), "has \"two\" as 'threads'"),
+        (lambda line: line["environment"].update(command="\ud800"), "not JSON"),
     ],
 )
 def test_an_edited_or_incomplete_record_is_refused_by_line(
@@ -215,20 +217,16 @@ def test_an_edited_or_incomplete_record_is_refused_by_line(
         read_records(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"address": "a"', "null", "\xff"])
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"address": "a"', "null", "\xff", '{"a": 1e999}', f'{{"a": {DEEP}}}']
+)
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path, record: Record, text: str) -> None:
     write(tmp_path, record_line(record), text)
     with pytest.raises(Damaged, match=r"line 2: not .*; restore the file from git"):
         read_records(tmp_path)
-
-
-def test_records_without_a_hash_are_read_and_written_without_one(
-    tmp_path: Path, record: Record
-) -> None:
-    old = dataclasses.replace(record, sha256=None)
-    assert "sha256" not in record_line(old)
-    write(tmp_path, record_line(old), record_line(record))
-    assert read_records(tmp_path) == [old, record]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toy.tables import TABLES
+from toy.tables import TABLES, run_of
 
 from shared.command import pool
 from shared.command.places import Places
@@ -61,12 +61,17 @@ def test_a_table_runs_reports_and_is_not_run_again(
     done: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     before = contents(done)
-    assert sum(name.endswith("result.json") for name in before) == 2 * 2 * 3
+    # Both columns of "better" are the same runs, as what a column changes is what that row sets.
+    assert sum(name.endswith("result.json") for name in before) == 3 * 3
     out, _ = at_once("toy", "toy", folder=done)
     assert "12 cells are done already" in out
     assert contents(done) == before
     numbers = [
-        json.loads((done / f"runs/toy/toy/table-1/better/left/seed-{s}/result.json").read_text())
+        json.loads(
+            (
+                run_of(done / "runs", f"toy/toy/table-1/better/left/seed-{s}") / "result.json"
+            ).read_text()
+        )
         for s in range(3)
     ]
     mean = sum(item["metrics"]["accuracy"] for item in numbers) / 3
@@ -94,9 +99,10 @@ def test_selection_by_table_row_column_seeds(
         *("toy", "toy", "--table", "1", "--row", "Better", "--column", "right", "--seeds", "4,5"),
     )
     results = [name for name in contents(tmp_path) if name.endswith("result.json")]
-    assert sorted(results) == [
-        f"runs/toy/toy/table-1/better/right/seed-{seed}/result.json" for seed in (4, 5)
-    ]
+    assert sorted(results) == sorted(
+        f"{run_of(Path('runs'), f'toy/toy/table-1/better/right/seed-{seed}')}/result.json"
+        for seed in (4, 5)
+    )
 
 
 @pytest.mark.parametrize(("table", "name"), [("3", "table-3"), ("figure-3", "figure-3")])
@@ -121,16 +127,14 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     for seed in (0, 1):
         assert f"toy/partial/figure-3/curve/far/seed-{seed}: not run: data missing; fetch" in err
     assert err.count("fetch it with: ./reproduce.sh data toy --dataset toys") == 2
-    folder = tmp_path / "runs/toy/partial/figure-3"
-    assert {file.parts[-4:-2] for file in folder.rglob("config.json")} == {
-        ("curve", "far"),
-        ("curve", "left"),
-        ("curve", "right"),
+    configs = [json.loads(file.read_text()) for file in tmp_path.glob("runs/toy/*/*/config.json")]
+    assert {(each["kind"], each["offset"]) for each in configs} == {
+        ("missing", 0.0),
+        ("works", 0.0),
+        ("works", 5.0),
     }
     at_once(*arguments, "--tier", "smoke")
-    assert {file.parts[-4:-2] for file in (tmp_path / "runs/smoke").rglob("config.json")} == {
-        ("curve", "embedded-sample")
-    }
+    assert len(list(tmp_path.glob("runs/toy/*/*/config.json"))) == len(configs) + 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU one cell runs at a time")
@@ -171,7 +175,8 @@ def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
     address = "toy/toy/table-1/plain/left/seed-0"
 
     def environment(folder: Path) -> dict[str, object]:
-        return json.loads((folder / "runs" / address / "environment.json").read_text())
+        run = run_of(folder / "runs", address)
+        return json.loads((run / "environment.json").read_text())
 
     at_once("--cell", address, "--allow-missing", "--threads", "2")
     assert environment(done)["threads"] == 1
@@ -255,7 +260,8 @@ def test_the_plan_asks_the_domain_once_for_each_kind_of_cell(
     out, _ = at_once("toy", "toy", *arguments, "--column", "right")
     assert "Time and memory: measured on this machine." in " ".join(out.split())
     assert not (tmp_path / "data/calls.txt").exists()
-    shutil.rmtree(tmp_path / "runs/toy/toy/table-1/better/right")
+    for seed in range(3):
+        shutil.rmtree(run_of(tmp_path / "runs", f"toy/toy/table-1/better/right/seed-{seed}"))
     at_once("toy", "toy", *arguments, "--column", "right")
     assert not (tmp_path / "data/calls.txt").exists()  # other cells of the column are done
 
@@ -294,8 +300,7 @@ def test_finished_runs_of_a_tier_are_filmed(
     at_once("toy", "toy", "--tier", "short", "--row", "better")
     before = contents(tmp_path)
     out, _ = at_once("toy", "toy", "--video", "--tier", "short")
-    folder = "runs/short/toy/toy/table-1/better"
-    films = [f"{folder}/{column}/seed-0/episode.gif" for column in ("left", "right")]
+    films = [f"{run_of(Path('runs'), 'short/toy/toy/table-1/better/left/seed-0')}/episode.gif"]
     assert out.split() == films
     assert set(contents(tmp_path)) == {*before, *films}  # nothing was run
 
@@ -329,18 +334,19 @@ def test_export_of_a_finished_run(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     address = "toy/toy/table-1/plain/left/seed-0"
-    config = (done / "runs" / address / "config.json").read_text()
+    run = run_of(Path("runs"), address)
+    config = (done / run / "config.json").read_text()
     shutil.copytree(done / "runs", tmp_path / "runs")
-    shutil.copytree(done / "runs" / address, tmp_path / "mine")
+    shutil.copytree(done / run, tmp_path / "mine")
     for arguments, target in (
         ((address,), f"exports/{address}"),
-        ((f"runs/{address}", "--to", "there"), "there"),
+        ((str(run), "--to", "there"), "there"),
         (("mine", "--domain", "toy"), "exports/mine"),
     ):
         out, _ = at_once("export", *arguments)
         assert out == f"{target}/model.json\n"
         assert (tmp_path / target / "model.json").read_text() == config
-    short = tmp_path / "runs/short" / address
+    short = run_of(tmp_path / "runs", f"short/{address}")
     shutil.copytree(tmp_path / "mine", short)
     out, _ = at_once("export", f"short/{address}")
     assert out == f"exports/short/{address}/model.json\n"
@@ -348,7 +354,11 @@ def test_export_of_a_finished_run(
     for arguments, text in (
         (("mine",), "mine is not where the cells of a domain lie; name it with --domain"),
         (("mine", "--domain", "tractor"), "no domain 'tractor'"),
-        (("yours",), "no run 'yours': neither a run's folder nor an address in runs/"),
+        (("yours",), "no run 'yours': neither a run's folder nor the address of a cell"),
+        (
+            ("toy/toy/table-1/plain/left/seed-9",),
+            "has no run in runs/; run it with --cell toy/toy/",
+        ),
         ((f"short/{address}",), "the run is not finished"),
     ):
         _, err = at_once("export", *arguments, code=2)
@@ -388,11 +398,12 @@ def test_one_cell_by_its_address(
     address = f"toy/toy/table-1/plain/{column}/seed-0"
     address = address if tier == "paper" else f"{tier}/{address}"
     at_once("--cell", address)
-    result = json.loads((tmp_path / "runs" / address / "result.json").read_text())
-    config = json.loads((tmp_path / "runs" / address / "config.json").read_text())
+    run = run_of(tmp_path / "runs", address)
+    result = json.loads((run / "result.json").read_text())
+    config = json.loads((run / "config.json").read_text())
     assert result["tier"] == tier
     assert config["steps"] == {"paper": 3, "short": 2, "smoke": 2}[tier]
-    environment = json.loads((tmp_path / "runs" / address / "environment.json").read_text())
+    environment = json.loads((run / "environment.json").read_text())
     assert address in environment["command"]
 
 
@@ -400,8 +411,8 @@ def test_failed_cells_are_recorded_and_the_others_go_on(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     out, err = at_once("toy", "broken", "--seeds", "0", "--column", "left", code=1)
-    cells = tmp_path / "runs/toy/broken/table-1"
-    checkpoint = "runs/toy/broken/table-1/diverges/left/seed-0/checkpoint.pt"
+    table = "toy/broken/table-1"
+    checkpoint = run_of(Path("runs"), f"{table}/diverges/left/seed-0") / "checkpoint.pt"
     for row, text in (
         ("made-to-fail", "RuntimeError: made to fail"),
         (
@@ -413,24 +424,24 @@ def test_failed_cells_are_recorded_and_the_others_go_on(
         ("too-large-array", "out of memory; lower batch_size (16)"),
         ("too-large-on-a-device", "out of memory; lower batch_size (512)"),
     ):
-        failure = json.loads((cells / row / "left/seed-0/failure.json").read_text())
+        run = run_of(tmp_path / "runs", f"{table}/{row}/left/seed-0")
+        failure = json.loads((run / "failure.json").read_text())
         assert failure["why"] == f"failed: {text}"
         assert f"{row}/left/seed-0: failed: {text}" in err
     missing = "not run: data missing; fetch it with: ./reproduce.sh data toy --dataset toys"
     assert f"lacks-data/left/seed-0: {missing}" in err
     assert "fetching toys failed: toys: download failed" in out
     assert missing in " ".join(out.split())
-    done = {file.parts[-4] for file in cells.rglob("result.json")}
-    assert done == {"plain", "better"}
+    assert len(list((tmp_path / "runs").rglob("result.json"))) == 2  # plain, better
 
 
 def test_a_changed_configuration_stops_before_anything_runs(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
-    file = tmp_path / "runs/toy/toy/table-1/better/left/seed-1/config.json"
+    file = run_of(tmp_path / "runs", "toy/toy/table-1/better/left/seed-1") / "config.json"
     file.write_text(file.read_text().replace('"steps": 3', '"steps": 4'))
-    shutil.rmtree(tmp_path / "runs/toy/toy/table-1/plain/left/seed-0")
+    shutil.rmtree(run_of(tmp_path / "runs", "toy/toy/table-1/plain/left/seed-0"))
     before = contents(tmp_path)
     _, err = at_once("toy", "toy", code=2)
     assert "steps: 4 there, 3 here" in err
@@ -490,7 +501,8 @@ def test_seeds_are_numbers_and_ranges(at_once: Callable[..., tuple[str, str]]) -
 def test_folder_that_cannot_be_written(done: Path, at_once: Callable[..., tuple[str, str]]) -> None:
     before = contents(done)
     # A file where a folder must be: refused for every user, root too.
-    blocked = done / "runs/toy/toy/table-1/better/left/seed-0/result.json/deeper"
+    run = run_of(done / "runs", "toy/toy/table-1/better/left/seed-0")
+    blocked = run / "result.json/deeper"
     _, err = at_once("toy", "toy", "--runs", str(blocked), code=1, folder=done)
     assert "cannot read or write" in err
     assert "choose another folder" in err
@@ -521,14 +533,15 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
     assert "Traceback" not in process.stderr
     after = contents(tmp_path)
     assert {name: after[name] for name in before} == before
-    assert not any("seed-8/result.json" in name for name in after)
+    assert not any("seed-8-" in name and "result.json" in name for name in after)
 
 
 @pytest.mark.slow
 def test_sigterm_stops_all_cells_and_the_same_command_goes_on(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0,1")
     process = command(*arguments, "--jobs", "2", cwd=tmp_path)
-    cells = [tmp_path / f"runs/toy/slow/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
+    addresses = [f"toy/slow/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
+    cells = [run_of(tmp_path / "runs", address) for address in addresses]
     wait_for(lambda: all((cell / "checkpoint.pt").exists() for cell in cells))
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
@@ -543,7 +556,7 @@ def test_sigterm_stops_all_cells_and_the_same_command_goes_on(tmp_path: Path) ->
 def test_after_the_parent_is_killed_its_cells_stop_by_themselves(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     process = command(*arguments, cwd=tmp_path)
-    cell = tmp_path / "runs/toy/slow/table-1/plain/left/seed-0"
+    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     process.kill()
     process.communicate(timeout=300)
@@ -576,7 +589,7 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
 def test_everything_killed_at_once_resumes(tmp_path: Path) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     process = command(*arguments, cwd=tmp_path)
-    cell = tmp_path / "runs/toy/slow/table-1/plain/left/seed-0"
+    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=300)
@@ -631,20 +644,21 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     out, _ = at_once("toy", "shared")
-    runs = tmp_path / "runs/toy/shared/table-1"
-    found = sorted(str(file.parent.relative_to(runs)) for file in runs.rglob("result.json"))
-    assert found == sorted(
-        [f"{row}/{run}/seed-{s}" for row in ("plain", "better") for run in RUNS for s in range(3)]
-        + [f"base/{run}/seed-0" for run in RUNS]
-    )
+    found = list((tmp_path / "runs").rglob("result.json"))
+    assert len(found) == 14
+
+    def metrics_of(cell: str) -> dict[str, float]:
+        run = run_of(tmp_path / "runs", f"toy/shared/table-1/{cell}")
+        return json.loads((run / "result.json").read_text())["metrics"]
+
     for seed in range(3):
-        metrics = json.loads((runs / f"plain/both/seed-{seed}/result.json").read_text())["metrics"]
+        metrics = metrics_of(f"plain/both/seed-{seed}")
         assert f"seed-{seed}" in out
         assert f"norm {metrics['norm']:.4g}" in out
     at_once("report")
     with (tmp_path / "results/toy/shared/table-1.csv").open() as stream:
         lines = {(line["row"], line["column"]): line for line in csv.DictReader(stream)}
-    base = json.loads((runs / "base/both/seed-0/result.json").read_text())["metrics"]
+    base = metrics_of("base/both/seed-0")
     for column, metric in (("left", "accuracy"), ("norm", "norm")):
         line = lines["base", column]
         assert (line["metric"], line["seeds_measured"], line["seeds_declared"]) == (
@@ -660,9 +674,6 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
     assert "both" in plan
 
 
-RUNS = ("both", "right")
-
-
 def test_rows_without_the_seeds_asked_for_are_named(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -671,36 +682,66 @@ def test_rows_without_the_seeds_asked_for_are_named(
 
 
 @pytest.mark.slow
-def test_an_equal_configuration_is_taken_over_from_another_table(
+def test_tables_with_equal_configurations_share_a_run(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     at_once("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
-    first = tmp_path / "runs/toy/toy/table-1/plain/left/seed-0"
-    (first / "kept.bin").write_bytes(b"a model")
-    result = (first / "result.json").read_bytes()
-    at_once("toy", "partial", "--table", "3", "--row", "plain", "--seeds", "0")
-    second = tmp_path / "runs/toy/partial/table-3/plain/left/seed-0"
-    assert (second / "result.json").read_bytes() == result
-    assert (second / "kept.bin").read_bytes() == b"a model"
-    assert not (second / "checkpoint.pt").exists()
-    environment = json.loads((second / "environment.json").read_text())
-    assert environment["run_at"] == "toy/toy/table-1/plain/left/seed-0"
-    other = json.loads((second.parent.parent / "right/seed-0/environment.json").read_text())
-    assert "run_at" not in other  # another offset: a run of its own
+    first = contents(tmp_path)
+    choice = ("toy", "partial", "--table", "3", "--row", "plain", "--seeds", "0")
+    out, _ = at_once(*choice)
+    assert "1 cells are done already" in out  # the other column is a run of its own
+    assert {name: text for name, text in contents(tmp_path).items() if name in first} == first
+    # Row "better" sets what column "right" would change: both its cells are the same run, too.
+    at_once("toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")
+    assert len(list((tmp_path / "runs").rglob("result.json"))) == 3
 
 
 @pytest.mark.slow
-def test_equal_cells_of_one_command_run_once(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(tmp_path: Path) -> None:
+    arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
+    process = command(*arguments, "--minutes", "0.05", cwd=tmp_path)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 75, err
+    assert "the same command goes on" in out
+    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
+    assert not (cell / "result.json").exists()
+    call(tmp_path, *arguments, "--minutes", "5")
+    assert (cell / "result.json").exists()
+
+
+@pytest.mark.parametrize("minutes", ["0", "-1", "nan", "soon"])
+def test_minutes_are_a_positive_number(
+    at_once: Callable[..., tuple[str, str]], minutes: str
 ) -> None:
-    """Row "better" sets what column "right" would change: both its cells are the same run."""
-    at_once("toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")
-    folder = tmp_path / "runs/toy/toy/table-1/better"
-    environments = [
-        json.loads((folder / column / "seed-0/environment.json").read_text())
-        for column in ("left", "right")
-    ]
-    assert [each.get("run_at") for each in environments] == [
-        None,
-        "toy/toy/table-1/better/left/seed-0",
-    ]
+    _, err = at_once("toy", "toy", "--minutes", minutes, code=2)
+    assert f"'{minutes}' is not a positive number of minutes" in err
+
+
+@pytest.mark.slow
+def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
+    process = command(*arguments, cwd=tmp_path)
+    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
+    wait_for(lambda: (cell / "checkpoint.pt").exists())
+    os.killpg(process.pid, signal.SIGHUP)
+    err = process.communicate(timeout=300)[1]
+    assert process.returncode == 75, err
+    assert "Traceback" not in err
+    assert not (cell / "result.json").exists()
+    # The cache of torch's compiler is for later processes, too.
+    assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
+
+
+@pytest.mark.parametrize("verb", ["run", "plan", "report", "verify"])
+def test_a_folder_of_runs_whose_name_is_no_utf_8_is_refused(
+    at_once: Callable[..., tuple[str, str]], verb: str
+) -> None:
+    words = () if verb == "report" else ("toy",) if verb == "verify" else ("toy", "toy")
+    _, err = at_once(verb, *words, "--runs", os.fsdecode(b"runs-\xff"), code=2)
+    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is no UTF-8")
+    assert err.count("\n") == 1

@@ -3,7 +3,9 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -477,3 +479,73 @@ def test_a_part_is_averaged_over_the_steps_that_have_it() -> None:
     assert resumed.take() == {"loss": 3.0, "entropy": 20.0, "late": 5.0}
     resumed.add({"loss": torch.tensor(7.0)})
     assert resumed.take() == {"loss": 7.0}
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=("removed", "made anew"))
+@pytest.mark.parametrize("write", ["log", "checkpoint", "finish", "record"])
+def test_a_folder_that_was_removed_is_not_written_to(
+    tmp_path: Path, write: str, anew: bool
+) -> None:
+    """Another process may have begun there: what this one writes would be mixed with its run."""
+    folder = tmp_path / "run"
+    with Run(folder, Config()) as run:
+        run.track()
+        shutil.rmtree(folder)
+        other = Run(folder, Config()) if anew else contextlib.nullcontext()
+        with other:
+            before = sorted(tmp_path.rglob("*"))
+            with pytest.raises(Locked, match="run: the folder was removed while its run went on"):
+                {
+                    "log": lambda: run.log(1, loss=0.5),
+                    "checkpoint": lambda: run.checkpoint(1),
+                    "finish": lambda: run.finish({"accuracy": 1.0}),
+                    "record": lambda: run.record(renderer="another"),
+                }[write]()
+            assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_closed_terminal_asks_to_stop_as_a_scheduler_does(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with Run(tmp_path / "run", Config()) as run:
+        run.track()
+        os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(Interrupted):
+            run.checkpoint(1)
+        assert run.saved_step == 1
+    assert signal.getsignal(signal.SIGHUP) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("./reproduce.sh graph mmcl --row MMCL/INV", "./reproduce.sh graph mmcl --row MMCL/INV"),
+        ("/home/ada/suite/__main__.py graph", ".../__main__.py graph"),
+        (
+            "run --data-root=/mnt/a/data --runs /x/Jane\\ Doe/r",
+            "run --data-root=.../data --runs .../r",
+        ),
+        ("run --to ../../ada/out --data-root HOME", "run --to .../out --data-root ~"),
+        ("run HF_TOKEN=abc --api-key xyz", "run HF_TOKEN=... --api-key ..."),
+        ("run https://ada:pass@host/x", "run https://host/x"),
+    ],
+)
+def test_a_record_discloses_no_folder_user_or_secret(command: str, shown: str) -> None:
+    assert runs.public(command.replace("HOME", os.path.expanduser("~"))) == shown
+
+
+def test_an_environment_names_neither_host_nor_user_nor_variables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUITE_COMMAND", f"./reproduce.sh --runs {tmp_path}/deep/runs")
+    monkeypatch.setenv("WANDB_API_KEY", "a-secret-of-mine")
+    found = runs.environment(1)
+    assert set(found) == {
+        *("commit", "dirty", "command", "started", "versions", "lock", "hardware", "arithmetic"),
+        *("threads", "workers", "data"),
+    }
+    assert set(found["hardware"]) == {
+        *("system", "processor", "cores", "memory_bytes", "accelerators"),
+    }
+    text = json.dumps(found)
+    for secret in (socket.gethostname(), str(tmp_path), "a-secret-of-mine", os.uname().release):
+        assert secret not in text

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_reproduce import call
-from toy.tables import TABLES
+from toy.tables import TABLES, run_of
 
 from shared.command import verify
 from shared.experiment.arithmetic import arithmetic_used, read_mkl
@@ -37,7 +37,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def records(done: Path) -> list[Record]:
     """Of those runs, as a clean commit would have made them."""
     found = [
-        read_record(done / "runs" / f"{PLACE}/seed-{s}", f"{PLACE}/seed-{s}") for s in range(3)
+        read_record(run_of(done / "runs", f"{PLACE}/seed-{s}"), f"{PLACE}/seed-{s}")
+        for s in range(3)
     ]
     return [changed(record, {"dirty": False}) for record in found if record is not None]
 
@@ -73,16 +74,20 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
     assert {each.cell.address for each in checked.counted} == {each.address for each in records}
 
 
-def without_hash(record: Record) -> Record:
-    return dataclasses.replace(record, sha256=None)
-
-
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
         (lambda r: changed(r, {}, {"accuracy": 180.0}), "refused: accuracy is 180, outside"),
         (lambda r: changed(r, {}, {"accuracy": "nan"}), "the result has no finite accuracy"),
-        (lambda r: without_hash(changed(r, {}, {"accuracy": 180.0})), "refused: accuracy is 180"),
+        (lambda r: changed(r, {}, {"norm": "inf"}), "no finite number: norm is inf"),
+        (
+            lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}),
+            "number: details.curve is",
+        ),
+        (lambda r: changed(r, {"commit": "HEAD"}), "names no commit but 'HEAD'"),
+        (lambda r: changed(r, {"data": {"toys": "0" * 64}}), "as the hash of toys"),
+        (lambda r: changed(r, {"data": {"toys": "ab"}}), "has 'ab' as the hash of toys"),
+        (lambda r: dataclasses.replace(r, sha256=None), "it has null as 'sha256'"),
         (lambda r: changed(r, {"dirty": True}), "was not measured at a clean commit"),
         (lambda r: dataclasses.replace(r, sha256="0" * 64), "was altered: its SHA-256"),
         (
@@ -94,7 +99,10 @@ def without_hash(record: Record) -> Record:
             "does not count: stale: measured with protocol v0",
         ),
         (
-            lambda r: dataclasses.replace(r, address=f"{PLACE}/seed-9"),
+            lambda r: changed(
+                dataclasses.replace(r, address=f"{PLACE}/seed-9", config=r.config | {"seed": 9}),
+                {},
+            ),
             "not among the declared rows, columns and seeds",
         ),
         (lambda r: dataclasses.replace(r, address=f"{PLACE}/seed-0"), "two records of"),
@@ -119,12 +127,57 @@ def test_records_of_no_table_are_a_fault(tmp_path: Path, records: list[Record]) 
     assert "does not count: no table declares it today" in fault
 
 
-def test_a_lacking_hash_is_said_and_no_fault(tmp_path: Path, records: list[Record]) -> None:
-    commit(tmp_path / "results", [*records[:2], without_hash(records[2])])
-    checked = check(tmp_path)
-    assert checked.faults == ()
-    assert checked.notes == ("toy/toy/table-1: 1 without a hash, from before there were any",)
-    assert checked.groups[0].count == 3
+@pytest.mark.parametrize(
+    ("data", "faults"),
+    [
+        ([{"toys": "a"}] * 3, []),
+        ([{"toys": "a"}, {"toys": "b"}, {"toys": "a"}], [(2, "other toys than the rest")]),
+        ([{"toys": "a"}, {}, {"toys": "a"}], [(2, "names no data, as others like it do")]),
+        # What each seed makes itself is another with each.
+        ([{"toys": "a", "frames": each} for each in "abc"], []),
+    ],
+)
+def test_records_of_a_column_are_of_the_same_data(
+    tmp_path: Path,
+    records: list[Record],
+    data: list[dict[str, str]],
+    faults: list[tuple[int, str]],
+) -> None:
+    some = [
+        changed(record, {"data": {name: 32 * f"{each}1" for name, each in of.items()}})
+        for record, of in zip(records, data, strict=True)
+    ]
+    file = commit(tmp_path / "results", some)
+    found = check(tmp_path).faults
+    assert len(found) == len(faults)
+    for fault, (line, words) in zip(found, faults, strict=True):
+        assert fault.startswith(f"{file}, line {line}: ")
+        assert words in fault
+
+
+def test_frames_of_one_seed_are_the_same_in_every_row(
+    tmp_path: Path, records: list[Record]
+) -> None:
+    def framed(record: Record, frames: str) -> Record:
+        return changed(record, {"data": {"frames": frames * 64}})
+
+    first, second, _ = records
+    (cell,) = TABLE.cells(row="better", column="left", seeds=[0])
+    other = dataclasses.replace(first, address=cell.address, config=dict(cell.content))
+    rows = [framed(first, "1"), framed(second, "2"), framed(other, "3")]
+    commit(tmp_path / "results", rows)
+    (fault,) = check(tmp_path).faults
+    assert "line 3: other frames than the rest of the column left" in fault
+
+
+def test_what_a_processor_is_called_is_no_markup(
+    tmp_path: Path, records: list[Record], at_once: Callable[..., tuple[str, str]]
+) -> None:
+    hardware = records[0].environment["hardware"] | {"processor": "odd [/x] one"}
+    commit(tmp_path / "results", [changed(records[0], {"hardware": hardware})])
+    out, err = at_once("verify", "toy")
+    assert err == ""
+    assert "By processor: odd [/x] one: 1" in out
 
 
 def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
@@ -144,8 +197,8 @@ def test_exit_codes(
     file = commit(tmp_path / "results", records)
     out, err = at_once("verify", "toy", "--runs", str(done / "runs"))
     assert err == ""
-    assert "toy/toy/table-1 3 3 3 3 0" in " ".join(out.split())
-    assert "runs: toy/toy/table-1 3 3 3" in " ".join(out.split())
+    assert "toy/toy/table-1 3 3 3 0" in " ".join(out.split())
+    assert "runs: toy/works 3 3" in " ".join(out.split())
     content = file.read_text()
     file.write_text(content[:-20] + "\n")
     _, err = at_once("verify", "toy", code=1)
@@ -165,22 +218,30 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
     for seed in (0, 7):  # a seed of one's own is no fault
         _, err = at_once("verify", "toy")
         assert err == ""
-        file = tmp_path / "runs" / PLACE / f"seed-{seed}" / "result.json"
+        run = run_of(Path("runs"), f"{PLACE}/seed-{seed}")
+        file = tmp_path / run / "result.json"
         content = json.loads(file.read_text())
         good, content["metrics"]["accuracy"] = file.read_text(), 180.0
         file.write_text(json.dumps(content))
         _, err = at_once("verify", "toy", code=1)
-        assert err.startswith(f"fault: runs/{PLACE}/seed-{seed}/result.json: its SHA-256 is not")
+        assert err.startswith(f"fault: {run}/result.json: its SHA-256 is not")
         if seed == 0:
             # Neither the table nor the report believes it; what else is there goes on.
             only = ("--row", "plain", "--column", "left", "--seeds", "0,7")
             out, err = at_once("toy", "toy", *only, code=1)
             assert "180" not in out
-            assert err.startswith(f"{PLACE}/seed-0: runs/{PLACE}/seed-0/result.json: its SHA-256")
+            assert err.startswith(f"{PLACE}/seed-0: {run}/result.json: its SHA-256")
             out, _ = at_once("toy", "toy", "--plan", *only)
             assert "1 of 2 cells to run" in out
-            del content["sha256"]  # nor without a hash
-            file.write_text(json.dumps(content))
+            # Nor with the hash that belongs to it.
+            hashed = content_hash(
+                *(
+                    json.loads((run / f"{name}.json").read_text())
+                    for name in ("config", "environment")
+                ),
+                content,
+            )
+            file.write_text(json.dumps(content | {"sha256": hashed}))
             _, err = at_once("verify", "toy", code=1)
             assert "does not count: refused: accuracy is 180, outside -inf to 100" in err
         file.write_text(good)

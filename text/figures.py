@@ -20,10 +20,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from shared import context_window, cosine
-from shared.experiment.history import home
-from shared.experiment.records import Record
-from shared.experiment.runs import counting_run
-from shared.experiment.tables import Table, Tier
+from shared.experiment.records import Record, read_record
+from shared.experiment.tables import Table, Tier, place_of
 from shared.pairs import unit_rows
 from shared.report.figures import (
     GREY,
@@ -34,7 +32,6 @@ from shared.report.figures import (
     nothing_of,
     write_figures,
 )
-from text.config import Config
 from text.export import MODEL, read
 from text.tables import TABLES
 from text.tokens import prepare
@@ -208,7 +205,10 @@ class Histograms:
         table, records = kept(tables, [label for line in self.rows for label in line], runs)
         distances = {
             label: distances_of(
-                home(runs, record.address, Config), record.config, data_root, self.compared
+                runs / place_of("text", record.result["tier"], record.config),
+                record.config,
+                data_root,
+                self.compared,
             )
             for label, record in records.items()
         }
@@ -244,9 +244,9 @@ def kept(
         known = {row.label for row in table.rows}
         for label in labels:
             for cell in table.cells(tier, row=label) if label in known else ():
-                run = counting_run(runs, cell)
-                if run and (run[0] / MODEL).is_dir():
-                    records.setdefault(label, run[1])
+                folder = runs / cell.folder
+                if (folder / MODEL).is_dir() and (record := read_record(folder, cell.address)):
+                    records.setdefault(label, record)
         if records:
             return table, records
     small = next(table for table in tables if table.name.endswith("-small"))

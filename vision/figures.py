@@ -31,7 +31,7 @@ from shared import Pairs, cosine, margin_nce, max_margin, two_views
 from shared.experiment.history import upgraded_config
 from shared.experiment.records import Record, read_record, read_records
 from shared.experiment.runs import is_aside
-from shared.experiment.tables import Row, Table, Tier
+from shared.experiment.tables import Row, Table, Tier, place_of
 from shared.report.figures import GRID, STYLE, TIERS, Drawn, Lacking, caption, write_figures
 from shared.report.measuring import Measured, measure_finished
 from shared.svm import dual_weights
@@ -383,13 +383,12 @@ def _number(name: str, default: float | None) -> Callable[[dict[str, Any]], floa
 def finished(runs: Path) -> list[Record]:
     """Finished runs that keep an encoder, those of the paper tier first, then by address."""
     found = []
-    for prefix in ("vision", "short/vision"):
-        for file in sorted((runs / prefix).rglob(FILE)):
-            record = read_record(file.parent, file.parent.relative_to(runs).as_posix())
-            if record is not None and not is_aside(file.parent):
-                config = upgraded_config(record.config, Config)
-                found.append(dataclasses.replace(record, config=config))
-    return found
+    for file in sorted((runs / "vision").glob(f"*/*/{FILE}")):
+        record = read_record(file.parent, file.parent.relative_to(runs).as_posix())
+        if record is not None and not is_aside(file.parent) and record.result["tier"] != "smoke":
+            config = upgraded_config(record.config, Config)
+            found.append(dataclasses.replace(record, config=config))
+    return sorted(found, key=lambda record: bool(record.result["tier"] != "paper"))
 
 
 def features_of(
@@ -502,10 +501,14 @@ def dimension_histograms(places: Places) -> tuple[Tier, Figure]:
     table = _table("cllr", "table-1")
     measured = best_tier(table, places)
     kept: dict[str, dict[str, Record]] = {}
+
+    def folder_of(record: Record) -> Path:
+        return places.runs / place_of("vision", measured.tier, record.config)
+
     for cells in measured.cells:
         for cell in cells:
             for record in cell.records.values():
-                if (places.runs / record.address / FILE).is_file():
+                if (folder_of(record) / FILE).is_file():
                     kept.setdefault(cell.column.label, {}).setdefault(cell.row.label, record)
     column, records = max(kept.items(), key=lambda item: len(item[1]), default=("", {}))
     if len(records) < 2:
@@ -516,7 +519,7 @@ def dimension_histograms(places: Places) -> tuple[Tier, Figure]:
     title = f"Distances of images, rows of {table.name}, {column} ({measured.tier} tier)"
     figure, axes = _panels(1, 1, title, (7.5, 3.6))
     for color, (label, record) in zip(_shades(len(records)), records.items(), strict=True):
-        folder = places.runs / record.address
+        folder = folder_of(record)
         facts, _ = read(folder)
         images = choose(_in_memory(record.config["dataset"], places), COUNT)
         (features,) = features_of(load_encoder(folder), images, ("plain",), facts)

@@ -5,7 +5,6 @@ They lie in ``runs/own/`` and their results say tier "own", which no table and n
 
 import argparse
 import dataclasses
-import hashlib
 import importlib
 import inspect
 import sys
@@ -28,15 +27,13 @@ from shared.command.settings import checked_term, numbers_of, typed, with_settin
 from shared.errors import UserError, suggestion
 from shared.experiment.history import differing, shown
 from shared.experiment.runs import OWN
-from shared.experiment.tables import Cell, Row, Table, Tier, canonical, changed, slug
-from shared.functions import identity
+from shared.experiment.tables import Cell, Row, Table, Tier, canonical, changed
 from shared.objective import Objective, Term
 from shared.pairs import cosine, same_label, two_views
 from shared.report.statistics import compared, summarise
 from shared.report.wording import DASH, TIER_NOTES, mean_sd
 
 MINE = "mine"
-LONGEST = 40  # characters of a folder's name that say what is in it
 COLOURS = {"better": "green", "worse": "red", "inconclusive": "yellow", "not run": "bright_black"}
 Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by seed
 
@@ -50,7 +47,7 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     console = Console()
     declared = choose(options)
     chosen = [dataclasses.replace(each, cells=_set(each.cells, options.set)) for each in declared]
-    home = _home(places, "-".join(sorted(options.set)), sorted(options.set))
+    home = _own(places)
     text = f"Runs of your own, in {home.runs}: they enter no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
     for before, after in zip(declared, chosen, strict=True):
@@ -89,13 +86,13 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
     if not baselines:
         raise most_helpful(refused)
     baselines = with_cells(baselines)
-    function = loss.function
-    content = (identity(function), canonical(loss.numbers), sorted(options.set), options.row)
-    home = _home(places, function.__name__, content)
+    home = _own(places)
     text = f"Your loss as the row {MINE!r}, in {home.runs}: it enters no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
     if not is_defined_alone(loss):
-        text = f"Note: {function.__name__} is not finite for an anchor without a positive, where "
+        text = (
+            f"Note: {loss.function.__name__} is not finite for an anchor without a positive, where "
+        )
         console.print(f"{text}losses are 0; sentences at the edge of a batch have none.")
     mine = []
     for each in baselines:
@@ -259,11 +256,9 @@ def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
     return tuple(found)
 
 
-def _home(places: Places, what: str, content: Any) -> Places:
-    """Places whose runs are a folder of their own, named after what it holds and its hash."""
-    digest = hashlib.sha256(repr(content).encode()).hexdigest()[:8]
-    name = f"{slug(what)[:LONGEST].strip('-')}-{digest}"
-    return dataclasses.replace(places, runs=places.runs / OWN / name)
+def _own(places: Places) -> Places:
+    """Places whose runs lie apart from those of the tables."""
+    return dataclasses.replace(places, runs=places.runs / OWN)
 
 
 def _print_changes(

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared.command.domains import tables_of
 from shared.experiment import store
 from shared.experiment.arithmetic import OTHER_PATHS, REPEATS
-from shared.experiment.history import home
 from shared.experiment.records import (
     Damaged,
     Record,
@@ -15,6 +15,7 @@ from shared.experiment.records import (
     read_records,
     read_repeats,
 )
+from shared.experiment.runs import move_earlier
 from shared.experiment.tables import Cell, Table, Tier
 from shared.report import measuring
 
@@ -37,9 +38,18 @@ class Places:
         return None if cell.tier == "smoke" else self.store
 
 
+def settle(places: Places, domain: str) -> None:
+    """Move a domain's runs from where an earlier version put them, and say so."""
+    kinds = list({type(t.config): None for some in tables_of(domain).values() for t in some})
+    for runs in (places.runs, *(repeats_folder(places.runs, path) for path in OTHER_PATHS)):
+        if runs.is_dir() and (moved := move_earlier(runs, domain, kinds)):
+            text = "runs of an earlier version were moved to where they would be made today"
+            print(f"{moved} {text}, below {runs / domain}")
+
+
 def run_folder(places: Places, cell: Cell) -> Path:
-    """The folder of a cell's run."""
-    return home(places.runs, cell.address, type(cell.config))
+    """The folder of a cell's run, which it shares with every cell of an equal configuration."""
+    return places.runs / cell.folder
 
 
 def finished(cell: Cell, places: Places) -> Record | None:
@@ -106,7 +116,7 @@ def repeats_folder(runs: Path, path: str) -> Path:
 def _repeated(table: Table, tier: Tier, places: Places) -> list[Record]:
     """The finished runs of a table under other code paths; damaged ones are left out."""
     found = (
-        undamaged(home(folder, cell.address, type(cell.config)), cell.address)
+        undamaged(folder / cell.folder, cell.address)
         for path in OTHER_PATHS
         if (folder := repeats_folder(places.runs, path)).is_dir()
         for cell in {cell.address: cell for cell in table.cells(tier)}.values()

@@ -4,34 +4,35 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import stat
+import tempfile
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rich.console import Console
 
-from shared.command.domains import imported, tables_of
-from shared.command.places import Places, run_folder, undamaged
+from shared.command.domains import imported
+from shared.command.places import Places, run_folder
 from shared.command.progress import Watch, watching
 from shared.distributed import everyone, is_lost
 from shared.errors import UserError, describe_os_error
 from shared.experiment.data import MissingData
-from shared.experiment.history import differences, home
 from shared.experiment.records import Damaged, read_record
 from shared.experiment.runs import (
     OWN,
+    STOPS,
     Conflict,
     Interrupted,
     Locked,
     Run,
     Served,
-    adopt,
     record_failure,
 )
 from shared.experiment.tables import Cell, Config, canonical_json
@@ -39,29 +40,6 @@ from shared.report.measuring import NOT_RUN
 
 # Seconds in which a second SIGINT is no second wish: a terminal and a wrapper may both send one.
 ECHO = 1.0
-
-
-def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
-    """By address, the other cells of the domain and tier with an equal configuration.
-
-    Two papers print the same baselines: what one table has run, another need not run again.
-    """
-    if not cells:
-        return {}
-    wanted = {canonical_json(cell.config) for cell in cells}
-    by_config: dict[str, dict[str, None]] = {text: {} for text in wanted}
-    for tables in tables_of(cells[0].domain).values():
-        for table in tables:
-            for cell in table.cells(cells[0].tier):
-                text = canonical_json(cell.config)
-                if text in wanted:
-                    by_config[text][cell.address] = None
-    return {
-        cell.address: tuple(
-            address for address in by_config[canonical_json(cell.config)] if address != cell.address
-        )
-        for cell in cells
-    }
 
 
 def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
@@ -85,6 +63,7 @@ class Pool:
         console: where progress is shown.
         own: whether the runs are someone's own, of the tier "own", which no table takes.
         printed: by address, what the paper prints where a cell's number goes.
+        minutes: after which the cells are told to save and stop; None: they get all their time.
     """
 
     def __init__(
@@ -98,6 +77,7 @@ class Pool:
         console: Console,
         own: bool = False,
         printed: Mapping[str, str] | None = None,
+        minutes: float | None = None,
     ) -> None:
         self.places = places
         self.jobs = jobs
@@ -107,54 +87,53 @@ class Pool:
         self.console = console
         self.own = own
         self.printed = printed
+        self.minutes = minutes
+        self._begun = time.monotonic()
         self.interrupted = False
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
-        self._twins: Mapping[str, tuple[str, ...]] = {}
         self._trained_as: Mapping[str, str] = {}  # by address, what it is pretrained as
         # By the pipe that the process talks through; the last is its device.
         self._running: dict[Any, tuple[Cell, Any, str | None]] = {}
         self._devices = visible_devices()
         self._tried: set[str] = set()  # datasets that could not be fetched
 
-    def run(self, cells: list[Cell], twins: Mapping[str, tuple[str, ...]]) -> None:
+    def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
         """Run the cells; what kept some from being done is then in ``outcomes``.
 
         Args:
-            cells: of one domain.
-            twins: by address, where an equal run may lie; see :func:`twins_of`.
+            cells: of one domain, no two with one key.
+            before: called when nothing but the first cell's start is left to do, unless the
+                command was told to stop by then.
         """
         context = multiprocessing.get_context("forkserver")
         own = (f"{cells[0].domain}.{module}" for module in ("domain", "train"))
         modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
         context.set_forkserver_preload([*own, *modules, "shared.command.preloaded"])
         workers = max(1, cores() // min(self.jobs, len(cells)))
-        self._waiting, self._twins, told = list(cells), twins, False
+        self._waiting, told = list(cells), False
         self._trained_as = {
             cell.address: canonical_json(part)
             for cell in cells
             if (part := pretraining_of(cell)) is not None
         }
         with asked_to_stop() as asked, watching(self.console, len(cells), self.printed) as watch:
+            _start_server()
+            if before is not None and not asked:
+                before()
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
                     device = self._free_device()
                     options = (self.threads, workers, self.allow_missing)
-                    given = (
-                        cell,
-                        self._twins[cell.address],
-                        self.places,
-                        *options,
-                        self.own,
-                        device,
-                        there,
-                    )
+                    given = (cell, self.places, *options, self.own, device, there)
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
                     there.close()
                     self._running[here] = (cell, process, device)
                     watch.started(cell)
+                if self._is_time_up() and not asked:
+                    asked.append(signal.SIGTERM)
                 if asked and not told:
                     told = True
                     self.console.print("stopping once what runs is saved; with Ctrl-C at once")
@@ -169,18 +148,17 @@ class Pool:
         self.interrupted |= bool(asked and self._waiting)
 
     def _next(self) -> Cell | None:
-        """Take the first cell that waits, but for those whose twin is running.
-
-        Those whose encoder may be in training come last: they might have to wait for it.
-        """
-        running = {cell.address for cell, _, _ in self._running.values()}
+        """Take the first cell that waits; those whose encoder may be in training come last."""
+        running = (cell.address for cell, _, _ in self._running.values())
         trained = {self._trained_as.get(address) for address in running} - {None}
-        free = [cell for cell in self._waiting if running.isdisjoint(self._twins[cell.address])]
-        free.sort(key=lambda cell: self._trained_as.get(cell.address) in trained)
-        if not free:
-            return None
-        self._waiting.remove(free[0])
-        return free[0]
+        free = sorted(self._waiting, key=lambda cell: self._trained_as.get(cell.address) in trained)
+        if free:
+            self._waiting.remove(free[0])
+        return next(iter(free), None)
+
+    def _is_time_up(self) -> bool:
+        """Whether the minutes that the command has are over."""
+        return self.minutes is not None and time.monotonic() - self._begun >= 60 * self.minutes
 
     def _free_device(self) -> str | None:
         """The GPU with the fewest cells, the first of them; None where there is no choice."""
@@ -236,9 +214,19 @@ class Pool:
         return True
 
 
+def _start_server() -> None:
+    """Start what the processes are forked of; a terminal's signals are for this process alone."""
+    ignored = [number for number in STOPS if number != signal.SIGTERM]
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
+    try:
+        forkserver.ensure_running()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _work(
     cell: Cell,
-    twins: tuple[str, ...],
     places: Places,
     threads: int,
     workers: int,
@@ -266,7 +254,7 @@ def _work(
         progress=progress,
         store=places.store_of(cell),
     )
-    message = outcome(run, cell, twins, places)
+    message = outcome(run, cell)
     with contextlib.suppress(OSError):  # the parent is gone; the files say it all
         pipe.send(message)
 
@@ -286,33 +274,29 @@ def set_up_torch(threads: int) -> None:
     torch.backends.cudnn.benchmark = True
 
 
-def outcome(run: Run, cell: Cell, twins: Sequence[str], places: Places) -> tuple[Any, ...]:
-    """Run a cell, unless an equal run can be taken over, and say how it went.
+def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
+    """Run a cell, unless another process has done so by now, and say how it went.
 
     Returns:
-        One of: "done", the result and the address that it was taken over from; "interrupted";
-        "missing", a dataset and why; "refused" and why; "failed", the traceback and why; of several
-        processes also "served", for those that the first leaves behind, and "lost", the traceback
-        and why, for those that others left.
+        One of: "done" and the result; "interrupted"; "missing", a dataset and why; "refused" and
+        why; "failed", the traceback and why; of several processes also "served", for those that
+        the first leaves behind, and "lost", the traceback and why, for those that others left.
     """
     folder = run.folder
     try:
         domain = imported(cell.domain)
-        with run:
+        with temporary_folder(), run:
             _stop_with_parent(run)
-            finished = read_record(folder, cell.address) is not None
-            equal = _equal_runs(cell, twins, places)
-            ((finished, equal), *_) = everyone((finished, equal))  # as the first process sees it
-            if finished or equal:
+            # As the first process sees it.
+            (finished, *_) = everyone(read_record(folder, cell.address) is not None)
+            if finished:
                 run.alone()
-            if equal and not finished:
-                adopt(folder, *equal[0], cell.config)
-            elif not finished:
+            else:
                 with _told_together(run):
                     run.finish(domain.measure(cell.config, run))
             record = read_record(folder, cell.address)
         assert record is not None  # just written
-        return ("done", record.result, record.environment.get("run_at"))
+        return ("done", record.result)
     except Served:
         return ("served",)
     except Interrupted:
@@ -363,17 +347,6 @@ def lost(processes: int, which: str = "one", went: str = "ended") -> str:
     )
 
 
-def _equal_runs(cell: Cell, twins: Sequence[str], places: Places) -> list[tuple[Path, str]]:
-    """Folder and address of the finished runs that have the cell's configuration to this day."""
-    found = []
-    for twin in twins:
-        folder = home(places.runs, twin, type(cell.config))
-        record = undamaged(folder, twin)
-        if record is not None and not differences(record.config, cell.config):
-            found.append((folder, twin))
-    return found
-
-
 def _stop_with_parent(run: Run) -> None:
     """Save and stop when the process that started this one is gone."""
     parent, number = multiprocessing.parent_process(), os.getppid()
@@ -390,7 +363,7 @@ def _stop_with_parent(run: Run) -> None:
 
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[list[int]]:
-    """A list that fills when SIGTERM or SIGINT arrives: once, and again for a later SIGINT alone.
+    """A list that fills when one of ``STOPS`` arrives: once, and again for a later SIGINT alone.
 
     Schedulers and wrappers repeat themselves, and a run needs its time to save.
     """
@@ -399,18 +372,46 @@ def asked_to_stop() -> Iterator[list[int]]:
 
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal echoes_until
+        if number == signal.SIGHUP:
+            _leave_terminal()
         if not asked:
             echoes_until = time.monotonic() + ECHO
         if not asked or (number == signal.SIGINT and time.monotonic() > echoes_until):
             asked.append(number)
 
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as nohup wants it
+    numbers = [number for number in STOPS if number != signal.SIGHUP or not ignored]
     before = {number: signal.signal(number, note) for number in numbers}
     try:
         yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave_terminal() -> None:
+    """Say nothing more where nobody listens: writing to a terminal that has gone is an error."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode):
+                os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[None]:
+    """What libraries leave in the folder for temporary files goes when the block is left."""
+    before = os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+            del os.environ["TMPDIR"]
+            if before is not None:
+                os.environ["TMPDIR"] = before
 
 
 def _is_out_of_memory(error: Exception) -> bool:

@@ -27,7 +27,7 @@ from shared.command.places import Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
 from shared.command.progress import Watch, watching
 from shared.command.reproduce import STARTED
-from shared.command.running import not_done, show_tables
+from shared.command.running import move_aside, not_done, show_tables
 from shared.distributed import everyone, initialise, is_lost, rank, world_size
 from shared.errors import UserError
 from shared.experiment.runs import (
@@ -132,10 +132,11 @@ def _take_part(
     chosen: Sequence[Chosen], cell: Cell, places: Places, options: Namespace
 ) -> tuple[Any, ...]:
     waiting: Sequence[Cell] = ()
-    twins: dict[str, tuple[str, ...]] = {}
     if rank() == 0:
-        waiting, twins = not_done(chosen, places, options, Console())
-    ((going, twins), *_) = everyone((bool(waiting), twins))
+        waiting = not_done(chosen, places, options, Console())
+        if options.again:
+            move_aside(waiting, places, Console())
+    (going, *_) = everyone(bool(waiting))
     if not going:
         return ("done",) if rank() == 0 else ("served",)
     with _watched(cell) as watch:
@@ -149,7 +150,7 @@ def _take_part(
             progress=None if watch is None else _progress(watch, cell),
             store=places.store_of(cell),
         )
-        message = outcome(run, cell, twins[cell.address], places)
+        message = outcome(run, cell)
         if watch is not None and message[0] == "done":
             watch.ended(cell, message)
     return message

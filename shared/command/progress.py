@@ -207,9 +207,8 @@ def sentence(message: tuple[Any, ...], printed: str = "") -> str:
             if isinstance(value, (int, float))
         }
         shown = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        whose = f"taken over from {message[2]}: " if message[2] else ""
         beside = f"; published {printed}" if printed else ""
-        return f"{whose}{shown} ({message[1]['seconds']:.0f} s){beside}"
+        return f"{shown} ({message[1]['seconds']:.0f} s){beside}"
     if message[0] == "interrupted":
         return "interrupted, state saved"
     return str(message[-1])

@@ -7,6 +7,7 @@ Exit codes: 0 all is done; 1 a cell failed or its data are missing; 2 the input 
 """
 
 import argparse
+import io
 import math
 import os
 import sys
@@ -47,6 +48,7 @@ Work on it:
   docs        the documentation and results as a site; --serve shows it
 All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
+INTERRUPTED = 75  # as shared.experiment.runs has it, which takes seconds to be imported
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 # Older spellings of verbs.
@@ -67,6 +69,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may be no UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _main(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
@@ -75,6 +79,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"error: {describe_os_error(error)}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command starts again", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _main(arguments: list[str]) -> int:
@@ -355,6 +362,7 @@ def _takes_work(parser: Parser) -> None:
         action="store_true",
         help="leave out files that data sets lack or that cannot be decoded",
     )
+    add("--minutes", type=_minutes, help="save and stop then; the same command goes on")
 
 
 def _takes_executor(parser: Parser) -> None:
@@ -376,6 +384,8 @@ def _check_executor(options: argparse.Namespace) -> None:
     if stray and not options.executor:
         name = stray[0].replace("_", "-")
         raise UserError(f"--{name} is of --slurm; add that, or leave --{name} out")
+    if options.executor and options.minutes:
+        raise UserError("--minutes is of runs that this command waits for; of a task it is --time")
     if options.executor and (options.set or options.loss):
         raise UserError("--slurm is for cells of the tables; leave --set and --with out, or it")
 
@@ -391,6 +401,8 @@ def _check_processes(options: argparse.Namespace) -> int:
             f"{asked} processes share one run of the tables; name it by --cell ADDRESS, without "
             f"--set, --with and --slurm"
         )
+    if asked > 1 and options.minutes:
+        raise UserError(f"--minutes is of runs of one process, not of {asked}; leave one out")
     return asked
 
 
@@ -432,7 +444,9 @@ def _check_domain(word: str) -> None:
 def _places(options: argparse.Namespace) -> "Places":
     from shared.command.places import Places
     from shared.experiment.data import data_root
+    from shared.experiment.runs import check_name
 
+    check_name(options.runs)
     named = os.environ.get("SUITE_DATA")
     data = options.data_root or (_path(named) if named else None)
     return Places(options.runs, options.results, data_root(data))

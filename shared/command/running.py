@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from shared.command.choosing import Chosen
-from shared.command.places import Places, finished, measure, run_folder
+from shared.command.places import Places, finished, measure, run_folder, settle
 from shared.command.plan import estimated, planned
-from shared.command.pool import Pool, default_jobs, twins_of
+from shared.command.pool import Pool, default_jobs
 from shared.experiment.records import read_json
 from shared.experiment.runs import INTERRUPTED, check_config, set_aside
 from shared.experiment.store import forget
@@ -37,8 +37,10 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
     if options.executor:
         from shared.command import slurm
 
-        waiting, twins = not_done(chosen, places, options, console)
-        return slurm.submit(chosen, waiting, twins, places, options, console) if waiting else 0
+        waiting = not_done(chosen, places, options, console)
+        if options.again:
+            move_aside(waiting, places, console)
+        return slurm.submit(chosen, waiting, places, options, console) if waiting else 0
     pool = run_waiting(chosen, places, options, console)
     show_tables(chosen, places, pool.outcomes, console)
     return say_how_it_went(console, pool, again=options.again)
@@ -78,7 +80,7 @@ def run_waiting(
         console: where progress is shown.
         own: whether they are someone's own, see :class:`shared.command.pool.Pool`.
     """
-    waiting, twins = not_done(chosen, places, options, console, own=own)
+    waiting = not_done(chosen, places, options, console)
     pool = Pool(
         places,
         options.jobs or default_jobs(options.threads),
@@ -88,9 +90,10 @@ def run_waiting(
         console=console,
         own=own,
         printed=printed_beside(chosen),
+        minutes=options.minutes,
     )
     if waiting:
-        pool.run(waiting, twins)
+        pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool
 
 
@@ -111,31 +114,17 @@ def printed_beside(chosen: Sequence[Chosen]) -> dict[str, str]:
 
 
 def not_done(
-    chosen: Sequence[Chosen],
-    places: Places,
-    options: argparse.Namespace,
-    console: Console,
-    *,
-    own: bool = False,
-) -> tuple[list[Cell], dict[str, tuple[str, ...]]]:
-    """What is not done of the cells, the cheapest first, and where equal runs of each may lie."""
-    cells = _checked(chosen, places, again=options.again)
+    chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
+) -> list[Cell]:
+    """What is not done of the cells, or all of them to be run again; the cheapest first."""
     places.runs.mkdir(parents=True, exist_ok=True)
-    if options.again:
-        _set_aside(cells, places, console)
-    waiting = [cell for cell in cells if finished(cell, places) is None]
-    if len(waiting) < len(cells):
-        console.print(f"{len(cells) - len(waiting)} cells are done already")
-    twins: dict[str, tuple[str, ...]] = dict.fromkeys((cell.address for cell in waiting), ())
-    if not own:
-        twins = twins_of(waiting)
-    if options.again:  # what is to run anew is not taken over from an old run
-        chosen_now = {cell.address for cell in waiting}
-        twins = {
-            address: tuple(twin for twin in some if twin in chosen_now)
-            for address, some in twins.items()
-        }
-    return _cheapest_first(waiting, chosen), twins
+    cells = _checked(chosen, places, again=options.again)
+    waiting = [cell for cell in cells if options.again or finished(cell, places) is None]
+    left = {cell.key for cell in waiting}
+    every = {cell.address: cell.key for each in chosen for cell in each.cells}
+    if ready := sum(key not in left for key in every.values()):
+        console.print(f"{ready} cells are done already")
+    return _cheapest_first(waiting, chosen)
 
 
 def _cheapest_first(cells: Sequence[Cell], chosen: Sequence[Chosen]) -> list[Cell]:
@@ -162,23 +151,28 @@ def say_how_it_went(console: Console, *pools: Pool, again: bool) -> int:
 
 
 def _every(chosen: Sequence[Chosen]) -> list[Cell]:
-    """The cells, once each: columns that are read from one run give cells of one address."""
-    return list({cell.address: cell for each in chosen for cell in each.cells}.values())
+    """One cell for each run: columns and tables may read theirs from one and the same."""
+    cells: dict[str, Cell] = {}
+    for each in chosen:
+        for cell in each.cells:
+            cells.setdefault(cell.key, cell)
+    return list(cells.values())
 
 
 def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
     """The cells, checked; before anything runs, as a conflict must not come up after hours."""
+    settle(places, chosen[0].table.domain)
     cells = _every(chosen)
     for cell in cells if not again else ():
         check_config(run_folder(places, cell), cell.config)
     return cells
 
 
-def _set_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
+def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
     """Move every run of the cells aside, and say so; their encoders leave the store."""
     moved = []
     for cell in cells:
-        while (folder := run_folder(places, cell)).exists():  # at an earlier address, too
+        if (folder := run_folder(places, cell)).exists():
             if (environment := folder / "environment.json").is_file():
                 forget(places.store, read_json(environment))
             moved.append(set_aside(folder))

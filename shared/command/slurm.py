@@ -177,7 +177,6 @@ class Limits:
 def submit(
     chosen: Sequence[Chosen],
     waiting: Sequence[Cell],
-    twins: Mapping[str, tuple[str, ...]],
     places: Places,
     options: Namespace,
     console: Console,
@@ -185,12 +184,11 @@ def submit(
     """Submit the cells as one array job; returns the exit code.
 
     Cells of one configuration, or that share a pretraining, are one task. Those that are in the
-    queue already, or are equal to one that is, are not submitted.
+    queue already are not submitted.
 
     Args:
         chosen: tables and cells that were asked for.
         waiting: those of them that are not done, in the order in which to run them.
-        twins: by address, where an equal run may lie.
         places: where things lie.
         options: of the command line.
         console: to speak to.
@@ -202,19 +200,17 @@ def submit(
     places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
     _check_programs(options.executor)
     with _locked(places.runs / FOLDER):
-        states = _states(_submitted(places.runs))
-        busy = {address for address, (state, _) in states.items() if state in ("queued", "running")}
-        left = [cell for cell in waiting if cell.address not in busy]
-        equal = [cell for cell in left if not busy.isdisjoint(twins[cell.address])]
+        submitted = _submitted(places.runs)
+        states = _states(submitted)
+        busy = {
+            submitted[address].run
+            for address, (state, _) in states.items()
+            if state in ("queued", "running")
+        }
+        left = [cell for cell in waiting if run_folder(places, cell) not in busy]
         if len(left) < len(waiting):
             console.print(f"{len(waiting) - len(left)} cells are in the queue already")
-        if equal:
-            console.print(
-                f"{len(equal)} cells are equal to cells in the queue: the same command takes their "
-                f"results over once those are done",
-                soft_wrap=True,
-            )
-        groups = _groups([cell for cell in left if cell not in equal])
+        groups = _groups(left)
         if not groups:
             console.print("nothing to submit; ./reproduce.sh status shows what became of the rest")
             return 0
@@ -551,8 +547,7 @@ def _states(submitted: Mapping[str, Submitted]) -> dict[str, tuple[str, str]]:
     open_: dict[str, Submitted] = {}
     for address, each in submitted.items():
         if record := undamaged(each.run, address):
-            told = ("done", record.result, record.environment.get("run_at"))
-            states[address] = "done", sentence(told)
+            states[address] = "done", sentence(("done", record.result))
         else:
             open_[address] = each
     queue = _queue(each for each in open_.values() if each.executor == "slurm")

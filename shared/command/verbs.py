@@ -1,6 +1,7 @@
 """What the verbs do that run no cells of their own: report, verify, figures, film, export, data."""
 
 import argparse
+import contextlib
 import dataclasses
 import sys
 import tempfile
@@ -11,13 +12,14 @@ from pathlib import Path
 from rich.console import Console
 
 from shared.command import domains, verify
+from shared.command.choosing import find_cell
 from shared.command.domains import domain_of, tables_of_paper
-from shared.command.places import Committed, Places, measure
+from shared.command.places import Committed, Places, measure, settle
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record
 from shared.experiment.runs import Interrupted
-from shared.experiment.tables import TIERS, Cell, Tier, slug
+from shared.experiment.tables import Cell, Tier, slug
 from shared.report import claims, files, summary
 from shared.report.wording import counted
 
@@ -44,6 +46,8 @@ def report(places: Places, *, tex: bool = False) -> int:
 def write_results(places: Places, *, tex: bool = False) -> summary.Results:
     """Write the pages, pictures, CSV files and records below ``places.results``."""
     committed = Committed.read(places)
+    for domain in domains.present_domains():
+        settle(places, domain)
     tables = [
         measure(table, tier, places, {}, committed)
         for table in domains.every_table()
@@ -65,6 +69,8 @@ def write_results(places: Places, *, tex: bool = False) -> summary.Results:
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
     console = Console()
+    for each in present_domains() if domain is None else (domain,):
+        settle(places, each)
     checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     faults = list(checked.faults)
@@ -117,7 +123,7 @@ def _run_anew(
         )
 
         def start(cells: list[Cell]) -> Mapping[str, str]:
-            pool.run(cells, {cell.address: () for cell in cells})
+            pool.run(cells)
             if pool.interrupted:
                 raise Interrupted
             return pool.outcomes
@@ -138,6 +144,7 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
+    settle(places, domain)
     found = figures(paper, places.runs, places.results, data_root=places.data, to=to or FIGURES)
     if not found:
         raise UserError(f"{domain}/{paper}: there is no figure to draw")
@@ -152,6 +159,7 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     shoot = domain_of(domain).film
     if shoot is None:
         raise UserError(f"{domain} films nothing")
+    settle(places, domain)
     files = shoot(paper, tier, places.runs)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
@@ -162,15 +170,24 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
 
 def export(run: str, folder: Path, domain: str | None, target: Path | None, places: Places) -> int:
     """Write the model of a finished run, given by folder or address; prints where it is."""
-    folder = folder if (folder / "config.json").exists() else places.runs / run
+    address = Path(run)
     if not (folder / "config.json").exists():
-        raise UserError(f"no run {run!r}: neither a run's folder nor an address in {places.runs}/")
-    try:
-        address = folder.resolve().relative_to(places.runs.resolve())
-        home = next((part for part in address.parts if part not in TIERS), "")
-    except ValueError:  # it lies elsewhere
-        address, home = Path(folder.resolve().name), ""
-    if domain is None and home not in domains.DOMAINS:
+        try:
+            cell = find_cell(run).cells[0]
+        except UserError:
+            raise UserError(
+                f"no run {run!r}: neither a run's folder nor the address of a cell"
+            ) from None
+        settle(places, cell.domain)
+        folder = run_folder(places, cell)
+        if not (folder / "config.json").exists():
+            raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
+    else:
+        address = Path(folder.resolve().name)
+        with contextlib.suppress(ValueError):  # it lies elsewhere
+            address = folder.resolve().relative_to(places.runs.resolve())
+    home = next((part for part in address.parts if part in domains.DOMAINS), "")
+    if domain is None and not home:
         raise UserError(f"{folder} is not where the cells of a domain lie; name it with --domain")
     domain = domain or home
     write = domain_of(domain).export

@@ -9,16 +9,18 @@ held against how far seeds lie apart.
 import hashlib
 import itertools
 import math
+import re
 import statistics
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.table import Table as Grid
+from rich.text import Text
 
 from shared.experiment.arithmetic import REPEATS, path_of
 from shared.experiment.records import (
@@ -29,12 +31,14 @@ from shared.experiment.records import (
     read_record,
     records_in,
 )
-from shared.experiment.runs import OWN
-from shared.experiment.tables import TIERS, Cell, Table, Tier
-from shared.report.measuring import NOT_RUN, REFUSED, measure
+from shared.experiment.runs import OWN, is_aside
+from shared.experiment.tables import TIERS, Cell, Table, Tier, run_key
+from shared.report.measuring import NOT_RUN, fault_of, refused
 
 DEVIATIONS = 3.0  # how many standard deviations over seeds another processor may lie away
 PATHS = {"cpu_capability": "CPU capability", "blas": "BLAS path", "numpy_and_scipy": "numpy's BLAS"}
+COMMIT = re.compile("[0-9a-f]{40}")
+DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,10 @@ class Counted:
 
 @dataclass(frozen=True)
 class Group:
-    """The records of one table of results, or the finished runs of one table.
+    """The records of one file of results, or the finished runs on one dataset.
 
     Args:
-        name: ``[tier/]domain/paper/table``.
+        name: ``[tier/]domain/paper/table`` of records, ``domain/dataset`` of runs.
         committed: whether they are records in ``results/``.
         records: those that could be read, by where they stand.
         count: how many of them count for a cell.
@@ -98,8 +102,9 @@ class Outcome:
 def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None = None) -> Checked:
     """Check every record below ``results`` and every finished run below ``runs``.
 
-    A committed record has to be as it was written, possible, made by a clean commit, and to count
-    for a cell of ``tables``; a run on this disk has to be as it was written and possible.
+    A committed record has to be as it was written, possible, made by a clean commit, from the same
+    data as the others of its column, and to count for a cell of ``tables``; a run on this disk has
+    to be as it was written and possible.
 
     Args:
         tables: those of the domain, or of all.
@@ -108,42 +113,28 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         domain: the only domain to look at; None for all.
     """
     declared = _declared(tables)
-    groups, faults, notes, counted = [], [], [], []
-    found = itertools.chain(_committed(results), _finished(runs))
-    for (name, committed), some in itertools.groupby(found, key=lambda each: each[:2]):
-        if domain not in (None, next((part for part in name.split("/") if part not in TIERS), "")):
-            continue
-        records: dict[str, Record] = {}
-        for *_, where, record in some:
-            if isinstance(record, Damaged):
-                faults.append(str(record))
-            else:
-                records[where] = record
-        cells, whys = _join(declared.get(name), list(records.values()))
-        for where, record in records.items():
-            faulty = [why for why in whys.get(record.address, ()) if committed or _refused(why)]
-            faults += [f"{where}: {record.address} does not count: {why}" for why in faulty]
-            if committed and record.environment["dirty"]:
-                faults.append(f"{where}: {record.address} was not measured at a clean commit")
-        addresses = [record.address for record in records.values()]
-        for address in {each for each in addresses if addresses.count(each) > 1}:
-            faults.append(f"{name}: two records of {address}")
-        counting = [record for record in records.values() if record.address not in whys]
-        groups.append(Group(name, committed, records, len(counting)))
-        if committed:
-            counted += [
-                Counted(declared[name][0], cell, record)
-                for record in counting
-                for cell in cells[record.address][:1]
-            ]
-        if without := sum(record.sha256 is None for record in records.values()):
-            notes.append(f"{name}: {without} without a hash, from before there were any")
-        if not committed and (idle := len(records) - len(counting)):
-            notes.append(f"{name}: {idle} finished, but of no cell as it is declared today")
-    for group, wrong in _repeats(results, declared, counted, domain):
+    groups: list[Group] = []
+    faults: list[str] = []
+    counted: list[Counted] = []
+    for file, name in _files(results, RECORDS, domain):
+        records = _readable(file, faults)
+        found, wrong = _judged(declared.get(name), records)
+        for address, times in Counter(record.address for record in records.values()).items():
+            if times > 1:
+                wrong.append((name, f"two records of {address}"))
+        groups.append(Group(name, True, records, len(found)))
+        faults += [f"{where}: {fault}" for where, fault in wrong]
+        counted += found.values()
+    faults += _odd_data(groups, declared)
+    for group, found_wrong in _repeats(results, declared, counted, domain):
         groups.append(group)
-        faults += wrong
-    notes += _not_in_history(groups)
+        faults += found_wrong
+    notes = _not_in_history(groups)
+    for group, found_wrong in _finished(runs, tables, domain):
+        groups.append(group)
+        faults += found_wrong
+        if idle := len(group.records) - group.count:
+            notes.append(f"{group.name}: {idle} finished, but of no cell as it is declared today")
     return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(counted))
 
 
@@ -158,13 +149,11 @@ def objections(tables: Sequence[Table], records: Iterable[Record]) -> dict[str, 
     found = {}
     for record in records:
         name = record.address.rsplit("/", 3)[0]
-        _, whys = _join(declared.get(name), [record])
-        if why := whys.get(record.address):
-            found[record.address] = "; ".join(why)
+        _, wrong = _judged(declared.get(name), {"": record})
+        if wrong:
+            found[record.address] = "; ".join(fault for _, fault in wrong)
         elif name.startswith("smoke/"):
             found[record.address] = "the smoke tier proves the path only and never enters results"
-        elif record.environment["dirty"]:
-            found[record.address] = "it was not measured at a clean commit"
     return found
 
 
@@ -172,7 +161,7 @@ def summary(checked: Checked) -> Grid:
     """One line for each table of results, and for each table with runs on this disk."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     grid.add_column("table", no_wrap=True)
-    for name in ("records", "count", "hash right", "clean commit", "data hash"):
+    for name in ("records", "count", "clean commit", "data hash"):
         grid.add_column("\n".join(name.split()), justify="right", no_wrap=True)
     processors: Counter[str] = Counter()
     for group in checked.groups:
@@ -181,14 +170,13 @@ def summary(checked: Checked) -> Grid:
         numbers = (
             len(records),
             group.count,
-            sum(record.sha256 is not None for record in records),
             sum(not environment["dirty"] for environment in environments),
             sum(bool(environment["data"]) for environment in environments),
         )
         processors.update(str(each["hardware"].get("processor")) for each in environments)
-        grid.add_row(f"{'' if group.committed else 'runs: '}{group.name}", *map(str, numbers))
+        grid.add_row(Text(f"{'' if group.committed else 'runs: '}{group.name}"), *map(str, numbers))
     on = ", ".join(f"{name}: {count}" for name, count in sorted(processors.items()))
-    grid.caption = f"By processor: {on or 'nothing is on record'}"
+    grid.caption = Text(f"By processor: {on or 'nothing is on record'}")
     return grid
 
 
@@ -232,7 +220,7 @@ def rerun(
                 yield Outcome(address, False, f"cannot be run here: {why}")
                 continue
             done += 1
-            anew = read_record(runs / address, address)
+            anew = read_record(runs / each.cell.folder, address)
             if anew is None:
                 yield Outcome(address, True, why or "failed without a word")
             else:
@@ -280,29 +268,163 @@ def compare(recorded: Counted, anew: Record, everything: Sequence[Counted]) -> O
     return Outcome(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}")
 
 
-Found = tuple[str, bool, str, Record | Damaged]
+def _files(results: Path, ending: str, domain: str | None) -> Iterator[tuple[Path, str]]:
+    """The files of records, each with ``[tier/]domain/paper/table``; of one domain or of all."""
+    for file in sorted(results.rglob(f"*{ending}")):
+        name = file.relative_to(results).as_posix().removesuffix(ending)
+        parts = [part for part in name.split("/") if part not in TIERS]
+        if domain in (None, parts[0]):
+            yield file, name
 
 
-def _committed(results: Path) -> Iterator[Found]:
-    for file in sorted(results.rglob(f"*{RECORDS}")):
-        name = file.relative_to(results).as_posix().removesuffix(RECORDS)
-        for number, record in enumerate(records_in(file), start=1):
-            yield name, True, f"{file}, line {number}", record
+def _readable(file: Path, faults: list[str]) -> dict[str, Record]:
+    """The records of a file by where they stand; lines that are none are added to ``faults``."""
+    records = {}
+    for number, record in enumerate(records_in(file), start=1):
+        if isinstance(record, Damaged):
+            faults.append(str(record))
+        else:
+            records[f"{file}, line {number}"] = record
+    return records
 
 
-def _finished(runs: Path) -> Iterator[Found]:
-    for file in sorted(runs.rglob("result.json")):
-        address = file.parent.relative_to(runs).as_posix()
+def _judged(
+    declared: tuple[Table, Tier] | None, records: Mapping[str, Record]
+) -> tuple[dict[str, Counted], list[tuple[str, str]]]:
+    """By where it stands what a good record counts for; where each other stands, and its fault."""
+    counted: dict[str, Counted] = {}
+    wrong: list[tuple[str, str]] = []
+    by_key: dict[str, list[Cell]] = {}
+    by_address: dict[str, list[Cell]] = {}
+    if declared is not None:
+        table, tier = declared
+        metrics = {column.label: table.metric_of(column) for column in table.columns}
+        for cell in table.cells(tier):
+            by_key.setdefault(cell.key, []).append(cell)
+            by_address.setdefault(cell.address, []).append(cell)
+    for where, record in records.items():
+        whys = [_unfit(record)]
+        if declared is None:
+            whys.append("does not count: no table declares it today")
+        else:
+            today = record.upgraded(type(table.config))
+            same = by_key.get(run_key(str(record.result["tier"]), today.config), [])
+            cells = [cell for cell in same if cell.address == record.address] or same
+            cells = cells or by_address.get(record.address, [])
+            if not cells:
+                whys.append("does not count: not among the declared rows, columns and seeds")
+            for cell in cells:
+                if why := fault_of(today, cell, table, metrics[cell.column]):
+                    whys.append(f"does not count: {why}")
+        if found := sorted(set(filter(None, whys))):
+            wrong += [(where, f"{record.address} {why}") for why in found]
+        else:
+            counted[where] = Counted(table, cells[0], replace(record, address=cells[0].address))
+    return counted, wrong
+
+
+def _unfit(record: Record) -> str | None:
+    """What no committed record may be, whatever it is of; None if it is fit."""
+    environment = record.environment
+    if environment["dirty"]:
+        return "was not measured at a clean commit"
+    if not COMMIT.fullmatch(environment["commit"]):
+        return f"names no commit but {environment['commit'][:40]!r}"
+    for name, digest in environment["data"].items():
+        if not DATA_HASH.fullmatch(digest):
+            return f"has {digest[:70]!r} as the hash of {name}"
+    if number := next(_not_finite(record.result["metrics"]), None):
+        return f"has a metric that is no finite number: {number}"
+    return None
+
+
+def _not_finite(value: Any, name: str = "") -> Iterator[str]:
+    """The metrics, also those below others, that are infinite or not a number."""
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from _not_finite(each, f"{name}.{key}" if name else key)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _not_finite(each, name)
+    elif value is None or value in ("nan", "inf", "-inf"):
+        yield f"{name} is {value}"
+
+
+def _odd_data(groups: Sequence[Group], declared: Mapping[str, tuple[Table, Tier]]) -> Iterator[str]:
+    """Records made from other data than those beside them.
+
+    In one column and seed a name has one hash. Over seeds, too, where most agree: what a run makes
+    itself, frames for one, is another with each seed. A record without data is odd where others of
+    the same kind of configuration have some.
+    """
+    with_data: set[type] = set()
+    for group in groups:
+        if group.name in declared and any(r.environment["data"] for r in group.records.values()):
+            with_data.add(type(declared[group.name][0].config))
+    for group in groups:
+        columns: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+        for where, record in group.records.items():
+            data = record.environment["data"]
+            if not data and group.name in declared:
+                if type(declared[group.name][0].config) in with_data:
+                    yield f"{where}: {record.address} names no data, as others like it do"
+            column, _, seed = record.address.rpartition("/")
+            for name, digest in data.items():
+                place = column.rpartition("/")[2], name
+                columns.setdefault(place, []).append((where, seed, digest))
+        for (column, name), some in columns.items():
+            usual, times = Counter(digest for *_, digest in some).most_common(1)[0]
+            by_seed = {
+                each: Counter(digest for _, seed, digest in some if seed == each).most_common(1)
+                for each in {seed for _, seed, _ in some}
+            }
+            for where, seed, digest in some:
+                most = usual if 2 * times > len(some) else by_seed[seed][0][0]
+                if digest != most:
+                    yield (
+                        f"{where}: other {name} than the rest of the column {column}: "
+                        f"{digest[:12]}..., not {most[:12]}..."
+                    )
+
+
+def _finished(
+    runs: Path, tables: Sequence[Table], domain: str | None
+) -> Iterator[tuple[Group, list[str]]]:
+    """The finished runs on this disk by dataset, and what is wrong with them."""
+    found: dict[str, list[Path]] = {}
+    for file in sorted(runs.glob("*/*/*/result.json")):
+        name = file.parent.parent.relative_to(runs).as_posix()
+        first = name.partition("/")[0]
         # What the report holds against its records, and runs of no table: shared.command.own.
-        if address.startswith((f"{REPEATS}/", f"{OWN}/")):
-            continue
-        name = address.rsplit("/", 3)[0]
-        try:
-            record: Record | Damaged | None = read_record(file.parent, address)
-        except Damaged as error:
-            record = error
-        if record is not None:
-            yield name, False, str(file.parent), record
+        if first not in (REPEATS, OWN) and domain in (None, first) and not is_aside(file.parent):
+            found.setdefault(name, []).append(file.parent)
+    domains = {name.partition("/")[0] for name in found}
+    cells: dict[str, list[tuple[Table, Cell]]] = {}
+    for table in tables:
+        for tier in table.tiers if table.domain in domains else ():
+            for cell in table.cells(tier):
+                cells.setdefault(cell.key, []).append((table, cell))
+    for name, folders in found.items():
+        records, faults, count = {}, [], 0
+        for folder in folders:
+            homes = cells.get(folder.name.rpartition("-")[2], [])
+            try:
+                record = read_record(folder, homes[0][1].address if homes else folder.name)
+            except Damaged as error:
+                faults.append(str(error))
+                continue
+            assert record is not None  # its result is there
+            records[str(folder)] = record
+            wrong = {
+                why
+                for table, cell in homes
+                for column in table.columns
+                if column.label == cell.column
+                and (why := refused(record.result["metrics"], table, table.metric_of(column)))
+            }
+            faults += [f"{folder}: {record.address} does not count: {why}" for why in sorted(wrong)]
+            count += bool(homes) and not wrong
+        yield Group(name, False, records, count), faults
 
 
 def _repeats(
@@ -313,40 +435,26 @@ def _repeats(
 ) -> Iterator[tuple[Group, list[str]]]:
     """The committed records of runs under other code paths, and what is wrong with them.
 
-    Each has to be as it was written, possible, made by a clean commit, of a cell whose record
-    counts, under a path that neither that record nor another repeat of it has.
+    Each has to be fit to be committed, of a cell whose record counts, and under a path that neither
+    that record nor another repeat of it has.
     """
     paths = {each.record.address: path_of(each.record.environment) for each in counted}
-    for file in sorted(results.rglob(f"*{REPEATED}")):
-        name = file.relative_to(results).as_posix().removesuffix(REPEATED)
-        if domain not in (None, next((part for part in name.split("/") if part not in TIERS), "")):
-            continue
-        records: dict[str, Record] = {}
+    for file, name in _files(results, REPEATED, domain):
         faults: list[str] = []
-        right = 0
+        records = _readable(file, faults)
+        right, wrong = _judged(declared.get(name), records)
         seen: set[tuple[str, str | None]] = set()
-        for number, record in enumerate(records_in(file), start=1):
-            where = f"{file}, line {number}"
-            if isinstance(record, Damaged):
-                faults.append(str(record))
-                continue
-            records[where] = record
-            before = len(faults)
+        for where, record in records.items():
             path = path_of(record.environment)
-            _, whys = _join(declared.get(name), [record])
-            faults += [
-                f"{where}: {record.address} does not count: {why}"
-                for why in whys.get(record.address, ())
-            ]
-            if record.environment["dirty"]:
-                faults.append(f"{where}: {record.address} was not measured at a clean commit")
             if record.address not in paths:
-                faults.append(f"{where}: {record.address} repeats a cell without a record")
+                wrong.append((where, f"{record.address} repeats a cell without a record"))
+                right.pop(where, None)
             elif path in (None, paths[record.address]) or (record.address, path) in seen:
-                faults.append(f"{where}: {record.address} is under no other code path")
+                wrong.append((where, f"{record.address} is under no other code path"))
+                right.pop(where, None)
             seen.add((record.address, path))
-            right += len(faults) == before
-        yield Group(f"{name}, repeated", True, records, right), faults
+        faults += [f"{where}: {fault}" for where, fault in wrong]
+        yield Group(f"{name}, repeated", True, records, len(right)), faults
 
 
 def _declared(tables: Iterable[Table]) -> dict[str, tuple[Table, Tier]]:
@@ -356,36 +464,6 @@ def _declared(tables: Iterable[Table]) -> dict[str, tuple[Table, Tier]]:
         for table in tables
         for tier in table.tiers
     }
-
-
-def _join(
-    declared: tuple[Table, Tier] | None, records: Sequence[Record]
-) -> tuple[dict[str, list[Cell]], dict[str, list[str]]]:
-    """By address the cells of a table, and why a record does not count for them."""
-    cells: dict[str, list[Cell]] = {}
-    whys: dict[str, list[str]] = {}
-    if declared is None:
-        return cells, {record.address: ["no table declares it today"] for record in records}
-    table, tier = declared
-    for cell in table.cells(tier):
-        cells.setdefault(cell.address, []).append(cell)
-    measured = measure(table, tier, records, {})
-    missing = {
-        (cell.row.label, cell.column.label): cell.missing for row in measured.cells for cell in row
-    }
-    for record in records:
-        found = [
-            missing[cell.row, cell.column].get(cell.seed) for cell in cells.get(record.address, ())
-        ]
-        if not found:
-            found = ["not among the declared rows, columns and seeds"]
-        if some := sorted({why for why in found if why is not None}):
-            whys[record.address] = some
-    return cells, whys
-
-
-def _refused(why: str) -> bool:
-    return why.startswith(REFUSED)
 
 
 def _not_in_history(groups: Iterable[Group]) -> list[str]:

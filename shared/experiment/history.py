@@ -1,4 +1,4 @@
-"""Configurations and addresses of earlier days, brought to the form that they have today.
+"""Configurations of earlier days, brought to the form that they have today.
 
 A record counts as long as its meaning is unchanged, whatever the code is called by now. What an
 older record has without saying so stands beside the field that was added later::
@@ -13,15 +13,15 @@ core itself declares an added field by ``field(default=..., metadata={"was": ...
 import copy
 import dataclasses
 import functools
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
-from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from shared.experiment.tables import TIERS, canonical
+from shared.experiment.tables import canonical
 
 WAS = "was"
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
@@ -30,10 +30,10 @@ NOTHING: Final = object()
 
 @dataclass(frozen=True)
 class History:
-    """What was called otherwise, or lay elsewhere, in older records; applied from first to last.
+    """What was called otherwise in older records; applied from first to last.
 
-    A renaming never gives an old name a new meaning: an address or a key that stands here as old
-    cannot be declared again.
+    A renaming never gives an old name a new meaning: a key that stands here as old cannot be
+    declared again.
 
     Args:
         renamed: ``"Class.old.path"`` to ``"new.path"``, both below a dataclass of that name; a
@@ -44,12 +44,9 @@ class History:
         functions: old names of functions of the project to new ones.
         numbers: ``"function.old"`` to the new name of a function's number; the function by its
             name of today.
-        addresses: ``"domain/paper/table/row/column"``, or the beginning of it, to as many new
-            parts; ``*`` stands for any part and stays what it is. Without tier and seed.
 
     Raises:
-        ValueError: an address with more or fewer parts than it had, or a value that is both an
-            old and a new one.
+        ValueError: a value that is both an old and a new one.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -57,12 +54,8 @@ class History:
     removed: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     functions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     numbers: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    addresses: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for old, new in self.addresses.items():
-            if old.count("/") != new.count("/"):
-                raise ValueError(f"addresses: {old!r} and {new!r} have not as many parts")
         for path, names in self.values.items():
             if both := sorted(names.keys() & set(names.values())):
                 raise ValueError(f"values: {both[0]!r} is an old and a new value of {path}")
@@ -93,29 +86,6 @@ def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
     return _object(copy.deepcopy(dict(config)), kind, _histories(kind))
 
 
-def address_today(address: str, kind: type) -> str:
-    """The address that has become of ``address``; itself, if it has not changed."""
-    for old, new in _history(kind).addresses.items():
-        address = _readdressed(address, old, new) or address
-    return address
-
-
-def earlier_addresses(address: str, kind: type) -> tuple[str, ...]:
-    """What ``address`` was before, the latest first."""
-    found = [address]
-    for old, new in reversed(list(_history(kind).addresses.items())):
-        found += filter(None, [_readdressed(each, new, old) for each in found])
-    return tuple(found[1:])
-
-
-def home(runs: Path, address: str, kind: type) -> Path:
-    """The folder of a run: at its address, or at an earlier one if the run lies there."""
-    for each in (address, *earlier_addresses(address, kind)):
-        if (runs / each / "config.json").exists():
-            return runs / each
-    return runs / address
-
-
 def differences(config: Mapping[str, Any], today: Any) -> list[str]:
     """What ``config``, of any age, says otherwise than ``today``: one phrase for each key.
 
@@ -127,19 +97,29 @@ def differences(config: Mapping[str, Any], today: Any) -> list[str]:
     return [f"{path}: {_compared(*pair)}" for path, *pair in differing(there, here)]
 
 
-def unknown_keys(config: Mapping[str, Any], today: Any) -> list[str]:
-    """Keys of ``config``, of any age, that are no field of the configuration ``today``."""
-    known = {item.name for item in dataclasses.fields(today)}
-    return sorted(upgraded_config(config, type(today)).keys() - known)
+def form_of(kinds: Iterable[type]) -> str:
+    """A digest of what :func:`upgraded_config` goes by, for some classes of configurations."""
+    waiting, found = list(kinds), []
+    for kind in waiting:
+        fields = [
+            (item.name, canonical(item.metadata.get(WAS))) for item in dataclasses.fields(kind)
+        ]
+        found.append([kind.__name__, repr(_histories(kind)), fields])
+        for part in _parts_of(list(_hints(kind).values())):
+            if isinstance(part, type) and is_dataclass(part) and part not in waiting:
+                waiting.append(part)
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
-def _history(kind: type) -> History:
-    history: History = getattr(kind, "history", History())
-    return history
+def _parts_of(hints: Iterable[Any]) -> Iterator[Any]:
+    """Hints, and what they are made of."""
+    for hint in hints:
+        yield hint
+        yield from _parts_of(get_args(hint))
 
 
 def _histories(kind: type) -> tuple[History, ...]:
-    return (CORE, _history(kind))
+    return (CORE, getattr(kind, "history", History()))
 
 
 def _object(value: dict[str, Any], kind: type, histories: tuple[History, ...]) -> dict[str, Any]:
@@ -211,21 +191,6 @@ def _move(value: dict[str, Any], old: list[str], new: list[str]) -> None:
         if not isinstance(target, dict):
             return
     target[new[-1]] = _take(value, old)
-
-
-def _readdressed(address: str, old: str, new: str) -> str | None:
-    """``address`` with ``new`` for ``old`` at its beginning; None if it begins otherwise."""
-    tier, _, rest = address.partition("/")
-    if tier not in TIERS:
-        tier, rest = "", address
-    parts, before, after = rest.split("/"), old.split("/"), new.split("/")
-    start, end = parts[: len(before)], parts[len(before) :]
-    if len(start) < len(before) or any(
-        a not in ("*", b) for a, b in zip(before, start, strict=True)
-    ):
-        return None
-    start = [b if a == "*" else a for a, b in zip(after, start, strict=True)]
-    return "/".join(filter(None, [tier, *start, *end]))
 
 
 def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:

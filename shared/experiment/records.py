@@ -2,45 +2,116 @@
 
 A run's result carries a SHA-256 over configuration, environment and result; a record, its copy in
 ``results/``, carries the same one. Whoever edits a number by hand is found out; the hash is no
-signature, and says nothing of someone who computes it anew. Records from before there were hashes
-have none, and nothing is known of them.
+signature, and says nothing of someone who computes it anew.
 """
 
+import datetime
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shared.errors import UserError
-from shared.experiment.history import address_today, upgraded_config
+from shared.experiment.history import upgraded_config
 from shared.experiment.tables import UNITS
 
 HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
+LARGEST = 2**63  # no integer of a record is further from 0, so that each is a float, too
 RECORDS = ".records.jsonl"  # how the files in results/ end that hold a table's records
 REPEATED = ".arithmetic.jsonl"  # and those of the same cells under other code paths
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, NUMBER) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _names_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _names(shape: Mapping[str, Callable[[Any], bool]]) -> Callable[[Any], bool]:
+    """An object whose known keys hold what ``shape`` says."""
+    return lambda value: (
+        isinstance(value, dict) and all(shape[key](value[key]) for key in value if key in shape)
+    )
+
+
+Shape = Mapping[str, Callable[[Any], bool]]
 # What every reader may count on.
-SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+SHAPE: Mapping[str, Shape] = {
     "config": {},
     "environment": {
-        "commit": str,
-        "dirty": bool,
-        "command": str,
-        "started": str,
-        "versions": dict,
-        "hardware": dict,
-        "data": dict,
+        "commit": _is_text,
+        "dirty": _is(bool),
+        "command": _is_text,
+        "started": _is_time,
+        "versions": _names_texts,
+        "hardware": _names(
+            {
+                "system": _is_text,
+                "processor": _is_text,
+                "cores": _is_count,
+                "memory_bytes": _is_count,
+                "accelerators": _are_texts,
+            }
+        ),
+        "data": _names_texts,
     },
     "result": {
-        "metrics": dict,
-        "protocol": str,
-        "tier": str,
-        "seconds": NUMBER,
-        "peak_memory_bytes": NUMBER,
+        "metrics": _is(dict),
+        "protocol": _is_text,
+        "tier": _is_text,
+        "seconds": _is_count,
+        "peak_memory_bytes": _is_count,
     },
+}
+# What some have; ``run_at`` stood in a copy of another cell's run.
+OPTIONAL: Mapping[str, Shape] = {
+    "environment": {
+        "allow_missing": _is(bool),
+        "arithmetic": _names(
+            {
+                "cpu_capability": _is_text,
+                "bfloat16": _is_text,
+                "blas": _names_texts,
+                "numpy_and_scipy": _are_texts,
+                "variables": _names_texts,
+            }
+        ),
+        "facts": _names_texts,
+        "lock": lambda value: value is None or isinstance(value, str),
+        "notices": _are_texts,
+        "peak_device_memory_bytes": _is_count,
+        "processes": _is_count,
+        "run_at": _is_text,
+        "threads": _is_count,
+        "workers": _is_count,
+    },
+    "result": {"finished": _is_time, HASH: _is_text},
 }
 ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may lie this far above 100
 
@@ -58,7 +129,7 @@ class Record:
         config: canonical configuration.
         environment: where and with what it took place.
         result: metrics, protocol, tier, seconds, memory.
-        sha256: see :func:`content_hash`; None for runs from before there were hashes.
+        sha256: see :func:`content_hash`; None for one that was never written.
     """
 
     address: str
@@ -69,8 +140,7 @@ class Record:
 
     def upgraded(self, kind: type) -> "Record":
         """The record as it would be written today, where ``kind`` is its configuration's class."""
-        address, config = address_today(self.address, kind), upgraded_config(self.config, kind)
-        return replace(self, address=address, config=config)
+        return replace(self, config=upgraded_config(self.config, kind))
 
 
 def content_hash(
@@ -78,8 +148,8 @@ def content_hash(
 ) -> str:
     """SHA-256 over a run: of JSON without spaces, keys sorted, numbers as Python prints them.
 
-    The address is no part of it, nor is ``run_at`` of the environment: a run that is taken over
-    for another cell is the same run.
+    The address is no part of it, nor is ``run_at`` of the environment: cells with equal
+    configurations have the same run.
     """
     content = {
         "config": config,
@@ -125,9 +195,11 @@ def read_record(folder: Path, address: str) -> Record | None:
     parts = {}
     for name in SHAPE:
         parts[name] = read_json(folder / f"{name}.json")
-        if fault := _misshapen(parts[name], SHAPE[name]):
+        if fault := _misshapen(parts[name], name):
             raise Damaged(f"{folder / name}.json {fault}; move the folder away")
-    sha256 = parts["result"].pop(HASH, None)
+    if HASH not in parts["result"]:
+        raise Damaged(f"{folder / 'result.json'} lacks {HASH!r}; move the folder away")
+    sha256 = parts["result"].pop(HASH)
     record = Record(address, **parts, sha256=sha256)
     if is_altered(record):
         raise Damaged(
@@ -172,10 +244,7 @@ def records_in(file: Path) -> Iterator[Record | Damaged]:
 
 def record_line(record: Record) -> str:
     """The record as one line of JSON."""
-    content = asdict(record)
-    if record.sha256 is None:
-        del content[HASH]
-    return json.dumps(content, sort_keys=True) + "\n"
+    return json.dumps(asdict(record), sort_keys=True) + "\n"
 
 
 def read_failure(folder: Path) -> str | None:
@@ -188,41 +257,58 @@ def read_failure(folder: Path) -> str | None:
     if not file.exists():
         return None
     content = read_json(file)
-    if fault := _misshapen(content, {"why": str}):
-        raise Damaged(f"{file} {fault}; delete it")
+    if not isinstance(content.get("why"), str):
+        raise Damaged(f"{file} has no text as 'why'; delete it")
     return str(content["why"])
 
 
 def is_altered(record: Record) -> bool:
-    """Whether the content is other than the hash says; of a record without one nothing is known."""
-    content = (record.config, record.environment, record.result)
-    return record.sha256 is not None and record.sha256 != content_hash(*content)
+    """Whether the content is other than the hash says."""
+    return record.sha256 != content_hash(record.config, record.environment, record.result)
 
 
 def _parse(text: bytes) -> dict[str, Any]:
     """The object in ``text``; ValueError, in words that go on from "is", if there is none."""
-
-    def refuse(constant: str) -> None:
-        raise ValueError(f"{constant} is no number of JSON")
-
     try:
-        content = json.loads(text.decode(), parse_constant=refuse)
+        content = json.loads(
+            text.decode(), parse_constant=_number, parse_float=_number, parse_int=_integer
+        )
+        if b"\\ud" in text.lower():  # half of a pair of surrogates cannot be printed
+            json.dumps(content, ensure_ascii=False).encode()
     except ValueError as error:
         raise ValueError(f"not JSON ({error})") from None
+    except RecursionError:
+        raise ValueError("not JSON of a run (nested too deeply)") from None
     if not isinstance(content, dict):
         raise ValueError(f"not an object of JSON but a {type(content).__name__}")
     return content
 
 
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return number
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > LARGEST:
+        raise ValueError(f"{text[:20]}... is too large an integer")
+    return int(text)
+
+
 def _record(content: dict[str, Any]) -> Record:
     """The record in the object of one line; ValueError if it is none."""
-    shape = {"address": str, **dict.fromkeys(SHAPE, dict)}
-    if fault := _misshapen(content, shape):
-        raise ValueError(f"not a record: it {fault}")
-    if unknown := set(content) - set(shape) - {HASH}:
+    kinds = {"address": str, **dict.fromkeys(SHAPE, dict), HASH: str}
+    for name, kind in kinds.items():
+        if name not in content:
+            raise ValueError(f"not a record: it lacks {name!r}")
+        if not isinstance(content[name], kind):
+            raise ValueError(f"not a record: it has {_short(content[name])} as {name!r}")
+    if unknown := content.keys() - kinds.keys():
         raise ValueError(f"not a record: unknown key {sorted(unknown)[0]!r}")
     for name in SHAPE:
-        if fault := _misshapen(content[name], SHAPE[name]):
+        if fault := _misshapen(content[name], name):
             raise ValueError(f"not a record: {name} {fault}")
     record = Record(**content)
     if is_altered(record):
@@ -230,11 +316,15 @@ def _record(content: dict[str, Any]) -> Record:
     return record
 
 
-def _misshapen(content: Mapping[str, Any], shape: Mapping[str, Any]) -> str | None:
-    """What ``content`` lacks of ``shape``; None if nothing."""
-    for name, kind in shape.items():
-        if name not in content:
-            return f"lacks {name!r}"
-        if not isinstance(content[name], kind):
-            return f"has {json.dumps(content[name])[:40]} as {name!r}"
+def _misshapen(content: Mapping[str, Any], part: str) -> str | None:
+    """What is wrong with the shape of a part of a record; None if nothing."""
+    if lacking := SHAPE[part].keys() - content.keys():
+        return f"lacks {min(lacking)!r}"
+    for name, fits in {**SHAPE[part], **OPTIONAL.get(part, {})}.items():
+        if name in content and not fits(content[name]):
+            return f"has {_short(content[name])} as {name!r}"
     return None
+
+
+def _short(value: Any) -> str:
+    return json.dumps(value)[:40]

@@ -2,7 +2,8 @@
 
     config.json        canonical, written first; another configuration is refused
     environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
-                       facts, notices of the training
+                       facts, notices of the training; no names of hosts, users and folders, see
+                       :func:`environment`
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state, and a SHA-256
                        of it all; a domain may have it deleted once the run is done
@@ -16,6 +17,7 @@ the checkpoint, and a torn last line, are cut when the run resumes.
 """
 
 import contextlib
+import dataclasses
 import datetime
 import itertools
 import json
@@ -30,7 +32,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -45,10 +47,10 @@ from torch import Tensor
 from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.arithmetic import arithmetic_used
-from shared.experiment.history import differences, home
-from shared.experiment.records import HASH, Record, content_hash, read_json, read_record
+from shared.experiment.history import differences, form_of, upgraded_config
+from shared.experiment.records import HASH, Damaged, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
-from shared.experiment.tables import Cell, Config, canonical, canonical_json
+from shared.experiment.tables import TIERS, Config, canonical, canonical_json, place_of, run_key
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
@@ -71,10 +73,18 @@ PACKAGES = (
 )
 OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
+# What of a command line is not for others to read: where absolute paths lie, and secrets.
+FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
+SECRETS = re.compile(
+    r"([\w-]*(?:token|secret|passw|credential|api[_-]?key)[\w-]*[= ])(?:\\.|[^\s\\])+",
+    re.IGNORECASE,
+)
+USERS = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 class Locked(UserError):
-    """Another process is at work in the folder."""
+    """Another process holds the folder, or it is no longer the folder that this one began in."""
 
 
 class Conflict(UserError):
@@ -119,7 +129,8 @@ class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
     Entering seeds Python's, numpy's and torch's generators from the configuration, and makes
-    SIGTERM and SIGINT a request: the next :meth:`checkpoint` saves and raises :class:`Interrupted`.
+    SIGTERM, SIGINT and SIGHUP a request: the next :meth:`checkpoint` saves and raises
+    :class:`Interrupted`.
 
     Of several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
     configuration. The first one's holds the lock and writes, the others read its checkpoint; the
@@ -147,10 +158,11 @@ class Run:
         processes: how many work on the run.
 
     Raises:
-        Locked: another process holds the folder.
+        Locked: another process holds the folder; later, by what writes there: it was removed.
         Conflict: the folder was made with another configuration.
-        UserError: of several processes, when the batch cannot be divided among them, another number
-            began the run, or they have another code or configuration than the first.
+        UserError: a folder whose name is no UTF-8; of several processes, when the batch cannot be
+            divided among them, another number began the run, or they have another code or
+            configuration than the first.
     """
 
     def __init__(
@@ -187,17 +199,20 @@ class Run:
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
+        self._locked_as: tuple[int, int] | None = None  # the file that the lock is on
         self._handlers: dict[int, Any] = {}
         self._writer: Any = None
 
     def __enter__(self) -> "Run":
         if project := os.environ.get(VARIABLE):
             weights_and_biases(self, project)
+        check_name(self.folder)
         self.processes, self._first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         if self._first:
             self.folder.mkdir(parents=True, exist_ok=True)
             _acquire(self._lock, self.folder)
+            self._locked_as = self._lock_on_disk()
         try:
             self._environment = environment(self.workers)
             if self.processes > 1:
@@ -218,7 +233,9 @@ class Run:
         except BaseException:
             self._lock.release()
             raise
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOPS:
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # as nohup wants it
             with contextlib.suppress(ValueError):  # not the main thread
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
@@ -377,6 +394,7 @@ class Run:
         """Append one line to the log, and the same to TensorBoard's event file."""
         if not self._first:
             return
+        self._check_lock()
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         with (self.folder / LOG).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
@@ -423,6 +441,7 @@ class Run:
             _, *self._random_of_others = everyone(random_state())
         if not self._first:
             return
+        self._check_lock()
         state = {
             "step": step,
             "seconds": self.seconds,
@@ -446,6 +465,7 @@ class Run:
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result; the run is done. Of several processes, the first alone gets here."""
         self.alone()
+        self._check_lock()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
@@ -492,6 +512,26 @@ class Run:
                 return state
         raise UserError(f"{file} cannot be resumed ({reason}); delete the folder to start again")
 
+    def _lock_on_disk(self) -> tuple[int, int] | None:
+        """Device and inode of the folder's lock; None where there is none."""
+        try:
+            found = (self.folder / ".lock").stat()
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_lock(self) -> None:
+        """Refuse to write where another process may be at work by now.
+
+        Raises:
+            Locked: the folder was removed while the run went on, and perhaps made anew.
+        """
+        if self._locked_as != self._lock_on_disk():
+            raise Locked(
+                f"{self.folder}: the folder was removed while its run went on, so this process "
+                f"stops; the same command starts the run anew"
+            )
+
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
 
@@ -511,6 +551,7 @@ class Run:
     def _note_environment(self) -> None:
         if not self._first or (self.folder / "result.json").exists():
             return  # the hash of a result speaks of the file that is there
+        self._check_lock()
         text = json.dumps(self._environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
@@ -580,6 +621,21 @@ def check_config(folder: Path, config: Config) -> None:
         )
 
 
+def check_name(folder: Path) -> None:
+    """Refuse a folder whose name is no UTF-8, which TensorBoard's files cannot lie in.
+
+    Raises:
+        UserError: it is none.
+    """
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"{folder!r}: the name is no UTF-8, and TensorBoard writes to no such folder; rename "
+            f"it, or choose another with --runs"
+        ) from None
+
+
 def check_processes(config: Config, processes: int) -> None:
     """Refuse a number of processes that the batch cannot be divided among.
 
@@ -613,7 +669,7 @@ def check_begun(folder: Path, processes: int) -> None:
 
 
 def set_aside(folder: Path) -> Path:
-    """Move a run to a folder beside its own, ``seed-0`` to ``seed-0.1``, and return where it is.
+    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return where it is.
 
     Raises:
         Locked: another process holds the folder.
@@ -630,50 +686,73 @@ def set_aside(folder: Path) -> Path:
 
 def is_aside(folder: Path) -> bool:
     """Whether :func:`set_aside` has moved a run to this folder."""
-    return re.fullmatch(r"seed-\d+\.\d+", folder.name) is not None
+    return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 
-def counting_run(runs: Path, cell: Cell) -> tuple[Path, Record] | None:
-    """Folder and record, in today's form, of a cell's finished run.
+def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
+    """Move the runs of a domain to where they would be made today; returns how many were moved.
 
-    None without one; one of an earlier declaration of its row does not count.
-    """
-    folder = home(runs, cell.address, type(cell.config))
-    record = read_record(folder, cell.address)
-    if record is None or differences(record.config, cell.config):
-        return None
-    return folder, record.upgraded(type(cell.config))
-
-
-def adopt(folder: Path, source: Path, address: str, config: Config) -> None:
-    """Take over the finished run of an equal configuration that lies at ``address``.
-
-    What it holds is copied but for its checkpoint; ``environment.json`` names the address.
+    A run's folder is named by its configuration: those from before it was, and those of a
+    configuration that a field was added to or renamed in since, lie elsewhere. Looked for once for
+    each form of the configurations, which a file in the domain's folder tells. Runs that were moved
+    aside stay, as do those that somebody works on and a second one of one configuration.
 
     Args:
-        folder: that takes over.
-        source: the folder of the finished run.
-        address: of the finished run.
-        config: what both are runs of.
-
-    Raises:
-        Conflict: either was made with another configuration.
+        runs: the folder of runs.
+        domain: whose runs.
+        kinds: the classes of the domain's configurations.
     """
-    for each in (folder, source):
-        check_config(each, config)
-    left = {"config.json", "environment.json", "result.json", "checkpoint.pt", ".lock"}
-    for path in source.rglob("*"):
-        name = path.relative_to(source)
-        if path.is_file() and str(name) not in left and path.suffix != ".part":
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            with replacing(folder / name) as part:
-                shutil.copyfile(path, part)
-    # As it was written, which may be an older form: the hash of the result is over it, too.
-    write_atomically(folder / "config.json", (source / "config.json").read_text(encoding="utf-8"))
-    environment_ = read_json(source / "environment.json") | {"run_at": address}
-    write_atomically(folder / "environment.json", json.dumps(environment_, indent=2) + "\n")
-    write_atomically(folder / "result.json", (source / "result.json").read_text(encoding="utf-8"))
-    (folder / "failure.json").unlink(missing_ok=True)
+    mark, form = runs / domain / ".form", form_of(kinds)
+    if not os.access(runs, os.W_OK) or (mark.exists() and mark.read_text() == form):
+        return 0
+    by_address = f"{domain}/*/*/*/*/seed-*/config.json"
+    found = [("", file) for file in runs.glob(f"{domain}/*/*/config.json")]
+    found += [("paper", file) for file in runs.glob(by_address)]
+    found += [(tier, file) for tier in TIERS for file in (runs / tier).glob(by_address)]
+    moved = 0
+    for tier, file in sorted(found):
+        target = _place_today(file, tier, domain, kinds)
+        if target is not None and not (runs / target).exists():
+            moved += _moved(file.parent, runs / target)
+    write_atomically(mark, form)
+    return moved
+
+
+def _place_today(file: Path, tier: str, domain: str, kinds: Collection[type]) -> Path | None:
+    """Where the run of a ``config.json`` belongs below the folder of runs; None if none knows.
+
+    The tier is known of a folder that was named by an address, else told by the key that it has.
+    """
+    name = file.parent.name
+    try:
+        config = read_json(file)
+    except Damaged:  # said of the run, should anyone want it
+        return None
+    if tier and not re.fullmatch(r"seed-\d+", name):  # it was moved aside
+        return None
+    for each in TIERS if not tier else ():
+        if name.endswith(f"-{run_key(each, config)}"):
+            tier = each
+    for kind in kinds:
+        today = upgraded_config(config, kind)
+        if tier and today.keys() == {item.name for item in dataclasses.fields(kind)}:
+            return place_of(domain, tier, today)
+    return None
+
+
+def _moved(folder: Path, target: Path) -> bool:
+    """Move a run that nobody works on, and remove the folders that this leaves empty."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / ".lock", timeout=0)
+    try:
+        with lock:
+            folder.rename(target)
+    except filelock.Timeout:
+        return False
+    with contextlib.suppress(OSError):  # not empty
+        for parent in folder.parents:
+            parent.rmdir()
+    return True
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:
@@ -751,19 +830,25 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
 
 
 def environment(workers: int) -> dict[str, Any]:
-    """Where and with what a run takes place; hashes of the data are added as they are read."""
+    """Where and with what a run takes place; hashes of the data are added as they are read.
+
+    It is published with the results, so it names no host and no user: of variables only those that
+    steer the arithmetic are kept, and the command is given by :func:`public`.
+    """
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
             versions[package] = metadata.version(package)
     return {
         **commit(),
-        "command": os.environ.get("SUITE_COMMAND") or " ".join(sys.argv),
+        "command": public(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
         "versions": versions,
         "lock": lock_hash(),
         "hardware": {
-            "system": platform.platform(),
+            "system": "-".join(
+                filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
+            ),
             "processor": _processor(),
             "cores": os.cpu_count(),
             "memory_bytes": psutil.virtual_memory().total,
@@ -776,6 +861,18 @@ def environment(workers: int) -> dict[str, Any]:
         "workers": workers,
         "data": {},
     }
+
+
+def public(command: str) -> str:
+    """A command line without the folders of absolute paths, without secrets and users of addresses.
+
+    >>> public("./reproduce.sh graph mmcl --data-root /home/ada/data")
+    './reproduce.sh graph mmcl --data-root .../data'
+    """
+    text = command.encode("utf-8", "backslashreplace").decode()  # a path may be no UTF-8
+    home = re.escape(os.path.expanduser("~"))
+    text = re.sub(rf"(?<![^\s='\":,]){home}(?=[\s/]|$)", "~", text)
+    return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
 
 
 def commit() -> dict[str, Any]:

@@ -1,11 +1,12 @@
 """Tables are data: rows, columns and claims are declared, checked, and expanded to cells.
 
 A row or a column is a set of changes to a frozen configuration; a cell is one row in one column
-with one seed in one tier. The address of a cell is also its folder.
+with one seed in one tier. The address of a cell names it; its run is found by its configuration.
 """
 
 import dataclasses
 import functools
+import hashlib
 import json
 import math
 import re
@@ -24,6 +25,7 @@ SettingWord = Literal["paper's", "rebuilt", "reduced"]
 Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
 AGGREGATES = ("interquartile mean",)
+LONGEST = 60  # characters of a part of a folder's name that is there for people
 # By unit, between what values a metric can lie; a result outside them is refused.
 UNITS: Mapping[str, tuple[float, float]] = {
     "%": (0.0, 100.0),
@@ -278,10 +280,26 @@ class Cell:
 
     @property
     def address(self) -> str:
-        """Where its run lies: ``[tier/]domain/paper/table/row/column/seed-n``."""
+        """What it is called: ``[tier/]domain/paper/table/row/column/seed-n``."""
         parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
         address = "/".join(parts)
         return address if self.tier == "paper" else f"{self.tier}/{address}"
+
+    @functools.cached_property
+    def content(self) -> Mapping[str, Any]:
+        """Its configuration in canonical form; made once, and not to be changed."""
+        found: Mapping[str, Any] = canonical(self.config)
+        return found
+
+    @functools.cached_property
+    def key(self) -> str:
+        """What its run is: see :func:`run_key`. Cells of equal key, of any table, share the run."""
+        return run_key(self.tier, self.content)
+
+    @property
+    def folder(self) -> Path:
+        """Where its run lies below the folder of runs, see :func:`place_of`."""
+        return place_of(self.domain, self.tier, self.content)
 
 
 @dataclass(frozen=True)
@@ -587,6 +605,32 @@ def canonical(value: Any) -> Any:
 def canonical_json(value: Any) -> str:
     """The canonical form as text: equal configurations give equal text."""
     return json.dumps(canonical(value), indent=2, sort_keys=True) + "\n"
+
+
+def run_key(tier: str, content: Mapping[str, Any]) -> str:
+    """The identity of a run: 16 digits of a hash over its tier and canonical configuration."""
+    text = json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
+    """``<domain>/<dataset>/<method>-<key>``: the key tells runs apart, the rest tells people what.
+
+    Args:
+        domain: name of the package.
+        tier: of the run.
+        content: canonical configuration; its first field of text names the data.
+    """
+    dataset = next((value for value in content.values() if isinstance(value, str)), "")
+    objective = content.get("objective")
+    terms: list[Any] = []
+    if isinstance(objective, Mapping):
+        terms = [objective.get("loss"), *objective.get("penalties", ())]
+    losses = [str(term["function"]).partition("@")[0] for term in terms if term]
+    if content.get("train") is False or ("objective" in content and not losses):
+        losses = ["untrained"]
+    method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
+    return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{run_key(tier, content)}")
 
 
 def load_published(file: Path, table: str) -> Published:

@@ -51,7 +51,7 @@ class _Session:
             identity = hashlib.sha256(f"{folder}\n{canonical_json(config)}".encode()).hexdigest()
             self._session = self._library.init(
                 project=self._project,
-                name="/".join(folder.parts[-5:]),
+                name="/".join(folder.parts[-3:]),
                 id=identity[:16],
                 dir=str(folder),
                 config=canonical(config),

@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
-from shared.experiment.history import home
 from shared.experiment.records import Record
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import Cell, Table, Tier
@@ -93,9 +92,8 @@ def finished(
     found: dict[str, Finished[Config]] = {}
     for cell in table.cells(tier):
         if cell.address in counted and isinstance(cell.config, kind):
-            folder = home(runs, cell.address, type(cell.config))
             config: Config = cell.config
-            run = Finished(cell, config, counted[cell.address], folder)
+            run = Finished(cell, config, counted[cell.address], runs / cell.folder)
             found.setdefault(cell.address, run)
     return list(found.values())
 

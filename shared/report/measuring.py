@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from shared.experiment.arithmetic import path_of
-from shared.experiment.history import address_today, home, unknown_keys
 from shared.experiment.records import Record, impossible, read_record
 from shared.experiment.tables import (
     AGGREGATES,
@@ -29,7 +28,7 @@ from shared.experiment.tables import (
     Table,
     Tier,
     Value,
-    canonical,
+    run_key,
 )
 from shared.report.statistics import (
     Summary,
@@ -187,16 +186,9 @@ def measure(
         figures: names of the paper's pictures, from :func:`read_figures`.
         repeats: finished runs under other code paths, of this or any other table.
     """
-    prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
-    by_address: dict[str, list[Record]] = {}
-    again: dict[str, list[Record]] = {}
     written: dict[int, Record] = {}  # by identity of what is compared, the record as it was made
-    for some, place in ((records, by_address), (repeats, again)):
-        for record in some:
-            if address_today(record.address, type(table.config)).startswith(prefix):
-                today = record.upgraded(type(table.config))
-                place.setdefault(today.address, []).append(today)
-                written[id(today)] = record
+    by_address = joined(table, tier, records, written)
+    again = joined(table, tier, repeats, written)
 
     declared: dict[tuple[str, str], list[Cell]] = {
         (row.label, column.label): [] for row in table.rows for column in table.columns_of(tier)
@@ -226,7 +218,8 @@ def measure(
         for address in sorted(kept)
         if address not in known
     )
-    every = tuple(written[id(kept[address])] for address in sorted(kept))
+    made = {record.address: record for record in (written[id(each)] for each in kept.values())}
+    every = tuple(made[address] for address in sorted(made))
     aggregates = _aggregate(table, grid)
     counted = {
         (record.address, path_of(record.environment)): written[id(record)]
@@ -237,6 +230,46 @@ def measure(
     }
     under = tuple(counted[key] for key in sorted(counted, key=str))
     return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates, under)
+
+
+def joined(
+    table: Table, tier: Tier, records: Sequence[Record], written: dict[int, Record]
+) -> dict[str, list[Record]]:
+    """By address of a cell the table's records of its run, in today's form.
+
+    A record is of the cells whose key its configuration has, whatever it was called; where several
+    records have one key, each cell has those that carry its own address, if there are any. A record
+    of no cell stands under the address that it carries.
+
+    Args:
+        table: the declared table.
+        tier: of its cells.
+        records: of this or any other table.
+        written: takes, by identity of each record found, the record as it was made.
+    """
+    prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
+    cells: dict[str, set[str]] = {}
+    for cell in table.cells(tier):
+        cells.setdefault(cell.key, set()).add(cell.address)
+    by_key: dict[str, list[tuple[Record, Record]]] = {}
+    for record in records:
+        if record.address.startswith(prefix):
+            today = record.upgraded(type(table.config))
+            key = run_key(str(record.result["tier"]), today.config)
+            by_key.setdefault(key, []).append((record, today))
+    found: dict[str, list[Record]] = {}
+    for key, some in by_key.items():
+        called = {record.address for record, _ in some}
+        for record, today in some:
+            homes = {record.address}
+            if key in cells:
+                homes &= cells[key]
+                homes |= cells[key] - called
+            for address in homes:
+                each = replace(today, address=address)
+                found.setdefault(address, []).append(each)
+                written[id(each)] = record
+    return found
 
 
 def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]) -> Measured:
@@ -264,10 +297,7 @@ def measure_finished(
 
     Where both hold a cell, the run counts.
     """
-    own = (
-        read_record(home(runs, cell.address, type(cell.config)), cell.address)
-        for cell in table.cells(tier)
-    )
+    own = (read_record(runs / cell.folder, cell.address) for cell in table.cells(tier))
     return measure(table, tier, [*committed, *filter(None, own)], {})
 
 
@@ -313,7 +343,7 @@ def _measure_cell(
     for cell in cells:
         why = status.get(cell.address, NOT_RUN)
         for record in by_address.get(cell.address, ()):
-            fault = _fault(record, cell, table, table.metric_of(column))
+            fault = fault_of(record, cell, table, table.metric_of(column))
             if fault is None:
                 records[cell.seed] = record
                 values[cell.seed] = float(record.result["metrics"][table.metric_of(column)])
@@ -326,7 +356,7 @@ def _measure_cell(
             [
                 record
                 for record in again.get(cell.address, ())
-                if _fault(record, cell, table, table.metric_of(column)) is None
+                if fault_of(record, cell, table, table.metric_of(column)) is None
             ],
         ):
             repeats[cell.seed] = some
@@ -355,17 +385,16 @@ def _other_paths(counted: Record, repeats: Sequence[Record]) -> tuple[Record, ..
     return tuple(record for path, record in found.items() if own is not None and path != own)
 
 
-def _fault(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
-    """Why ``record`` does not count for ``cell``; None when it does."""
+def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
+    """Why ``record``, in today's form, does not count for ``cell``; None when it does."""
     result = record.result
     if result["tier"] != cell.tier:
         return f"stale: measured in the {result['tier']} tier"
     if result["protocol"] != table.protocol:
         return f"stale: measured with protocol {result['protocol']}"
-    if unknown := unknown_keys(record.config, cell.config):
-        return f"{STALE}, with {', '.join(unknown)}, of which nothing is known today"
-    if record.config != canonical(cell.config):
-        return STALE
+    if record.config != cell.content:
+        unknown = ", ".join(sorted(record.config.keys() - cell.content.keys()))
+        return f"{STALE}, with {unknown}, of which nothing is known today" if unknown else STALE
     metrics = result["metrics"]
     value = metrics.get(metric)
     if not isinstance(value, (int, float)) or not math.isfinite(value):

@@ -36,11 +36,11 @@ def cell_of(paper: str, name: str, tier: Tier, row: str, column: str | None, see
 
 def finish(runs: Path, cell: Cell, metrics: dict[str, Any], log: Any = ()) -> Path:
     """A finished run of a cell, without the training."""
-    with Run(runs / cell.address, cell.config, tier=cell.tier) as run:
+    with Run(runs / cell.folder, cell.config, tier=cell.tier) as run:
         for step, numbers in log:
             run.log(step, **numbers)
         run.finish(metrics)
-    return runs / cell.address
+    return runs / cell.folder
 
 
 def curve(*returns: float) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (cell,) = TABLE_5.cells("smoke", row=row)
         config = cell.config
         assert isinstance(config, Config)
-        with Run(runs / cell.address, config, tier="smoke", data_root=runs) as run:
+        with Run(runs / cell.folder, config, tier="smoke", data_root=runs) as run:
             if row == "random policy":
                 run.finish(train.measure(config, run))
                 continue

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy.tables import run_of
 
 pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 NODE = Path(__file__).with_name("node.sh")
 PROGRAMS = ("sbatch", "slurmctld", "slurmd", "munged")
@@ -214,7 +216,7 @@ def test_failures_and_cancelled_tasks_are_told_and_submitted_anew(
     assert "failed: RuntimeError: made to fail" in said
     assert "left no log: it was cancelled before it began, or its node cannot see" in said
     assert json.loads(
-        (runs / "toy/broken/table-1/made-to-fail/left/seed-0/failure.json").read_text()
+        (run_of(runs, "toy/broken/table-1/made-to-fail/left/seed-0") / "failure.json").read_text()
     )
 
     # Whoever cancels a running task wants it to end: it saves, and is not put back.

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
-from toy.tables import TABLES
+from toy.tables import TABLES, run_of
 
 from shared.command import pool, reproduce, slurm
 from shared.command.places import Places
@@ -189,8 +189,8 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
     assert "4 cells are in the queue already" in out
     assert "nothing to submit" in out
     out, _ = command("toy", "toy", *words[2:])
-    assert "2 cells are equal to cells in the queue" in out
-    log = Path("runs/toy/costly/table-1/plain/left/seed-0/log.jsonl")
+    assert "2 cells are in the queue already" in out
+    log = run_of(Path("runs"), "toy/costly/table-1/plain/left/seed-0") / "log.jsonl"
     log.parent.mkdir(parents=True)
     log.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.25}\n')
     out, _ = command("status")
@@ -288,7 +288,7 @@ def test_the_local_executor_runs_the_same_tasks_and_is_interrupted_and_goes_on(
 ) -> None:
     words = ("slow", "--row", "plain", "--column", "left", "--seeds", "0,1,2")
     process = local(tmp_path, *words)
-    runs = tmp_path / "runs/toy/slow/table-1/plain/left"
+    runs = tmp_path / "runs/toy/works"
     while len(list(runs.glob("*/log.jsonl"))) < 2:
         assert process.poll() is None
         time.sleep(0.1)

@@ -79,7 +79,7 @@ def finish(runs: Path, data_root: Path, cell: Cell, matrix: Tensor | None = None
             pad_token_id=tokenizer.pad_token_id,
         )
     ).eval()
-    with Run(runs / cell.address, config, tier=cell.tier) as run:
+    with Run(runs / cell.folder, config, tier=cell.tier) as run:
         model.save_pretrained(run.folder / MODEL)
         tokenizer.save_pretrained(run.folder / MODEL)
         if matrix is not None:

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from shared.experiment.tables import Tier
+from toy import tables
 
 
 def write(
@@ -19,8 +20,8 @@ def write(
 
 def film(paper: str, tier: Tier, runs: Path) -> list[Path]:
     """One film beside every finished run of the tier."""
-    folder = (runs if tier == "paper" else runs / tier) / "toy" / paper
-    files = [done.with_name("episode.gif") for done in sorted(folder.rglob("result.json"))]
+    runs_of = {runs / c.folder: None for each in tables.TABLES[paper] for c in each.cells(tier)}
+    files = [folder / "episode.gif" for folder in runs_of if (folder / "result.json").exists()]
     for file in files:
         file.write_text("flickers")
     return files

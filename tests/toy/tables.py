@@ -1,4 +1,5 @@
 import dataclasses
+from pathlib import Path
 
 from shared.experiment.tables import Claim, Column, Comparison, Published, Row, Table, Value
 from toy.train import Config
@@ -98,3 +99,14 @@ TABLES = {
     "shared": (SHARED,),
     "costly": (table("costly", (PLAIN, BETTER)), COSTLY),
 }
+
+
+def run_of(runs: Path, address: str) -> Path:
+    """The folder of the run of a cell, by the cell's address."""
+    *tier, _, paper, name, row, column, seed = address.split("/")
+    (tier_of,) = tier or ["paper"]
+    for table in TABLES[paper]:
+        if table.name == name and tier_of in table.tiers:
+            seeds = [int(seed.removeprefix("seed-"))]
+            return runs / table.cells(tier_of, row=row, column=column, seeds=seeds)[0].folder
+    raise ValueError(f"no toy table of {address}")

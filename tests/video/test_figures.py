@@ -65,7 +65,7 @@ def metrics(value: float) -> dict[str, Any]:
 def finish(runs: Path, row: str, *, value: float = 60.0, encoder: bool = True) -> Path:
     """The first short RGB run of a row, without the training."""
     cell = TABLE.cells("short", row=row, column="RGB linear", seeds=(0,))[0]
-    config, folder = cell.config, runs / cell.address
+    config, folder = cell.config, runs / cell.folder
     assert isinstance(config, Config)
     with Run(folder, config, tier="short") as run:
         if encoder:

@@ -68,7 +68,7 @@ def finish_cells(places: Places, table: str, tier: str, scores: dict[tuple, floa
     (declared,) = (each for each in TABLES["margins"] if each.name == table)
     for (row, column, seed), score in scores.items():
         (cell,) = declared.cells(tier, row=row, column=column, seeds=(seed,))
-        finish(places, cell.address, cell.config, score, tier)
+        finish(places, str(cell.folder), cell.config, score, tier)
 
 
 def texts(figure: Figure) -> str:
@@ -206,7 +206,7 @@ def test_a_sweep_on_cifar10_has_a_panel_for_each_metric(
         ("raw pixels", 40.0, 35.0),
     ):
         (cell,) = declared.cells("short", row=row, seeds=(0,))
-        with Run(places.runs / cell.address, cell.config, tier="short") as run:
+        with Run(places.runs / cell.folder, cell.config, tier="short") as run:
             run.finish({"l2_top1": linear, "knn_top1": near, "linear_top1": 1.0})
     _, figure = FIGURES["margins"]["figure-3-emphasis-cifar10"](places)
     first, second = figure.axes
@@ -231,14 +231,12 @@ def test_a_figure_lies_beside_the_table_of_its_tier(places: Places, tier: str) -
 
 
 def test_finished_runs_with_an_encoder_are_found_the_papers_first(places: Places) -> None:
-    for address in ("short/vision/a/b", "vision/z/y", "vision/a/b", "smoke/vision/a/b", "other/a"):
-        finish(places, address, DIGITS, 1.0, "own", keep=True)
-    finish(places, "vision/nothing/kept", DIGITS, 1.0, "own")
+    for name, tier in (("a/b", "short"), ("z/y", "paper"), ("c/d", "paper"), ("e/f", "smoke")):
+        finish(places, f"vision/{name}", DIGITS, 1.0, tier, keep=True)
+    finish(places, "other/a/b", DIGITS, 1.0, "paper", keep=True)
+    finish(places, "vision/nothing/kept", DIGITS, 1.0, "paper")
     (places.runs / "vision" / "z" / "y" / "result.json").unlink()
-    assert [record.address for record in finished(places.runs)] == [
-        "vision/a/b",
-        "short/vision/a/b",
-    ]
+    assert [record.address for record in finished(places.runs)] == ["vision/c/d", "vision/a/b"]
 
 
 def test_histograms_of_two_trained_runs(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,11 +248,11 @@ def test_histograms_of_two_trained_runs(places: Places, monkeypatch: pytest.Monk
     )
     another = dataclasses.replace(penalised, seed=1)
     for name, config in (("simclr", DIGITS), ("another", another)):
-        with Run(places.runs / "vision" / name, config, tier="own") as run:
+        with Run(places.runs / "vision/digits" / name, config, tier="own") as run:
             run.finish(vision.measure(config, run))
     with pytest.raises(Lacking, match="no two finished runs of SimCLR on digits"):
         draw(places)  # another seed is another run
-    with Run(places.runs / "vision" / "simclr-dp", penalised, tier="own") as run:
+    with Run(places.runs / "vision/digits/simclr-dp", penalised, tier="own") as run:
         run.finish(vision.measure(penalised, run))
     _, figure = draw(places)
     assert [axis.get_title() for axis in figure.axes] == [
@@ -262,7 +260,7 @@ def test_histograms_of_two_trained_runs(places: Places, monkeypatch: pytest.Monk
         "SimCLR",
         "SimCLR + distance polarization",
     ]
-    assert "vision/simclr and vision/simclr-dp" in texts(figure).replace("\n", " ")
+    assert "vision/digits/simclr and vision/digits/simclr-dp" in texts(figure).replace("\n", " ")
     for axis in figure.axes:
         positive, negative = axis.containers
         for bars in (positive, negative):
@@ -278,7 +276,7 @@ def test_histograms_over_dimensions(places: Places, random_pictures: Images) -> 
             with pytest.raises(Lacking, match="no two rows of vision/cllr/table-1"):
                 draw(places)
         (cell,) = table.cells("short", row=row, column="cifar10_ep100")
-        finish(places, cell.address, cell.config, 50.0, "short", keep=True)
+        finish(places, str(cell.folder), cell.config, 50.0, "short", keep=True)
     _, figure = draw(places)
     assert "table-1, cifar10_ep100 (short tier)" in texts(figure)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(rows)
