@@ -26,8 +26,8 @@ def tables() -> list[tuple[Path, str]]:
     return found
 
 
-# By table: rows, numbers, and their sums, each mean and deviation times its place, so that neither a
-# changed number nor two exchanged ones go unseen.
+# By table: rows, numbers, and the sums of means and of deviations, each times its place, so that
+# neither a changed number nor two exchanged ones go unseen.
 SUMS = (
     ("graph/published/mmcl.toml", "table-4", 2, 10, 4136.95, 30.24),
     ("graph/published/references.toml", "graphcl", 1, 8, 2664.74, 24.14),
