@@ -218,7 +218,7 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     assert len(mine) == len(theirs) == 2
     if domain == "graph":  # what is written by hand computes what the row trains with
         assert mine == pytest.approx(theirs, abs=1.0)
-    assert "over 2 seeds" in " ".join(out.split())
+    assert "over 2 and 2 seeds" in " ".join(out.split())
     assert "Smoke tier: embedded data, proves the path only" in out
 
     # A changed loss is another run; the old one stays.
