@@ -333,7 +333,7 @@ NOTES = (
     "here. The classifiers of 'majority class' and 'tf-idf unigrams' do not depend on the seed.",
 )
 CLOSED_NOTES = (
-    "Closed, and says nothing for or against any row: 400 dimensions hide what training adds, which "
+    "Closed, and says nothing about any row: 400 dimensions hide what training adds, which "
     "is two points of the tasks' mean, and counting the same words (PPMI-SVD) takes half a minute "
     "and lies above every row that was trained. Claims are judged in the paper tier and in the "
     "table that ends in '-small', which took this tier's place.",

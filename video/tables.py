@@ -448,7 +448,7 @@ TABLE_5_CLOSED = dataclasses.replace(
     short=CLOSED,
     references=(),
     notes=(
-        "Closed after one seed of five rows, which says nothing for or against any of them: MoCo lies "
+        "Closed after one seed of five rows, which says nothing about any of them: MoCo lies "
         "below the untrained network, and all of them lie below the R@1 of 58 to 60 that an "
         "8 x 8 thumbnail of the same videos has. Claims are judged in the paper tier and in "
         "table-5-small, which took this tier's place.",

@@ -206,7 +206,8 @@ READ_OUTS_NOTE = (
 )
 FLOORS_NOTE = (
     "Trivial baselines: raw pixels, means over an 8 x 8 grid, a histogram of 4 x 4 x 4 colours, "
-    "and the network as it is initialised, its batch norms set to the statistics of the training images."
+    "and the network as it is initialised, its batch norms set to the statistics of the training "
+    "images."
 )
 
 # Nothing is learned in these, so that one run serves every column; without a network, no seed
