@@ -14,7 +14,7 @@ from rich.console import Console
 from shared.command import domains, verify
 from shared.command.choosing import find_cell
 from shared.command.domains import domain_of, tables_of_paper
-from shared.command.places import Committed, Places, measure, settle
+from shared.command.places import Committed, Places, measure, run_folder, settle
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
 from shared.experiment.records import read_record
@@ -69,7 +69,7 @@ def write_results(places: Places, *, tex: bool = False) -> summary.Results:
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
     console = Console()
-    for each in present_domains() if domain is None else (domain,):
+    for each in domains.present_domains() if domain is None else (domain,):
         settle(places, each)
     checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
