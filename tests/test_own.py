@@ -113,7 +113,7 @@ def test_a_file_that_is_not_there_or_hides_a_module_is_refused(
         # The row that its one claim is made against does not train.
         (RL["curl"][0], "short", "CURL, batch 128, bfloat16 convolutions", "the first row"),
         (VIDEO["mmcl"][1], "short", "MoCo-v2", CLAIMED),
-        (VISION["lmcl"][2], "paper", "lambda=0.01", "the first row that the paper prints"),
+        (VISION["margins"][0], "paper", "MoCo, alpha=0", "the first row that the paper prints"),
     ],
 )
 def test_the_baseline_is_the_row_that_claims_are_made_against(
@@ -218,7 +218,7 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     assert len(mine) == len(theirs) == 2
     if domain == "graph":  # what is written by hand computes what the row trains with
         assert mine == pytest.approx(theirs, abs=1.0)
-    assert "over 2 seeds" in " ".join(out.split())
+    assert "over 2 and 2 seeds" in " ".join(out.split())
     assert "Smoke tier: embedded data, proves the path only" in out
 
     # A changed loss is another run; the old one stays.

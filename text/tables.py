@@ -3,7 +3,7 @@
 Each is declared in the paper's setting on public-domain books, which everybody has, and on the
 user's own copy of BookCorpus, which the papers train on and which cannot be distributed; and at a
 budget that one core can pay (``-small``). A first such tier, of bags of 200 dimensions, hid
-training behind their width; its records are kept in tables of their own, on which no verdict rests.
+training behind their width; its records are kept in tables of their own, on which no outcome rests.
 """
 
 import dataclasses
@@ -333,7 +333,7 @@ NOTES = (
     "here. The classifiers of 'majority class' and 'tf-idf unigrams' do not depend on the seed.",
 )
 CLOSED_NOTES = (
-    "Closed, and no evidence for or against any row: 400 dimensions hide what training adds, which "
+    "Closed, and says nothing about any row: 400 dimensions hide what training adds, which "
     "is two points of the tasks' mean, and counting the same words (PPMI-SVD) takes half a minute "
     "and lies above every row that was trained. Claims are judged in the paper tier and in the "
     "table that ends in '-small', which took this tier's place.",

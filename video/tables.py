@@ -3,7 +3,7 @@
 CoCLR is Han et al. 2020 and its program; what MMCL leaves out is as there: see video.config. The
 table stands in the paper's setting, and at a budget that one core can pay with a network made for
 small clips (``table-5-small``). A first such tier, of S3D, could not tell trained from untrained
-encoders; its five records are kept in a table of their own, on which no verdict rests.
+encoders; its five records are kept in a table of their own, on which no outcome rests.
 """
 
 import dataclasses
@@ -307,7 +307,7 @@ OF_CLAIMS = (
 SET = (
     "Runs use the classes that are present, and each records how many. The suite's own data has "
     "nine of 101, 819 training and 306 test videos of split 1, re-encoded to 128 x 96 at half the "
-    "frame rate: verdicts on nine classes of reduced clips are about that set. Numbers cannot be "
+    "frame rate: outcomes on nine classes of reduced clips are about that set. Numbers cannot be "
     "held against the printed ones, which are of 101 classes."
 )
 PROGRAM = (
@@ -332,8 +332,8 @@ FIXED = (
 
 READ_OUTS = (
     "The probe's outcome depends on its schedule. Beside it stands a ridge regression to the "
-    "classes on the features of retrieval, standardised, which has none. Gains to be seen, spreads "
-    "and seeds were declared before the first run; seeds are not added for what a verdict says."
+    "classes on the features of retrieval, standardised, which has none. Seeds were declared "
+    "before the first run, and are not added for what an outcome says."
 )
 VARIES = (
     "seed (initialisation, clips and their augmentation, order of batches); the split is the same "
@@ -448,7 +448,7 @@ TABLE_5_CLOSED = dataclasses.replace(
     short=CLOSED,
     references=(),
     notes=(
-        "Closed after one seed of five rows, and no evidence for or against any of them: MoCo lies "
+        "Closed after one seed of five rows, which says nothing about any of them: MoCo lies "
         "below the untrained network, and all of them lie below the R@1 of 58 to 60 that an "
         "8 x 8 thumbnail of the same videos has. Claims are judged in the paper tier and in "
         "table-5-small, which took this tier's place.",

@@ -199,14 +199,15 @@ ON = "-cifar10"  # ends the names of the tier's tables
 L2 = "linear-l2-v1"
 L2_METRIC, KNN_METRIC, PROBE_METRIC = "l2_top1", "knn_top1", "linear_top1"
 READ_OUTS_NOTE = (
-    "Two read-outs of each run have to agree in sign: a logistic regression on standardised "
-    "features whose L2 penalty a tenth of the training images decides, and 200 neighbours, "
-    "weighted by exp(cos / 0.1). The paper's probe, where it has one, is shown, too; what it comes "
-    "to in its steps depends on the length of the features."
+    "The metric is that of a logistic regression on standardised features whose L2 penalty a tenth "
+    "of the training images decides; beside it stand 200 neighbours, weighted by exp(cos / 0.1). "
+    "The paper's probe, where it has one, is shown, too; what it comes to in its steps depends on "
+    "the length of the features."
 )
 FLOORS_NOTE = (
-    "Floors: raw pixels, means over an 8 x 8 grid, a histogram of 4 x 4 x 4 colours, and the "
-    "network as it is initialised, its batch norms set to the statistics of the training images."
+    "Trivial baselines: raw pixels, means over an 8 x 8 grid, a histogram of 4 x 4 x 4 colours, "
+    "and the network as it is initialised, its batch norms set to the statistics of the training "
+    "images."
 )
 
 # Nothing is learned in these, so that one run serves every column; without a network, no seed
@@ -311,7 +312,7 @@ SMALL_NOTE = (
     "from its files, 40 epochs. Queues of 1024 keys, MoCHI's N, s and s' 64, 64 and 8 from the "
     "second epoch on, heads 512 wide, SwAV with 100 prototypes and small crops half as wide as the "
     "large ones; of a row's own budget its batch size stays. Chosen for what "
-    "a core does in minutes, before any counted run."
+    "a core does in minutes, before any of these runs."
 )
 _SMALLER: dict[str, Any] = {
     "queue": 1024,

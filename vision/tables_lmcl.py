@@ -113,7 +113,7 @@ TABLE_1 = Table(
         "1000 steps.",
         "The paper starts from P = 0, where the gradient vanishes, so that nothing would be "
         "learned; P starts from a small multiple of the identity here.",
-        "Power and floor were declared after trials 0 to 19 had been seen, in which no reading had "
+        "The trivial baseline was declared after trials 0 to 19 had been seen, in which no row had "
         "the printed gains; the trials that count, 20 to 43, nobody had seen.",
     ),
 )

@@ -245,7 +245,7 @@ OTHERS = (
 
 
 CHOICE = (
-    "Chosen before the first counted run: the network and the number of epochs, for what a core "
+    "Chosen before the first of these runs: the network and the number of epochs, for what a core "
     "does in a quarter of an hour; the learning rate by the rule in benchmarks/vision_budget.py, "
     "on SimCLR alone, with a seed that no table has, scored on images held out of the training "
     "set. All other numbers are the papers'; the temperature, too, at which s, c, m1 and m2 were "

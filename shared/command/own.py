@@ -37,7 +37,7 @@ from shared.report.wording import DASH, TIER_NOTES, mean_sd
 
 MINE = "mine"
 LONGEST = 40  # characters of a folder's name that say what is in it
-COLOURS = {"better": "green", "worse": "red", "inconclusive": "yellow", "not run": "bright_black"}
+COLOURS = {"better": "green", "worse": "red", "imprecise": "yellow", "not measured": "bright_black"}
 Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by seed
 
 

@@ -1,8 +1,7 @@
-"""From finished runs to tables: what was measured joined with what a paper prints, and judged.
+"""From finished runs to tables: what was measured joined with what a paper prints.
 
-``measure`` joins a declared table with the records of its finished cells; the other modules of this
-room show the outcome: in the terminal (``console``), as Markdown, LaTeX and CSV (``files``), as
-one HTML page (``page``) and as a picture (``picture``).
+``measure`` joins a declared table with the records of its finished cells; ``claims`` reads from it
+what the papers claim, and the other modules of this room show both.
 
 A record counts for a cell only if it was measured in the same tier, with the protocol and with
 exactly the configuration that the table declares today, however that was written down at the time

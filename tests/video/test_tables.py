@@ -183,7 +183,6 @@ def test_a_table_without_results_can_be_shown() -> None:
         for row in table.rows:
             assert f"| {row.label} |" in text
         assert "InfoNCE, 800 epochs" in text
-        assert "ours (not in paper)" in text
 
 
 def test_planned_minutes_and_memory_are_those_of_the_nine_classes() -> None:
