@@ -515,7 +515,7 @@ def _closed(table: Table, rows: Sequence[str], one_seed: Sequence[str], *notes: 
     """A table with the rows that have records; of some there is one seed."""
     return dataclasses.replace(
         table,
-        title=f"{table.title}: a closed tier",
+        title=f"{table.title}: an earlier setting, closed",
         protocol="skip-thoughts-nested-10fold-v1",
         config=Config(protocol="skip-thoughts-nested-10fold-v1"),
         rows=tuple(row for row in table.rows if row.label in rows),

@@ -77,6 +77,14 @@ class Committed:
         """Those below ``places.results``: thousands of lines, to be read once for all tables."""
         return cls(read_records(places.results), read_repeats(places.results))
 
+    def of(self, domain: str) -> "Committed":
+        """Those of one domain, by their addresses."""
+        kept = (
+            [each for each in some if f"/{domain}/" in f"/{each.address}"]
+            for some in (self.records, self.repeats)
+        )
+        return Committed(*kept)
+
 
 def measure(
     table: Table,

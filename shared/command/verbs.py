@@ -46,14 +46,13 @@ def report(places: Places, *, tex: bool = False) -> int:
 def write_results(places: Places, *, tex: bool = False) -> summary.Results:
     """Write the pages, pictures, CSV files and records below ``places.results``."""
     committed = Committed.read(places)
+    tables = []
     for domain in domains.present_domains():
         settle(places, domain)
-    tables = [
-        measure(table, tier, places, {}, committed)
-        for table in domains.every_table()
-        for tier in table.tiers
-        if tier != "smoke"
-    ]
+        own = committed.of(domain)
+        for table in domains.every_table(domain):
+            tiers = (tier for tier in table.tiers if tier != "smoke")
+            tables += [measure(table, tier, places, {}, own) for tier in tiers]
     every = claims.readings(tables)
     results = summary.Results(tables, every)
     for measured in tables:

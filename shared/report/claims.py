@@ -199,12 +199,12 @@ def json_text(every: Sequence[Reading]) -> str:
     ``claims`` has what is said, by identifier; each of ``readings`` names its claim by it.
     """
     claims = {
-        each.claim.id: {
+        name: {
             key: value
-            for key, value in dataclasses.asdict(each.claim).items()
+            for key, value in dataclasses.asdict(claim).items()
             if key not in ("id", "comparisons")
         }
-        for each in every
+        for name, claim in {each.claim.id: each.claim for each in every}.items()
     }
     said = ",\n".join(f"{json.dumps(key)}: {_line(value)}" for key, value in claims.items())
     lines = ",\n".join(

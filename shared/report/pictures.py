@@ -43,8 +43,8 @@ LOOK: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 LINE = 0.19  # inches of a line of points
-COLORS = 64  # of a picture of points
-TEXT, FORM = "Numbers", "points-v1"  # of the text in its file; another look needs another form
+COLORS = 128  # of a picture of points; the rare ones are kept, which mean something
+TEXT, FORM = "Numbers", "points-v2"  # of the text in its file; another look needs another form
 # What of a file would differ from one drawing to the next, by its format.
 VARYING: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
@@ -276,7 +276,7 @@ def write(file: Path, picture: Picture) -> None:
     notes.add_text(TEXT, told)
     file.parent.mkdir(parents=True, exist_ok=True)
     with Image.open(stream) as image, replacing(file) as part:
-        few = image.convert("RGB").quantize(COLORS)
+        few = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
         few.save(part, format="png", optimize=True, pnginfo=notes)
 
 
