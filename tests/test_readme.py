@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from shared.command import domains, reproduce, running
+from shared.command import domains, reproduce
 from shared.command.domains import tables_of
 from shared.command.own import load_loss
 from shared.command.settings import with_settings
@@ -50,8 +50,6 @@ def test_every_command_is_accepted(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Domains estimate by steps of their networks; what a plan costs is no matter here.
-    monkeypatch.setattr(running, "estimated", lambda *_: {})
     words = shlex.split(command)
     if words[0] == "arithmetic":  # starts the rest anew under each path; tests/test_evidence.py
         words = words[1:]

@@ -16,7 +16,7 @@ from browser import MISSING, PROGRAM, axe, browser
 from test_report import MMCL, RECORDS, TABLE, make_table, record_of, records_of
 from toy.tables import SHARED
 
-from shared.command import reproduce, running
+from shared.command import reproduce
 from shared.errors import UserError
 from shared.experiment.runs import write_atomically
 from shared.report import curves, drawings, losses
@@ -256,8 +256,6 @@ def test_texts_for_a_paper_come_from_the_records() -> None:
 def test_every_command_of_a_claim_is_accepted(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Domains estimate by steps of their networks; what a plan costs is no matter here.
-    monkeypatch.setattr(running, "estimated", lambda *_: {})
     commands = {
         entities.unescape(line)
         for file in (RESULTS / "site/claims").glob("*.html")

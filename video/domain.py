@@ -15,12 +15,6 @@ def _measure(config: Config, run: Run) -> Metrics:
     return train.measure(config, run)
 
 
-def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from video import cost
-
-    return cost.estimate(config, data_root)
-
-
 def _datasets() -> Sequence[str]:
     from video import data
 
@@ -54,7 +48,7 @@ def _score(asked: Asked) -> Scores:
 DOMAIN = Domain(
     name="video",
     tables=TABLES,
-    experiments=(Experiment(Config, _measure, _estimate, several=True),),
+    experiments=(Experiment(Config, _measure, several=True),),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

@@ -6,6 +6,7 @@ a label is one number for each class: 1, 0, and -1 for what only difficult objec
 challenge does not count.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,14 @@ import numpy as np
 
 from shared.compat import make_torchvision_importable
 
-make_torchvision_importable()
-
-from torchvision import datasets as sources  # noqa: E402 (needs the line above)
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
-
 Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with a number for each class
 PER_CLASS = 30  # training images of a class of Caltech-101
+
+
+def sources() -> Any:
+    """``torchvision.datasets``, imported when it is needed: it takes seconds, a plan has none."""
+    make_torchvision_importable()
+    return importlib.import_module("torchvision.datasets")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Source:
 
 def _aircraft(root: Path, part: str) -> Files:
     parts = ("train", "val") if part == "train" else ("test",)
-    made = [sources.FGVCAircraft(str(root), split=each) for each in parts]
+    made = [sources().FGVCAircraft(str(root), split=each) for each in parts]
     return [pair for each in made for pair in _paired(each._image_files, each._labels)]
 
 
@@ -64,30 +66,30 @@ def _caltech101(root: Path, part: str) -> Files:
 
 
 def _cars(root: Path, part: str) -> Files:
-    made = sources.StanfordCars(str(root), split=part)
+    made = sources().StanfordCars(str(root), split=part)
     return [(Path(file), int(label)) for file, label in made._samples]
 
 
 def _dtd(root: Path, part: str) -> Files:
     parts: tuple[Literal["train", "val", "test"], ...]
     parts = ("train", "val") if part == "train" else ("test",)
-    made = [sources.DTD(str(root), split=each) for each in parts]
+    made = [sources().DTD(str(root), split=each) for each in parts]
     return [pair for each in made for pair in _paired(each._image_files, each._labels)]
 
 
 def _flowers(root: Path, part: str) -> Files:
     parts = ("train", "val") if part == "train" else ("test",)
-    made = [sources.Flowers102(str(root), split=each) for each in parts]
+    made = [sources().Flowers102(str(root), split=each) for each in parts]
     return [pair for each in made for pair in _paired(each._image_files, each._labels)]
 
 
 def _food(root: Path, part: str) -> Files:
-    made = sources.Food101(str(root), split=part)
+    made = sources().Food101(str(root), split=part)
     return _paired(made._image_files, made._labels)
 
 
 def _pets(root: Path, part: str) -> Files:
-    made = sources.OxfordIIITPet(str(root), split="trainval" if part == "train" else "test")
+    made = sources().OxfordIIITPet(str(root), split="trainval" if part == "train" else "test")
     return _paired(made._images, made._labels)
 
 
@@ -132,7 +134,7 @@ _VOC_LABEL = {"1": 1, "-1": 0, "0": -1}
 def _voc2007(root: Path, part: str) -> Files:
     found: Files = []
     for each in ("train", "val") if part == "train" else ("test",):
-        made = sources.VOCDetection(str(root), year="2007", image_set=each)
+        made = sources().VOCDetection(str(root), year="2007", image_set=each)
         labels: dict[str, list[int]] = {Path(file).stem: [] for file in made.images}
         lists = root / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main"
         for name in VOC_CLASSES:
@@ -152,7 +154,8 @@ def _folders(*below: str) -> Callable[[Path, str], Files]:
         folder = root.joinpath(*below)
         names = sorted(path.name for path in folder.iterdir() if path.is_dir())
         classes = {name: label for label, name in enumerate(names)}
-        found = make_dataset(str(folder), classes, IMG_EXTENSIONS, allow_empty=True)
+        images = sources().folder
+        found = images.make_dataset(str(folder), classes, images.IMG_EXTENSIONS, allow_empty=True)
         return [(Path(file), label) for file, label in found]
 
     return files
@@ -170,7 +173,7 @@ SOURCES: dict[str, Source] = {
         "unpack it to fgvc-aircraft-2013b/data/images/*.jpg",
     ),
     "Caltech101": Source(
-        _caltech101, get=lambda root: sources.Caltech101(str(root), download=True)
+        _caltech101, get=lambda root: sources().Caltech101(str(root), download=True)
     ),
     "Cars": Source(
         _cars,
@@ -180,10 +183,14 @@ SOURCES: dict[str, Source] = {
         "cars_test_annos_withlabels.mat",
     ),
     "DTD": Source(
-        _dtd, ("dtd/labels/*1.txt",), get=lambda root: sources.DTD(str(root), download=True)
+        _dtd,
+        ("dtd/labels/*1.txt",),
+        get=lambda root: sources().DTD(str(root), download=True),
     ),
     "Flowers": Source(
-        _flowers, ("*.mat",), get=lambda root: sources.Flowers102(str(root), download=True)
+        _flowers,
+        ("*.mat",),
+        get=lambda root: sources().Flowers102(str(root), download=True),
     ),
     "Food": Source(
         _food,
@@ -194,7 +201,7 @@ SOURCES: dict[str, Source] = {
     "Pets": Source(
         _pets,
         ("annotations/*.txt",),
-        get=lambda root: sources.OxfordIIITPet(str(root), download=True),
+        get=lambda root: sources().OxfordIIITPet(str(root), download=True),
     ),
     "SUN397": Source(
         _sun397,
@@ -206,12 +213,13 @@ SOURCES: dict[str, Source] = {
         _voc2007,
         ("ImageSets/Main/*.txt",),
         get=lambda root: [
-            sources.VOCDetection(str(root), year="2007", image_set=part, download=True)
+            sources().VOCDetection(str(root), year="2007", image_set=part, download=True)
             for part in ("trainval", "test")
         ],
     ),
     "EuroSAT": Source(
-        _folders("eurosat", "2750"), get=lambda root: sources.EuroSAT(str(root), download=True)
+        _folders("eurosat", "2750"),
+        get=lambda root: sources().EuroSAT(str(root), download=True),
     ),
     "CropDiseases": Source(
         _folders("CropDiseases", "dataset", "train"),

@@ -66,8 +66,8 @@ def twins_of(cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
 
 def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
     """What of a cell's configuration is pretraining that others may share; None if nothing is."""
-    shared = imported(cell.domain).experiment(cell.config).pretraining
-    return None if shared is None else shared.part(cell.config)
+    pretraining = imported(cell.domain).experiment(cell.config).pretraining
+    return None if pretraining is None else pretraining(cell.config)
 
 
 class Pool:

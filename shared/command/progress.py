@@ -189,11 +189,12 @@ def label_of(cell: Cell) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it: "8 s", "2.5 min", "31 h", "4.2 d"."""
+    """A time in the unit that suits it: "8 s", "2.5 min", "31 h", "4.2 d", "1.5 years"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     size, unit = (60, "min") if seconds < 90 * 60 else (3600, "h")
     size, unit = (size, unit) if seconds < 48 * 3600 else (86400, "d")
+    size, unit = (size, unit) if seconds < 365 * 86400 else (365 * 86400, "years")
     number = seconds / size
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
 

@@ -26,13 +26,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import filelock
-from rich.console import Console
 
 from shared.command import slurm, verify, worth
 from shared.command.archive import PROOF, files_of_run, pack
 from shared.command.domains import every_table, present_domains
 from shared.command.places import Places, finished, run_folder
-from shared.command.plan import costs_of, estimated
+from shared.command.plan import costs_of
 from shared.command.pool import asked_to_stop
 from shared.command.progress import duration
 from shared.command.reproduce import PARTS
@@ -391,17 +390,9 @@ class _Costs:
         """Of each cell."""
         places, table = self.proof.places, worth.table_of(bundle)
         if any(_row_of(cell) not in self.known for cell in cells):
-            estimates: Mapping[str, tuple[float, float]] = {}
-            # What columns declare is of a CPU core, and says little of a GPU.
-            if self.proof.device != "cpu":
-                try:
-                    estimates = estimated(cells, places, 1, Console(quiet=True))
-                except Exception as error:  # a wrong guess of the order is no reason to stop
-                    why = f"{type(error).__name__}: {error}".partition("\n")[0]
-                    print(f"cells: {bundle.name}: not estimated, taken as declared: {why}")
-            costs = costs_of(table, cells, places, estimates)
+            costs = costs_of(table, cells, places)
             for cell in cells:
-                self.known[_row_of(cell)] = costs[cell.row, cell.source].seconds
+                self.known[_row_of(cell)] = costs[cell.row, cell.source].each.seconds
             write_atomically(self.file, json.dumps(self.known, indent=1) + "\n")
         for cell in cells:
             yield self.known[_row_of(cell)]

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from shared.command.choosing import Chosen
 from shared.command.places import Places, finished, measure, run_folder
-from shared.command.plan import estimated, planned
+from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs, twins_of
 from shared.experiment.records import read_json
 from shared.experiment.runs import INTERRUPTED, check_config, set_aside
@@ -22,12 +22,11 @@ from shared.report.wording import printed_value
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Print what of the cells is done and what the rest takes; returns the exit code."""
     console = Console()
-    cells = _checked(chosen, places)
+    _checked(chosen, places)
     jobs = options.jobs or default_jobs(options.threads)
-    estimates = estimated(cells, places, options.threads, console)
     counted: set[str] = set()
     for each in chosen:
-        console.print(planned(each.table, each.cells, places, jobs, estimates, counted))
+        console.print(planned(each.table, each.cells, places, jobs, counted))
     return 0
 
 

@@ -40,7 +40,7 @@ from rich.text import Text
 
 from shared.command.choosing import Chosen
 from shared.command.places import Places, run_folder, undamaged
-from shared.command.plan import Cost, costs_of, estimated
+from shared.command.plan import Cost, costs_of
 from shared.command.pool import asked_to_stop, default_jobs, pretraining_of
 from shared.command.progress import sentence
 from shared.errors import UserError
@@ -339,16 +339,15 @@ def _limits(
     gigabytes, why = options.memory, "as asked for"
     if minutes is None or gigabytes is None:
         first = {group[0].address: group[0] for group in groups}
-        estimates = estimated(list(first.values()), places, options.threads, console)
         costs: list[Cost] = []
         for each in chosen:
-            known = costs_of(each.table, each.cells, places, estimates)
+            known = costs_of(each.table, each.cells, places)
             costs += [known[cell.row, cell.source] for cell in each.cells if cell.address in first]
-        largest = max(costs, key=lambda cost: cost.seconds)
+        largest = max((cost.each for cost in costs), key=lambda each: each.seconds)
         if minutes is None:
             minutes = math.ceil(2 * largest.seconds / 60) + 10
         if gigabytes is None:
-            gigabytes = math.ceil(1.25 * max(cost.gigabytes for cost in costs) + 2)
+            gigabytes = math.ceil(1.25 * max(cost.each.gigabytes for cost in costs) + 2)
         why = f"the largest cell: {largest.seconds / 60:.1f} minutes, {largest.source}"
     cores = options.cores or options.threads
     return Limits(minutes, gigabytes, cores, options.gpus or 0), why

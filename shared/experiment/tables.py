@@ -574,8 +574,7 @@ def load_published(file: Path, table: str) -> Published:
     Raises:
         ValueError: a missing table or key, or a row whose length is not that of the header.
     """
-    with file.open("rb") as stream:
-        content = tomllib.load(stream)
+    content = _read_toml(file)
     try:
         entry = content[table]
         columns = tuple(entry["columns"])
@@ -603,6 +602,13 @@ def load_published(file: Path, table: str) -> Published:
         )
     except KeyError as error:
         raise ValueError(f"{file}: {table}: missing key {error}") from None
+
+
+@functools.cache
+def _read_toml(file: Path) -> dict[str, Any]:
+    """The content of a file that several tables are read from."""
+    with file.open("rb") as stream:
+        return tomllib.load(stream)
 
 
 def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:
