@@ -83,7 +83,7 @@ def test_every_command_is_accepted(
     elif "--processes" in words:  # what these do is tested in tests/test_processes.py
         assert reproduce.main([*words[:-1], "7", "--runs", str(tmp_path)]) == 2
         assert "cannot be divided among 7 processes" in capsys.readouterr().err
-    elif "--slurm" in words or "--executor" in words:  # what these do is tested in tests/slurm
+    elif "--slurm" in words:  # what these do is tested in tests/slurm
         assert reproduce.main([*words, "--time", "nonsense", "--runs", str(tmp_path)]) == 2
         assert "is no time of Slurm" in capsys.readouterr().err
     elif "--serve" in words:  # tests/test_serving.py

@@ -33,11 +33,11 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Run what is not done of the cells, and print their tables; returns the exit code."""
     console = Console()
-    if options.executor:
+    if options.slurm:
         from shared.command import slurm
 
-        waiting, twins = not_done(chosen, places, options, console)
-        return slurm.submit(chosen, waiting, twins, places, options, console) if waiting else 0
+        waiting, _ = not_done(chosen, places, options, console)
+        return slurm.submit(chosen, waiting, places, options, console) if waiting else 0
     pool = run_waiting(chosen, places, options, console)
     show_tables(chosen, places, pool.outcomes, console)
     return say_how_it_went(console, pool, again=options.again)
