@@ -18,7 +18,7 @@ from rich.console import Console
 
 from shared.command.domains import imported, tables_of
 from shared.command.places import Places, run_folder, undamaged
-from shared.command.progress import Watch, watching
+from shared.command.progress import Main, Watch, watching
 from shared.distributed import everyone, is_lost
 from shared.errors import UserError, describe_os_error
 from shared.experiment.data import MissingData
@@ -84,7 +84,7 @@ class Pool:
         download: whether missing data are fetched.
         console: where progress is shown.
         own: whether the runs are someone's own, of the tier "own", which no table takes.
-        printed: by address, what the paper prints where a cell's number goes.
+        main: by address, the metric that a cell is run for, and what the paper prints there.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Pool:
         download: bool,
         console: Console,
         own: bool = False,
-        printed: Mapping[str, str] | None = None,
+        main: Main | None = None,
     ) -> None:
         self.places = places
         self.jobs = jobs
@@ -106,7 +106,7 @@ class Pool:
         self.download = download
         self.console = console
         self.own = own
-        self.printed = printed
+        self.main = main
         self.interrupted = False
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
         self._waiting: list[Cell] = []
@@ -135,7 +135,7 @@ class Pool:
             for cell in cells
             if (part := pretraining_of(cell)) is not None
         }
-        with asked_to_stop() as asked, watching(self.console, len(cells), self.printed) as watch:
+        with asked_to_stop() as asked, watching(self.console, len(cells), self.main) as watch:
             while self._running or (self._waiting and not asked):
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()

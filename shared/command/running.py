@@ -86,27 +86,29 @@ def run_waiting(
         download=not options.no_download,
         console=console,
         own=own,
-        printed=printed_beside(chosen),
+        main=main_metrics(chosen),
     )
     if waiting:
         pool.run(waiting, twins)
     return pool
 
 
-def printed_beside(chosen: Sequence[Chosen]) -> dict[str, str]:
-    """By address what the paper prints in the columns of a cell; nothing for the smoke tier."""
-    found: dict[str, dict[str, str]] = {}
+def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
+    """By address the metric of a cell's first column, and what the paper prints there, if any.
+
+    On the embedded data of the smoke tier nothing is printed.
+    """
+    found: dict[str, tuple[str, str]] = {}
     for each in chosen:
-        labels = {row.label: row.published for row in each.table.rows}
+        table = each.table
+        labels = {row.label: row.published for row in table.rows}
         for cell in each.cells:
-            label = labels.get(cell.row, "")  # someone's own row stands in no table
-            value = each.table.published.value(label, cell.column) if label else None
-            if value is not None and cell.tier != "smoke":
-                found.setdefault(cell.address, {})[cell.column] = printed_value(value)
-    return {
-        address: ", ".join(f"{column} {value}" for column, value in some.items())
-        for address, some in found.items()
-    }
+            columns = {column.label: column for column in table.columns_of(cell.tier)}
+            label = labels.get(cell.row)  # someone's own row stands in no table
+            value = table.published.value(label, cell.column) if label else None
+            printed = "" if value is None or cell.tier == "smoke" else printed_value(value)
+            found.setdefault(cell.address, (table.metric_of(columns[cell.column]), printed))
+    return found
 
 
 def not_done(
