@@ -127,8 +127,8 @@ class Column:
     Args:
         label: unique within the table; the printed label where the paper prints one.
         changes: fields of the configuration and their values.
-        minutes: wall time of one cell, as measured on one CPU core; used by ``plan`` only as
-            long as no cell of the column has finished on this machine.
+        minutes: wall time of one cell on one CPU core; what ``plan`` expects as long as no
+            finished run of the column, here or on record, says more.
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
         run: name shared by the columns that are read from one run, each by its own metric; empty
