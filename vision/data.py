@@ -864,7 +864,6 @@ def _random_crops(
 
 
 def _central_crop(image: Image.Image, sample: int, size: int, resized: int) -> list[Image.Image]:
-    sources()  # makes torchvision importable
     from torchvision.transforms.v2.functional import center_crop, resize
 
     return [center_crop(resize(image, [resized]), [size, size])]

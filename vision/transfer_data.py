@@ -16,13 +16,14 @@ import numpy as np
 
 from shared.compat import make_torchvision_importable
 
+make_torchvision_importable()
+
 Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with a number for each class
 PER_CLASS = 30  # training images of a class of Caltech-101
 
 
 def sources() -> Any:
     """``torchvision.datasets``, imported when it is needed: it takes seconds, a plan has none."""
-    make_torchvision_importable()
     return importlib.import_module("torchvision.datasets")
 
 
