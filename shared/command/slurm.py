@@ -27,8 +27,6 @@ from typing import Any
 import filelock
 import psutil
 from rich.console import Console
-from rich.table import Table as TextTable
-from rich.text import Text
 
 from shared.command.choosing import Chosen, find_cell
 from shared.command.places import Places, finished, run_folder
@@ -182,18 +180,13 @@ def print_status(places: Places) -> int:
             f"nothing was submitted from {places.runs}/; submit with --slurm, or name the folder "
             f"with --runs"
         )
-    queue, console = _queue(), Console()
-    text = TextTable(box=None, pad_edge=False)
-    for name in ("state", "job", "cell", "last line"):
-        text.add_column(name, overflow="fold")
-    states = []
+    queue, states = _queue(), []
     for address, job in jobs.items():
         state, last = _state(address, job, queue, places)
         states.append(state)
-        text.add_row(state, job, address, Text(last))  # as it is: [1/1] is no markup
-    console.print(text)
+        print(f"{state:8} {job:8} {address}  {last}")
     known = ("done", "queued", "running", "failed")
-    console.print(", ".join(f"{states.count(state)} {state}" for state in known))
+    print(", ".join(f"{states.count(state)} {state}" for state in known))
     return 0
 
 
