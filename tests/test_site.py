@@ -267,7 +267,7 @@ def test_every_command_of_a_claim_is_accepted(
     for command in sorted(commands)[:: len(commands) // 12]:
         words = shlex.split(command)[1:]
         assert reproduce.main(["plan", *words, "--runs", str(tmp_path)]) == 0, command
-        assert "cells to run" in capsys.readouterr().out
+        assert " cells " in capsys.readouterr().out
 
 
 def sentence_of(claim: dict[str, Any]) -> str:
