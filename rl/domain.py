@@ -28,24 +28,6 @@ def _measure_imitation(config: ImitationConfig, run: Run) -> Metrics:
     return imitation.measure(config, run)
 
 
-def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from rl import cost
-
-    return cost.estimate(config, data_root)
-
-
-def _estimate_probe(config: ProbeConfig, data_root: Path) -> tuple[float, float]:
-    from rl import cost
-
-    return cost.estimate_probe(config, data_root)
-
-
-def _estimate_imitation(config: ImitationConfig, data_root: Path) -> tuple[float, float]:
-    from rl import cost
-
-    return cost.estimate_imitation(config, data_root)
-
-
 def _datasets() -> Sequence[str]:
     from rl import data
 
@@ -82,9 +64,9 @@ DOMAIN = Domain(
     name="rl",
     tables=TABLES,
     experiments=(
-        Experiment(Config, _measure, _estimate),
-        Experiment(ProbeConfig, _measure_probe, _estimate_probe, several=True),
-        Experiment(ImitationConfig, _measure_imitation, _estimate_imitation),
+        Experiment(Config, _measure),
+        Experiment(ProbeConfig, _measure_probe, several=True),
+        Experiment(ImitationConfig, _measure_imitation),
     ),
     datasets=_datasets,
     fetch=_fetch,

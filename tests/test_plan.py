@@ -1,8 +1,8 @@
 """The plan: what is done and what the rest takes, row by row and column by column."""
 
+import dataclasses
 import io
 import json
-import shutil
 from pathlib import Path
 from statistics import median
 
@@ -12,9 +12,11 @@ from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
 from shared.command.domains import DOMAINS, tables_of
-from shared.command.places import Places
-from shared.command.plan import Cost, costs_of, planned
-from shared.experiment.tables import Table, slug
+from shared.command.places import Places, run_folder
+from shared.command.plan import LONG, Cost, Taken, costs_of, planned
+from shared.command.pool import pretraining_of
+from shared.experiment.store import RECORD, SAVED, key_of
+from shared.experiment.tables import Cell, Table, canonical_json, slug
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERY = [table for name in DOMAINS for some in tables_of(name).values() for table in some]
@@ -24,36 +26,20 @@ def places(folder: Path, results: Path | None = None) -> Places:
     return Places(folder / "runs", results or folder / "results", folder / "data")
 
 
-def text_of(table: Table, here: Places, tier: str = "paper") -> str:
+def text_of(table: Table, here: Places, tier: str = "paper", jobs: int = 2) -> str:
     stream = io.StringIO()
     console = Console(file=stream, width=80)
-    console.print(planned(table, table.cells(tier), here, 2, {}))
+    console.print(planned(table, table.cells(tier), here, jobs))
     return stream.getvalue()
 
 
-@pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
-def test_every_table_fits_eighty_columns_with_every_row_and_column(
-    table: Table, tmp_path: Path
+def finish(
+    here: Places, cell: Cell, seconds: float, gigabytes: float, facts: dict[str, str] | None = None
 ) -> None:
-    tier = table.tiers[0]
-    text = text_of(table, places(tmp_path), tier)
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert "…" not in text
-    seeds: dict[tuple[str, str], set[int]] = {}
-    for cell in table.cells(tier):
-        seeds.setdefault((cell.row, cell.source), set()).add(cell.seed)
-    counted = sum(text.count(f" 0/{count} ") for count in {len(some) for some in seeds.values()})
-    assert counted == len(seeds)
-
-
-def finish(here: Places, address: str, config: object, seconds: float, gigabytes: float) -> None:
     """A finished run, as far as a plan looks at it."""
-    from shared.experiment.tables import canonical_json
-
-    folder = here.runs / address
+    folder = run_folder(here, cell)
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(canonical_json(config))
+    (folder / "config.json").write_text(canonical_json(cell.config))
     environment = {
         "commit": "c",
         "dirty": False,
@@ -62,6 +48,7 @@ def finish(here: Places, address: str, config: object, seconds: float, gigabytes
         "versions": {},
         "hardware": {},
         "data": {},
+        "facts": facts or {},
     }
     (folder / "environment.json").write_text(json.dumps(environment))
     result = {"metrics": {"accuracy": 1.0}, "protocol": "toy-v1", "tier": "paper"}
@@ -69,43 +56,81 @@ def finish(here: Places, address: str, config: object, seconds: float, gigabytes
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def test_costs_are_those_of_the_row_then_of_the_next_best_known(tmp_path: Path) -> None:
+@pytest.mark.parametrize("table", EVERY, ids=lambda table: table.address)
+def test_every_table_fits_eighty_columns_with_every_row_and_column(
+    table: Table, tmp_path: Path
+) -> None:
+    tier = table.tiers[0]
+    short = text_of(table, places(tmp_path), tier, jobs=1)
+    text = text_of(table, places(tmp_path), tier, jobs=10**9)  # nothing takes long
+    assert max(len(line) for line in (text + short).splitlines()) <= 80
+    assert "…" not in text
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for cell in table.cells(tier):
+        seeds.setdefault((cell.row, cell.source), set()).add(cell.seed)
+    counted = sum(text.count(f" 0/{count} ") for count in {len(some) for some in seeds.values()})
+    assert counted == len(seeds)
+    seconds = sum(
+        cost.time for cost in costs_of(table, table.cells(tier), places(tmp_path), set()).values()
+    )
+    assert (short.count("\n") == 1) == (seconds >= LONG)
+
+
+def test_a_table_that_would_take_years_is_one_line(tmp_path: Path) -> None:
+    (table,) = TOY["toy"]
+    columns = tuple(dataclasses.replace(each, minutes=2e5) for each in table.columns)
+    slow = dataclasses.replace(table, columns=columns)
+    expected = "toy/toy/table-1: 0/12 cells done, ~1.7 years left (declared)\n"
+    assert text_of(slow, places(tmp_path)) == expected
+
+
+def test_times_come_from_equal_configurations_then_from_the_column(tmp_path: Path) -> None:
     (table,) = TOY["toy"]
     here, cells = places(tmp_path), table.cells("paper")
     for cell in cells:
         if (cell.row, cell.column, cell.seed) in {("plain", "left", 0), ("plain", "left", 1)}:
-            finish(here, str(cell.folder), cell.config, 120.0 + cell.seed, 2.5)
-    costs = costs_of(table, cells, here, {})
-    assert costs["plain", "left"] == Cost(2, 3, 120.5, 2.5, "measured")
-    assert costs["better", "left"] == Cost(0, 3, 120.5, 2.5, "column")
-    assert costs["better", "right"] == Cost(0, 3, 60.0, 1.0, "declared")
+            finish(here, cell, 120.0 + cell.seed, 2.5)
+    costs = costs_of(table, cells, here)
+    assert costs["plain", "left"] == Cost(2, 3, Taken(120.5, 2.5, "measured"))
+    assert costs["better", "left"] == Cost(0, 3, Taken(120.5, 2.5, "column"))
+    assert costs["better", "right"] == Cost(0, 3, Taken(60.0, 1.0, "declared"))
     text = text_of(table, here)
+    # The configuration of "better" is the same in both columns: its runs are counted once.
     rows = [line.split() for line in text.splitlines() if line.startswith(" ") and "/3" in line]
     assert rows == [
         ["plain", "2/3", "2.0", "min", "0/3", "~60", "s", "5.0", "min"],
-        ["better", "0/3", "~2.0", "min", "0/3", "~60", "s", "9.0", "min"],
+        ["better", "0/3", "~2.0", "min", "0/3", "~60", "s", "6.0", "min"],
     ]
     (left,) = (line.split() for line in text.splitlines() if line.startswith(" time left"))
-    assert left == ["time", "left", "8.0", "min", "6.0", "min", "14", "min"]
+    assert left == ["time", "left", "8.0", "min", "3.0", "min", "11", "min"]
     (memory,) = (line.split() for line in text.splitlines() if line.startswith(" memory"))
     assert memory == ["memory", "of", "one", "2.5", "GB", "1.0", "GB"]
     words = " ".join(text.split())
-    assert "10 of 12 cells to run, 2 at a time: about 7.0 min, 5.0 GB of memory, 5 MB" in words
-    assert "measured on this machine; ~ as other rows of the column took on this machine" in words
-    # An estimate of the row's own configuration comes before what others took.
-    from shared.command.plan import _without_seed
+    assert "10 of 12 cells to run, 2 at a time: about 5.5 min, 5.0 GB of memory, 5 MB" in words
+    assert "Time and memory: measured on this machine; ~ as other rows of the column took;" in words
+    # Seeds beyond the declared ones take what those took; so does a row that is chosen alone.
+    chosen = table.cells("paper", row="plain", column="left", seeds=[7])
+    assert costs_of(table, chosen, here)["plain", "left"].each.source == "measured"
 
-    (cell, *_) = table.cells("paper", row="better", column="left")
-    estimates = {_without_seed(cell.config): (7.0, 3.0)}
-    costs = costs_of(table, cells, here, estimates)
-    assert costs["better", "left"] == Cost(0, 3, 420.0, 3.0, "estimated")
-    assert costs["plain", "left"].source == "measured"
+
+def test_a_run_of_another_length_counts_in_proportion(tmp_path: Path) -> None:
+    (table,) = TOY["toy"]
+    longer = dataclasses.replace(table.rows[0], label="longer", changes={"steps": 30})
+    other = dataclasses.replace(longer, label="other", changes={"steps": 30, "batch_size": 8})
+    rows = tuple(dataclasses.replace(each, published=None) for each in (longer, other))
+    table = dataclasses.replace(table, rows=(*table.rows, *rows))
+    here = places(tmp_path)
+    (cell,) = table.cells("paper", row="plain", column="right", seeds=[0])
+    finish(here, cell, 60.0, 2.0)
+    costs = costs_of(table, table.cells("paper"), here)
+    assert costs["longer", "right"].each == Taken(600.0, 2.0, "scaled")
+    assert costs["other", "right"].each == Taken(600.0, 2.0, "column")
 
 
 def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
     """MMCL's projected gradient is not GraphCL."""
     here = places(tmp_path, ROOT / "results")
-    costs = costs_of(TABLE_4, TABLE_4.cells("paper"), here, {})
+    costs = costs_of(TABLE_4, TABLE_4.cells("paper"), here)
     lines = (ROOT / "results/graph/mmcl/table-4.records.jsonl").read_text().splitlines()
     taken: dict[str, list[float]] = {}
     for record in map(json.loads, lines):
@@ -113,13 +138,13 @@ def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
         if column == "mutag":
             taken.setdefault(row, []).append(record["result"]["seconds"])
     for row in ("MMCL PGD, both views", "GraphCL"):
-        cost = costs[row, "MUTAG"]
-        assert cost.source == "recorded"
-        assert cost.seconds == pytest.approx(median(taken[slug(row)]))
+        each = costs[row, "MUTAG"].each
+        assert each.source == "recorded"
+        assert each.seconds == pytest.approx(median(taken[slug(row)]))
     assert taken["mmcl-pgd-both-views"] != taken["graphcl"]
-    assert costs["GraphCL", "REDDIT-MULTI-5K"].source == "declared"
+    assert costs["GraphCL", "REDDIT-MULTI-5K"].each.source == "declared"
     words = " ".join(text_of(TABLE_4, here).split())
-    assert "Time and memory: ~ as the committed records took, elsewhere; ~ declared" in words
+    assert "Time and memory: ~ as committed records took, elsewhere; ~ as other rows" in words
 
 
 def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> None:
@@ -135,20 +160,18 @@ def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> No
 
     assert "".join(wanted.split()) in unfolded()
     assert unfolded().count("Datatogetfirst") == 1
-    for cell in figure.cells("paper", column="far"):
-        finish(here, str(cell.folder), cell.config, 60.0, 1.0)
-    assert "Datatogetfirst" not in unfolded()
-    for cell in figure.cells("paper", column="far"):
-        shutil.rmtree(here.runs / cell.folder)
-    assert "Datatogetfirst" in unfolded()
     (here.data / "toys").mkdir(parents=True)
+    assert "Datatogetfirst" not in unfolded()
+    (here.data / "toys").rmdir()
+    for cell in figure.cells("paper", column="far"):
+        finish(here, cell, 60.0, 1.0)
     assert "Datatogetfirst" not in unfolded()
 
 
 def test_what_is_done_takes_no_time(tmp_path: Path) -> None:
     (table,) = TOY["toy"]
     for cell in table.cells("paper"):
-        finish(places(tmp_path), cell.address, cell.config, 60.0, 1.0)
+        finish(places(tmp_path), cell, 60.0, 1.0)
     text = text_of(table, places(tmp_path))
     rows = [line.split() for line in text.splitlines() if "/3" in line]
     assert rows == [[row, "3/3", "3/3", "done"] for row in ("plain", "better")]
@@ -160,42 +183,41 @@ def test_what_several_cells_train_once_is_counted_once(tmp_path: Path) -> None:
     tables = {table.name: table for table in tables_of("vision")["mmcl"]}
     here, counted = places(tmp_path), set[str]()
     cells = tables["table-3"].cells("paper", row="MMCL_INV")
-    first = costs_of(tables["table-3"], cells, here, {}, counted)["MMCL_INV", "top1"]
-    assert (first.shared, first.time) == (0.0, first.seconds)
-    assert len(counted) == 1
+    first = costs_of(tables["table-3"], cells, here, counted)["MMCL_INV", "top1"]
+    assert (first.shared, first.time) == (0.0, first.each.seconds)
+    again = costs_of(tables["table-3"], cells, here, counted)["MMCL_INV", "top1"]
+    assert again.time == 0  # an equal configuration is one run
 
     few = tables["table-1-few-shot"]
     cells = few.cells("paper", row="MMCL_INV")
     assert len(cells) == 2
-    costs = costs_of(few, cells, here, {}, counted)
-    for cost in costs.values():
-        # 100 epochs of 1.3 million images, six passes each, against one pass of the target's.
-        assert 0.9999 < cost.shared / cost.seconds < 1
-        assert cost.time == pytest.approx(cost.seconds - cost.shared)
-    alone = costs_of(few, cells, here, {})
+    assert all(cost.time == 0 for cost in costs_of(few, cells, here, counted).values())
+    alone = costs_of(few, cells, here)
     assert all(cost.shared == 0 for cost in alone.values())
-    whole, left = (costs_of(few, cells, here, {}, set()) for _ in range(2))
-    assert [cost.shared > 0 for cost in whole.values()] == [False, True]
-    assert whole == left
-
-    from shared.command.pool import pretraining_of
-    from shared.experiment.store import RECORD, key_of
+    whole = costs_of(few, cells, here, set())
+    assert [cost.time > 0 for cost in whole.values()] == [True, False]
 
     part = pretraining_of(cells[0])
     assert part is not None
     entry = here.store / key_of(part, {"files": "whichever"})
     entry.mkdir(parents=True)
     (entry / RECORD).write_text("{}")
-    kept = costs_of(few, cells, here, {}, set())
-    assert all(cost.shared > 0 for cost in kept.values())
+    assert all(cost.time == 0 for cost in costs_of(few, cells, here, set()).values())
 
 
-def test_a_run_that_took_its_encoder_over_counts_what_it_would_have_taken(tmp_path: Path) -> None:
-    (table,) = TOY["toy"]
-    here = places(tmp_path)
-    (cell,) = table.cells("paper", row="plain", column="left", seeds=[0])
-    finish(here, str(cell.folder), cell.config, 20.0, 1.0)
-    file = here.runs / cell.folder / "environment.json"
-    environment = json.loads(file.read_text()) | {"facts": {"encoder_seconds": "100.5"}}
-    file.write_text(json.dumps(environment))
-    assert costs_of(table, [cell], here, {})["plain", "left"].seconds == 120.5
+def test_a_run_that_found_its_encoder_says_what_both_parts_take(tmp_path: Path) -> None:
+    tables = {table.name: table for table in tables_of("vision")["mmcl"]}
+    table, here = tables["table-1-few-shot"], places(tmp_path)
+    cells = table.cells("paper", row="MMCL_INV", column=table.columns[0].label)
+    seconds = {SAVED: "100.5"}
+    finish(here, cells[0], 20.0, 1.0, seconds)
+    chosen = table.cells("paper", row="MMCL_INV", column=table.columns[0].label, seeds=[8])
+    (cost,) = costs_of(table, chosen, here, set()).values()
+    assert (cost.each.seconds, cost.each.evaluation, cost.time) == (120.5, 20.0, 120.5)
+    part = pretraining_of(chosen[0])
+    assert part is not None
+    entry = here.store / key_of(part, {"files": "whichever"})
+    entry.mkdir(parents=True)
+    (entry / RECORD).write_text("{}")
+    (cost,) = costs_of(table, chosen, here, set()).values()
+    assert cost.time == 20.0

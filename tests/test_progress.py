@@ -1,6 +1,7 @@
 """What is shown while cells run."""
 
 import io
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,12 +10,11 @@ from toy.tables import TABLES
 
 from shared.command import progress
 from shared.command.choosing import Chosen
-from shared.command.progress import Bars, Lines, duration, watching
-from shared.command.running import printed_beside
-from shared.experiment.tables import Cell
+from shared.command.progress import duration, sentence, watching
+from shared.command.running import main_metrics
 
 CELLS = TABLES["toy"][0].cells(row="plain")
-DONE = ("done", {"metrics": {"accuracy": 1.25}, "seconds": 7})
+DONE = ("done", {"metrics": {"norm": 3.0, "accuracy": 1.25}, "seconds": 7})
 
 
 class Clock:
@@ -43,11 +43,11 @@ def written(console: Console) -> list[str]:
     return lines
 
 
-def test_lines_say_how_far_cells_are_and_how_long_they_take(clock: Clock) -> None:
+def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
     console = Console(file=io.StringIO(), width=80)
+    console.get_time = clock
     first, second, third = CELLS[:3]
-    with watching(console, 3, {first.address: "left 1.00 ± 0.10"}) as watch:
-        assert isinstance(watch, Lines)
+    with watching(console, 3, {first.address: ("accuracy", "1.00 ± 0.10")}) as watch:
         watch.started(first)
         assert written(console) == [f"3 cells to run; the first: {first.address}"]
         watch.started(second)
@@ -61,69 +61,69 @@ def test_lines_say_how_far_cells_are_and_how_long_they_take(clock: Clock) -> Non
         watch.tick()
         label = "plain / left / seed"
         assert written(console) == [
-            f"   6 s  0/3 done; {label} 0: training 14 of 30, about 24 s left; "
-            f"{label} 1: starting; and 1 more"
+            f"0/3 done; {label} 0: training 14 of 30, about 16 s left; and 2 more"
         ]
         watch.tick()
         assert written(console) == []
         watch.stopped(second)
         watch.ended(first, DONE)
-        beside = "accuracy 1.25 (7 s); published left 1.00 ± 0.10"
+        beside = "accuracy 1.25 (7 s); paper: 1.00 ± 0.10"
         assert written(console) == [f"[1/3] {first.address}: {beside}"]
         watch.heard(third, 0, 2, "probe")
         clock.now += 60
         watch.tick()
-        assert written(console) == [f"  66 s  1/3 done; {label} 2: probe 0 of 2"]
+        assert written(console) == [f"1/3 done; {label} 2: probe 0 of 2"]
         watch.ended(third, ("failed", "", "failed: it broke"))
         clock.now += 60
         watch.tick()  # nothing runs
         assert written(console) == [f"[2/3] {third.address}: failed: it broke"]
 
 
-def test_on_a_terminal_there_are_bars(clock: Clock) -> None:
-    console = Console(file=io.StringIO(), width=120, force_terminal=True)
-    cell: Cell = CELLS[0]
-    with watching(console, 1) as watch:
-        assert isinstance(watch, Bars)
+def test_on_a_terminal_of_80_columns_counts_and_times_are_whole() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, legacy_windows=False)
+    cell = replace(CELLS[0], row="A method of a long name, from the authors' own program")
+    with watching(console, 123, {cell.address: ("accuracy", "1.00 ± 0.10")}) as watch:
         watch.started(cell)
-        watch.heard(cell, 1, 4, "training")
-        (_, bar) = watch.bars.tasks
-        assert (bar.completed, bar.total) == (1, 4)
-        assert bar.description.endswith("seed 0: training")
-        watch.heard(cell, 1, 2, "probe")
-        assert (bar.completed, bar.total, bar.description[-5:]) == (1, 2, "probe")
+        watch.heard(cell, 12345, 100000, "training")
+        watch.bars.refresh()
+        lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line) for line in written(console)]
+        assert any(re.search(r"12345/100000 (-:--:--|\d+:\d\d:\d\d)$", line) for line in lines)
+        assert any(re.search(r"0/123 +-:--:--$", line) for line in lines)
+        assert max(map(len, lines)) <= 80
         watch.ended(cell, DONE)
-        (whole,) = watch.bars.tasks
-        assert whole.finished
-    assert any(f"[1/1] {cell.address}: accuracy 1.25 (7 s)" in line for line in written(console))
+        (line,) = (line for line in written(console) if "[1/123]" in line)
+        line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).strip()
+        assert line.endswith("…: accuracy 1.25 (7 s); paper: 1.00 ± 0.10")
+        assert len(line) <= 80
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.2, "0 s"),
         (89, "89 s"),
         (90, "1.5 min"),
         (600, "10 min"),
         (5400, "1.5 h"),
-        (36000, "10 h"),
         (200_000, "2.3 d"),
+        (1e8, "3.2 years"),
     ],
 )
 def test_durations_have_the_unit_that_suits_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_what_the_paper_prints_stands_beside_a_finished_cell() -> None:
+def test_a_finished_cell_shows_the_metric_that_it_is_run_for() -> None:
     (toy,), (shared,) = TABLES["toy"], TABLES["shared"]
-    cells = (*toy.cells("paper", seeds=[0]), *toy.cells("smoke"))
-    found = printed_beside([Chosen(toy, tuple(cells))])
-    assert found == {
-        "toy/toy/table-1/plain/left/seed-0": "left 1.00 ± 0.10",
-        "toy/toy/table-1/plain/right/seed-0": "right 2.00",
-        "toy/toy/table-1/better/left/seed-0": "left 3.00",
+    cells = (*toy.cells("paper", seeds=[0]), *toy.cells("smoke", row="plain"))
+    assert main_metrics([Chosen(toy, tuple(cells))]) == {
+        "toy/toy/table-1/plain/left/seed-0": ("accuracy", "1.00 ± 0.10"),
+        "toy/toy/table-1/plain/right/seed-0": ("accuracy", "2.00"),
+        "toy/toy/table-1/better/left/seed-0": ("accuracy", "3.00"),
+        "toy/toy/table-1/better/right/seed-0": ("accuracy", ""),
+        "smoke/toy/toy/table-1/plain/embedded-sample/seed-0": ("accuracy", ""),
     }
     mine = replace(toy.cells("paper", seeds=[0])[0], row="mine")
-    assert printed_beside([Chosen(toy, (mine,))]) == {}
-    both = printed_beside([Chosen(shared, tuple(shared.cells("paper", seeds=[0])))])
-    assert both["toy/shared/table-1/plain/both/seed-0"] == "left 1.00 ± 0.10"
+    assert main_metrics([Chosen(toy, (mine,))]) == {mine.address: ("accuracy", "")}
+    both = main_metrics([Chosen(shared, tuple(shared.cells("paper", seeds=[0])))])
+    assert both["toy/shared/table-1/plain/both/seed-0"] == ("accuracy", "1.00 ± 0.10")
+    assert sentence(DONE) == "norm 3 (7 s)"

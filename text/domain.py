@@ -15,12 +15,6 @@ def _measure(config: Config, run: Run) -> Metrics:
     return train.measure(config, run)
 
 
-def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from text import cost
-
-    return cost.estimate(config, data_root)
-
-
 def _datasets() -> Sequence[str]:
     from text import data
 
@@ -56,7 +50,7 @@ def _score(asked: Asked) -> Scores:
 DOMAIN = Domain(
     name="text",
     tables=TABLES,
-    experiments=(Experiment(Config, _measure, _estimate, several=True),),
+    experiments=(Experiment(Config, _measure, several=True),),
     datasets=_datasets,
     fetch=_fetch,
     figures=_figures,

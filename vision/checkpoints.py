@@ -11,7 +11,6 @@ from torch import nn
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 from vision.config import Config
-from vision.foreign import loaded
 
 FOLDER = "checkpoints"
 
@@ -94,5 +93,7 @@ def load(config: Config, data_root: Path) -> nn.Module:
     assert config.weights is not None
     fetch(config.weights, data_root)
     file = file_of(config.weights, data_root)
+    from vision.foreign import loaded
+
     network, _ = loaded(file, size=config.image_size, backbone=config.backbone, stem=config.stem)
     return network

@@ -32,12 +32,10 @@ import numpy as np
 import torch
 from filelock import FileLock
 from PIL import Image
-from sklearn.datasets import load_digits
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import (
     APPROXIMATE,
@@ -54,15 +52,7 @@ from shared.experiment.runs import replacing, write_atomically
 from vision.augmentation import Policy, parameters
 from vision.images import decode as _decode
 from vision.images import fault_of, labels_of, pixels_of
-from vision.transfer_data import SOURCES
-
-make_torchvision_importable()
-
-# After the call above, without which the import fails beside a CPU build of torch.
-from torchvision import datasets as sources  # noqa: E402
-from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402
-from torchvision.datasets.utils import check_integrity  # noqa: E402
-from torchvision.transforms.v2.functional import center_crop, resize  # noqa: E402
+from vision.transfer_data import SOURCES, sources
 
 if TYPE_CHECKING:
     from vision.own import HubColumn
@@ -505,6 +495,8 @@ def central_crops(
 @functools.cache
 def _digits(part: Part) -> Images:
     """Scikit-learn's digits, 17 grays spread over the 256 of a byte; the last 500 are "test"."""
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     gray = torch.from_numpy(np.rint(bunch.images * (255 / 16)).astype(np.uint8))
     digits = Images(gray[:, None].repeat(1, 3, 1, 1), torch.from_numpy(bunch.target).long())
@@ -512,27 +504,14 @@ def _digits(part: Part) -> Images:
     return digits.subset(test if part == "test" else train)
 
 
-class _Verified:
-    """A source of torchvision's whose files need not be hashed again at every load."""
-
-    def _check_integrity(self) -> bool:
-        return True
-
-
-class _CIFAR10(_Verified, sources.CIFAR10):
-    pass
-
-
-class _CIFAR100(_Verified, sources.CIFAR100):
-    pass
-
-
-class _STL10(_Verified, sources.STL10):
-    pass
-
-
 _UNLABELLED = "unlabeled_X.bin"
-_ARCHIVES: dict[str, Any] = {"CIFAR10": _CIFAR10, "CIFAR100": _CIFAR100, "STL10": _STL10}
+_ARCHIVES = ("CIFAR10", "CIFAR100", "STL10")
+
+
+def _reader(name: str) -> Any:
+    """Torchvision's class for an archive, whose files need not be hashed again at every load."""
+    verified = {"_check_integrity": lambda self: True}
+    return type(name, (getattr(sources(), name),), verified)
 
 
 def _archive(name: str, data_root: Path, split: Split) -> Images:
@@ -541,10 +520,10 @@ def _archive(name: str, data_root: Path, split: Split) -> Images:
         folder = _folder(name, data_root)
         # An approximate copy may lack the unlabelled images.
         everything = "train+unlabeled" if (folder / _UNLABELLED).is_file() else "train"
-        source = _STL10(data_root, everything if split == "pretrain" else split)
+        source = _reader(name)(data_root, everything if split == "pretrain" else split)
         pixels, labels = source.data, source.labels
     else:
-        source = _ARCHIVES[name](data_root, train=split != "test")
+        source = _reader(name)(data_root, train=split != "test")
         pixels, labels = source.data.transpose(0, 3, 1, 2), source.targets
     pixels = torch.from_numpy(np.ascontiguousarray(pixels))
     return Images(pixels, torch.from_numpy(np.array(labels, dtype=np.int64)))
@@ -554,7 +533,7 @@ def _checksums(name: str, folder: Path) -> dict[str, str]:
     """The MD5 of each file: as torchvision has them, or as the marker of a copy says."""
     if (said := approximation(folder)) is not None:
         return dict(said.md5)
-    source = _ARCHIVES[name]
+    source = _reader(name)
     checksums = dict(source.train_list + source.test_list)
     if name != "STL10":
         checksums[source.meta["filename"]] = source.meta["md5"]
@@ -566,7 +545,7 @@ def _verify_checksums(name: str, folder: Path) -> None:
     for part, checksum in _checksums(name, folder).items():
         if not (folder / part).is_file():
             raise UserError(f"{folder}: expected {part}, found {_content(folder)}; {remedy}")
-        if not check_integrity(folder / part, checksum):
+        if not sources().utils.check_integrity(folder / part, checksum):
             raise UserError(f"{folder / part}: its MD5 is not {checksum}; {remedy}")
 
 
@@ -695,7 +674,7 @@ def _listing(name: str, folder: Path, part: Part) -> tuple[list[Path], list[Any]
     for wnid in classes:
         if not (place / wnid).is_dir():
             raise _wrong_layout(name, place, f"a folder {wnid}")
-    found = class_files(place, classes, IMG_EXTENSIONS)
+    found = class_files(place, classes, sources().folder.IMG_EXTENSIONS)
     return [file for file, _ in found], [label for _, label in found]
 
 
@@ -891,6 +870,8 @@ def _random_crops(
 
 
 def _central_crop(image: Image.Image, sample: int, size: int, resized: int) -> list[Image.Image]:
+    from torchvision.transforms.v2.functional import center_crop, resize
+
     return [center_crop(resize(image, [resized]), [size, size])]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Pretraining, Scores
+from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
 from shared.experiment.store import part_of
 from vision.config import PRETRAINING, Config, ToyConfig
@@ -24,22 +24,10 @@ def _measure_toy(config: ToyConfig, run: Run) -> Metrics:
     return toy.measure(config, run)
 
 
-def _estimate(config: Config, data_root: Path) -> tuple[float, float]:
-    from vision import cost
-
-    return cost.estimate(config, data_root)
-
-
 def _part(config: Config) -> Mapping[str, Any] | None:
     if config.weights is not None or config.features != "encoder":
         return None
     return part_of(config, PRETRAINING)
-
-
-def _share(config: Config) -> float:
-    from vision import cost
-
-    return cost.share(config)
 
 
 def _missing(config: Config, data_root: Path) -> list[MissingData]:
@@ -87,14 +75,7 @@ DOMAIN = Domain(
     name="vision",
     tables=TABLES,
     experiments=(
-        Experiment(
-            Config,
-            _measure,
-            _estimate,
-            _missing,
-            several=True,
-            pretraining=Pretraining(_part, _share),
-        ),
+        Experiment(Config, _measure, _missing, several=True, pretraining=_part),
         Experiment(ToyConfig, _measure_toy),
     ),
     datasets=_datasets,

@@ -6,6 +6,7 @@ a label is one number for each class: 1, 0, and -1 for what only difficult objec
 challenge does not count.
 """
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,13 @@ from shared.experiment.folders import class_files
 
 make_torchvision_importable()
 
-from torchvision import datasets as sources  # noqa: E402 (needs the line above)
-from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402
-
 Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with a number for each class
 PER_CLASS = 30  # training images of a class of Caltech-101
+
+
+def sources() -> Any:
+    """``torchvision.datasets``, imported when it is needed: it takes seconds, a plan has none."""
+    return importlib.import_module("torchvision.datasets")
 
 
 @dataclass(frozen=True)
@@ -43,12 +46,12 @@ class Source:
     how: str = ""
 
 
-def _three_parts(loader: Callable[..., Any]) -> Callable[[Path, str], Files]:
+def _three_parts(name: str) -> Callable[[Path, str], Files]:
     """The images of a set of torchvision's that has training, validation and test part."""
 
     def files(root: Path, part: str) -> Files:
         parts = ("train", "val") if part == "train" else ("test",)
-        made = [loader(str(root), split=each) for each in parts]
+        made = [getattr(sources(), name)(str(root), split=each) for each in parts]
         return [pair for each in made for pair in _paired(each._image_files, each._labels)]
 
     return files
@@ -70,17 +73,17 @@ def _caltech101(root: Path, part: str) -> Files:
 
 
 def _cars(root: Path, part: str) -> Files:
-    made = sources.StanfordCars(str(root), split=part)
+    made = sources().StanfordCars(str(root), split=part)
     return [(Path(file), int(label)) for file, label in made._samples]
 
 
 def _food(root: Path, part: str) -> Files:
-    made = sources.Food101(str(root), split=part)
+    made = sources().Food101(str(root), split=part)
     return _paired(made._image_files, made._labels)
 
 
 def _pets(root: Path, part: str) -> Files:
-    made = sources.OxfordIIITPet(str(root), split="trainval" if part == "train" else "test")
+    made = sources().OxfordIIITPet(str(root), split="trainval" if part == "train" else "test")
     return _paired(made._images, made._labels)
 
 
@@ -125,7 +128,7 @@ _VOC_LABEL = {"1": 1, "-1": 0, "0": -1}
 def _voc2007(root: Path, part: str) -> Files:
     found: Files = []
     for each in ("train", "val") if part == "train" else ("test",):
-        made = sources.VOCDetection(str(root), year="2007", image_set=each)
+        made = sources().VOCDetection(str(root), year="2007", image_set=each)
         labels: dict[str, list[int]] = {Path(file).stem: [] for file in made.images}
         lists = root / "VOCdevkit" / "VOC2007" / "ImageSets" / "Main"
         for name in VOC_CLASSES:
@@ -145,7 +148,7 @@ def _folders(*below: str) -> Callable[[Path, str], Files]:
         folder = root.joinpath(*below)
         names = sorted(path.name for path in folder.glob("[!.]*") if path.is_dir())
         classes = {name: label for label, name in enumerate(names)}
-        return [*class_files(folder, classes, IMG_EXTENSIONS)]
+        return [*class_files(folder, classes, sources().folder.IMG_EXTENSIONS)]
 
     return files
 
@@ -156,13 +159,13 @@ def _paired(files: Sequence[Path | str], labels: Sequence[int]) -> Files:
 
 SOURCES: dict[str, Source] = {
     "Aircraft": Source(
-        _three_parts(sources.FGVCAircraft),
+        _three_parts("FGVCAircraft"),
         ("data/*.txt",),
         how="get fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft and "
         "unpack it to fgvc-aircraft-2013b/data/images/*.jpg",
     ),
     "Caltech101": Source(
-        _caltech101, get=lambda root: sources.Caltech101(str(root), download=True)
+        _caltech101, get=lambda root: sources().Caltech101(str(root), download=True)
     ),
     "Cars": Source(
         _cars,
@@ -172,14 +175,14 @@ SOURCES: dict[str, Source] = {
         "cars_test_annos_withlabels.mat",
     ),
     "DTD": Source(
-        _three_parts(sources.DTD),
+        _three_parts("DTD"),
         ("dtd/labels/*1.txt",),
-        get=lambda root: sources.DTD(str(root), download=True),
+        get=lambda root: sources().DTD(str(root), download=True),
     ),
     "Flowers": Source(
-        _three_parts(sources.Flowers102),
+        _three_parts("Flowers102"),
         ("*.mat",),
-        get=lambda root: sources.Flowers102(str(root), download=True),
+        get=lambda root: sources().Flowers102(str(root), download=True),
     ),
     "Food": Source(
         _food,
@@ -190,7 +193,7 @@ SOURCES: dict[str, Source] = {
     "Pets": Source(
         _pets,
         ("annotations/*.txt",),
-        get=lambda root: sources.OxfordIIITPet(str(root), download=True),
+        get=lambda root: sources().OxfordIIITPet(str(root), download=True),
     ),
     "SUN397": Source(
         _sun397,
@@ -202,12 +205,13 @@ SOURCES: dict[str, Source] = {
         _voc2007,
         ("ImageSets/Main/*.txt",),
         get=lambda root: [
-            sources.VOCDetection(str(root), year="2007", image_set=part, download=True)
+            sources().VOCDetection(str(root), year="2007", image_set=part, download=True)
             for part in ("trainval", "test")
         ],
     ),
     "EuroSAT": Source(
-        _folders("eurosat", "2750"), get=lambda root: sources.EuroSAT(str(root), download=True)
+        _folders("eurosat", "2750"),
+        get=lambda root: sources().EuroSAT(str(root), download=True),
     ),
     "CropDiseases": Source(
         _folders("CropDiseases", "dataset", "train"),

@@ -1,12 +1,14 @@
-"""What would run, and the time, memory and disk that it would take."""
+"""What would run, and the time, memory and disk that it would take; nothing is trained for it."""
 
+import json
 import statistics
 import textwrap
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -14,22 +16,42 @@ from shared.command.domains import imported
 from shared.command.places import Places, finished
 from shared.command.pool import pretraining_of
 from shared.command.progress import duration
+from shared.experiment.history import upgraded_config
 from shared.experiment.records import RECORDS, Damaged, Record, records_in
-from shared.experiment.store import is_kept, seconds_alone
-from shared.experiment.tables import Cell, Config, Table, canonical, canonical_json
+from shared.experiment.store import SAVED, is_kept, seconds_alone
+from shared.experiment.tables import Cell, Column, Table, Tier, canonical
 from shared.report.measuring import folder_of
 
-# Where the plan has its figures from; a ~ marks those that are not of such a cell on this machine.
+# Where the figures are from, the best first; a ~ marks those that no run on this machine has shown.
 SOURCES = {
     "measured": "measured on this machine",
-    "estimated": "estimated by a calibration on this machine",
-    "recorded": "~ as the committed records took, elsewhere",
-    "column": "~ as other rows of the column took on this machine",
+    "recorded": "~ as committed records took, elsewhere",
+    "scaled": "~ in proportion to a run of another length",
+    "column": "~ as other rows of the column took",
     "declared": "~ declared for one CPU core",
 }
+LENGTHS = ("epochs", "steps", "environment_steps", "probe_updates")  # of a configuration
+LONG = 100 * 86400.0  # seconds; a table that would take longer is one line
 WIDTH = 80  # characters of a terminal
 LABEL = 24  # of a row's label in one line
 HEADING = 12  # of a column's
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What finished runs of one configuration took, or what is expected of one.
+
+    Args:
+        seconds: of one run, with the training of its encoder.
+        gigabytes: peak memory.
+        source: where the two are from, of ``SOURCES``.
+        evaluation: seconds of a run that found its encoder in the store; None where none is known.
+    """
+
+    seconds: float
+    gigabytes: float
+    source: str
+    evaluation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -39,18 +61,14 @@ class Cost:
     Args:
         done: how many of the chosen seeds are done.
         seeds: how many are chosen.
-        seconds: of one cell.
-        gigabytes: peak memory of one cell.
-        source: where the two are from, of ``SOURCES``.
-        shared: seconds, of all that is left, that are spent once for other cells, too, and counted
-            there.
+        each: what one cell takes.
+        shared: seconds, of all that is left, that other cells have already been charged for: those
+            of an equal configuration, and those that train the same encoder.
     """
 
     done: int
     seeds: int
-    seconds: float
-    gigabytes: float
-    source: str
+    each: Taken
     shared: float = 0.0
 
     @property
@@ -61,13 +79,13 @@ class Cost:
     @property
     def time(self) -> float:
         """Seconds that all that is left takes."""
-        return max(0.0, self.left * self.seconds - self.shared)
+        return max(0.0, self.left * self.each.seconds - self.shared)
 
     def shown(self) -> str:
         """``2/5 48 s``: seeds done of those chosen, and the time of one that is not."""
         counts = f"{self.done}/{self.seeds}"
-        about = "~" if SOURCES[self.source].startswith("~") else ""
-        return f"{counts} {about}{duration(self.seconds)}" if self.left else counts
+        about = "~" if SOURCES[self.each.source].startswith("~") else ""
+        return f"{counts} {about}{duration(self.each.seconds)}" if self.left else counts
 
 
 Costs = dict[tuple[str, str], Cost]  # by row, and by the column or the run that columns share
@@ -78,36 +96,36 @@ def planned(
     cells: tuple[Cell, ...],
     places: Places,
     jobs: int,
-    estimates: Mapping[str, tuple[float, float]],
     counted: set[str] | None = None,
 ) -> RenderableType:
     """What is done, and what the rest will take: rows and columns in 80 characters.
+
+    A table that would take more than a hundred days is one line.
 
     Args:
         table: the table.
         cells: those of it that were chosen.
         places: where finished runs and committed records lie.
         jobs: how many cells run at a time.
-        estimates: minutes and gigabytes by configuration without seed, of :func:`estimated`.
         counted: what other tables of the plan have counted, see :func:`costs_of`.
     """
-    costs = costs_of(table, cells, places, estimates, set() if counted is None else counted)
+    costs = costs_of(table, cells, places, set() if counted is None else counted)
+    if sum(cost.time for cost in costs.values()) / jobs >= LONG:
+        return Text(_in_one_line(table, list(costs.values()), jobs))
     rows, columns = (list(dict.fromkeys(pair[i] for pair in costs)) for i in (0, 1))
-    lines: dict[str, list[str]] = {column: [] for column in columns}
+    lines: dict[str, list[str]] = {}
     for column in columns:
         some = [costs.get((row, column)) for row in rows]
         lines[column] = [cost.shown() if cost else "" for cost in some]
         own = [cost for cost in some if cost]
-        lines[column].append(_time(own))
-        biggest = max((cost.gigabytes for cost in own), default=0.0)
-        lines[column].append(f"{biggest:.1f} GB" if biggest else "")
+        biggest = max((cost.each.gigabytes for cost in own), default=0.0)
+        lines[column] += [_time(own), f"{biggest:.1f} GB" if biggest else ""]
     whole = [_time([cost for (of, _), cost in costs.items() if of == row]) for row in rows]
     lines["time left"] = [*whole, _time(list(costs.values())), ""]
     parts: list[RenderableType] = [Text(f"{table.address}: {table.title}", style="bold")]
-    labels = [*rows, "time left", "memory of one"]
-    parts += _grids(labels, lines)
+    parts += _grids([*rows, "time left", "memory of one"], lines)
     parts += [Text(f"Data to get first: {what}") for what in missing_data(cells, places)]
-    parts.append(Text(" ".join(_summary(costs, jobs))))
+    parts.append(Text(" ".join(_summary(list(costs.values()), jobs))))
     return Group(*parts)
 
 
@@ -118,93 +136,147 @@ def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
         missing = imported(cell.domain).experiment(cell.config).missing
         if missing is None:
             continue
-        said = list(map(str, missing(cell.config, places.data)))
-        if not found.keys() >= set(said) and finished(cell, places) is None:
-            found.update(dict.fromkeys(said))
+        named = list(map(str, missing(cell.config, places.data)))
+        if not found.keys() >= set(named) and finished(cell, places) is None:
+            found.update(dict.fromkeys(named))
     return list(found)
 
 
 def costs_of(
-    table: Table,
-    cells: Sequence[Cell],
-    places: Places,
-    estimates: Mapping[str, tuple[float, float]],
-    counted: set[str] | None = None,
+    table: Table, cells: Sequence[Cell], places: Places, counted: set[str] | None = None
 ) -> Costs:
-    """What each row takes in each column: as its own cells took here, else as is next best known.
+    """What each row takes in each column, as far as finished runs say.
 
-    After a row's own finished cells come the estimate of its configuration, the committed records
-    of the row, what other rows of the column took here, and what the column declares.
+    Those of an equal configuration, whatever the seed, come first: on this machine, else among the
+    committed records. Then come runs that differ in the length of the training alone, in
+    proportion; then the other rows of the column; at last what the column declares.
 
     Args:
         table: the table.
         cells: those of it that were chosen.
         places: where finished runs and committed records lie.
-        estimates: minutes and gigabytes by configuration without seed, of :func:`estimated`.
-        counted: pretrainings that have been counted, to which those of these cells are added;
-            None: what cells share is counted for each of them.
+        counted: configurations and pretrainings that other cells of the plan are charged for, to
+            which those of these cells are added; None: each cell is charged for all it needs.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
-    records = {cell.address: finished(cell, places) for cell in cells}
-    committed = _committed(table, cells[0], places)
+    every = {cell.address: cell for cell in (*table.cells(cells[0].tier), *cells)}
+    done = {
+        address: record for address, cell in every.items() if (record := finished(cell, places))
+    }
+    runs = _runs_by_key(table, cells[0], places)
+    for address, record in done.items():
+        config = canonical(every[address].config)
+        runs[_key(config)].append((replace(record, config=config), "measured"))
+    known: dict[tuple[str, str], Taken | None] = {}
+    for cell in every.values():
+        pair = (cell.row, cell.source)
+        if pair not in known:
+            known[pair] = _taken(canonical(cell.config), runs)
     columns = {column.label: column for column in table.columns_of(cells[0].tier)}
     costs: Costs = {}
     for row, source in dict.fromkeys((cell.row, cell.source) for cell in cells):
         some = [cell for cell in cells if (cell.row, cell.source) == (row, source)]
-        own = [record for cell in some if (record := records[cell.address])]
-        others = [
-            record
-            for cell in cells
-            if cell.source == source and (record := records.get(cell.address))
-        ]
-        column = columns[some[0].column]
-        found = ("declared", 60 * column.minutes, column.gigabytes)
-        if own:
-            found = ("measured", *_taken(own))
-        elif estimate := estimates.get(_without_seed(some[0].config)):
-            found = ("estimated", 60 * estimate[0], estimate[1])
-        elif recorded := committed.get(some[0].address.rpartition("/")[0]):
-            found = ("recorded", *_taken(recorded))
-        elif others:
-            found = ("column", *_taken(others))
-        left = [cell for cell in some if records[cell.address] is None]
-        saved = 0.0 if counted is None else sum(_counted(cell, places, counted) for cell in left)
-        costs[row, source] = Cost(
-            len(own), len(some), found[1], found[2], found[0], shared=saved * found[1]
-        )
+        others = [each for (_, of), each in known.items() if of == source and each]
+        each = known[row, source] or _like(others, columns[some[0].column])
+        left = [cell for cell in some if cell.address not in done]
+        shared = 0.0 if counted is None else _shared(left, each, places, counted)
+        costs[row, source] = Cost(len(some) - len(left), len(some), each, shared)
     return costs
 
 
-def _counted(cell: Cell, places: Places, counted: set[str]) -> float:
-    """The share of a cell's time that is counted already; what it trains is counted from now on."""
-    shared = imported(cell.domain).experiment(cell.config).pretraining
-    part = pretraining_of(cell)
-    if shared is None or part is None:
-        return 0.0
-    trained = canonical_json(part)
-    if trained in counted or is_kept(places.store, part):
-        return shared.share(cell.config)
-    counted.add(trained)
-    return 0.0
-
-
-def _committed(table: Table, cell: Cell, places: Places) -> dict[str, list[Record]]:
-    """The committed records of a table, by address without seed."""
-    found: dict[str, list[Record]] = {}
-    file = places.results / folder_of(table, cell.tier) / f"{table.name}{RECORDS}"
-    for record in records_in(file) if file.exists() else ():
-        if not isinstance(record, Damaged):
-            address = record.upgraded(type(cell.config)).address.rpartition("/")[0]
-            found.setdefault(address, []).append(record)
+def _runs_by_key(
+    table: Table, cell: Cell, places: Places
+) -> defaultdict[str, list[tuple[Record, str]]]:
+    """The committed records of a table's tiers by :func:`_key`, as they would be written today."""
+    found: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
+    upgraded: dict[str, dict[str, object]] = {}  # by the configuration as it was written
+    tiers: list[Tier] = [tier for tier in table.tiers if tier != "smoke"]
+    for tier in tiers if cell.tier != "smoke" else ():
+        file = places.results / folder_of(table, tier) / f"{table.name}{RECORDS}"
+        for record in records_in(file) if file.exists() else ():
+            if isinstance(record, Damaged):
+                continue
+            config = {name: value for name, value in record.config.items() if name != "seed"}
+            text = json.dumps(config)
+            if text not in upgraded:
+                upgraded[text] = upgraded_config(config, type(cell.config))
+            found[_key(upgraded[text])].append((replace(record, config=upgraded[text]), "recorded"))
     return found
 
 
-def _taken(records: Sequence[Record]) -> tuple[float, float]:
-    """Seconds and gigabytes of a finished cell."""
-    seconds = statistics.median(
-        seconds_alone(record.result, record.environment) for record in records
-    )
-    return seconds, max(record.result["peak_memory_bytes"] for record in records) / 1e9
+def _key(config: Mapping[str, object]) -> str:
+    """What configurations have in common that differ in seed and length of the training alone."""
+    left_out = ("seed", *LENGTHS)
+    return json.dumps({k: v for k, v in config.items() if k not in left_out}, sort_keys=True)
+
+
+def _taken(
+    config: Mapping[str, object], runs: Mapping[str, Sequence[tuple[Record, str]]]
+) -> Taken | None:
+    """What a run of a configuration takes, as runs of its key say; None where none does."""
+    found: defaultdict[str, list[tuple[Record, float]]] = defaultdict(list)
+    for record, source in runs.get(_key(config), ()):
+        ratio = _ratio(record.config, config)
+        if ratio is not None:
+            found[source if ratio == 1 else "scaled"].append((record, ratio))
+    for source in SOURCES:
+        if some := found.get(source):
+            times = [seconds_alone(x.result, x.environment) * ratio for x, ratio in some]
+            sizes = [record.result["peak_memory_bytes"] / 1e9 for record, _ in some]
+            evaluations = [
+                record.result["seconds"]
+                for record, _ in some
+                if SAVED in record.environment.get("facts", {})
+            ]
+            evaluation = statistics.median(evaluations) if evaluations else None
+            return Taken(statistics.median(times), max(sizes), source, evaluation)
+    return None
+
+
+def _ratio(there: Mapping[str, object], here: Mapping[str, object]) -> float | None:
+    """How many times as long ``here`` trains as ``there``; None where that is no one number."""
+    ratio = 1.0
+    for name in LENGTHS:
+        before, after = there.get(name), here.get(name)
+        if before == after:
+            continue
+        if ratio != 1 or not isinstance(before, int) or not isinstance(after, int) or not before:
+            return None
+        ratio = after / before
+    return ratio
+
+
+def _like(others: Sequence[Taken], column: Column) -> Taken:
+    """What a row without known runs takes: as the other rows of its column, or as declared."""
+    if not others:
+        return Taken(60 * column.minutes, column.gigabytes, "declared")
+    # Not the lower of two: that may be a baseline that trains nothing.
+    seconds = statistics.median_high(each.seconds for each in others)
+    return Taken(seconds, max(each.gigabytes for each in others), "column")
+
+
+def _shared(cells: Sequence[Cell], each: Taken, places: Places, counted: set[str]) -> float:
+    """Seconds of cells that differ in their seeds alone that others are charged for.
+
+    What they run and train is charged to them from now on.
+    """
+    shared = 0.0
+    stored = places.store.is_dir()
+    whole = canonical(cells[0].config) if cells else {}
+    part = pretraining_of(cells[0]) if cells else None
+    kind = type(cells[0].config).__name__ if cells else ""
+    for cell in cells:
+        run = json.dumps([kind, whole | {"seed": cell.seed}], sort_keys=True)
+        trained = None if part is None else {**part, "seed": cell.seed}
+        encoder = json.dumps(trained, sort_keys=True)
+        if run in counted:
+            shared += each.seconds
+        elif trained is not None and (
+            encoder in counted or (stored and is_kept(places.store, trained))
+        ):
+            shared += each.seconds - (each.evaluation or 0.0)
+        counted |= {run, encoder}
+    return shared
 
 
 def _time(costs: Sequence[Cost]) -> str:
@@ -212,6 +284,14 @@ def _time(costs: Sequence[Cost]) -> str:
     if not any(cost.left for cost in costs):
         return "done"
     return duration(sum(cost.time for cost in costs))
+
+
+def _in_one_line(table: Table, costs: Sequence[Cost], jobs: int) -> str:
+    """A table that would take very long: its time, and where most of that figure is from."""
+    done, seeds = (sum(getattr(cost, name) for cost in costs) for name in ("done", "seeds"))
+    seconds = sum(cost.time for cost in costs) / jobs
+    source = max(costs, key=lambda cost: cost.time).each.source
+    return f"{table.address}: {done}/{seeds} cells done, ~{duration(seconds)} left ({source})"
 
 
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
@@ -237,45 +317,17 @@ def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterato
         yield grid
 
 
-def _summary(costs: Costs, jobs: int) -> Iterator[str]:
-    every = list(costs.values())
-    left = sum(cost.left for cost in every)
-    chosen = sum(cost.seeds for cost in every)
-    memory = max((cost.gigabytes for cost in every if cost.left), default=0.0)
-    seconds = sum(cost.time for cost in every) / jobs
+def _summary(costs: Sequence[Cost], jobs: int) -> Iterator[str]:
+    left = sum(cost.left for cost in costs)
+    chosen = sum(cost.seeds for cost in costs)
+    memory = max((cost.each.gigabytes for cost in costs if cost.left), default=0.0)
+    seconds = sum(cost.time for cost in costs) / jobs
     yield (
         f"{left} of {chosen} cells to run, {jobs} at a time: about {duration(seconds)}, "
         f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
     )
-    if saved := sum(cost.shared for cost in every):
-        yield f"Without what is trained once for several it would be {duration(saved / jobs)} more."
-    used = {cost.source for cost in every}
+    if saved := sum(cost.shared for cost in costs):
+        yield f"Without what is run once for several it would be {duration(saved / jobs)} more."
+    used = {cost.each.source for cost in costs}
     if known := "; ".join(words for name, words in SOURCES.items() if name in used):
         yield f"Time and memory: {known}."
-
-
-def estimated(
-    cells: Sequence[Cell], places: Places, threads: int, console: Console
-) -> dict[str, tuple[float, float]]:
-    """Minutes and gigabytes that a domain expects of its cells, by configuration without seed.
-
-    Only for columns without a finished cell; empty for domains that estimate nothing.
-    """
-    import torch
-
-    torch.set_num_threads(threads)  # those of the cells that it speaks for
-    measured = {(cell.table, cell.column) for cell in cells if finished(cell, places)}
-    unknown = [cell for cell in cells if (cell.table, cell.column) not in measured]
-    examples = {_without_seed(cell.config): cell for cell in unknown}
-    found = {}
-    with console.status("estimating") as status:
-        for number, (key, cell) in enumerate(examples.items(), start=1):
-            status.update(f"estimating {number} of {len(examples)}: {cell.row} / {cell.column}")
-            estimate = imported(cell.domain).experiment(cell.config).estimate
-            if estimate is not None:
-                found[key] = estimate(cell.config, places.data)
-    return found
-
-
-def _without_seed(config: Config) -> str:
-    return canonical_json({k: v for k, v in canonical(config).items() if k != "seed"})

@@ -20,7 +20,7 @@ from rich.console import Console
 
 from shared.command.domains import imported
 from shared.command.places import Places, run_folder
-from shared.command.progress import Watch, watching
+from shared.command.progress import Main, Watch, watching
 from shared.distributed import everyone, is_lost
 from shared.errors import UserError, describe_os_error
 from shared.experiment.data import MissingData
@@ -44,8 +44,8 @@ ECHO = 1.0
 
 def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
     """What of a cell's configuration is pretraining that others may share; None if nothing is."""
-    shared = imported(cell.domain).experiment(cell.config).pretraining
-    return None if shared is None else shared.part(cell.config)
+    pretraining = imported(cell.domain).experiment(cell.config).pretraining
+    return None if pretraining is None else pretraining(cell.config)
 
 
 class Pool:
@@ -62,7 +62,7 @@ class Pool:
         download: whether missing data are fetched.
         console: where progress is shown.
         own: whether the runs are someone's own, of the tier "own", which no table takes.
-        printed: by address, what the paper prints where a cell's number goes.
+        main: by address, the metric that a cell is run for, and what the paper prints there.
         minutes: after which the cells are told to save and stop; None: they get all their time.
     """
 
@@ -76,7 +76,7 @@ class Pool:
         download: bool,
         console: Console,
         own: bool = False,
-        printed: Mapping[str, str] | None = None,
+        main: Main | None = None,
         minutes: float | None = None,
     ) -> None:
         self.places = places
@@ -86,7 +86,7 @@ class Pool:
         self.download = download
         self.console = console
         self.own = own
-        self.printed = printed
+        self.main = main
         self.minutes = minutes
         self._begun = time.monotonic()
         self.interrupted = False
@@ -117,7 +117,7 @@ class Pool:
             for cell in cells
             if (part := pretraining_of(cell)) is not None
         }
-        with asked_to_stop() as asked, watching(self.console, len(cells), self.printed) as watch:
+        with asked_to_stop() as asked, watching(self.console, len(cells), self.main) as watch:
             _start_server()
             if before is not None and not asked:
                 before()

@@ -1,4 +1,4 @@
-"""One cell on several processes: torchrun's, or those that its engine starts here.
+"""One cell on several processes: torchrun's, which ``--processes`` calls.
 
 All of them go through :func:`take_part`; the first does what a pool does for a cell of one process.
 Of several that fail one says why, the first to fail, unless it was killed and could not.
@@ -9,32 +9,29 @@ import logging
 import os
 import signal
 import sys
-import uuid
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+import torch.distributed.run as torchrun
 from rich.console import Console
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from shared.command import slurm
 from shared.command.choosing import Chosen
 from shared.command.places import Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
-from shared.command.progress import Watch, watching
+from shared.command.progress import watching
 from shared.command.reproduce import STARTED
-from shared.command.running import move_aside, not_done, show_tables
+from shared.command.running import main_metrics, move_aside, not_done, show_tables
 from shared.distributed import everyone, initialise, is_lost, rank, world_size
 from shared.errors import UserError
 from shared.experiment.runs import (
     INTERRUPTED,
-    Conflict,
     Run,
-    check_begun,
     check_processes,
     record_failure,
 )
@@ -46,33 +43,23 @@ LEFT = 76  # exit code of a process that another has left, when nobody has heard
 def launch(
     chosen: Sequence[Chosen], places: Places, options: Namespace, arguments: Sequence[str]
 ) -> int:
-    """Start the processes of a cell on this machine, and wait for them; returns the exit code."""
+    """Start the processes of a cell on this machine by torchrun; returns the exit code.
+
+    Raises:
+        UserError: the batch cannot be divided among so many.
+    """
     (cell,) = chosen[0].cells
     check_processes(cell.config, options.processes)
-    if not options.again:
-        try:
-            check_begun(run_folder(places, cell), options.processes)
-        except Conflict as error:
-            return _tell(cell, places, ("refused", str(error)))
     os.environ[STARTED] = str(options.processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
     if sys.platform == "linux":  # the name of a machine need not lead to it
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for name in list(logging.root.manager.loggerDict):  # what they say is said here, in one line
+    for name in list(logging.root.manager.loggerDict):  # torchrun's report, here one line
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=options.processes,
-        run_id=uuid.uuid4().hex,
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
-        max_restarts=0,
-    )
+    words = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={options.processes}"]
     try:
-        elastic_launch(config, sys.executable)("-m", slurm.MODULE, *arguments)
+        torchrun.run(torchrun.parse_args([*words, "-m", slurm.MODULE, *arguments]))
     except SignalException:
         return INTERRUPTED
     except ChildFailedError as error:
@@ -82,18 +69,15 @@ def launch(
 
 
 def _say_why(cell: Cell, places: Places, processes: int, codes: dict[int, int]) -> int:
-    """Say what no process could say, given the exit codes of those that failed."""
+    """The exit code, given those of the processes that failed; says what none of them could."""
+    # SIGTERM is the launcher's own, after another process had failed.
     killed = {number: -code for number, code in codes.items() if code < 0}
-    if set(killed.values()) == {signal.SIGTERM}:  # by the launcher, after another had failed
-        killed = {} if len(killed) < len(codes) else killed
-    spoken = [code for code in codes.values() if code > 0 and code != LEFT]
-    if INTERRUPTED in spoken:
-        return INTERRUPTED
-    if spoken and not killed:
-        return spoken[0]
+    killed = {number: by for number, by in killed.items() if by != signal.SIGTERM}
+    spoken = {code for code in codes.values() if code > 0} - {LEFT}
+    if INTERRUPTED in spoken or (spoken and not killed):
+        return INTERRUPTED if INTERRUPTED in spoken else max(spoken)
     why = lost(processes)
-    if killed:
-        number, by = next(iter(killed.items()))
+    for number, by in killed.items():
         why = lost(processes, f"process {number}", f"was killed ({signal.Signals(by).name})")
     return _tell(cell, places, ("failed", "", why))
 
@@ -139,7 +123,14 @@ def _take_part(
     (going, *_) = everyone(bool(waiting))
     if not going:
         return ("done",) if rank() == 0 else ("served",)
-    with _watched(cell) as watch:
+    console = Console(quiet=rank() > 0)  # the first process speaks
+    with watching(console, 1, main_metrics(chosen)) as watch:
+        watch.started(cell)
+
+        def progress(done: int, total: int, what: str) -> None:
+            watch.heard(cell, done, total, what)
+            watch.tick()
+
         run = Run(
             run_folder(places, cell),
             cell.config,
@@ -147,32 +138,13 @@ def _take_part(
             workers=max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))),
             data_root=places.data,
             allow_missing=options.allow_missing,
-            progress=None if watch is None else _progress(watch, cell),
+            progress=progress,
             store=places.store_of(cell),
         )
         message = outcome(run, cell)
-        if watch is not None and message[0] == "done":
+        if message[0] == "done":
             watch.ended(cell, message)
     return message
-
-
-@contextlib.contextmanager
-def _watched(cell: Cell) -> Iterator[Watch | None]:
-    """Whoever is told how the cell goes on, by the first process."""
-    if rank() > 0:
-        yield None
-        return
-    with watching(Console(), 1) as watch:
-        watch.started(cell)
-        yield watch
-
-
-def _progress(watch: Watch, cell: Cell) -> Any:
-    def progress(done: int, total: int, what: str) -> None:
-        watch.heard(cell, done, total, what)
-        watch.tick()
-
-    return progress
 
 
 def _tell(cell: Cell, places: Places, message: tuple[Any, ...]) -> int:

@@ -367,26 +367,25 @@ def _takes_work(parser: Parser) -> None:
 
 def _takes_executor(parser: Parser) -> None:
     add = parser.add_argument_group("as tasks of a cluster").add_argument
-    add("--slurm", action="store_const", const="slurm", dest="executor", help="as an array job")
-    add("--executor", choices=("slurm", "local"), help="local: the same tasks on this machine")
+    add("--slurm", action="store_true", help="as an array job")
     add("--partition", help="where; default: the cluster's")
-    add("--time", help="of a task, as Slurm writes it; default: auto, as planned")
+    add("--time", type=_positive, metavar="MINUTES", help="of a task; default: as planned")
     add("--memory", type=_positive, metavar="GB", help="of a task; default: as planned")
     add("--gpus", type=_positive, help="of a task; default: none")
     add("--cores", type=_positive, help="of a task; default: --threads")
-    add("--array-limit", type=_positive, help="tasks at a time; default: 64, local as --jobs")
+    add("--array-limit", type=_positive, help="tasks at a time; default: 64")
 
 
 def _check_executor(options: argparse.Namespace) -> None:
-    """Refuse options of an executor where none is asked for, and one for runs of one's own."""
+    """Refuse options of Slurm without it, and Slurm for runs of one's own."""
     names = ("partition", "time", "memory", "gpus", "cores", "array_limit")
     stray = [name for name in names if getattr(options, name) is not None]
-    if stray and not options.executor:
+    if stray and not options.slurm:
         name = stray[0].replace("_", "-")
         raise UserError(f"--{name} is of --slurm; add that, or leave --{name} out")
-    if options.executor and options.minutes:
+    if options.slurm and options.minutes:
         raise UserError("--minutes is of runs that this command waits for; of a task it is --time")
-    if options.executor and (options.set or options.loss):
+    if options.slurm and (options.set or options.loss):
         raise UserError("--slurm is for cells of the tables; leave --set and --with out, or it")
 
 
@@ -396,7 +395,7 @@ def _check_processes(options: argparse.Namespace) -> int:
     asked = options.processes or started or 1
     if started and asked != started:
         raise UserError(f"torchrun has started {started} processes; leave --processes out")
-    if asked > 1 and (not options.cell or options.set or options.loss or options.executor):
+    if asked > 1 and (not options.cell or options.set or options.loss or options.slurm):
         raise UserError(
             f"{asked} processes share one run of the tables; name it by --cell ADDRESS, without "
             f"--set, --with and --slurm"

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from shared.command.choosing import Chosen
 from shared.command.places import Places, finished, measure, run_folder, settle
-from shared.command.plan import estimated, planned
+from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
 from shared.experiment.records import read_json
 from shared.experiment.runs import INTERRUPTED, check_config, set_aside
@@ -22,19 +22,18 @@ from shared.report.wording import printed_value
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Print what of the cells is done and what the rest takes; returns the exit code."""
     console = Console()
-    cells = _checked(chosen, places)
+    _checked(chosen, places)
     jobs = options.jobs or default_jobs(options.threads)
-    estimates = estimated(cells, places, options.threads, console)
     counted: set[str] = set()
     for each in chosen:
-        console.print(planned(each.table, each.cells, places, jobs, estimates, counted))
+        console.print(planned(each.table, each.cells, places, jobs, counted))
     return 0
 
 
 def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
     """Run what is not done of the cells, and print their tables; returns the exit code."""
     console = Console()
-    if options.executor:
+    if options.slurm:
         from shared.command import slurm
 
         waiting = not_done(chosen, places, options, console)
@@ -89,7 +88,7 @@ def run_waiting(
         download=not options.no_download,
         console=console,
         own=own,
-        printed=printed_beside(chosen),
+        main=main_metrics(chosen),
         minutes=options.minutes,
     )
     if waiting:
@@ -97,20 +96,22 @@ def run_waiting(
     return pool
 
 
-def printed_beside(chosen: Sequence[Chosen]) -> dict[str, str]:
-    """By address what the paper prints in the columns of a cell; nothing for the smoke tier."""
-    found: dict[str, dict[str, str]] = {}
+def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
+    """By address the metric of a cell's first column, and what the paper prints there, if any.
+
+    On the embedded data of the smoke tier nothing is printed.
+    """
+    found: dict[str, tuple[str, str]] = {}
     for each in chosen:
-        labels = {row.label: row.published for row in each.table.rows}
+        table = each.table
+        labels = {row.label: row.published for row in table.rows}
         for cell in each.cells:
-            label = labels.get(cell.row, "")  # someone's own row stands in no table
-            value = each.table.published.value(label, cell.column) if label else None
-            if value is not None and cell.tier != "smoke":
-                found.setdefault(cell.address, {})[cell.column] = printed_value(value)
-    return {
-        address: ", ".join(f"{column} {value}" for column, value in some.items())
-        for address, some in found.items()
-    }
+            columns = {column.label: column for column in table.columns_of(cell.tier)}
+            label = labels.get(cell.row)  # someone's own row stands in no table
+            value = table.published.value(label, cell.column) if label else None
+            printed = "" if value is None or cell.tier == "smoke" else printed_value(value)
+            found.setdefault(cell.address, (table.metric_of(columns[cell.column]), printed))
+    return found
 
 
 def not_done(

@@ -94,50 +94,35 @@ def checked_term(function: Callable[..., Any], weight: float, numbers: Mapping[s
 
 def _with_number(objective: Objective, path: str, text: str) -> Objective:
     """The objective with one number changed."""
-    settable: dict[str, tuple[Any, Callable[[Any], Objective]]] = {}
-
-    def offer(prefix: str, part: Term, take: Callable[[Term], Objective]) -> None:
-        for name, hint in numbers_of(part.function).items():
-
-            def change(value: Any, name: str = name) -> Objective:
-                numbers = {**part.numbers, name: value}
-                return take(checked_term(part.function, part.weight, numbers))
-
-            settable[prefix + name] = hint, change
-
-    offer("", objective.loss, lambda loss: dataclasses.replace(objective, loss=loss))
-    for index, penalty in enumerate(objective.penalties):
-
-        def put(new: Term, index: int = index) -> Objective:
-            penalties = (*objective.penalties[:index], new, *objective.penalties[index + 1 :])
-            return dataclasses.replace(objective, penalties=penalties)
-
-        def weigh(value: Any, put: Any = put, penalty: Term = penalty) -> Objective:
-            changed: Objective = put(checked_term(penalty.function, value, penalty.numbers))
-            return changed
-
-        prefix = f"{penalty.function.__name__}."
-        offer(prefix, penalty, put)
-        settable[f"{prefix}weight"] = float, weigh
-    if projection := objective.projection:
-
-        def project(**changes: Any) -> Objective:
-            return dataclasses.replace(
-                objective, projection=dataclasses.replace(projection, **changes)
-            )
-
-        settable["projection.weight"] = float, lambda value: project(weight=value)
-        for name, hint in numbers_of(LowRankProjection.__init__).items():
-
-            def choose(value: Any, name: str = name) -> Objective:
-                return project(options={**projection.options, name: value})
-
-            settable[f"projection.{name}"] = hint, choose
-    if path not in settable:
-        known = suggestion(path, settable, "there are")
+    terms = {"": objective.loss, **{each.function.__name__: each for each in objective.penalties}}
+    projection = objective.projection
+    hints: dict[str, Any] = {}
+    for prefix, part in terms.items():
+        start = f"{prefix}." if prefix else ""
+        hints |= {start + name: hint for name, hint in numbers_of(part.function).items()}
+        hints |= {f"{prefix}.weight": float} if prefix else {}
+    if projection:
+        numbers = numbers_of(LowRankProjection.__init__)
+        hints |= {"projection.weight": float}
+        hints |= {f"projection.{name}": hint for name, hint in numbers.items()}
+    if path not in hints:
+        known = suggestion(path, hints, "there are")
         raise UserError(f"--set objective.{path}: {objective!r} has no {path!r}{known}")
-    hint, change = settable[path]
-    return change(typed(f"--set objective.{path}", text, hint))
+    value = typed(f"--set objective.{path}", text, hints[path])
+    prefix, _, name = path.rpartition(".")
+    if prefix == "projection" and projection:
+        options = {"options": {**projection.options, name: value}}
+        changes = {"weight": value} if name == "weight" else options
+        return dataclasses.replace(objective, projection=dataclasses.replace(projection, **changes))
+    old = terms[prefix]
+    if prefix and name == "weight":
+        new = checked_term(old.function, value, old.numbers)
+    else:
+        new = checked_term(old.function, old.weight, {**old.numbers, name: value})
+    if not prefix:
+        return dataclasses.replace(objective, loss=new)
+    penalties = tuple(new if each is old else each for each in objective.penalties)
+    return dataclasses.replace(objective, penalties=penalties)
 
 
 def _value(text: str, hint: Any) -> Any:

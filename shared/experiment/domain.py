@@ -16,7 +16,6 @@ from shared.experiment.tables import Config, Table, Tier
 
 Its = TypeVar("Its", bound=Config)
 Metrics = Mapping[str, Any]
-Estimate = Callable[[Its, Path], tuple[float, float]]
 Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 
@@ -68,40 +67,24 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Pretraining(Generic[Its]):
-    """What of an experiment runs share that differ in their evaluation alone.
-
-    Args:
-        part: the fields that say what is trained, canonical; None where nothing is.
-        share: of the time of a whole run, from 0 to 1.
-    """
-
-    part: Callable[[Its], Mapping[str, Any] | None]
-    share: Callable[[Its], float]
-
-
-@dataclass(frozen=True)
 class Experiment(Generic[Its]):
     """A kind of configuration, and what is done with one.
 
     Args:
         config: the configuration's class; a table's row in this domain is an instance of it.
         measure: trains and evaluates as a configuration says; gives the metrics of its protocol.
-        estimate: minutes and peak gigabytes (of 1e9 bytes) of a run on this machine, given the
-            data root; None where the columns' own figures have to do.
         missing: what of a run's data is not below the data root, at a glance; None where only the
             run itself finds out.
         several: whether a run may take several processes, see :mod:`shared.distributed`.
-        pretraining: what is kept in the store, see :mod:`shared.experiment.store`; None where runs
-            share nothing.
+        pretraining: the fields of a configuration, canonical, that say what is trained and kept in
+            the store, see :mod:`shared.experiment.store`; None where runs share nothing.
     """
 
     config: type[Its]
     measure: Callable[[Its, Run], Metrics]
-    estimate: Estimate[Its] | None = None
     missing: Missing[Its] | None = None
     several: bool = False
-    pretraining: Pretraining[Its] | None = None
+    pretraining: Callable[[Its], Mapping[str, Any] | None] | None = None
 
 
 @dataclass(frozen=True)

@@ -132,8 +132,8 @@ class Column:
     Args:
         label: unique within the table; the printed label where the paper prints one.
         changes: fields of the configuration and their values.
-        minutes: wall time of one cell, as measured on one CPU core; used by ``plan`` only as
-            long as no cell of the column has finished on this machine.
+        minutes: wall time of one cell on one CPU core; what ``plan`` expects as long as no
+            finished run of the column, here or on record, says more.
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
         run: name shared by the columns that are read from one run, each by its own metric; empty
@@ -639,8 +639,7 @@ def load_published(file: Path, table: str) -> Published:
     Raises:
         ValueError: a missing table or key, or a row whose length is not that of the header.
     """
-    with file.open("rb") as stream:
-        content = tomllib.load(stream)
+    content = _read_toml(file)
     try:
         entry = content[table]
         columns = tuple(entry["columns"])
@@ -669,6 +668,13 @@ def load_published(file: Path, table: str) -> Published:
         )
     except KeyError as error:
         raise ValueError(f"{file}: {table}: missing key {error}") from None
+
+
+@functools.cache
+def _read_toml(file: Path) -> dict[str, Any]:
+    """The content of a file that several tables are read from."""
+    with file.open("rb") as stream:
+        return tomllib.load(stream)
 
 
 def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:

@@ -1,14 +1,14 @@
 """A domain for the tests of the core: cells that work, fail, diverge, and lack their data."""
 
 from shared.experiment.domain import Domain, Experiment
-from toy import cost, data, export, figures
+from toy import data, export, figures
 from toy.tables import TABLES
 from toy.train import Config, measure
 
 DOMAIN = Domain(
     name="toy",
     tables=TABLES,
-    experiments=(Experiment(Config, measure, cost.estimate, data.missing, several=True),),
+    experiments=(Experiment(Config, measure, data.missing, several=True),),
     datasets=lambda: tuple(data.DATASETS),
     fetch=data.fetch,
     figures=figures.write,

@@ -14,7 +14,6 @@ from shared.experiment.runs import Run
 from shared.experiment.tables import canonical
 from shared.objective import Objective
 from vision.config import Config
-from vision.cost import _width
 from vision.encoder import make_encoder, width_of
 from vision.export import FILE, load_encoder, save_encoder, write
 from vision.methods import Networks, check
@@ -115,12 +114,6 @@ def test_what_does_not_go_together_is_refused() -> None:
         Networks(dataclasses.replace(CONFIG, backbone=maps))
     with pytest.raises(ValueError, match="cannot take images of 1 pixels"):
         width_of(maps(), maps, 1)
-
-
-def test_the_cost_knows_the_width_and_draws_nothing() -> None:
-    before = torch.get_rng_state()
-    assert _width(dataclasses.replace(CONFIG, backbone=pooled)) == 5
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("backbone", ["mobilenetv3_small_050", pooled])
