@@ -25,7 +25,7 @@ from shared.experiment.history import (
 )
 from shared.experiment.records import Record, read_record, read_records
 from shared.experiment.runs import Conflict, Run, check_config, move_earlier, set_aside
-from shared.experiment.tables import Cell, Table, Tier, canonical, run_key
+from shared.experiment.tables import Cell, Table, Tier, canonical, place_of, run_key
 from shared.report.measuring import Measured, folder_of, measure
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -437,3 +437,10 @@ def test_what_is_where_it_belongs_or_aside_or_locked_stays(tmp_path: Path) -> No
     assert move_earlier(tmp_path, "toy", [Today]) == 0  # it was looked for once
     assert move_earlier(tmp_path, "toy", [Today, Toy]) == 1  # and again for another form
     assert not held.exists()
+
+
+def test_a_run_has_one_place_in_whatever_order_its_fields_are_read() -> None:
+    for table in tables():
+        cell = table.cells(table.tiers[0])[0]
+        read = json.loads(json.dumps(canonical(cell.config), sort_keys=True))
+        assert place_of(cell.domain, cell.tier, read) == cell.folder

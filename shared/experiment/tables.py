@@ -25,6 +25,7 @@ SettingWord = Literal["paper's", "rebuilt", "reduced"]
 Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
 AGGREGATES = ("interquartile mean",)
+DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
 LONGEST = 60  # characters of a part of a folder's name that is there for people
 # By unit, between what values a metric can lie; a result outside them is refused.
 UNITS: Mapping[str, tuple[float, float]] = {
@@ -619,9 +620,12 @@ def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
     Args:
         domain: name of the package.
         tier: of the run.
-        content: canonical configuration; its first field of text names the data.
+        content: canonical configuration; the first of ``DATA_FIELDS`` that it has names the data,
+            else the first text by its name.
     """
-    dataset = next((value for value in content.values() if isinstance(value, str)), "")
+    # Read back from a file the fields are in another order, and the place must be the same.
+    names = [*DATA_FIELDS, *sorted(content)]
+    dataset = next((content[name] for name in names if isinstance(content.get(name), str)), "")
     objective = content.get("objective")
     terms: list[Any] = []
     if isinstance(objective, Mapping):
