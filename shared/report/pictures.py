@@ -219,7 +219,9 @@ def histogram(
         figure = Figure(figsize=(5.0, 3.2))
         axis = figure.subplots()
         for name, values in arrays.items():
-            axis.hist(values, list(edges), density=True, histtype="stepfilled", alpha=0.45, label=name)
+            axis.hist(
+                values, edges.tolist(), density=True, histtype="stepfilled", alpha=0.45, label=name
+            )
         axis.set(xlabel=unit, ylabel="density", title=title)
         axis.legend()
     return figure

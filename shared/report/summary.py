@@ -480,6 +480,6 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
 def _picture(panels: Sequence[Panel]) -> Picture:
     points = [point for panel in panels for point in panel.every()]
     shown = {point.color for point in points}
-    legend: dict[str, str] = {outcome: color for outcome, color in COLORS.items() if color in shown}
+    legend = {str(outcome): color for outcome, color in COLORS.items() if color in shown}
     printed = any(point.printed is not None for point in points)
     return Picture(panels, 1, legend, "printed gain" * printed)
