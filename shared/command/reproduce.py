@@ -212,10 +212,17 @@ def _status(arguments: Sequence[str]) -> int:
 def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
     parser.add_argument("--latex", action="store_true", help="every table as LaTeX, too")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=_path,
+        metavar="FOLDER",
+        help="finished runs made elsewhere, each checked before it is taken",
+    )
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs
 
-    return verbs.report(places(), tex=options.latex)
+    return verbs.report(places(), tex=options.latex, source=options.source)
 
 
 def _figures(arguments: Sequence[str]) -> int:

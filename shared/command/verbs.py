@@ -7,17 +7,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from shared.command import domains, verify
 from shared.command.choosing import find_cell
-from shared.command.domains import domain_of, tables_of_paper
+from shared.command.collect import collected
+from shared.command.domains import domain_of, every_table, tables_of_paper
 from shared.command.places import Committed, Places, measure, run_folder, settle
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
-from shared.experiment.records import read_record
+from shared.experiment.records import Record, read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import Cell, Tier, slug
 from shared.report import claims, files, summary
@@ -28,24 +30,40 @@ README = Path("README.md")  # it says in short what the project's own results ho
 FIGURES = Path("exports/figures")  # beside no committed file
 
 
-def report(places: Places, *, tex: bool = False) -> int:
+def report(places: Places, *, tex: bool = False, source: Path | None = None) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     Args:
         places: where both lie.
         tex: whether to write every table as LaTeX, too.
+        source: a folder of finished runs made elsewhere, to be taken in, too.
+
+    Returns:
+        The exit code: 1 where a run of ``source`` is refused.
     """
-    results = write_results(places, tex=tex)
+    taken, refused = ([], []) if source is None else collected(source, every_table(), places)
+    results = write_results(places, tex=tex, further=taken)
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
     written = sum(bool(each.records) for each in results.tables)
     print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
-    return 0
+    if source is not None:
+        print(f"{counted(len(taken), 'record')} taken from {source}")
+    return print_faults(refused)
 
 
-def write_results(places: Places, *, tex: bool = False) -> summary.Results:
-    """Write the pages, pictures, CSV files and records below ``places.results``."""
+def write_results(
+    places: Places, *, tex: bool = False, further: Sequence[Record] = ()
+) -> summary.Results:
+    """Write the pages, pictures, CSV files and records below ``places.results``.
+
+    Args:
+        places: where records and runs lie.
+        tex: whether to write every table as LaTeX, too.
+        further: records to be written beside those that are there.
+    """
     committed = Committed.read(places)
+    committed = replace(committed, records=[*committed.records, *further])
     tables = []
     for domain in domains.present_domains():
         settle(places, domain)
