@@ -112,12 +112,6 @@ def test_an_import_the_wrong_way_is_seen(room: str, line: str, tmp_path: Path) -
     assert wrong_way(source, "command") == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_function_is_named_as_its_module(path: Path) -> None:
-    body = ast.parse(path.read_text()).body
-    assert path.stem not in {item.name for item in body if isinstance(item, ast.FunctionDef)}
-
-
 def test_importing_the_core_needs_torch_and_numpy_only() -> None:
     """Whatever is loaded beyond what torch and numpy load themselves is the core's own."""
     program = """

@@ -100,14 +100,6 @@ def test_embeddings_that_tell_pairs_apart_are_not_noticed(heard: list[str]) -> N
     assert heard == []
 
 
-def test_looks_are_in_a_row(heard: list[str]) -> None:
-    criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
-    good = query_key(torch.eye(N), torch.eye(N))
-    for step in range(WARM_UP, WARM_UP + 400, 20):
-        criterion(good if step % 60 == 0 else query_key(*alike()), step=step)
-    assert heard == []
-
-
 def test_losses_without_a_softmax_and_calls_without_a_step_are_left_alone(
     heard: list[str],
 ) -> None:

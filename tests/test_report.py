@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from shared.errors import UserError
-from shared.experiment.records import Record, read_records, record_line
+from shared.experiment.records import Record, read_records
 from shared.experiment.tables import (
     Cell,
     Claim,
@@ -261,13 +260,6 @@ def test_a_stale_record_is_kept_in_results(tmp_path: Path) -> None:
     files.write(tmp_path, measured)
     assert read_records(tmp_path) == [stale]
     assert "stale: measured with another configuration" in markdown(measured)
-
-
-def test_a_broken_record_names_file_and_line(tmp_path: Path) -> None:
-    file = tmp_path / "table-4.records.jsonl"
-    file.write_text(record_line(RECORDS[0]) + '{"addr')
-    with pytest.raises(UserError, match=r"table-4\.records\.jsonl, line 2"):
-        read_records(tmp_path)
 
 
 def test_tiers_are_never_mixed(tmp_path: Path) -> None:

@@ -460,15 +460,6 @@ def test_failure_is_noted_and_gone_when_done(tmp_path: Path) -> None:
     assert read_failure(folder) is None
 
 
-def test_means_have_a_state() -> None:
-    means, other = Means(), Means()
-    means.add({"loss": torch.tensor(1.0)})
-    other.load_state_dict(means.state_dict())
-    other.add({"loss": torch.tensor(4.0)})
-    assert other.take() == {"loss": 2.5}
-    assert other.take() == {}
-
-
 def test_a_part_is_averaged_over_the_steps_that_have_it() -> None:
     means, resumed = Means(), Means()
     means.add({"loss": torch.tensor(1.0), "entropy": torch.tensor(10.0)})

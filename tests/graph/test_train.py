@@ -42,15 +42,6 @@ def test_every_row_trains_on_embedded_graphs(tmp_path: Path, row: str) -> None:
     assert (tmp_path / "log.jsonl").exists() is trained
 
 
-@pytest.mark.slow
-def test_same_seed_same_bits_another_seed_another_run(tmp_path: Path) -> None:
-    first = finish(tmp_path / "a", ATLAS)
-    assert finish(tmp_path / "b", ATLAS) == first
-    assert losses(tmp_path / "a") == losses(tmp_path / "b")
-    finish(tmp_path / "c", dataclasses.replace(ATLAS, seed=1))
-    assert losses(tmp_path / "a") != losses(tmp_path / "c")
-
-
 PATHS = {  # of arithmetic, by what chooses them
     "as it comes": {},
     "MKL for AVX": {"MKL_CBWR": "AVX"},

@@ -173,12 +173,6 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
         vector.close(terminate=True)
 
 
-def test_with_a_display_the_choice_is_left_to_dm_control(unchosen: pytest.MonkeyPatch) -> None:
-    unchosen.setattr(sys, "platform", "darwin")
-    assert choose_renderer() == "glfw"
-    assert "MUJOCO_GL" not in os.environ
-
-
 def test_a_renderer_that_breaks_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         @property
@@ -286,29 +280,6 @@ def test_a_task_that_ends_itself_terminates_within_a_decision(
         cartpole.step(np.zeros(1))
     cartpole.reset()
     assert cartpole.step(np.zeros(1))[1:4] == (8.0, False, False)
-
-
-def test_actions_are_scaled_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dm_control.suite import reacher
-    from dm_env.specs import BoundedArray
-
-    bounds = BoundedArray((2,), np.float64, [-2.0, 0.0], [4.0, 0.5])
-    monkeypatch.setattr(reacher.Reacher, "action_spec", lambda self, physics: bounds)
-    environment = make("reacher_easy")
-    environment.reset(seed=0)
-    for action, control in [((-1, -1), [-2, 0]), ((1, 1), [4, 0.5]), ((0.5, 0), [2.5, 0.25])]:
-        environment.step(np.array(action, np.float32))
-        assert environment._physics.data.ctrl.tolist() == control
-    environment.close()
-
-
-def test_a_seed_starts_the_random_stream_anew(cartpole: DeepMindControl) -> None:
-    first = cartpole.reset(seed=3)[1]["state"]
-    second = cartpole.reset()[1]["state"]
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(cartpole.reset(seed=3)[1]["state"], first)
-    np.testing.assert_array_equal(cartpole.reset()[1]["state"], second)
-    assert not np.array_equal(cartpole.reset(seed=4)[1]["state"], first)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -525,12 +496,6 @@ def test_wrong_settings_are_errors(changes: dict[str, Any]) -> None:
         make(**changes)
 
 
-@pytest.mark.parametrize(("count", "workers"), [(0, 1), (1, 0)])
-def test_vectors_are_not_empty(count: int, workers: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        make_vector(count, workers, CARTPOLE, action_repeat=8)
-
-
 @pytest.mark.parametrize(
     "action", [np.zeros(2), np.zeros((1, 1)), np.array([np.nan]), np.array([np.inf]), 0.5]
 )
@@ -548,18 +513,6 @@ def test_a_reward_that_is_nan_is_an_error(
     message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
     assert CARTPOLE in message
     assert "step 16 of the episode: reward" in message
-
-
-def test_a_state_that_is_infinite_is_an_error(
-    cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def observe(physics: Any) -> dict[str, np.ndarray]:
-        return {"position": np.array([0.0, np.inf, 1.0]), "velocity": np.zeros(2)}
-
-    monkeypatch.setattr(cartpole._control.task, "get_observation", observe)
-    message = message_of(FloatingPointError, cartpole.reset, seed=0)
-    assert CARTPOLE in message
-    assert message.endswith("step 0 of the episode: position[1]")
 
 
 def test_a_simulation_that_diverges_is_an_error(cartpole: DeepMindControl) -> None:

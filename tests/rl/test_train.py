@@ -26,7 +26,7 @@ from rl.data import random_frames
 from rl.environment import make_environment, renderer_in_use, task_fingerprint
 from rl.evaluation import evaluate_policy, evaluation_seeds
 from rl.replay import Batch, Draw, Replay
-from shared import Objective, Projection, distance_polarization, max_margin, term
+from shared import Objective, Projection, distance_polarization, term
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run
 
@@ -235,17 +235,6 @@ def test_an_agent_that_is_stopped_and_resumed_gives_the_same_bits(
 
 
 @pytest.mark.slow
-def test_the_log_of_a_resumed_agent_is_whole(
-    tmp_path: Path, whole: dict[str, Any], data_root: Path
-) -> None:
-    finish(tmp_path, AGENT, data_root, stop_after=10)
-    finish(tmp_path, AGENT, data_root)
-    steps = [line["step"] for line in log_of(tmp_path)]
-    assert steps == [48, 64, 96, 96]  # the evaluations', and those of the updates
-    assert log_of(tmp_path) == log_of(whole["CURL"][0])
-
-
-@pytest.mark.slow
 def test_a_probe_that_is_stopped_and_resumed_gives_the_same_bits(
     tmp_path: Path, whole: dict[str, Any], data_root: Path
 ) -> None:
@@ -373,17 +362,6 @@ def test_evaluations_come_on_time_and_leave_no_trace(
     folder, other = whole["CURL"]
     assert_equal_weights(weights_of(tmp_path), weights_of(folder))
     assert metrics["return"] == other["return"]
-
-
-@pytest.mark.slow
-def test_another_seed_is_another_run(
-    tmp_path: Path, whole: dict[str, Any], data_root: Path
-) -> None:
-    config = dataclasses.replace(AGENT, seed=1, environment_steps=48)
-    metrics = finish(tmp_path, config, data_root)
-    first = whole["CURL"][1]["details"]["curve"][0]
-    assert metrics["details"]["curve"][0]["step"] == first["step"]
-    assert metrics["return"] != first["return"]
 
 
 @pytest.mark.slow
@@ -591,21 +569,6 @@ def test_a_kind_of_update_is_captured_only_after_an_eager_one(
     assert all(step % 100 for how, step in update.went if how == "captured")
     eager = sum(how == "eager" for how, _ in update.went)
     assert len(replays) == 120 - eager
-
-
-def test_only_what_waits_for_the_device_is_not_captured() -> None:
-    loss = AGENT.objective.loss
-    for objective, captured in (
-        (AGENT.objective, True),
-        (Objective(loss, projection=Projection()), True),
-        (Objective(loss, projection=Projection(options={"norm": "nuclear"})), False),
-        (Objective(term(max_margin, gamma=0.5)), False),
-    ):
-        config = dataclasses.replace(AGENT, objective=objective)
-        assert train.can_be_captured(config) == captured
-        without = dataclasses.replace(config, contrastive=False)
-        assert train.can_be_captured(without)
-    assert not train.can_be_captured(dataclasses.replace(AGENT, update_every=200))
 
 
 @pytest.mark.cuda

@@ -264,13 +264,6 @@ def test_view_depends_on_seed_epoch_video_and_view_alone():
         assert (view_of(pixels, "strong", **change) - whole).abs().mean() > 0.1
 
 
-def test_autocast_does_not_round_the_pixels():
-    pixels = clips(12)
-    expected = view_of(pixels, "strong")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(view_of(pixels, "strong"), expected)
-
-
 @pytest.mark.parametrize(
     ("pixels", "message"),
     [

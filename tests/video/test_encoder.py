@@ -23,8 +23,6 @@ from shared import (
 from shared.pairs import unit_rows
 from video.config import Config
 from video.encoder import (
-    LEAST_FRAMES,
-    LEAST_SIDE,
     METHODS,
     S3D,
     Colours,
@@ -33,7 +31,6 @@ from video.encoder import (
     Thumbnail,
     check,
     compare,
-    encoder_of,
     head,
 )
 
@@ -139,23 +136,6 @@ def test_constants_and_start() -> None:
     assert abs(everything.mean().item()) < 1e-4
     # the order of the elements in memory is not that of the state
     assert weights[0].is_contiguous(memory_format=torch.channels_last_3d)
-
-
-def test_shortest_and_smallest_clips() -> None:
-    network = S3D(width=0.01)
-    network(torch.randn(2, 3, LEAST_FRAMES, LEAST_SIDE, LEAST_SIDE))
-    with pytest.raises(RuntimeError, match="too small"):
-        network(torch.randn(2, 3, LEAST_FRAMES, LEAST_SIDE - 1, LEAST_SIDE - 1))
-
-
-def test_features_are_float32_under_autocast() -> None:
-    torch.manual_seed(0)
-    network, video = S3D(width=0.125), torch.randn(4, 3, 16, 32, 32)
-    with torch.autocast("cpu", torch.bfloat16):
-        half = network(video)
-    assert half.dtype == torch.float32
-    # with the rounding to bfloat16, which keeps 8 bits, a feature would be one of few
-    assert not torch.equal(half, half.bfloat16().float())
 
 
 # methods
@@ -324,18 +304,6 @@ def test_configurations_without_meaning_are_refused(changes: dict[str, Any], rea
     with pytest.raises(ValueError, match=reason) as caught:
         check(small(**changes))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("tiny")
-def test_networks_refuse_what_is_not_theirs() -> None:
-    with pytest.raises(ValueError, match="no network 'c3d': did you mean s3d"):
-        encoder_of(small(network="c3d"))
-    with pytest.raises(ValueError, match="strides are those of the stem and of four stages"):
-        R2Plus1D(strides=(2, 1, 2, 2, 0))
-    with pytest.raises(ValueError, match="queue 0: its keys are the only negatives"):
-        Networks(small(method="moco"), 0)
-    with pytest.raises(ValueError, match="made for a method without a teacher"):
-        compare(small(method="moco"), Networks(small(), 0), clips(), clips())
 
 
 # R(2+1)D and the features without training

@@ -126,16 +126,6 @@ def test_damaged_videos_are_all_named_or_left_out(shots: Path) -> None:
         from_pytorchvideo([], 16)
 
 
-def test_hidden_names_and_links_in_circles_are_left_out(shots: Path) -> None:
-    blue = shots / "train" / "blue"
-    (blue / "._0.avi").write_bytes(b"Mac OS X")
-    (shots / "train" / ".trash").mkdir()
-    (blue / "again").symlink_to(blue)
-    (blue / "notes.txt").touch()
-    with pytest.warns(LeftOut, match=r"left out: 2 hidden, 1 .txt, 1 link"):
-        assert len(folder(shots, 16).videos) == 14
-
-
 def test_a_flat_folder_serves_pretraining_alone(shots: Path, tmp_path: Path) -> None:
     flat = shots / "train" / "blue"
     os.rename(flat / "0.avi", os.fsencode(flat) + b"/caf\xe9.avi")  # not UTF-8
