@@ -202,7 +202,7 @@ def test_indices_that_agree_with_their_masks_are_taken() -> None:
         assert pairs.positives().tolist() == index
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 8, 20])
+@pytest.mark.parametrize("size", [1, 5, 20])
 @pytest.mark.parametrize("name", layouts.MAKERS)
 def test_the_pairs_of_the_builders_would_pass_the_check(name: str, size: int) -> None:
     case = layouts.make(name, size)
@@ -374,14 +374,6 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("builder", EMPTY)
-@pytest.mark.parametrize("name", [name for name in DOORS if name != "band_statistics"])
-def test_no_anchors_have_an_empty_loss(name: str, builder: str) -> None:
-    loss, numbers = DOORS[name]
-    pairs = EMPTY[builder](torch.zeros(0, 4), torch.zeros(0, 4))
-    assert loss(pairs, cosine(pairs.anchor, pairs.candidate), **numbers).shape == (0,)
-
-
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("builder", EMPTY)
 def test_without_anchors_the_criterion_is_zero_with_gradient(builder: str, parts: str) -> None:
@@ -399,6 +391,3 @@ def test_without_anchors_the_criterion_is_zero_with_gradient(builder: str, parts
         value.backward()
         assert weight.grad is not None
         assert (weight.grad == 0).all()
-
-
-# What it says of itself

@@ -16,7 +16,6 @@ from shared import (
     Pairs,
     Term,
     alignment,
-    context_window,
     debiased_nce,
     hard_nce,
     info_nce,
@@ -82,13 +81,6 @@ def test_what_equal_similarities_give_is_the_logarithm_of_the_candidates(heard: 
         steps_of(criterion, pairs, WARM_UP)
         assert f"that are all alike have {math.log(count):.2f}:" in heard[-1]
     assert len(heard) == 2
-
-
-def test_several_positives_have_the_value_that_their_loss_gives(heard: list[str]) -> None:
-    first, second = alike()
-    criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
-    steps_of(criterion, context_window(first, second, reach=2), WARM_UP)
-    assert len(heard) == 1
 
 
 def test_embeddings_that_tell_pairs_apart_are_not_noticed(heard: list[str]) -> None:

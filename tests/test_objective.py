@@ -13,7 +13,6 @@ from shared import (
     Projection,
     Term,
     consistency,
-    context_window,
     cosine,
     debiased_nce,
     distance_polarization,
@@ -213,16 +212,6 @@ def test_features_of_their_own_for_the_projection() -> None:
     assert float(total.detach()) == pytest.approx(
         float(parts["info_nce"]) + 0.7 * float(penalty.detach()), rel=1e-6
     )
-
-
-def test_anchors_without_a_positive_do_not_count_in_the_mean() -> None:
-    """Three documents of 2, 1 and 2 sentences: four anchors have a positive."""
-    rows = torch.randn(2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    pairs = context_window(*rows, 1, document=torch.tensor([0, 0, 1, 2, 2]))
-    total, _ = Objective(term(info_nce, temperature=0.5)).build(3)(pairs)
-    losses = info_nce(pairs, cosine(*rows), temperature=0.5)
-    assert float(losses[2]) == 0
-    assert float(total) == pytest.approx(float(losses.sum()) / 4, rel=1e-12)
 
 
 class Bilinear(nn.Module):

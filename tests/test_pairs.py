@@ -24,18 +24,6 @@ def test_builders_choose_the_pairs_of_their_twins(name: str, size: int) -> None:
     assert indices(pairs.negative) == layout.negatives
 
 
-@pytest.mark.parametrize("size", [1, 2, 5])
-@pytest.mark.parametrize("name", layouts.MAKERS)
-def test_indices_list_positives_and_outsiders(name: str, size: int) -> None:
-    case = layouts.make(name, size)
-    pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
-    everyone = range(len(layout.candidate))
-    outsiders = [[j for j in everyone if j not in others] for others in layout.negatives]
-    for found, expected in ((pairs.positives(), layout.positives), (pairs.outsiders(), outsiders)):
-        listed = [sorted(j for j in row if j >= 0) for row in found.tolist()]
-        assert listed == expected
-
-
 def test_builders_reject_what_does_not_fit() -> None:
     with pytest.raises(ValueError, match=r"\(3, 2\) and \(4, 2\)"):
         two_views(torch.zeros(3, 2), torch.zeros(4, 2))

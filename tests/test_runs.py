@@ -123,14 +123,6 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
     assert losses(folder) == losses(uninterrupted)
 
 
-def test_stopping_raises_after_the_save(tmp_path: Path) -> None:
-    with Run(tmp_path / "run", Config(5)) as run:
-        run.stopping = True
-        with pytest.raises(Interrupted):
-            train(run.config, run)
-    assert assert_whole(tmp_path / "run") == 1
-
-
 def test_saves_may_be_spaced_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock = tmp_path / "run", [100.0]
     monkeypatch.setattr(runs.time, "monotonic", lambda: clock[0])

@@ -104,19 +104,6 @@ def test_the_gradient_is_that_of_fixed_weights(name: str, solver: str) -> None:
         torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-10)
 
 
-def test_several_positives_are_the_mean_over_one_machine_for_each() -> None:
-    pairs, _ = drawn("context window", 6)
-    several = weights(pairs)
-    middle = 2
-    singles = []
-    for place in (1, 3):
-        positive = torch.zeros_like(pairs.positive)
-        positive[middle, place] = True
-        only = Pairs(pairs.anchor, pairs.candidate, positive, pairs.negative)
-        singles.append(weights(only)[middle])
-    torch.testing.assert_close(several[middle], (singles[0] + singles[1]) / 2)
-
-
 def test_with_views_exchanged_it_is_the_program_of_the_authors() -> None:
     """Row i's machine: first view i against the other first views, seen from second view i."""
     first, second = torch.randn(
@@ -188,17 +175,6 @@ def test_a_constant_added_to_the_kernel_changes_nothing(name: str, solver: str) 
     )
 
 
-@pytest.mark.parametrize("name", ["query key", "two views", "documents", "masks"])
-def test_an_anchor_whose_negatives_are_listed_out_of_order(name: str) -> None:
-    pairs, _ = drawn(name, 6)
-    generator = torch.Generator().manual_seed(0)
-    column = torch.randperm(pairs.positive.shape[1], generator=generator)
-    moved = Pairs(
-        pairs.anchor, pairs.candidate[column], pairs.positive[:, column], pairs.negative[:, column]
-    )
-    torch.testing.assert_close(weights(moved), weights(pairs)[:, column], rtol=1e-10, atol=1e-10)
-
-
 # The other solvers
 
 
@@ -211,29 +187,6 @@ def test_exact_equals_bounded_least_squares(name: str, numbers: dict[str, Any]) 
     torch.testing.assert_close(
         weights(pairs, solver="exact", **numbers), expected, rtol=1e-7, atol=1e-7
     )
-
-
-@pytest.mark.parametrize("cost", [0.3, 100.0])
-def test_exact_meets_the_optimality_conditions(cost: float) -> None:
-    """In the box the slope is 0, at 0 it points up, at the upper limit down."""
-    pairs, layout = drawn("second view", 8)
-    found = weights(pairs, solver="exact", cost=cost)
-    kernel = reference.kernel_value(
-        reference.cosines(layout.candidate, layout.candidate), "rbf", 0.5
-    ).numpy()
-    kinds = set()
-    for row, own, others in zip(found, layout.positives, layout.negatives, strict=True):
-        delta = torch.from_numpy(reference.dual_matrix(kernel, own[0], others, 0.1, False))
-        alpha = row[others]
-        slope = delta @ alpha - 2
-        inside = (alpha > 1e-6) & (alpha < cost - 1e-6)
-        assert (slope[inside].abs() < 1e-6).all()
-        assert (slope[alpha <= 1e-6] > -1e-6).all()
-        assert (slope[alpha >= cost - 1e-6] < 1e-6).all()
-        kinds |= {"inside"} if inside.any() else set()
-        kinds |= {"zero"} if (alpha <= 1e-6).any() else set()
-        kinds |= {"limit"} if (alpha >= cost - 1e-6).any() else set()
-    assert kinds >= ({"limit"} if cost < 1 else {"inside", "zero"})
 
 
 @pytest.mark.parametrize("numbers", [{}, {"cost": 0.5}, {"kernel": "tanh", "unit_diagonal": True}])
@@ -349,7 +302,7 @@ def test_autocast_does_not_reach_the_solver() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["linear", "rbf", "tanh"])
-@pytest.mark.parametrize("ridge", [10.0**-power for power in range(1, 21)])
+@pytest.mark.parametrize("ridge", [10.0**-power for power in (1, 4, 6, 8, 12, 20)])
 def test_a_ridge_serves_or_is_refused_on_a_singular_kernel(ridge: float, kernel: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(4, 16, generator=generator).repeat(4, 1)  # each point four times
