@@ -173,17 +173,6 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
         vector.close(terminate=True)
 
 
-def test_a_renderer_that_breaks_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        @property
-        def contexts(self) -> None:
-            raise RuntimeError("no\ncontext")
-
-    renderer_in_use()
-    message = message_of(UserError, module._contexts, Broken())
-    assert f"{choose_renderer()} does not work here (no context)" in message
-
-
 def test_a_fresh_process_chooses_and_stays_quiet() -> None:
     # The walker is one of the models that MuJoCo warns about.
     program = (
@@ -249,7 +238,7 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     environment.close()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
 def test_an_episode_has_its_number_of_environment_steps(task: str) -> None:
     # More than DM Control's own limit, which is 1000 for each of the tasks.
     environment = make(task, action_repeat=100, episode_steps=1100)
@@ -413,7 +402,7 @@ def test_gymnasium_knows_how_long_and_how_to_render() -> None:
     recorded.close()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
 def test_states_are_those_beside_the_frames(task: str) -> None:
     drawn, stated = make(task), make(task, observe="state")
     _, info = drawn.reset(seed=3)
