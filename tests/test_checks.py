@@ -63,7 +63,7 @@ def twelve() -> tuple[Pairs, Tensor]:
 
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.parametrize(
-    "spoil",
+    "mutate",
     [
         lambda similarity: similarity[:, :1],
         lambda similarity: torch.cat([similarity, similarity], dim=1),
@@ -74,12 +74,12 @@ def twelve() -> tuple[Pairs, Tensor]:
     ids=["column", "twice as wide", "row", "vector", "batch"],
 )
 def test_a_similarity_of_another_shape_is_refused(
-    name: str, spoil: Callable[[Tensor], Tensor]
+    name: str, mutate: Callable[[Tensor], Tensor]
 ) -> None:
     loss, numbers = DOORS[name]
     pairs, similarity = twelve()
     with pytest.raises(ValueError, match=r"row for each anchor .* \(12, 12\); got \("):
-        loss(pairs, spoil(similarity), **numbers)
+        loss(pairs, mutate(similarity), **numbers)
 
 
 @pytest.mark.parametrize("name", DOORS)

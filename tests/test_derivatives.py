@@ -1,7 +1,8 @@
 """Second derivatives, learned temperatures, and the transforms of ``torch.func``.
 
-Hessian-vector products are compared with those of the loop twins, which torch differentiates twice
-by itself, and with finite differences of the gradient where nothing in the loss is held constant.
+Hessian-vector products are compared with those of the reference loops, which torch differentiates
+twice by itself, and with finite differences of the gradient where nothing in the loss is held
+constant.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shared import (
     LowRankProjection,
-    Objective,
     Pairs,
     alignment,
     angular_margin,
@@ -28,8 +28,6 @@ from shared import (
     margin_nce,
     margin_ratio,
     max_margin,
-    term,
-    two_views,
 )
 from tests import layouts, reference
 
@@ -95,14 +93,14 @@ def assert_same_curvature(got: list[Tensor], expected: list[Tensor]) -> None:
 @pytest.mark.parametrize("loss", NCE)
 @pytest.mark.parametrize("name", layouts.MAKERS)
 def test_second_derivatives_are_those_of_the_loops(name: str, loss: str) -> None:
-    function, twin, numbers = NCE[loss]
+    function, loops, numbers = NCE[loss]
     case = layouts.make(name, 4, seed=1)
     mine, other = case.fresh(), case.fresh()
     pairs, layout = case.pairs(mine), case.layout(other)
     similarity = cosine(pairs.anchor, pairs.candidate)
     value = function(pairs, similarity, temperature=0.4, **numbers)
     cosines = reference.cosines(layout.anchor, layout.candidate)
-    expected = twin(cosines, layout.positives, layout.negatives, temperature=0.4, **numbers)
+    expected = loops(cosines, layout.positives, layout.negatives, temperature=0.4, **numbers)
     found = hessian_vector(value, mine)
     assert_same_curvature(found, hessian_vector(expected, other))
     assert max(float(x.abs().max()) for x in found) > 1e-4
@@ -247,7 +245,7 @@ def test_second_derivatives_are_finite_in_single_precision(loss: str, temperatur
 @pytest.mark.parametrize("name", ["two views", "masks", "context window"])
 @pytest.mark.parametrize("loss", NCE)
 def test_a_learned_temperature_has_the_gradient_of_the_loops(name: str, loss: str) -> None:
-    function, twin, numbers = NCE[loss]
+    function, loops, numbers = NCE[loss]
     case = layouts.make(name, 5, seed=1)
     pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
     similarity = cosine(pairs.anchor, pairs.candidate)
@@ -258,7 +256,7 @@ def test_a_learned_temperature_has_the_gradient_of_the_loops(name: str, loss: st
         if learned:
             value = function(pairs, leaf, temperature=temperature, **numbers)
         else:
-            value = twin(
+            value = loops(
                 leaf, layout.positives, layout.negatives, temperature=temperature, **numbers
             )
         leaves = [leaf, temperature]
@@ -286,18 +284,6 @@ def test_a_learned_temperature_gets_the_derivative_of_the_value_under_scaled_gra
             return margin_nce(pairs, similarity, temperature=t, **numbers)
 
         assert torch.autograd.gradcheck(value, (temperature,))
-
-
-def test_the_criterion_trains_a_learned_temperature() -> None:
-    temperature = nn.Parameter(torch.tensor(0.2))
-    objective = Objective(term(info_nce, temperature=temperature))
-    criterion = objective.build(3)
-    assert [item is temperature for item in criterion.parameters()] == [True]
-    assert repr(objective) == "info_nce(temperature=learned)"
-    rows = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
-    criterion(two_views(*rows))[0].backward()
-    assert temperature.grad is not None
-    assert float(temperature.grad.abs()) > 1e-3
 
 
 # torch.func

@@ -1,4 +1,4 @@
-"""The losses against their loop twins, at their limits, and at the edges of their inputs.
+"""The losses against their reference loops, at their limits, and at the edges of their inputs.
 
 The support vector machines behind ``max_margin`` have a file of their own.
 """
@@ -75,10 +75,10 @@ LOSSES: dict[str, tuple[Loss, dict[str, Any]]] = {
 
 @pytest.mark.pairwise
 @pytest.mark.parametrize("temperature", [0.1, 0.5])
-@pytest.mark.parametrize(("loss", "twin", "numbers"), NCE)
+@pytest.mark.parametrize(("loss", "loops", "numbers"), NCE)
 @pytest.mark.parametrize("name", layouts.MAKERS)
 def test_nce_losses_equal_their_loops(
-    name: str, loss: Loss, twin: Loss, numbers: dict[str, Any], temperature: float
+    name: str, loss: Loss, loops: Loss, numbers: dict[str, Any], temperature: float
 ) -> None:
     for size in (1, 2, 5):
         layouts.assert_agreement(
@@ -89,7 +89,7 @@ def test_nce_losses_equal_their_loops(
                 temperature=temperature,
                 **numbers,
             ),
-            lambda layout, _: twin(
+            lambda layout, _: loops(
                 reference.cosines(layout.anchor, layout.candidate),
                 layout.positives,
                 layout.negatives,
@@ -141,7 +141,7 @@ def test_the_floor_rules_where_the_correction_takes_everything() -> None:
 
 
 def test_blocks_of_rows_change_nothing() -> None:
-    """More rows than one block holds; the twin here is torch's own log-sum-exp."""
+    """More rows than one block holds; the reference here is torch's own log-sum-exp."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(2100, 4, generator=generator, dtype=torch.float64)
     bank = torch.randn(100, 4, generator=generator, dtype=torch.float64)
@@ -228,14 +228,14 @@ BUILDERS: dict[str, Callable[[Tensor, Tensor], Pairs]] = {
     "query_key": query_key,
     "context_window": context_window,
 }
-TWINS: dict[str, Callable[..., Tensor]] = {
+LOOPS: dict[str, Callable[..., Tensor]] = {
     "info_nce": reference.info_nce,
     "debiased_nce": reference.debiased_nce,
     "hard_nce": reference.hard_nce,
 }
 
 
-def twin_of(loss: Loss, layout: reference.Layout, **numbers: Any) -> Tensor:
+def expected_of(loss: Loss, layout: reference.Layout, **numbers: Any) -> Tensor:
     """Values of the loops, (N,)."""
     if loss is max_margin:
         solver = numbers.pop("solver", "closed_form")
@@ -249,10 +249,10 @@ def twin_of(loss: Loss, layout: reference.Layout, **numbers: Any) -> Tensor:
         return reference.alignment(similarity, layout.positives, **numbers)[0]
     if loss is margin_nce:
         return reference.margin_nce(similarity, layout.positives, layout.negatives, **numbers)[0]
-    return TWINS[loss.__name__](similarity, layout.positives, layout.negatives, **numbers)
+    return LOOPS[loss.__name__](similarity, layout.positives, layout.negatives, **numbers)
 
 
-def twin_layout(builder: str, first: Tensor, second: Tensor) -> reference.Layout:
+def expected_layout(builder: str, first: Tensor, second: Tensor) -> reference.Layout:
     if builder == "context_window":
         return reference.context_window(first, second, 1)
     return getattr(reference, builder)(first, second)
@@ -272,7 +272,7 @@ def test_edges_are_finite_and_equal_the_loops(
     first, second = (rows.to(dtype, copy=True).requires_grad_() for rows in exact)
     pairs = BUILDERS[builder](first, second)
     value = loss(pairs, cosine(pairs.anchor, pairs.candidate), **numbers)
-    expected = twin_of(loss, twin_layout(builder, *exact), **numbers)
+    expected = expected_of(loss, expected_layout(builder, *exact), **numbers)
     scale = max(1.0, float(expected.abs().max()))
     # At the angles 0 and pi sines are softened (1e-7 under the root), in ours and in the loops;
     # the projected gradient has done 50 steps, the loops solve the box QP.
@@ -298,7 +298,7 @@ def test_temperature_one_hundredth_in_single_precision(name: str, kind: str) -> 
     first, second = (rows.float().requires_grad_() for rows in exact)
     pairs = two_views(first, second)
     value = loss(pairs, cosine(pairs.anchor, pairs.candidate), **numbers)
-    expected = twin_of(loss, reference.two_views(*exact), **numbers)
+    expected = expected_of(loss, reference.two_views(*exact), **numbers)
     # A cosine is known to 1e-7, a score to 1e-5; the angular margin at angle 0 to more.
     tolerance = 3e-2 if "angular" in numbers else 1e-3
     torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=tolerance)
@@ -339,8 +339,8 @@ def test_embeddings_that_are_not_finite_are_an_error_that_names_the_step(
     loss, numbers = LOSSES[name]
     criterion = Objective(term(loss, **numbers)).build(3)
     rows = torch.randn(5, 3)
-    spoilt = rows.clone()
-    spoilt[2, 1] = bad
-    for pairs in (two_views(spoilt, rows), query_key(rows, spoilt), query_key(spoilt, rows)):
+    broken = rows.clone()
+    broken[2, 1] = bad
+    for pairs in (two_views(broken, rows), query_key(rows, broken), query_key(broken, rows)):
         with pytest.raises(FloatingPointError, match="embeddings are NaN or infinite at step 12"):
             criterion(pairs, step=12)

@@ -15,7 +15,7 @@ def indices(mask: Tensor) -> reference.Indices:
 
 @pytest.mark.parametrize("size", [1, 2, 5, 8])
 @pytest.mark.parametrize("name", layouts.MAKERS)
-def test_builders_choose_the_pairs_of_their_twins(name: str, size: int) -> None:
+def test_builders_choose_the_pairs_of_their_reference(name: str, size: int) -> None:
     case = layouts.make(name, size)
     pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
     assert torch.equal(pairs.anchor, layout.anchor)

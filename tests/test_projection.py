@@ -108,18 +108,6 @@ def test_the_identity_costs_nothing_but_its_norm() -> None:
     assert torch.isfinite(rows.grad).all()
 
 
-def test_at_length_1_and_alpha_2_nothing_is_smaller_than_the_collapse() -> None:
-    """Why the paper's alpha = 10 makes no sense for unit features: 1 at L = 0, more elsewhere."""
-    rows = features()
-    for norm in ("l21", "nuclear"):
-        made = projection(norm=norm, alpha=2.0, unit_features=True)
-        drawn = made.matrix.detach().clone()
-        for factor in (1e-3, 0.1, 0.3, 0.5, 1.0):
-            with torch.no_grad():
-                made.matrix.copy_(factor * drawn)
-            assert float(made(rows)[0].detach()) > 1
-
-
 def test_a_collapse_is_warned_about() -> None:
     made = LowRankProjection(5)
     with warnings.catch_warnings():

@@ -205,16 +205,16 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     actions = actions_for(environment, 3)
 
     domain, name = module._domain_and_name(task)
-    twin = module._suite().load(domain, name, task_kwargs={"random": 5})
+    theirs = module._suite().load(domain, name, task_kwargs={"random": 5})
     frames, states, rewards = [], [], []
     for decision in range(-1, len(actions)):
         steps = ACTION_REPEATS[task]
-        times = [twin.reset()] if decision < 0 else [twin.step(actions[decision])]
-        times += [twin.step(actions[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
+        times = [theirs.reset()] if decision < 0 else [theirs.step(actions[decision])]
+        times += [theirs.step(actions[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
         rewards.append(sum(time.reward or 0.0 for time in times))
         states.append([x for value in times[-1].observation.values() for x in np.ravel(value)])
-        frames.append(twin.physics.render(SIZE, SIZE, camera_id=0).transpose(2, 0, 1))
-    twin.physics.free()
+        frames.append(theirs.physics.render(SIZE, SIZE, camera_id=0).transpose(2, 0, 1))
+    theirs.physics.free()
 
     assert info["state"].tolist() == states[0]
     assert len(environment.state_names) == len(set(environment.state_names)) == len(states[0])

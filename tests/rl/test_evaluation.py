@@ -169,7 +169,9 @@ def test_an_embedding_is_the_encoder_on_centre_crops() -> None:
 # The probe
 
 
-def twin(train: np.ndarray, targets: np.ndarray, test: np.ndarray, penalty: float) -> np.ndarray:
+def by_normal_equations(
+    train: np.ndarray, targets: np.ndarray, test: np.ndarray, penalty: float
+) -> np.ndarray:
     """Predictions from the normal equations, features by features, loops over the columns."""
     first, second = np.zeros(train.shape), np.zeros(test.shape)
     for column in range(train.shape[1]):
@@ -202,7 +204,7 @@ def test_scores_are_those_of_the_normal_equations(
     result = state_probe(train.float(), train_state, episodes(), test.float(), test_state, names(3))
     penalty = result["details"]["penalty"]
     assert penalty in PENALTIES
-    predicted = twin(
+    predicted = by_normal_equations(
         train.float().double().numpy(),
         train_state.numpy(),
         test.float().double().numpy(),

@@ -1,6 +1,6 @@
 """Clip sampling against its rules; the augmentations against torchvision's, frame by frame.
 
-Twins call torchvision.transforms.v2.functional on one frame with the numbers of one clip.
+The references call torchvision.transforms.v2.functional on one frame with the numbers of one clip.
 """
 
 import dataclasses

@@ -20,7 +20,6 @@ from shared import (
     max_margin,
     term,
 )
-from shared.pairs import unit_rows
 from video.config import Config
 from video.encoder import (
     METHODS,
@@ -241,45 +240,6 @@ def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
         expected = networks.teacher.head(teacher(second[half]))
         torch.testing.assert_close(found[half], expected)
     assert not torch.allclose(found, networks.teacher.head(teacher(second)), atol=1e-3)
-
-
-@pytest.mark.usefixtures("tiny")
-def test_the_teacher_follows_and_has_no_gradient() -> None:
-    networks = Networks(small(method="moco"), QUEUE)
-    assert networks.teacher is not None
-    assert not any(item.requires_grad for item in networks.teacher.parameters())
-    start = networks.encoder.layer.weight.detach().clone()
-    assert torch.equal(networks.teacher.encoder.layer.weight, start)
-    with torch.no_grad():
-        networks.encoder.layer.weight += 1.0
-        networks.head[2].bias += 2.0
-    bias = networks.teacher.head[2].bias.clone()
-    networks.follow(0.75)
-    torch.testing.assert_close(networks.teacher.encoder.layer.weight, start + 0.25)
-    torch.testing.assert_close(networks.teacher.head[2].bias, bias + 0.5)
-    Networks(small(), QUEUE).follow(0.75)  # nobody there
-
-
-@pytest.mark.usefixtures("tiny")
-def test_the_queue_holds_the_newest_keys() -> None:
-    config = small(method="moco")
-    networks = Networks(config, QUEUE).eval()
-    assert networks.teacher is not None
-    assert networks.queue is not None
-    torch.testing.assert_close(networks.queue.norm(dim=1), torch.ones(10))
-    old = networks.queue.clone()
-    every = [clips(), clips()]
-    keys = [unit_rows(networks.teacher(each)) for each in every]
-    for count, each in enumerate(every):
-        pairs, _ = compare(config, networks, each, each)
-        networks.remember(pairs)
-        if count == 0:
-            torch.testing.assert_close(networks.queue, torch.cat([keys[0], old[:4]]))
-    torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
-    shorter = Networks(config, 4).eval()
-    pairs, _ = compare(config, shorter, every[0], every[0])
-    shorter.remember(pairs)
-    torch.testing.assert_close(shorter.queue, unit_rows(pairs.candidate[:4]))
 
 
 @pytest.mark.parametrize(

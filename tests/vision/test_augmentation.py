@@ -1,6 +1,7 @@
 """The augmentations against torchvision's image by image, their draws against loops and chance.
 
-Twins call torchvision.transforms.v2.functional on one image with the numbers of one sample.
+The references call torchvision.transforms.v2.functional on one image with the numbers of one
+sample.
 """
 
 import dataclasses
