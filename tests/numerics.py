@@ -1,4 +1,6 @@
-"""How far the core is from its twins: every loss with every builder, penalty, dtype and derivative.
+"""How far the core is from its reference implementations, in every combination.
+
+Combined are losses, builders, penalties, dtypes and derivatives.
 
 ``python tests/numerics.py`` in the checkout writes docs/numerics.md and docs/numerics.csv; a test
 computes them again and holds them against what is written.
@@ -38,7 +40,7 @@ from shared import (  # noqa: E402
 )
 from tests import layouts, reference  # noqa: E402
 
-Twin = Callable[[reference.Layout], Tensor]
+Loops = Callable[[reference.Layout], Tensor]
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/numerics.csv"
 DIM, SIZE = 3, 4
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -67,21 +69,21 @@ class _ByHand(torch.autograd.Function):
         return upstream[:, None] * slope, None, None
 
 
-def _nce(function: Callable[..., Tensor], **numbers: Any) -> Twin:
-    def twin(layout: reference.Layout) -> Tensor:
+def _nce(function: Callable[..., Tensor], **numbers: Any) -> Loops:
+    def loops(layout: reference.Layout) -> Tensor:
         cosines = reference.cosines(layout.anchor, layout.candidate)
         return function(cosines, layout.positives, layout.negatives, **numbers)
 
-    return twin
+    return loops
 
 
-def _margins(**numbers: Any) -> Twin:
-    def twin(layout: reference.Layout) -> Tensor:
+def _margins(**numbers: Any) -> Loops:
+    def loops(layout: reference.Layout) -> Tensor:
         cosines = reference.cosines(layout.anchor, layout.candidate)
         where = layout.positives, layout.negatives
         return _ByHand.apply(cosines, *reference.margin_nce(cosines.detach(), *where, **numbers))
 
-    return twin
+    return loops
 
 
 def _alignment(layout: reference.Layout) -> Tensor:
@@ -89,7 +91,7 @@ def _alignment(layout: reference.Layout) -> Tensor:
     return _ByHand.apply(cosines, *reference.alignment(cosines.detach(), layout.positives))
 
 
-LOSSES: dict[str, tuple[Term, Twin]] = {
+LOSSES: dict[str, tuple[Term, Loops]] = {
     "info_nce": (term(info_nce, temperature=0.5), _nce(reference.info_nce, temperature=0.5)),
     "debiased_nce": (
         term(debiased_nce, temperature=0.5, tau_plus=0.1),
@@ -116,7 +118,7 @@ PENALTIES: dict[str, dict[str, Any]] = {
     "low rank, l2,1": {"projection": Projection(0.2, {"norm": "l21", "alpha": 0.5})},
     "low rank, nuclear": {"projection": Projection(0.2, {"norm": "nuclear", "alpha": 0.5})},
 }
-# Not the identity, whose equal singular values have no second derivative in the twin.
+# Not the identity, whose equal singular values have no second derivative in the loops.
 MATRIX = torch.tensor([[1.0, 0.2, 0.0], [0.1, 0.7, 0.3], [0.0, -0.2, 0.4]], dtype=torch.float64)
 
 
@@ -163,7 +165,7 @@ def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
     mine = [leaf.clone().requires_grad_() for leaf in given]
     found = _derivatives(ours(mine, lifted), mine)
     exact = [leaf.double().requires_grad_() for leaf in given]
-    expected = _derivatives(_twin(loss, penalty, case.layout(exact)), exact)
+    expected = _derivatives(_expected(loss, penalty, case.layout(exact)), exact)
     against = [LOOPS, LOOPS, LOOPS]
     if loss in NOT_DIFFERENTIATED_TWICE:
         expected[2] = _differences(lambda leaves: ours(leaves, torch.float64), exact)
@@ -172,7 +174,7 @@ def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
         yield Seen(loss, builder, penalty, dtype, 1, derivative, _error(got, wanted), what)
 
 
-def _twin(loss: str, penalty: str, layout: reference.Layout) -> Tensor:
+def _expected(loss: str, penalty: str, layout: reference.Layout) -> Tensor:
     total = LOSSES[loss][1](layout).sum() / max(1, sum(map(bool, layout.positives)))
     if penalty == "distance_polarization":
         cosines = reference.cosines(layout.anchor, layout.candidate)

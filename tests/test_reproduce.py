@@ -548,23 +548,6 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     assert not any(tmp_path.rglob("failure.json"))
 
 
-@pytest.mark.slow
-def test_everything_killed_at_once_resumes(tmp_path: Path) -> None:
-    arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = command(*arguments, cwd=tmp_path)
-    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
-    wait_for(lambda: (cell / "checkpoint.pt").exists())
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=300)
-    call(tmp_path, *arguments)
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    call(whole, *arguments)
-    resumed = json.loads((cell / "result.json").read_text())["metrics"]
-    other = whole / cell.relative_to(tmp_path) / "result.json"
-    assert resumed == json.loads(other.read_text())["metrics"]
-
-
 def test_report_writes_results_and_keeps_old_records(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -581,16 +564,6 @@ def test_report_writes_results_and_keeps_old_records(
     assert contents(results) == written
     at_once("report", "--results", str(results), "--latex")
     assert r"\toprule" in (results / "toy/toy/table-1.tex").read_text()
-
-
-@pytest.mark.slow
-def test_smoke_never_enters_results(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
-    out, _ = at_once("toy", "toy", "--tier", "smoke")
-    assert "shows that the code runs" in out
-    at_once("report")
-    assert [name for name in contents(tmp_path / "results") if "table-1" in name] == []
 
 
 def wait_for(condition: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from toy.tables import TABLES
+from toy.tables import TABLES, run_of
 
 from shared.command import pool, reproduce, slurm
 from shared.command.places import Places
@@ -205,7 +205,9 @@ def test_the_process_of_a_cell_sees_its_gpu_alone(
     placed.run(chosen, {cell.address: () for cell in chosen})
     assert placed.outcomes == {}
     facts = [
-        json.loads((tmp_path / "runs" / cell.address / "environment.json").read_text())["facts"]
+        json.loads((run_of(tmp_path / "runs", cell.address) / "environment.json").read_text())[
+            "facts"
+        ]
         for cell in chosen
     ]
     assert [fact["shown to CUDA"] for fact in facts[:2]] == ["4", "7"]

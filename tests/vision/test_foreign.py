@@ -259,11 +259,6 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         loaded(file)
 
 
-def test_safetensors_are_known_by_their_content(tmp_path: Path) -> None:
-    save_file(network().state_dict(), tmp_path / "pytorch_model.bin")
-    assert len(loaded(tmp_path / "pytorch_model.bin")[1].tensors) == 120
-
-
 @pytest.fixture
 def shapes(tmp_path: Path) -> Path:
     """Images of two classes that any network tells apart."""
