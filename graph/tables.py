@@ -83,27 +83,27 @@ ROWS = (
         {"features": "constant"},
         deviation="The accuracy of features that say nothing.",
         seeds=(0,),
-        floor=True,
+        baseline=True,
     ),
     Row(
         "sizes and labels",
         {"features": "sizes"},
         deviation="No encoder: counts of nodes, edges and node labels.",
         seeds=(0,),
-        floor=True,
+        baseline=True,
     ),
     Row(
         "untrained encoder",
         {"train": False},
         deviation="Printed by no paper; what pretraining adds is measured from here.",
-        floor=True,
+        baseline=True,
     ),
     Row(
         "untrained encoder, calibrated",
         {"train": False, "calibrate": True},
         deviation="Its batch norms have the statistics of the graphs, as training would leave "
         "them; those of the row above change nothing.",
-        floor=True,
+        baseline=True,
     ),
     Row("GraphCL", {}, published="GraphCL", deviation=TEXT),
     Row(

@@ -500,20 +500,20 @@ WITHOUT_CONTRAST = (
         "random actions",
         {"train": False, "acts": "random"},
         deviation="Uniformly random; without an encoder.",
-        floor=True,
+        baseline=True,
     ),
     Row(
         "raw pixels",
         {"train": False, "probe_input": "pixels"},
         deviation="No encoder: as many principal components of the centre crop's pixels as the "
         "embedding is wide, each of unit variance; the same head on them.",
-        floor=True,
+        baseline=True,
     ),
     Row(
         "untrained encoder",
         {"train": False},
         deviation="As initialised; what contrast adds is measured from here.",
-        floor=True,
+        baseline=True,
     ),
     Row(
         "state expert",
@@ -730,7 +730,7 @@ RETURNS_ON_A_CPU = Table(
     protocol="dmc-return-v2",
     config=Config(protocol="dmc-return-v2"),
     rows=(
-        dataclasses.replace(CONTROLS[0], floor=True),
+        dataclasses.replace(CONTROLS[0], baseline=True),
         CONTROLS[1],
         dataclasses.replace(CURL_ROW, published=None, deviation=CONTRAST),
         *(

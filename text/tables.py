@@ -183,20 +183,20 @@ BASELINES = (
         {"baseline": "majority"},
         deviation="Printed by no paper: what a task's most frequent class gives.",
         seeds=(0,),
-        floor=True,
+        baseline=True,
     ),
     Row(
         "tf-idf unigrams",
         {"baseline": "tfidf"},
         deviation="Printed by no paper: no encoder, the same classifier on words alone.",
         seeds=(0,),
-        floor=True,
+        baseline=True,
     ),
     Row(
         "untrained encoder",
         {"train": False},
         deviation="Printed by no paper; what pretraining adds is measured from here.",
-        floor=True,
+        baseline=True,
     ),
 )
 PPMI_ROW = Row(
@@ -205,7 +205,7 @@ PPMI_ROW = Row(
     deviation="Printed by no paper: sums of word vectors from counts of the same books, a "
     "truncated SVD of positive pointwise mutual information, of as many dimensions as [f ; g].",
     seeds=(0,),
-    floor=True,
+    baseline=True,
 )
 QT_ROW = Row("QT", published="QT", deviation=MASKED)
 QT_COSINE_ROW = Row(
@@ -486,7 +486,7 @@ def _small(table: Table, paper: Paper) -> Table:
     """A table on the books in the short tier."""
     metrics = {name: METRICS[name] for name in (*JUDGED, "MSRP F1")} | FURTHER
     rows = tuple(map(_at_small_rate, paper.rows))
-    floors = sum(row.floor for row in rows)
+    floors = sum(row.baseline for row in rows)
     return dataclasses.replace(
         table,
         name=f"{paper.table}-small",

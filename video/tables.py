@@ -157,22 +157,22 @@ FLOORS = (
         "8 x 8 thumbnail",
         {"network": "thumbnail", "train": False},
         deviation=f"{OURS}. {FLOOR} The mean of a clip's frames in 8 x 8 pixels.",
-        floor=True,
+        baseline=True,
     ),
     Row(
         "colour histogram",
         {"network": "colours", "train": False},
         deviation=f"{OURS}. {FLOOR} All pixels of a clip in 6 x 6 x 6 bins; of flow, 6 x 6 are "
         "used.",
-        floor=True,
+        baseline=True,
     ),
-    Row("untrained encoder", {"train": False}, deviation=UNTRAINED, floor=True),
+    Row("untrained encoder", {"train": False}, deviation=UNTRAINED, baseline=True),
     Row(
         "untrained encoder, calibrated",
         {"train": False, "calibrate": True},
         deviation=f"{OURS}. {FLOOR} The untrained encoder, whose batch norms have the statistics "
         "of one epoch of augmented clips.",
-        floor=True,
+        baseline=True,
     ),
 )
 

@@ -459,7 +459,7 @@ def test_an_imitation_has_the_contrastive_rows_of_the_returns(
     )
     base = ["random actions", "raw pixels", "untrained encoder", "state expert"]
     assert [row.label for row in table.rows[:4]] == base
-    assert [row.label for row in table.rows if row.floor] == base[:3]
+    assert [row.label for row in table.rows if row.baseline] == base[:3]
     left_out = ("random policy", "SAC on the same crops", "CURL, batch 128")
     contrastive = [row for row in of_returns.rows if row.label not in left_out]
     assert [row.label for row in table.rows[4:]] == [row.label for row in contrastive]

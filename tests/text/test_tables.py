@@ -355,7 +355,7 @@ def test_the_short_tier(table: Table) -> None:
 
 @small_tables
 def test_the_floors_of_the_short_tier(table: Table) -> None:
-    assert {row.label for row in table.rows if row.floor} == {*BASELINES, "PPMI-SVD"}
+    assert {row.label for row in table.rows if row.baseline} == {*BASELINES, "PPMI-SVD"}
     ppmi = config_of(table, "PPMI-SVD", "short")
     assert (ppmi.baseline, ppmi.embedding, ppmi.held_out) == ("ppmi_svd", 50, 6)
 

@@ -307,7 +307,7 @@ def test_floors_train_nothing(tier: Tier) -> None:
     for row in WHERE[tier].rows:
         config = config_of(row.label, tier=tier)
         assert config.train is (row not in FLOORS)
-        assert row.floor is (row in FLOORS)
+        assert row.baseline is (row in FLOORS)
         assert config.calibrate is (row.label == "untrained encoder, calibrated")
     assert WHERE[tier].rows[: len(FLOORS)] == FLOORS
 
