@@ -22,6 +22,7 @@ from shared.experiment.tables import (
     canonical,
     canonical_json,
     changed,
+    load_notes,
     load_published,
     slug,
 )
@@ -146,7 +147,7 @@ def test_a_table_without_seeds_in_a_tier_has_no_part_in_it() -> None:
 
 
 def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
-    other = Row("other", floor=True)
+    other = Row("other", baseline=True)
     table = dataclasses.replace(
         TABLE,
         rows=(PLAIN, BETTER, other, Row("base", seeds=(0,))),
@@ -318,12 +319,25 @@ def test_load_published(tmp_path: Path) -> None:
     published = load_published(file, "t")
     assert published.source == "A paper, Table 1"
     assert published.rows == {"x": (Value(1.5, None), None)}
-    file.write_text(text.replace("mean = [1.5, nan]", "mean = [1.5]"))
-    with pytest.raises(ValueError, match="t: x: not one number per column"):
-        load_published(file, "t")
-    file.write_text(text.replace("title", "titel"))
-    with pytest.raises(ValueError, match="t: missing key 'title'"):
-        load_published(file, "t")
+    for number, (old, new, problem) in enumerate(
+        (
+            ("mean = [1.5, nan]", "mean = [1.5]", "t: x: not one number per column"),
+            ("title", "titel", "t: missing key 'title'"),
+        )
+    ):
+        wrong = tmp_path / f"wrong-{number}.toml"  # a file is read once, so each has its own
+        wrong.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=problem):
+            load_published(wrong, "t")
+
+
+def test_load_notes(tmp_path: Path) -> None:
+    file = tmp_path / "notes.toml"
+    file.write_text('long = """\nTwo\nlines."""\n')
+    notes = load_notes(file)
+    assert notes["long"] == "Two lines."
+    with pytest.raises(ValueError, match="notes.toml: no note 'short'"):
+        notes["short"]
 
 
 def test_the_table_type_checks_itself_when_made() -> None:

@@ -282,8 +282,8 @@ class Sweep:
             found = {config["dataset"]: score}
             if self.metrics:
                 found = {name: float(record.result["metrics"][name]) for name in self.metrics}
-            line = row.label if row.floor else self.line(config, row.label)
-            value = None if row.floor else self.value(config)
+            line = row.label if row.baseline else self.line(config, row.label)
+            value = None if row.baseline else self.value(config)
             for panel, number in found.items():
                 points = panels.setdefault(panel, {}).setdefault(line, {})
                 points.setdefault(value, []).append(number)

@@ -225,7 +225,7 @@ FLOORS = (
             {**UNTRAINED, "features": features, "beside": None},
             deviation=f"Floor, printed by no paper: {what}.",
             seeds=(0,),
-            floor=True,
+            baseline=True,
         )
         for label, features, what in (
             ("raw pixels", "pixels", "the 3072 numbers of an image"),
@@ -238,7 +238,7 @@ FLOORS = (
         {**UNTRAINED, "calibrated": True},
         deviation="Floor, printed by no paper: the encoder as it is initialised, batch norms with "
         "the statistics of the training images.",
-        floor=True,
+        baseline=True,
     ),
 )
 

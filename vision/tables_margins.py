@@ -239,7 +239,7 @@ OTHERS = (
         UNTRAINED,
         {"epochs": 0},
         deviation="Printed by no paper; what pretraining adds is measured from here.",
-        floor=True,
+        baseline=True,
     ),
 )
 

@@ -198,7 +198,7 @@ def _able(table: Table, tier: Tier) -> list[Row]:
     return [
         row
         for row in table.rows
-        if not row.floor and isinstance(objectives.get(row.label), Objective)
+        if not row.baseline and isinstance(objectives.get(row.label), Objective)
     ]
 
 

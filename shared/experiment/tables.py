@@ -106,15 +106,14 @@ class Row:
     Args:
         label: unique within the table.
         changes: fields of the configuration and their values.
-        published: label of the printed row that this row measures; None for rows that no paper
-            prints ("ours").
+        published: label of the printed row that this row measures; None for additional rows, which
+            no paper prints.
         deviation: what differs from the paper, and why.
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
-        seeds: the only seeds of a row that no seed changes (a baseline); None for those of the
-            tier.
-        floor: whether the row is trivial: nothing is learned there, and no trained row below it
-            is evidence of anything.
+        seeds: the only seeds of a row that no seed changes; None for those of the tier.
+        baseline: whether it is a trivial baseline: nothing is learned there, and no trained row
+            below it is evidence of anything.
     """
 
     label: str
@@ -123,7 +122,7 @@ class Row:
     deviation: str = ""
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
-    floor: bool = False
+    baseline: bool = False
 
 
 @dataclass(frozen=True)
@@ -672,6 +671,25 @@ def load_published(file: Path, table: str) -> Published:
         )
     except KeyError as error:
         raise ValueError(f"{file}: {table}: missing key {error}") from None
+
+
+class _Notes(dict[str, str]):
+    """Notes by name; an unknown name is an error that says where it should stand."""
+
+    def __init__(self, file: Path, notes: Mapping[str, str]) -> None:
+        super().__init__(notes)
+        self._file = file
+
+    def __missing__(self, name: str) -> str:
+        raise ValueError(f"{self._file}: no note {name!r}; add it there, or correct the name")
+
+
+def load_notes(file: Path) -> Mapping[str, str]:
+    """Read the notes of a domain's tables: a TOML file of texts by name, wrapped at will.
+
+    Looking up a name that the file lacks raises a ValueError, so that no table can be built.
+    """
+    return _Notes(file, {name: " ".join(text.split()) for name, text in _read_toml(file).items()})
 
 
 @functools.cache

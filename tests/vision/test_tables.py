@@ -312,7 +312,7 @@ def test_every_table_of_the_tier_has_its_floors() -> None:
     for table in tables:
         for row, (features, calibrated) in floors.items():
             cells = table.cells("short", row=row, seeds=(0,))
-            assert next(each.floor for each in table.rows if each.label == row)
+            assert next(each.baseline for each in table.rows if each.label == row)
             assert len({canonical_json(cell.config) for cell in cells}) == 1  # for every column
             of = cells[0].config
             assert isinstance(of, Config)
