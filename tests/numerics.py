@@ -1,6 +1,4 @@
-"""How far the core is from its reference implementations, in every combination.
-
-Combined are losses, builders, penalties, dtypes and derivatives.
+"""How far the core is from reference implementations, for every loss, builder, penalty and dtype.
 
 ``python tests/numerics.py`` in the checkout writes docs/numerics.md and docs/numerics.csv; a test
 computes them again and holds them against what is written.
@@ -40,7 +38,8 @@ from shared import (  # noqa: E402
 )
 from tests import layouts, reference  # noqa: E402
 
-Loops = Callable[[reference.Layout], Tensor]
+Twin = Callable[[reference.Layout], Tensor]
+SPEED = "\n## Speed\n"  # what follows on the page is not written here
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/numerics.csv"
 DIM, SIZE = 3, 4
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -69,21 +68,21 @@ class _ByHand(torch.autograd.Function):
         return upstream[:, None] * slope, None, None
 
 
-def _nce(function: Callable[..., Tensor], **numbers: Any) -> Loops:
-    def loops(layout: reference.Layout) -> Tensor:
+def _nce(function: Callable[..., Tensor], **numbers: Any) -> Twin:
+    def twin(layout: reference.Layout) -> Tensor:
         cosines = reference.cosines(layout.anchor, layout.candidate)
         return function(cosines, layout.positives, layout.negatives, **numbers)
 
-    return loops
+    return twin
 
 
-def _margins(**numbers: Any) -> Loops:
-    def loops(layout: reference.Layout) -> Tensor:
+def _margins(**numbers: Any) -> Twin:
+    def twin(layout: reference.Layout) -> Tensor:
         cosines = reference.cosines(layout.anchor, layout.candidate)
         where = layout.positives, layout.negatives
         return _ByHand.apply(cosines, *reference.margin_nce(cosines.detach(), *where, **numbers))
 
-    return loops
+    return twin
 
 
 def _alignment(layout: reference.Layout) -> Tensor:
@@ -91,7 +90,7 @@ def _alignment(layout: reference.Layout) -> Tensor:
     return _ByHand.apply(cosines, *reference.alignment(cosines.detach(), layout.positives))
 
 
-LOSSES: dict[str, tuple[Term, Loops]] = {
+LOSSES: dict[str, tuple[Term, Twin]] = {
     "info_nce": (term(info_nce, temperature=0.5), _nce(reference.info_nce, temperature=0.5)),
     "debiased_nce": (
         term(debiased_nce, temperature=0.5, tau_plus=0.1),
@@ -118,7 +117,7 @@ PENALTIES: dict[str, dict[str, Any]] = {
     "low rank, l2,1": {"projection": Projection(0.2, {"norm": "l21", "alpha": 0.5})},
     "low rank, nuclear": {"projection": Projection(0.2, {"norm": "nuclear", "alpha": 0.5})},
 }
-# Not the identity, whose equal singular values have no second derivative in the loops.
+# Not the identity, whose equal singular values have no second derivative in the twin.
 MATRIX = torch.tensor([[1.0, 0.2, 0.0], [0.1, 0.7, 0.3], [0.0, -0.2, 0.4]], dtype=torch.float64)
 
 
@@ -165,7 +164,7 @@ def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
     mine = [leaf.clone().requires_grad_() for leaf in given]
     found = _derivatives(ours(mine, lifted), mine)
     exact = [leaf.double().requires_grad_() for leaf in given]
-    expected = _derivatives(_expected(loss, penalty, case.layout(exact)), exact)
+    expected = _derivatives(_twin(loss, penalty, case.layout(exact)), exact)
     against = [LOOPS, LOOPS, LOOPS]
     if loss in NOT_DIFFERENTIATED_TWICE:
         expected[2] = _differences(lambda leaves: ours(leaves, torch.float64), exact)
@@ -174,7 +173,7 @@ def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
         yield Seen(loss, builder, penalty, dtype, 1, derivative, _error(got, wanted), what)
 
 
-def _expected(loss: str, penalty: str, layout: reference.Layout) -> Tensor:
+def _twin(loss: str, penalty: str, layout: reference.Layout) -> Tensor:
     total = LOSSES[loss][1](layout).sum() / max(1, sum(map(bool, layout.positives)))
     if penalty == "distance_polarization":
         cosines = reference.cosines(layout.anchor, layout.candidate)
@@ -262,21 +261,22 @@ def page(every: list[Seen]) -> str:
     """The largest errors by loss, builder, penalty and number of processes, as Markdown."""
     alone = [each for each in every if each.against != ONE_PROCESS]
     lines = [
-        "# Numerics",
+        "# Numerics and speed",
         "",
-        "How far values and derivatives of the core are from what they are held to: the largest",
-        "absolute error, divided by the largest number where that exceeds 1. Every combination of",
-        f"{len(LOSSES)} losses, {len(BUILDERS)} builders, {len(PENALTIES)} penalties and",
-        f"{len(DTYPES)} dtypes, in value, gradient and Hessian along a direction; all of them,",
-        "one by one, are in `docs/numerics.csv`. `python tests/numerics.py` writes both anew, and",
-        "a test computes them again: none may exceed what is written here more than",
-        f"{UNSTEADY:.0f} times, since the last bits differ between processors.",
+        "After this page you know how far the losses and their derivatives are from reference",
+        "implementations, and how fast they are. `shared` was compared in every combination of",
+        f"{len(LOSSES)} losses, {len(BUILDERS)} builders of pairs, {len(PENALTIES)} penalties and",
+        f"{len(DTYPES)} dtypes: value, gradient, and Hessian along a direction. The tables show the",
+        "largest absolute error, divided by the largest entry where that exceeds 1;",
+        "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both, and a",
+        f"test computes them again and allows {UNSTEADY:.0f} times the error written here, since the",
+        "last bits differ between processors.",
         "",
-        f"They are held to {LOOPS} on the same inputs, which torch differentiates; of",
-        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} to {BY_HAND}, and in the second to",
-        f"{DIFFERENCES} (step {STEP:g}, which are themselves off by up to 1e-8). Inputs in",
-        "bfloat16 are lifted to float32; their gradients are rounded to bfloat16, whose digits end",
-        "at 4e-3.",
+        f"The references are {LOOPS} on the same inputs, differentiated by torch; for",
+        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} the first derivative is compared with {BY_HAND},",
+        f"the second with {DIFFERENCES} (step {STEP:g}, themselves off by up to 1e-8). Inputs in",
+        "bfloat16 are cast to float32; their gradients are rounded to bfloat16, whose resolution is",
+        "4e-3.",
         "",
     ]
     for name, values in (("loss", LOSSES), ("builder", BUILDERS), ("penalty", PENALTIES)):
@@ -299,9 +299,9 @@ def page(every: list[Seen]) -> str:
     lines += [
         "## By number of processes",
         "",
-        f"In float64, over all builders that gather, beside {ONE_PROCESS}; with every penalty",
-        "and projection, too. `tests/test_distributed.py` holds learned parameters to the same,",
-        "and the second derivative of what is gathered.",
+        f"In float64, compared with {ONE_PROCESS}, over all builders that gather and with every",
+        "penalty and projection. `tests/test_distributed.py` compares learned parameters and second",
+        "derivatives likewise.",
         "",
     ]
     lines.append("| loss | " + " | ".join(f"{w}, {d}" for w in (1, 2, 4) for d in DERIVATIVES[:2]))
@@ -333,5 +333,6 @@ def _largest(every: list[Seen], **wanted: Any) -> str:
 if __name__ == "__main__":
     seen = list(errors())
     TABLE.write_text(table(seen), encoding="utf-8")
-    PAGE.write_text(page(seen), encoding="utf-8")
+    _, speed, rest = PAGE.read_text(encoding="utf-8").partition(SPEED)
+    PAGE.write_text(page(seen) + speed + rest, encoding="utf-8")
     print(f"{len(seen)} combinations written to {PAGE} and {TABLE}")

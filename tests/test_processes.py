@@ -252,7 +252,7 @@ def test_the_first_losses_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 def test_the_document_has_the_curves_of_every_domain() -> None:
-    lines = (ROOT / "docs" / "processes.md").read_text().splitlines()
+    lines = (ROOT / "docs" / "clusters.md").read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("| loop |"))
     rows = [line.strip("| ").split(" | ") for line in lines[start + 2 :] if line.startswith("| ")]
     assert {row[0] for row in rows} == set(curves.CASES)
