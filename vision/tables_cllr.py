@@ -73,9 +73,7 @@ TABLE_1 = table(
             row(
                 f"{size}-dim (w/ {name}){ending}",
                 _low_rank(SIMCLR, norm, size, alpha=alpha),
-                "on-backbone",
-                note,
-                f"select-{norm}",
+                f"on-backbone {note} select-{norm}",
                 published=f"{size}-dim (w/ {name})",
             )
             for ending, alpha, note in (
@@ -101,12 +99,7 @@ TABLE_1 = table(
         for name, changes in (("stl10", STL10), ("cifar10", CIFAR10))
         for epochs in (100, 400)
     ],
-    "low-confidence",
-    "negatives-256",
-    "nuclear-cost",
-    *HCL_NOTES,
-    "reduced-epochs",
-    "reduced-feature",
+    f"low-confidence negatives-256 nuclear-cost {HCL_NOTES} reduced-epochs reduced-feature",
     seeds={"paper": (0, 1, 2, 3, 4), "short": (0,), "smoke": (0,)},
     short=FEWER,
     references=REFERENCES,
@@ -119,29 +112,27 @@ TABLE_3 = table(
     Config(**CMC),
     [
         *CMC_ROWS,
-        row("CO2", by(CMC_NCE, CO2), "co2-moco", "co2-numbers"),
+        row("CO2", by(CMC_NCE, CO2), "co2-moco co2-numbers"),
         *(
-            row(f"CLLR({base}+{name}-norm)", {**framework, **_low_rank(loss, norm)}, *notes)
+            row(f"CLLR({base}+{name}-norm)", {**framework, **_low_rank(loss, norm)}, notes)
             for base, framework, loss, notes in (
-                ("CMC", CMC_TWO, CMC_NCE, ("cmc-low-rank", "on-backbone")),
-                ("HCL", {}, CMC_HARD, ("on-backbone", "hcl-and-alpha")),
+                ("CMC", CMC_TWO, CMC_NCE, "cmc-low-rank on-backbone"),
+                ("HCL", {}, CMC_HARD, "on-backbone hcl-and-alpha"),
             )
             for name, norm in NORMS
         ),
         row("MoCo", {}, "moco"),
         *(
-            row(f"CLLR({base}+{name}-norm)", {**framework, **_low_rank(loss, norm)}, *notes)
+            row(f"CLLR({base}+{name}-norm)", {**framework, **_low_rank(loss, norm)}, notes)
             for base, framework, loss, notes in (
-                ("SwAV", SWAV, SWAV_LOSS, ("swav-low-rank", "on-backbone")),
-                ("MoCo", {}, CMC_NCE, ("on-backbone",)),
+                ("SwAV", SWAV, SWAV_LOSS, "swav-low-rank on-backbone"),
+                ("MoCo", {}, CMC_NCE, "on-backbone"),
             )
             for name, norm in NORMS
         ),
     ],
     IMAGENET_100,
-    *CMC_NOTES,
-    "nuclear-cost",
-    "one-seed",
+    f"{CMC_NOTES} nuclear-cost one-seed",
     seeds=IMAGENET_SEEDS,
 )
 
@@ -152,9 +143,7 @@ def _figure_4_variants(loss: Term, base: str) -> tuple[Row, ...]:
             row(
                 f"CLLR({base}+{name}-norm)",
                 _low_rank(loss, norm),
-                "on-backbone",
-                "printed-alpha",
-                f"select-{norm}",
+                f"on-backbone printed-alpha select-{norm}",
             )
             for name, norm in NORMS
         ),
@@ -162,9 +151,7 @@ def _figure_4_variants(loss: Term, base: str) -> tuple[Row, ...]:
             row(
                 f"CLLR({base}+{name}-norm){OVER}",
                 {},
-                "on-backbone",
-                "alpha-over-batch",
-                f"select-{norm}",
+                f"on-backbone alpha-over-batch select-{norm}",
                 in_columns={
                     column.label: _low_rank(loss, norm, alpha=ALPHA / column.changes["batch_size"])
                     for column in BY_BATCH_SIZE
@@ -197,17 +184,12 @@ FIGURE_4 = table(
         row("SwAV", SWAV_ON_CIFAR, "swav-cifar"),
         row("DCL", by(DCL)),
         row("HCL", by(HARD)),
-        row("CO2", by(SIMCLR, CO2), "co2-simclr", "co2-numbers"),
+        row("CO2", by(SIMCLR, CO2), "co2-simclr co2-numbers"),
         *_figure_4_variants(SIMCLR, "SimCLR"),
         *_figure_4_variants(HARD, "HCL"),
     ],
     BY_BATCH_SIZE,
-    "batch-size-axis",
-    "methods-in-text",
-    "nuclear-cost",
-    *HCL_NOTES,
-    "one-seed",
-    "reduced-purpose",
+    f"batch-size-axis methods-in-text nuclear-cost {HCL_NOTES} one-seed reduced-purpose "
     "reduced-feature",
     short=SHORT,
 )
@@ -217,12 +199,7 @@ CLLR: tuple[Table, ...] = (
     TABLE_3,
     FIGURE_4,
     on_cifar10(
-        FIGURE_4,
-        BY_BATCH_SIZE[5:],
-        "batch-size-axis",
-        *HCL_NOTES,
-        "feature-128",
-        short=HCL_QUARTER,
+        FIGURE_4, BY_BATCH_SIZE[5:], f"batch-size-axis {HCL_NOTES} feature-128", short=HCL_QUARTER
     ),
     small(TABLE_3),
 )

@@ -32,9 +32,14 @@ SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,
 IMAGENET_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 
 
-def row(label: str, changes: Changes | None = None, *notes: str, **others: Any) -> Row:
-    """A row, its deviation made of ``notes`` by name; ``others`` are further fields."""
-    return Row(label, changes or {}, deviation=" ".join(NOTES[each] for each in notes), **others)
+def said(notes: str) -> tuple[str, ...]:
+    """The notes whose names are given, separated by spaces."""
+    return tuple(NOTES[name] for name in notes.split())
+
+
+def row(label: str, changes: Changes | None = None, notes: str = "", **others: Any) -> Row:
+    """A row; ``notes`` names what makes up its deviation, ``others`` are further fields."""
+    return Row(label, changes or {}, deviation=" ".join(said(notes)), **others)
 
 
 def by(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
@@ -49,7 +54,8 @@ def table(
     config: Config | ToyConfig,
     rows: Sequence[Row],
     columns: Sequence[Column],
-    *notes: str,
+    notes: str,
+    *,
     of: str = "",
     printed: str = "",
     short: Changes | None = None,
@@ -64,7 +70,7 @@ def table(
         config: what rows and columns change; its protocol is the table's.
         rows: the methods; those with a printed label measure the row that is printed under it.
         columns: the datasets.
-        notes: names of the notes below the table; that on the reduced runs follows by itself.
+        notes: names of the notes below the table; that on reduced runs follows by itself.
         of: where in the paper; from ``name`` if left out.
         printed: key of the printed numbers; ``name`` if left out.
         short: changes of the reduced runs.
@@ -95,7 +101,7 @@ def table(
         columns=tuple(columns),
         published=published,
         short=short or {},
-        notes=(*(NOTES[each] for each in notes), *([reduced_note(short)] if short else [])),
+        notes=(*said(notes), *([reduced_note(short)] if short else [])),
         **{**usual, **others},
     )
 
@@ -158,11 +164,11 @@ IMAGENET_100 = tuple(
     for queue in (1024, 4096)
     for name in ("top1", "top5")
 )
-CMC_NOTES = ("cmc-framework", "top5")
+CMC_NOTES = "cmc-framework top5"
 
 CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
 STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
-HCL_NOTES = ("hcl-open", "hcl-stl10", "hcl-probe")
+HCL_NOTES = "hcl-open hcl-stl10 hcl-probe"
 # Images that pretraining sees, and the gigabytes they take.
 SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
 
@@ -289,7 +295,8 @@ def derived(
     ending: str,
     where: str,
     columns: Sequence[Column],
-    *notes: str,
+    notes: str,
+    *,
     short: Changes,
     rows: Sequence[Row] | None = None,
     metric: str = L2_METRIC,
@@ -318,7 +325,6 @@ def derived(
     probe = source.protocol if own and source.metric != KNN_METRIC else None
     labels = [column.label for column in columns]
     also = (KNN_METRIC, PROBE_METRIC) if probe else (KNN_METRIC,)
-    said = [*(["l2-metric"] if own else []), "baselines", *notes]
     changes: dict[str, Any] = {**(smaller or {}), "protocol": protocol, "beside": probe}
     kept = tuple(
         dataclasses.replace(
@@ -341,20 +347,24 @@ def derived(
             each.part([x for x in each.columns if x in labels]) for each in source.references
         ),
         "short": short,
-        "notes": (reduced_note(short), *(NOTES[each] for each in said), *inherited),
+        "notes": (
+            reduced_note(short),
+            *said(f"{'l2-metric' if own else ''} baselines {notes}"),
+            *inherited,
+        ),
     }
     return dataclasses.replace(source, **{**usual, **others})
 
 
 def on_cifar10(
-    figure: Table, columns: Sequence[Column], *notes: str, short: Changes, **others: Any
+    figure: Table, columns: Sequence[Column], notes: str, *, short: Changes, **others: Any
 ) -> Table:
     """A plotted sweep on CIFAR-10; ``columns`` say what the sweep changes."""
     places = [
         Column(column.label, {**CIFAR10, **column.changes}, minutes=5.0, gigabytes=3.0)
         for column in columns
     ]
-    return derived(figure, ON, "CIFAR-10", places, *notes, short=short, **others)
+    return derived(figure, ON, "CIFAR-10", places, notes, short=short, **others)
 
 
 # By dataset: its changes, epochs, epochs of warm-up, minutes.

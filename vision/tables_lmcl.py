@@ -36,8 +36,7 @@ from vision.tables_common import (
 def _polarized(loss: Term, reduction: str, weight: float = 0.1) -> dict[str, Any]:
     # delta+ = 0.1, delta- = 0.5 and, unless a table varies it, lambda = 0.1 are printed.
     return by(
-        loss,
-        term(distance_polarization, weight=weight, lower=0.1, upper=0.5, reduction=reduction),
+        loss, term(distance_polarization, weight=weight, lower=0.1, upper=0.5, reduction=reduction)
     )
 
 
@@ -57,8 +56,7 @@ TABLE_1 = table(
             row(
                 f"Conventional CT, {similarity}",
                 by(SIMCLR, normalised=normalised),
-                "toy-silent",
-                f"toy-{similarity.replace(' ', '-')}",
+                f"toy-silent toy-{similarity.replace(' ', '-')}",
                 published="Conventional CT",
             )
             for similarity, normalised in SIMILARITIES
@@ -67,9 +65,7 @@ TABLE_1 = table(
             row(
                 f"LMCT, {reduction}, {similarity}",
                 {**_polarized(SIMCLR, reduction), "normalised": normalised},
-                "toy-silent",
-                f"toy-{similarity.replace(' ', '-')}",
-                f"toy-{reduction}",
+                f"toy-silent toy-{similarity.replace(' ', '-')} toy-{reduction}",
                 published="LMCT (ours)",
             )
             for reduction in ("anchor_sum", "mean", "sum")
@@ -80,10 +76,7 @@ TABLE_1 = table(
         Column(name, {"data": name}, minutes=0.1, gigabytes=0.4)
         for name in ("three_bars", "nested_moons")
     ],
-    "toy-data",
-    "toy-settings",
-    "toy-start",
-    "toy-trials",
+    "toy-data toy-settings toy-start toy-trials",
     metric="accuracy",
     # Others than trials 0 to 19, which had been seen when the trivial baseline was declared.
     seeds={"paper": tuple(range(20, 44)), "short": (0,), "smoke": (0,)},
@@ -101,8 +94,7 @@ TABLE_2 = table(
             row(
                 f"LMCL(CMC+DP){ending}",
                 {**CMC_TWO, **_polarized(CMC_NCE, reduction)},
-                "cmc-penalty",
-                note,
+                f"cmc-penalty {note}",
                 published="LMCL(CMC+DP)",
             )
             for reduction, ending, note in READINGS
@@ -111,8 +103,7 @@ TABLE_2 = table(
             row(
                 f"LMCL({base}+DP){ending}",
                 _polarized(loss, reduction),
-                note,
-                f"as-{base.lower()}",
+                f"{note} as-{base.lower()}",
                 published=f"LMCL({base}+DP)",
             )
             for base, loss in (("DCL", CMC_DCL), ("HCL", CMC_HARD))
@@ -122,14 +113,12 @@ TABLE_2 = table(
         row(
             "LMCL(SwAV+DP)",
             {**SWAV, **_polarized(SWAV_LOSS, "anchor_sum")},
-            "swav-penalty",
-            "anchor-sum",
+            "swav-penalty anchor-sum",
         ),
         row("MoCo + DP", _polarized(CMC_NCE, "anchor_sum"), "anchor-sum"),
     ],
     IMAGENET_100,
-    *CMC_NOTES,
-    "one-seed",
+    f"{CMC_NOTES} one-seed",
     seeds=IMAGENET_SEEDS,
 )
 
@@ -153,8 +142,7 @@ TABLE_3 = table(
             row(
                 f"lambda={weight:g}{ending}",
                 {},
-                "tau",
-                note,
+                f"tau {note}",
                 published=f"lambda={weight:g}",
                 in_columns={
                     label: _polarized(loss, reduction, weight)
@@ -166,15 +154,12 @@ TABLE_3 = table(
         ),
     ],
     [hcl_column(label, {}, "STL10", 100, 256) for label in TEMPERATURES],
-    "table-3-epochs",
-    *HCL_NOTES,
-    "one-seed",
-    "reduced-purpose",
+    f"table-3-epochs {HCL_NOTES} one-seed reduced-purpose",
     short=SHORT,
 )
 
 BASES = (("SimCLR", SIMCLR), ("DCL", DCL), ("HCL", HARD))
-FIGURE_4_NOTES = ("batch-size-axis", "hcl-numbers", *HCL_NOTES)
+FIGURE_4_NOTES = f"batch-size-axis hcl-numbers {HCL_NOTES}"
 
 FIGURE_4 = table(
     "lmcl",
@@ -190,9 +175,7 @@ FIGURE_4 = table(
         ),
     ],
     BY_BATCH_SIZE,
-    *FIGURE_4_NOTES,
-    "one-seed",
-    "reduced-purpose",
+    f"{FIGURE_4_NOTES} one-seed reduced-purpose",
     short=SHORT,
 )
 
@@ -201,6 +184,6 @@ LMCL: tuple[Table, ...] = (
     TABLE_2,
     TABLE_3,
     FIGURE_4,
-    on_cifar10(FIGURE_4, BY_BATCH_SIZE[5:], *FIGURE_4_NOTES, short=HCL_QUARTER),
+    on_cifar10(FIGURE_4, BY_BATCH_SIZE[5:], FIGURE_4_NOTES, short=HCL_QUARTER),
     small(TABLE_2),
 )

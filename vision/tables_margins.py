@@ -72,8 +72,8 @@ TRANSFERS = tuple(
     )
 )
 
-PAPER_NOTES = ("ressl-settings", "moco-v3")
-NOTES = (*PAPER_NOTES, "last-epoch", "reduced-probe", "reduced-seeds")
+PAPER_NOTES = "ressl-settings moco-v3"
+NOTES = f"{PAPER_NOTES} last-epoch reduced-probe reduced-seeds"
 
 
 def _margins_table(
@@ -81,14 +81,17 @@ def _margins_table(
     title: str,
     rows: Sequence[Row],
     columns: Sequence[Column],
-    *notes: str,
+    notes: str,
+    *,
     config: Config = DEFAULTS,
     short: Changes = SHORT,
     **others: Any,
 ) -> Table:
     """A table of the four small datasets; ``others`` are further fields of it."""
     usual: dict[str, Any] = {"short": short, "seeds": SEEDS, "also": (KNN_METRIC,)}
-    return table("margins", name, title, config, rows, columns, *NOTES, *notes, **usual, **others)
+    return table(
+        "margins", name, title, config, rows, columns, f"{NOTES} {notes}", **usual, **others
+    )
 
 
 def _margin(**numbers: Any) -> dict[str, Any]:
@@ -104,11 +107,7 @@ def _alignment(**numbers: Any) -> dict[str, Any]:
 
 
 def _tuned(
-    columns: Sequence[Column],
-    changes: Callable[..., Changes],
-    of: str,
-    number: int,
-    **symbols: str,
+    columns: Sequence[Column], changes: Callable[..., Changes], of: str, number: int, **symbols: str
 ) -> dict[str, Changes]:
     """The objective in each column, with the numbers printed for the dataset of its pretraining.
 
@@ -143,14 +142,14 @@ def _variants(label: str, of: str, method: str, columns: Sequence[Column]) -> tu
             row(
                 f"{label} + {name}",
                 {"method": method},
-                *notes,
+                notes,
                 in_columns=_tuned(columns, changes, of, number, **symbols),
             )
             for name, changes, number, symbols, notes in (
-                ("margins", _margin, 5, {"angular": "m1", "subtractive": "m2"}, ()),
-                ("pos.", _margin, 6, {"emphasis": "s"}, ()),
-                ("pos. & curv.", _margin, 7, {"emphasis": "s", "curvature": "c"}, ("curvature",)),
-                ("ratio.", _ratio, 8, {"angular": "m1"}, ("whole-row",)),
+                ("margins", _margin, 5, {"angular": "m1", "subtractive": "m2"}, ""),
+                ("pos.", _margin, 6, {"emphasis": "s"}, ""),
+                ("pos. & curv.", _margin, 7, {"emphasis": "s", "curvature": "c"}, "curvature"),
+                ("ratio.", _ratio, 8, {"angular": "m1"}, "whole-row"),
             )
         ),
     )
@@ -194,13 +193,12 @@ OTHERS = (
         _low_rank(form="authors", norm="none", rows=256),
         "authors-cllr-resnet18",
     ),
-    row("MMCL INV, both views", _max_margin("both_views"), "inv-both", "other-kernel"),
-    row("MMCL INV, first view", _max_margin("first_view"), "inv-first", "other-kernel"),
+    row("MMCL INV, both views", _max_margin("both_views"), "inv-both other-kernel"),
+    row("MMCL INV, first view", _max_margin("first_view"), "inv-first other-kernel"),
     row(
         "MMCL PGD, both views",
         _max_margin("both_views", solver="projected_gradient"),
-        "pgd-both",
-        "other-kernel",
+        "pgd-both other-kernel",
     ),
 )
 
@@ -228,8 +226,7 @@ TABLE_1 = _margins_table(
         for column in COLUMNS
         for name in TYPES
     ],
-    "alpha-0",
-    "attenuation",
+    "alpha-0 attenuation",
 )
 
 TABLE_2 = _margins_table(
@@ -252,8 +249,7 @@ TABLE_3 = _margins_table(
     "Transfer: pretrained on one dataset, probed on another",
     _printed_rows(TRANSFERS),
     TRANSFERS,
-    "transfer",
-    "transfer-tuned",
+    "transfer transfer-tuned",
 )
 
 # facebookresearch/moco-v3, for a ResNet-50: two directions, temperature 1, cosine EMA, LARS at
@@ -305,8 +301,7 @@ TABLE_4 = table(
             row(
                 f"{label}{ending}",
                 {**changes, **_on_imagenet(1.0, **numbers)},
-                reading,
-                *notes,
+                f"{reading} {notes}",
                 published=label,
             )
             for ending, changes, reading in (
@@ -314,16 +309,15 @@ TABLE_4 = table(
                 (", authors' program", MOCO_V3_PROGRAM, "moco-v3-program"),
             )
             for label, numbers, notes in (
-                ("MoCov3", {}, ()),
-                ("MoCov3 + pos. & curv.", {"emphasis": 10.0, "curvature": 1.5}, ("curvature",)),
+                ("MoCov3", {}, ""),
+                ("MoCov3 + pos. & curv.", {"emphasis": 10.0, "curvature": 1.5}, "curvature"),
             )
         ),
         row("SimCLR", {**SIMCLR, **_on_imagenet(0.1)}, "simclr-probe"),
         row(
             "SimCLR + pos. & curv.",
             {**SIMCLR, **_on_imagenet(0.1, emphasis=2.0, curvature=1.0)},
-            "simclr-probe",
-            "curvature",
+            "simclr-probe curvature",
         ),
     ],
     # 100 epochs of 1,281,167 images at 6 views of 224 pixels a second
@@ -350,7 +344,7 @@ TABLE_9 = _margins_table(
     "MoCo with emphasis on positives, 1000 epochs",
     LONG_ROWS,
     _longer(COLUMNS),
-    "reduced-long",
+    "",
     **LONG,
 )
 
@@ -359,7 +353,6 @@ TABLE_10 = _margins_table(
     "Transfer of MoCo with emphasis on positives, 1000 epochs",
     LONG_ROWS,
     _longer(TRANSFERS),
-    "reduced-long",
     "transfer",
     **LONG,
 )
@@ -379,7 +372,7 @@ def _grid(figure: str, symbol: str) -> tuple[float, ...]:
 CURVATURES = _grid("figure-5", "c")
 
 # By name: title, rows, columns, notes.
-SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], tuple[str, ...]]] = {
+SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], str]] = {
     "figure-3": (
         "Emphasis s on positives",
         [
@@ -388,7 +381,7 @@ SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], tuple[str, ...]]] = 
             for emphasis in EMPHASES[label]
         ],
         COLUMNS,
-        ("emphasis-grid", "emphasis-says"),
+        "emphasis-grid emphasis-says",
     ),
     "figure-4": (
         "SimCLR: emphasis s and batch size on CIFAR-10",
@@ -402,7 +395,7 @@ SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], tuple[str, ...]]] = 
             )
             for size in (64, 128, 256, 512, 1024)
         ),
-        ("batch-grid", "batch-says"),
+        "batch-grid batch-says",
     ),
     "figure-5": (
         "Curvature c without emphasis",
@@ -423,7 +416,7 @@ SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], tuple[str, ...]]] = 
             ),
         ],
         COLUMNS,
-        ("curvature-says",),
+        "curvature-says",
     ),
     "figure-6": (
         "MoCo: emphasis s and curvature c together",
@@ -437,7 +430,7 @@ SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], tuple[str, ...]]] = 
             for curvature in CURVATURES
         ],
         COLUMNS,
-        ("joint-grid", "joint-says"),
+        "joint-grid joint-says",
     ),
     "figure-7": (
         "Gradients scaled by the ratio of denominators with and without the angular margin m1",
@@ -454,11 +447,11 @@ SWEEPS: dict[str, tuple[str, list[Row], tuple[Column, ...], tuple[str, ...]]] = 
             ),
         ],
         COLUMNS,
-        ("ratio-says",),
+        "ratio-says",
     ),
 }
 FIGURES = tuple(
-    _margins_table(name, title, rows, columns, *notes)
+    _margins_table(name, title, rows, columns, notes)
     for name, (title, rows, columns, notes) in SWEEPS.items()
 )
 
@@ -488,11 +481,7 @@ MARGINS: tuple[Table, ...] = (
         ON,
         "CIFAR-10",
         ALONE,
-        *PAPER_NOTES,
-        "other-losses",
-        "claimed-seeds",
-        "feature-128",
-        "choice",
+        f"{PAPER_NOTES} other-losses claimed-seeds feature-128 choice",
         short=ON_CIFAR10,
         rows=[each for each in TABLE_2.rows if not each.baseline],
         title="CIFAR-10 on one core: margins, their effects, and the losses of the other papers",
@@ -503,9 +492,7 @@ MARGINS: tuple[Table, ...] = (
         on_cifar10(
             figure,
             [each for each in figure.columns if each not in COLUMNS[1:]],
-            *PAPER_NOTES,
-            *SWEEPS[figure.name][3],
-            "choice",
+            f"{PAPER_NOTES} {SWEEPS[figure.name][3]} choice",
             short=QUARTER,
         )
         for figure in FIGURES

@@ -73,7 +73,7 @@ def _cifar100_and_stl10(epochs: int) -> tuple[Column, ...]:
 # ImageNet
 
 MMCL_ON_IMAGENET: dict[str, Any] = {**MMCL_IMAGENET, "dataset": "ImageNet"}
-IMAGENET_NOTES = ("imagenet-kernel", "imagenet-settings", "one-seed")
+IMAGENET_NOTES = "imagenet-kernel imagenet-settings one-seed"
 IMAGENET_SIMCLR = by(term(info_nce, temperature=0.1), pairs="both")
 # Chen et al. 2020 (MoCo v2) and its program.
 MOCO_V2: dict[str, Any] = {
@@ -107,9 +107,7 @@ def _imagenet_rows(variant: str) -> tuple[Row, ...]:
         row(
             "MMCL_PGD",
             _max_margin(gamma=IMAGENET_GAMMA, **PGD),
-            variant,
-            "pgd",
-            "both-views",
+            f"{variant} pgd both-views",
             published=OURS,
         ),
         row(
@@ -117,18 +115,13 @@ def _imagenet_rows(variant: str) -> tuple[Row, ...]:
             _max_margin(
                 gamma=IMAGENET_GAMMA, **{**FIXED_STEP, "cost": math.inf}, pairs="first_view"
             ),
-            variant,
-            "fixed-step",
-            "no-cost",
-            "first-view",
+            f"{variant} fixed-step no-cost first-view",
             published=OURS,
         ),
         row(
             "MMCL_INV",
             _max_margin(gamma=IMAGENET_GAMMA),
-            variant,
-            "inv",
-            "both-views",
+            f"{variant} inv both-views",
             published=OURS,
         ),
     )
@@ -138,10 +131,7 @@ def _with_queues(queue: int, start: int) -> tuple[Row, ...]:
     """MoCo v2 and MoCHI with ``queue`` keys; MoCHI mixes from epoch ``start`` on."""
     moco = {**MOCO_V2, "queue": queue}
     mochi = {**moco, "mixed": (1024, 1024, 128), "mixed_from": float(start)}
-    return (
-        row("MoCo-v2", moco, "moco-v2"),
-        row("MoCHI", mochi, "moco-v2", f"mochi-{start}"),
-    )
+    return (row("MoCo-v2", moco, "moco-v2"), row("MoCHI", mochi, f"moco-v2 mochi-{start}"))
 
 
 # Rows of Table 1 that the paper has from public checkpoints, and which ones: vision.checkpoints.
@@ -189,9 +179,7 @@ def _transfer_table(
         Config(**{**MMCL_ON_IMAGENET, "protocol": protocol}),
         TRANSFER_ROWS,
         columns,
-        "transfer-suite",
-        "nyuv2",
-        *IMAGENET_NOTES,
+        f"transfer-suite nyuv2 {IMAGENET_NOTES}",
         of="Table 1",
         published=TABLE_1_PRINTED.part([x for x in TABLE_1_PRINTED.columns if x in datasets]),
         metric=metric,
@@ -260,13 +248,13 @@ TABLE_2 = table(
     ),
     [
         row("MoCo", MOCO_V1, "moco-v1"),
-        row("CMC", {**MOCO_V1, **CMC_TWO}, "cmc", "as-moco-v1"),
+        row("CMC", {**MOCO_V1, **CMC_TWO}, "cmc as-moco-v1"),
         *_with_queues(16_000, start=10),
         *_imagenet_rows("variant-readme"),
     ],
     # 200 epochs of 126,689 images; as IMAGENET_100, not timed.
     [Column("top1", minutes=140_000.0, gigabytes=12.0)],
-    *IMAGENET_NOTES,
+    IMAGENET_NOTES,
     seeds=IMAGENET_SEEDS,
 )
 
@@ -283,7 +271,7 @@ TABLE_3 = table(
     ],
     # 100 epochs of 1,281,167 images; as IMAGENET_100, not timed.
     [Column("top1", minutes=700_000.0, gigabytes=24.0)],
-    *IMAGENET_NOTES,
+    IMAGENET_NOTES,
     seeds=IMAGENET_SEEDS,
 )
 
@@ -302,17 +290,16 @@ LONGER_TRAINING = table(
         )
         for epochs in (200, 400)
     ],
-    *IMAGENET_NOTES,
-    "longer-rate",
+    f"{IMAGENET_NOTES} longer-rate",
     of="text, 'Longer Training'",
     seeds=IMAGENET_SEEDS,
 )
 
 # CIFAR-100 and STL-10, by the protocol of DCL's and HCL's programs
 
-KERNEL_NOTES = ("kernel-cifar100", "kernel-stl10")
+KERNEL_NOTES = "kernel-cifar100 kernel-stl10"
 KNN: dict[str, Any] = {**HCL, "protocol": "knn-200-v1"}
-REDUCED_NOTES = ("one-seed", "reduced-purpose", "reduced-kernel")
+REDUCED_NOTES = "one-seed reduced-purpose reduced-kernel"
 TANH = "tanh(-gamma x.y + eta)"
 
 TABLE_6 = table(
@@ -321,33 +308,20 @@ TABLE_6 = table(
     "Kernels: k-NN after 200 epochs",
     Config(**{**KNN, "epochs": 200, "pairs": "both_views"}),
     [
-        row("linear x.y", _max_margin(kernel="linear"), "linear-cost", "inv", "both-views"),
-        row(TANH, _max_margin(kernel="tanh", gamma=1.0, offset=0.0), "tanh", "inv", "both-views"),
+        row("linear x.y", _max_margin(kernel="linear"), "linear-cost inv both-views"),
+        row(TANH, _max_margin(kernel="tanh", gamma=1.0, offset=0.0), "tanh inv both-views"),
         row(
             "tanh(gamma x.y), first view, authors' diagonal",
             _max_margin(
                 kernel="tanh", gamma=1.0, offset=0.0, unit_diagonal=True, pairs="first_view"
             ),
-            "tanh",
-            "tanh-diagonal",
-            "inv",
-            "first-view",
+            "tanh tanh-diagonal inv first-view",
             published=TANH,
         ),
-        row(
-            "RBF exp(-|x-y|^2/(2 sigma^2))",
-            {},
-            "variant",
-            "inv",
-            "both-views",
-            in_columns=_rbf(),
-        ),
+        row("RBF exp(-|x-y|^2/(2 sigma^2))", {}, "variant inv both-views", in_columns=_rbf()),
     ],
     _cifar100_and_stl10(epochs=200),
-    "knn",
-    *KERNEL_NOTES,
-    *HCL_NOTES,
-    *REDUCED_NOTES,
+    f"knn {KERNEL_NOTES} {HCL_NOTES} {REDUCED_NOTES}",
     metric=KNN_METRIC,
     short=SHORT,
 )
@@ -367,19 +341,11 @@ TABLE_7 = table(
         row("SimCLR", by(SIMCLR)),
         row("DCL", by(DCL), "dcl-program"),
         row("HCL", by(HARD), "hcl-program"),
-        row(
-            "MMCL_INV",
-            ON_STL10["MMCL_INV"],
-            "variant-table-8",
-            "inv",
-            "both-views",
-            published=OURS,
-        ),
+        row("MMCL_INV", ON_STL10["MMCL_INV"], "variant-table-8 inv both-views", published=OURS),
         row(
             "MMCL_INV, first view",
             ON_STL10["MMCL_INV, first view"],
-            "inv",
-            "first-view",
+            "inv first-view",
             published=OURS,
         ),
     ],
@@ -387,10 +353,7 @@ TABLE_7 = table(
         hcl_column(f"batch{size}", {"batch_size": size}, "STL10", 400, size)
         for size in (64, 128, 256)
     ],
-    "kernel-stl10",
-    *HCL_NOTES,
-    "one-seed",
-    "reduced-purpose",
+    f"kernel-stl10 {HCL_NOTES} one-seed reduced-purpose",
     short=SHORT,
     references=REFERENCES,
 )
@@ -406,8 +369,7 @@ TABLE_8 = table(
             row(
                 f"MMCL_{solver}{ending}",
                 {"pairs": pairs},
-                note,
-                pairs.replace("_", "-"),
+                f"{note} {pairs.replace('_', '-')}",
                 published=f"MMCL_{solver}",
                 in_columns=_rbf(**numbers),
             )
@@ -421,9 +383,7 @@ TABLE_8 = table(
         ),
     ],
     _cifar100_and_stl10(epochs=400),
-    *KERNEL_NOTES,
-    *HCL_NOTES,
-    *REDUCED_NOTES,
+    f"{KERNEL_NOTES} {HCL_NOTES} {REDUCED_NOTES}",
     short=SHORT,
     references=REFERENCES,
 )
@@ -436,16 +396,11 @@ FIGURE_3A = table(
     "The slack C: k-NN after 200 epochs",
     Config(**{**KNN, "epochs": 200, "pairs": "both_views"}),
     [
-        row(f"C = {name}", {}, "variant", "inv", "both-views", in_columns=_rbf(cost=slack))
+        row(f"C = {name}", {}, "variant inv both-views", in_columns=_rbf(cost=slack))
         for name, slack in SLACKS.items()
     ],
     _cifar100_and_stl10(epochs=200),
-    "slack-grid",
-    "panel-b",
-    "knn",
-    *KERNEL_NOTES,
-    *HCL_NOTES,
-    *REDUCED_NOTES,
+    f"slack-grid panel-b knn {KERNEL_NOTES} {HCL_NOTES} {REDUCED_NOTES}",
     of="Figure 3, panel a",
     printed="figure-3",
     metric=KNN_METRIC,
@@ -459,20 +414,14 @@ FIGURE_3C = table(
     Config(**{**KNN, **STL10}),
     [
         row("SimCLR", by(SIMCLR)),
-        row("MMCL_PGD", ON_STL10["MMCL_PGD"], "pgd", "both-views"),
-        row("MMCL_INV", ON_STL10["MMCL_INV"], "inv", "both-views"),
+        row("MMCL_PGD", ON_STL10["MMCL_PGD"], "pgd both-views"),
+        row("MMCL_INV", ON_STL10["MMCL_INV"], "inv both-views"),
     ],
     [
         hcl_column(f"{epochs} epochs", {"epochs": epochs}, "STL10", epochs, 256)
         for epochs in (25, 50, 100, 200, 400)
     ],
-    "epochs-grid",
-    "knn-assumed",
-    "knn",
-    "kernel-stl10",
-    *HCL_NOTES,
-    "one-seed",
-    "reduced-epochs",
+    f"epochs-grid knn-assumed knn kernel-stl10 {HCL_NOTES} one-seed reduced-epochs",
     of="Figure 3, panel c",
     printed="figure-3",
     metric=KNN_METRIC,
@@ -503,8 +452,7 @@ def _transferred(source: Table, protocol: str, *minutes: float) -> Table:
         SMALL,
         "from CIFAR-10",
         columns,
-        "small",
-        "transfer-small",
+        "small transfer-small",
         short=ON_SMALL,
         rows=rows,
         metric=source.metric,
@@ -536,9 +484,7 @@ MMCL: tuple[Table, ...] = (
     on_cifar10(
         FIGURE_3A,
         [Column("CIFAR10")],
-        "stl10-on-cifar10",
-        "kernel-stl10",
-        *HCL_NOTES,
+        f"stl10-on-cifar10 kernel-stl10 {HCL_NOTES}",
         short=HCL_QUARTER,
         rows=[
             dataclasses.replace(each, in_columns={"CIFAR10": each.in_columns["stl10"]})
@@ -548,10 +494,7 @@ MMCL: tuple[Table, ...] = (
     on_cifar10(
         FIGURE_3C,
         [Column(f"{epochs} epochs", {"epochs": epochs}) for epochs in (1, 2, 5)],
-        "stl10-on-cifar10",
-        "kernel-stl10",
-        *HCL_NOTES,
-        "epochs-chosen",
+        f"stl10-on-cifar10 kernel-stl10 {HCL_NOTES} epochs-chosen",
         short=HCL_QUARTER,
     ),
     _transferred(TABLE_1, "fine-tuned-small-v1", 3.0, 3.0, 3.0),
