@@ -342,10 +342,8 @@ def derived(
         "rows": (*kept, *BASELINES),
         "columns": tuple(columns),
         "seeds": {"short": (0,), "smoke": (0,)},
-        "published": source.published.part([x for x in source.published.columns if x in labels]),
-        "references": tuple(
-            each.part([x for x in each.columns if x in labels]) for each in source.references
-        ),
+        "published": source.published.part(labels),
+        "references": tuple(each.part(labels) for each in source.references),
         "short": short,
         "notes": (
             reduced_note(short),

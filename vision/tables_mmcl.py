@@ -103,27 +103,19 @@ MOCO_V1: dict[str, Any] = {
 
 def _imagenet_rows(variant: str) -> tuple[Row, ...]:
     """The readings of MMCL's row on ImageNet; ``variant`` notes which one it may have been."""
-    return (
+    fixed = {**FIXED_STEP, "cost": math.inf, "pairs": "first_view"}
+    return tuple(
         row(
-            "MMCL_PGD",
-            _max_margin(gamma=IMAGENET_GAMMA, **PGD),
-            f"{variant} pgd both-views",
+            label,
+            _max_margin(gamma=IMAGENET_GAMMA, **numbers),
+            f"{variant} {notes}",
             published=OURS,
-        ),
-        row(
-            "MMCL_PGD, first view, fixed step",
-            _max_margin(
-                gamma=IMAGENET_GAMMA, **{**FIXED_STEP, "cost": math.inf}, pairs="first_view"
-            ),
-            f"{variant} fixed-step no-cost first-view",
-            published=OURS,
-        ),
-        row(
-            "MMCL_INV",
-            _max_margin(gamma=IMAGENET_GAMMA),
-            f"{variant} inv both-views",
-            published=OURS,
-        ),
+        )
+        for label, numbers, notes in (
+            ("MMCL_PGD", PGD, "pgd both-views"),
+            ("MMCL_PGD, first view, fixed step", fixed, "fixed-step no-cost first-view"),
+            ("MMCL_INV", {}, "inv both-views"),
+        )
     )
 
 
@@ -181,7 +173,7 @@ def _transfer_table(
         columns,
         f"transfer-suite nyuv2 {IMAGENET_NOTES}",
         of="Table 1",
-        published=TABLE_1_PRINTED.part([x for x in TABLE_1_PRINTED.columns if x in datasets]),
+        published=TABLE_1_PRINTED.part(datasets),
         metric=metric,
         seeds=IMAGENET_SEEDS,
         # The checkpoints have nothing to train, and so nothing to do on embedded data.
@@ -462,9 +454,7 @@ def _transferred(source: Table, protocol: str, *minutes: float) -> Table:
         seeds={"short": (0,)},  # on embedded data it would be the smoke tier of ``source`` again
         fewer=(untunable,) if source is TABLE_1 else (),
         published=dataclasses.replace(
-            TABLE_1_PRINTED,
-            columns=(),
-            rows={each.published: () for each in rows if each.published},
+            TABLE_1_PRINTED, columns=(), rows={x.published: () for x in rows if x.published}
         ),
     )
 
