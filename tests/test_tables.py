@@ -336,7 +336,7 @@ def test_load_notes(tmp_path: Path) -> None:
     file.write_text('long = """\nTwo\nlines."""\n')
     notes = load_notes(file)
     assert notes["long"] == "Two lines."
-    with pytest.raises(ValueError, match="notes.toml: no note 'short'"):
+    with pytest.raises(ValueError, match=r"notes\.toml: no note 'short'"):
         notes["short"]
 
 

@@ -7,11 +7,12 @@ with one seed in one tier. The address of a cell names it; its run is found by i
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
@@ -90,13 +91,14 @@ class Published:
             return None
         return self.rows[row][self.columns.index(column)]
 
-    def part(self, columns: Sequence[str]) -> "Published":
-        """The printed numbers in some of the columns."""
-        places = [self.columns.index(column) for column in columns]
+    def part(self, columns: Collection[str]) -> "Published":
+        """The printed numbers in those of ``columns`` that are printed, in the printed order."""
+        kept = [column in columns for column in self.columns]
         rows = {
-            label: tuple(values[place] for place in places) for label, values in self.rows.items()
+            label: tuple(itertools.compress(values, kept)) for label, values in self.rows.items()
         }
-        return dataclasses.replace(self, columns=tuple(columns), rows=rows)
+        printed = tuple(itertools.compress(self.columns, kept))
+        return dataclasses.replace(self, columns=printed, rows=rows)
 
 
 @dataclass(frozen=True)
