@@ -222,7 +222,7 @@ def test_what_is_said_of_the_processes_that_failed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from shared.command.choosing import find_cell
+    from shared.command.domains import find_cell
     from shared.command.places import Places
 
     (cell,) = find_cell("smoke/graph/mmcl/table-4/graphcl/embedded-sample/seed-0").cells

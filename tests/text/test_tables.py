@@ -22,7 +22,7 @@ from shared import (
     max_margin,
     term,
 )
-from shared.command.choosing import find_cell
+from shared.command.domains import find_cell
 from shared.experiment.records import read_records
 from shared.experiment.tables import TIERS, Published, Table, Tier, Value, canonical_json, changed
 from shared.objective import Similarity

@@ -22,7 +22,7 @@ from shared import (
     term,
     two_views,
 )
-from shared.command.choosing import find_cell
+from shared.command.domains import find_cell
 from shared.experiment.records import read_records
 from shared.experiment.tables import TIERS, Table, Tier, canonical_json
 from shared.pairs import Pairs
