@@ -80,7 +80,7 @@ def test_two_processes_leave_one_record_that_says_so(whole: Path) -> None:
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 31))
     accuracy = read(whole, SLOW, "result.json")["metrics"]["accuracy"]
     out, err = call(whole, "--cell", SLOW, "--processes", "2")
-    assert "1 cells are done already" in out
+    assert "1 cell done already" in out
     assert f"{accuracy:.2f}" in out
     assert not err
     assert not (whole / "runs" / SLOW / "checkpoint.previous.pt").exists()

@@ -457,11 +457,11 @@ def _parsed(
 def _check_domain(word: str, *others: str) -> None:
     """Refuse what is neither a domain nor, as the first word, a verb."""
     if word not in domains.DOMAINS:
-        if others and others[0] in domains.DOMAINS:
-            raise UserError(f"no domain {word!r}: the domain comes first: {others[0]} {word}")
         near = suggestion(word, [*domains.DOMAINS, *VERBS, "docs", "test"])
         if not near.startswith(":"):
             near = suggestion(word, domains.DOMAINS, "domains are")
+            if others and others[0] in domains.DOMAINS:
+                near = f": the domain comes first, as in {others[0]} {word}"
         raise UserError(f"no domain {word!r}{near}")
 
 

@@ -24,7 +24,9 @@ from shared.report.wording import counted
 
 RESULTS = Path("results")
 README = Path("README.md")  # it says in short what the project's own results hold
-NO_RECORDS = "note: no committed records below {}; they come with the checkout, not with the package"
+NO_RECORDS = (
+    "note: no committed records below {}; they come with the checkout, not with the package"
+)
 FIGURES = Path("exports/figures")  # beside no committed file
 
 
