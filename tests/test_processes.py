@@ -80,7 +80,7 @@ def test_two_processes_leave_one_record_that_says_so(whole: Path) -> None:
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 31))
     accuracy = read(whole, SLOW, "result.json")["metrics"]["accuracy"]
     out, err = call(whole, "--cell", SLOW, "--processes", "2")
-    assert "1 cells are done already" in out
+    assert "1 cell done already" in out
     assert f"{accuracy:.2f}" in out
     assert not err
     assert not (run_of(whole / "runs", SLOW) / "checkpoint.previous.pt").exists()
@@ -222,7 +222,7 @@ def test_what_is_said_of_the_processes_that_failed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from shared.command.choosing import find_cell
+    from shared.command.domains import find_cell
     from shared.command.places import Places
 
     (cell,) = find_cell("smoke/graph/mmcl/table-4/graphcl/embedded-sample/seed-0").cells

@@ -206,7 +206,10 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
     # What a download raises depends on the transport and on the archive.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{name}: download from {url} failed: {reason}") from error
+        raise UserError(
+            f"{name}: download from {url} failed: {reason}; on a machine without network, put the "
+            f"file into {folder} and run the same command"
+        ) from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
