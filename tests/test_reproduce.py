@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from resealed import set_config
 from toy.tables import TABLES, run_of
 
 from shared.command import domains, pool, reproduce

@@ -9,28 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
 from shared import context_window, cosine, inner_product
-from shared.command.choosing import find_cell
-from shared.experiment.tables import Table, Value
-=======
-from shared import (
-    Objective,
-    context_window,
-    cosine,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    inner_product,
-    margin_nce,
-    max_margin,
-    term,
-)
 from shared.command.domains import find_cell
-from shared.experiment.records import read_records
-from shared.experiment.tables import TIERS, Published, Table, Tier, Value, canonical_json, changed
->>>>>>> b_words
+from shared.experiment.tables import Table, Value
 from shared.objective import Similarity
 from text.config import Config
 from text.evaluation import WITHOUT_TREC

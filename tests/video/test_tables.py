@@ -8,27 +8,9 @@ import torch
 from scipy.stats import binomtest
 from torch import Tensor
 
-<<<<<<< HEAD
 from shared import query_key, two_views
-from shared.command.choosing import find_cell
-from shared.experiment.tables import Table, Tier
-=======
-from shared import (
-    Objective,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    margin_nce,
-    max_margin,
-    query_key,
-    term,
-    two_views,
-)
 from shared.command.domains import find_cell
-from shared.experiment.records import read_records
-from shared.experiment.tables import TIERS, Table, Tier, canonical_json
->>>>>>> b_words
+from shared.experiment.tables import Table, Tier
 from shared.pairs import Pairs
 from video.config import Config
 from video.encoder import check
