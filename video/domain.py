@@ -1,8 +1,7 @@
 """The video domain as one object; what is heavy is imported by the functions that need it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
@@ -28,10 +27,12 @@ def _fetch(name: str, data_root: Path) -> str:
     return data.fetch(name, data_root)
 
 
-def _figures() -> Mapping[str, Mapping[str, Any]]:
+def _figures(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     from video import figures
 
-    return figures.FIGURES
+    return figures.write(paper, runs, results, data_root=data_root, to=to)
 
 
 def _export(folder: Path, target: Path) -> Path:

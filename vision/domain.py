@@ -51,10 +51,12 @@ def _fetch(name: str, data_root: Path) -> None:
     (checkpoints if name in checkpoints.CHECKPOINTS else data).fetch(name, data_root)
 
 
-def _figures() -> Mapping[str, Mapping[str, Any]]:
+def _figures(
+    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
+) -> list[Path]:
     from vision import figures
 
-    return figures.FIGURES
+    return figures.write(paper, runs, results, data_root=data_root, to=to)
 
 
 def _export(folder: Path, target: Path) -> Path:
