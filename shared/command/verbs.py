@@ -41,7 +41,8 @@ def report(places: Places, source: Path | None = None, *, tex: bool = False) -> 
     Returns:
         The exit code: 1 if a run of ``source`` was refused.
     """
-    taken, refused = [], []
+    taken: list[Record] = []
+    refused: list[str] = []
     if source is not None:
         taken, refused = collect.collected(source, domains.every_table(), places)
         print(f"{counted(len(taken), 'run')} taken from {source}, {len(refused)} refused")
