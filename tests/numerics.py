@@ -264,23 +264,20 @@ def page(every: list[Seen]) -> str:
         "# Numerics and speed",
         "",
         "After this page you know how far the losses and their derivatives are from reference",
-        "implementations, and how fast they are. `shared` was compared in every combination of",
+        "implementations, and how fast they are. Compared is every combination of",
         f"{len(LOSSES)} losses, {len(BUILDERS)} builders of pairs, {len(PENALTIES)} penalties and",
-        f"{len(DTYPES)} dtypes: value, gradient, and Hessian along a direction. The "
-        f"tables show the",
-        "largest absolute error, divided by the largest entry where that exceeds 1;",
-        "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both, and a",
-        f"test computes them again and allows {UNSTEADY:.0f} times the error written "
-        f"here, since the",
-        "last bits differ between processors.",
+        f"{len(DTYPES)} dtypes: value, gradient, and Hessian along a direction. The tables show",
+        "the largest absolute error, divided by the largest entry where that exceeds 1;",
+        "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both; a test",
+        f"computes them again and allows {UNSTEADY:.0f} times the error written here, "
+        "since the last",
+        "bits differ between processors.",
         "",
-        f"The references are {LOOPS} on the same inputs, differentiated by torch; for",
-        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} the first derivative is compared "
-        f"with {BY_HAND},",
-        f"the second with {DIFFERENCES} (step {STEP:g}, themselves off by up to 1e-8). Inputs in",
-        "bfloat16 are cast to float32; their gradients are rounded to bfloat16, whose "
-        "resolution is",
-        "4e-3.",
+        f"The references are {LOOPS} on the same inputs, differentiated by torch. For",
+        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} the first derivative is compared with",
+        f"{BY_HAND}, the second with {DIFFERENCES}",
+        f"(step {STEP:g}, themselves off by up to 1e-8). Inputs in bfloat16 are cast to float32;",
+        "their gradients are rounded to bfloat16, whose resolution is 4e-3.",
         "",
     ]
     for name, values in (("loss", LOSSES), ("builder", BUILDERS), ("penalty", PENALTIES)):
@@ -303,10 +300,10 @@ def page(every: list[Seen]) -> str:
     lines += [
         "## By number of processes",
         "",
-        f"In float64, compared with {ONE_PROCESS}, over all builders that gather and with every",
-        "penalty and projection. `tests/test_distributed.py` compares learned "
-        "parameters and second",
-        "derivatives likewise.",
+        f"In float64, compared with {ONE_PROCESS}, over all builders that gather and",
+        "with every penalty and projection. `tests/test_distributed.py` compares learned "
+        "parameters",
+        "and second derivatives likewise.",
         "",
     ]
     lines.append("| loss | " + " | ".join(f"{w}, {d}" for w in (1, 2, 4) for d in DERIVATIVES[:2]))

@@ -83,7 +83,7 @@ PAPERS: Mapping[str, Paper] = {
         "Understanding Contrastive Learning Through the Lens of Margins",
         "Rho et al. 2023",
         "What helps of a margin is the stronger pull of the positive and the curvature of its "
-        "gradient; either improves MoCo, SimCLR and BYOL, on unseen data sets, too.",
+        "gradient; either improves MoCo, SimCLR and BYOL.",
     ),
 }
 
