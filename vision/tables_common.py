@@ -338,7 +338,7 @@ def derived(
         "metric": metric,
         "also": also if own else (),
         "protocol": protocol,
-        "config": dataclasses.replace(source.config, **changes),  # type: ignore[type-var]
+        "config": dataclasses.replace(source.config, **changes),
         "rows": (*kept, *BASELINES),
         "columns": tuple(columns),
         "seeds": {"short": (0,), "smoke": (0,)},
