@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
+from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, SHARED, TABLES
 from toy.train import Config
 
 from shared.command.domains import DOMAINS, tables_of
@@ -13,15 +13,12 @@ from shared.experiment.records import read_records
 from shared.experiment.tables import (
     Claim,
     Column,
-    Published,
     Row,
     Seeds,
-    Table,
     Tier,
     Value,
     canonical,
     canonical_json,
-    changed,
     load_notes,
     load_published,
     slug,
@@ -116,6 +113,10 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
         ({"rows": (PLAIN, BETTER, Row("x", published="y"))}, "no published row 'y'"),
         ({"unit": "per cent"}, "no unit 'per cent'; known are: %, "),
         ({"protocol": "toy-v2"}, "protocol 'toy-v2' is not the configuration's 'toy-v1'"),
+        (
+            {"columns": (Column("left", run="a"), Column("right", {"offset": 1.0}, run="a"))},
+            "columns of run 'a' differ in plain",
+        ),
         (
             {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"up": {"offset": 1.0}}))},
             r"better: changes in undeclared columns: \['up'\]",
@@ -214,12 +215,6 @@ def test_a_mistake_about_seeds_or_claims_is_an_error(change: dict[str, object], 
         dataclasses.replace(TABLE, **change)
 
 
-def test_a_further_metric_may_have_a_unit_of_its_own() -> None:
-    table = dataclasses.replace(TABLE, also=("nom", "other"), units={"nom": "points of 1000"})
-    assert table.unit_of("nom") == "points of 1000"
-    assert table.unit_of("other") == table.unit_of(table.metric) == table.unit
-
-
 def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
     tuned = Row(
         "tuned",
@@ -256,13 +251,6 @@ def test_a_column_may_show_a_metric_of_its_own() -> None:
     assert [FIGURE.metric_of(column) for column in FIGURE.columns_of("smoke")] == ["accuracy"]
 
 
-def test_a_table_may_have_no_published_number() -> None:
-    assert FIGURE.address == "toy/partial/figure-3"
-    assert FIGURE.published.value("curve", "left") is None
-    with pytest.raises(ValueError, match="no published row 'curve'"):
-        dataclasses.replace(FIGURE, rows=(Row("curve", published="curve"),))
-
-
 def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
     assert len(TABLE.cells("paper", row="PLAIN", column="Left", seeds=(9,))) == 1
     with pytest.raises(UserError, match="has no row 'worse'; declared are: plain"):
@@ -281,25 +269,10 @@ def test_canonical_form() -> None:
         canonical({"x": object()})
 
 
-def test_changed_keeps_the_original() -> None:
-    config = Config()
-    assert changed(config, {"steps": 9}, "here").steps == 9
-    assert config.steps == 3
-    with pytest.raises(ValueError, match="here: unknown key 'step'"):
-        changed(config, {"step": 9}, "here")
-
-
 def test_slug() -> None:
     assert slug("CLLR, l2,1") == "cllr-l2-1"
     assert slug("GraphCL + DP, mean") == "graphcl-dp-mean"
     assert slug("  REDDIT-BINARY ") == "reddit-binary"
-
-
-def test_published_value() -> None:
-    assert PUBLISHED.value("plain", "left") == Value(1.0, 0.1)
-    assert PUBLISHED.value("better", "right") is None
-    assert PUBLISHED.value("worse", "left") is None
-    assert isinstance(PUBLISHED, Published)
 
 
 def test_load_published(tmp_path: Path) -> None:
@@ -340,11 +313,6 @@ def test_load_notes(tmp_path: Path) -> None:
         notes["short"]
 
 
-def test_the_table_type_checks_itself_when_made() -> None:
-    assert isinstance(TABLE, Table)
-    assert TABLE.address == "toy/toy/table-1"
-
-
 def test_columns_of_one_run_have_one_address() -> None:
     cells = SHARED.cells("short", row="plain")
     assert [(cell.column, cell.source, cell.address) for cell in cells] == [
@@ -360,12 +328,6 @@ def test_columns_of_one_run_have_one_address() -> None:
     assert [cell.column for cell in SHARED.cells(row="plain", column="norm", seeds=(0,))] == [
         "norm"
     ]
-
-
-def test_columns_of_one_run_change_the_same() -> None:
-    columns = (Column("left", run="both"), Column("right", {"offset": 1.0}, run="both"))
-    with pytest.raises(ValueError, match="columns of run 'both' differ in plain"):
-        dataclasses.replace(TABLE, columns=columns)
 
 
 def test_a_row_that_no_seed_changes_has_its_own_seeds() -> None:
