@@ -172,6 +172,7 @@ def test_contradictions_of_a_finding_are_adjusted() -> None:
 def test_remarks_change_no_outcome() -> None:
     (plain,) = readings([measured(UP)])
     trivial = dataclasses.replace(TOY.rows[0], label="chance", baseline=True, published=None)
+    trivial = dataclasses.replace(trivial, changes={"offset": 9.0})  # a run of its own
     claim = said()
     (comparison,) = claim.comparisons
     beside = dataclasses.replace(comparison, beside="norm")

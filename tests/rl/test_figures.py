@@ -387,7 +387,7 @@ def test_the_probe_waits_for_more_than_baselines(tmp_path: Path) -> None:
 def test_distances_wait_for_a_log(tmp_path: Path) -> None:
     finish_probes(tmp_path, "lmcl", {("CURL", "Spin", 0): 8.0, ("MMCL", "Spin", 0): 8.0})
     cell = cell_of("lmcl", "table-5-state-probe", "short", "CURL", "Spin", 0)
-    (tmp_path / cell.address / "log.jsonl").unlink()
+    (tmp_path / cell.folder / "log.jsonl").unlink()
     with pytest.raises(Lacking, match=r"no finished run of CURL, .* keeps a log"):
         draw("lmcl", "table-5-state-probe-distances", tmp_path)
 

@@ -87,10 +87,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, command: AtOnce) -> None:
     (cluster / "sbatch.txt").write_text("Submitted batch job 7\n")
     words = ("toy", "costly", "--slurm", "--seeds", "0", "--column", "left", "--threads", "2")
-    # Two tables of the same two rows: equal cells are one task.
+    # Two tables of the same two rows: equal cells are one run, and one task.
     out, _ = command(*words, "--gpus", "1", "--partition", "short", "--array-limit", "2")
     # The toys declare a minute and a gigabyte.
-    assert "submitted job 7: 2 tasks of up to 12 minutes and 4 GB for 4 cells" in out
+    assert "submitted job 7: 2 tasks of up to 12 minutes and 4 GB for 2 cells" in out
     script = Path("runs/.slurm/7_submission.sh").read_text()
     for line in (
         "--array=0-1%2",
@@ -106,7 +106,7 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
         assert f"#SBATCH {line}\n" in script
     # One runs, the other waits.
     (cluster / "squeue.txt").write_text("7_0|RUNNING|None\n7_1|PENDING|Resources\n")
-    assert "4 cells are in the queue already" in command(*words)[0]
+    assert "2 cells are in the queue already" in command(*words)[0]
     lines = [" ".join(line.split()) for line in command("status")[0].splitlines()]
     assert "queued 7_1 toy/costly/table-1/better/left/seed-0 PENDING, Resources" in lines
     assert lines[-1] == "0 done, 2 queued, 2 running, 0 failed"

@@ -149,7 +149,7 @@ def by_loops(
 def test_distances_are_those_of_the_models_sentences(tmp_path: Path, data_root: Path) -> None:
     cell = cell_of("lmcl", "QT")
     model = finish(tmp_path, data_root, cell)
-    folder, config = tmp_path / cell.address, dataclasses.asdict(cell.config)
+    folder, config = tmp_path / cell.folder, dataclasses.asdict(cell.config)
     found = distances_of(folder, config, data_root, scored_pair)
     near, far = by_loops(model, cell, data_root, lambda f, g: (f, g))
     np.testing.assert_allclose(found.neighbours, near, atol=1e-5)
@@ -159,7 +159,7 @@ def test_distances_are_those_of_the_models_sentences(tmp_path: Path, data_root: 
     matrix = torch.randn(3, 2 * WIDTH, generator=torch.Generator().manual_seed(0))
     cell = cell_of("cllr", "CLLR(DCL+l21-norm)")
     model = finish(tmp_path, data_root, cell, matrix)
-    found = distances_of(tmp_path / cell.address, config, data_root, evaluated_pair)
+    found = distances_of(tmp_path / cell.folder, config, data_root, evaluated_pair)
     near, far = by_loops(model, cell, data_root, lambda f, g: (matrix @ torch.cat([f, g]),) * 2)
     np.testing.assert_allclose(found.neighbours, near, atol=1e-5)
     np.testing.assert_allclose(found.others, far, atol=1e-5)
@@ -181,7 +181,7 @@ def test_a_picture_of_the_runs_that_keep_a_model_is_written(
     with Image.open(file) as picture:
         assert picture.format == "PNG"
         assert len(picture.convert("RGB").getcolors(maxcolors=2**24)) > 50
-    shutil.move(runs / cell.address / MODEL, tmp_path / "away")
+    shutil.move(runs / cell.folder / MODEL, tmp_path / "away")
     assert titles(draw("cllr", runs, data_root)) == ["DCL"]
     finish(runs, data_root, cell_of("cllr", "DCL", "paper"))
     assert "(paper tier)" in texts(draw("cllr", runs, data_root))  # as soon as it has something

@@ -212,7 +212,7 @@ def test_without_the_videos_only_accuracies_are_drawn(
     monkeypatch.setattr(module, "TABLES", {"mmcl": (absent,)})
     cell = absent.cells("short", row="SimCLR", column="RGB linear", seeds=(0,))[0]
     assert isinstance(cell.config, Config)
-    with Run(tmp_path / cell.address, cell.config, tier="short") as run:
+    with Run(tmp_path / cell.folder, cell.config, tier="short") as run:
         save_encoder(S3D(width=0.125), run.folder, config=cell.config)
         run.finish(metrics(50.0))
     assert (run.folder / FILE).is_file()
