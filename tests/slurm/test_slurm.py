@@ -109,16 +109,16 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
     assert "2 cells are in the queue already" in command(*words)[0]
     lines = [" ".join(line.split()) for line in command("status")[0].splitlines()]
     assert "queued 7_1 toy/costly/table-1/better/left/seed-0 PENDING, Resources" in lines
-    assert lines[-1] == "0 done, 2 queued, 2 running, 0 failed"
+    assert lines[-1] == "0 done, 1 queued, 1 running, 0 failed"
     # They end without a result, one with a word and one without a log: both go again.
     (cluster / "squeue.txt").write_text("")
     Path("runs/.slurm/7_0_0_log.out").write_text(
         "submitit INFO - Starting\nslurmstepd: error: DUE TO TIME LIMIT ***\nsubmitit INFO - x\n"
     )
     out, _ = command("status")
-    assert out.count("slurmstepd: error: DUE TO TIME LIMIT ***") == 2
-    assert out.count("no log: cancelled before it began, or its node does not see") == 2
-    assert "0 done, 0 queued, 0 running, 4 failed" in out
+    assert out.count("slurmstepd: error: DUE TO TIME LIMIT ***") == 1
+    assert out.count("no log: cancelled before it began, or its node does not see") == 1
+    assert "0 done, 0 queued, 0 running, 2 failed" in out
     (cluster / "sbatch.txt").write_text("Submitted batch job 9\n")
     assert "submitted job 9: 2 tasks" in command(*words)[0]
 
