@@ -202,7 +202,7 @@ def test_the_process_of_a_cell_sees_its_gpu_alone(
     (table,) = TABLES["toy"]
     chosen = list(table.cells("smoke", row="plain", seeds=(0, 1, 2)))
     placed = some_pool(tmp_path, 2)
-    placed.run(chosen, {cell.address: () for cell in chosen})
+    placed.run(chosen)
     assert placed.outcomes == {}
     facts = [
         json.loads((run_of(tmp_path / "runs", cell.address) / "environment.json").read_text())[
