@@ -28,6 +28,7 @@ from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, 
 
 CLAIMS = "claims.json"
 FORM = "claims-v3"
+BELOW = "lies below the trivial baseline"  # of the remark on a trained row
 Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
@@ -381,8 +382,7 @@ def _remarks(
         mean = summarise(cell.read(metric).values()).mean
         if trivial is not None and not cell.row.baseline and mean < trivial[1]:
             remarks.append(
-                f"{cell.row.label} ({mean:.2f}) lies below the trivial baseline '{trivial[0]}' "
-                f"({trivial[1]:.2f})."
+                f"{cell.row.label} ({mean:.2f}) {BELOW} '{trivial[0]}' ({trivial[1]:.2f})."
             )
     if comparison.beside:
         first, second = (cell.read(comparison.beside) for cell in (better, than))
