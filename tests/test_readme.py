@@ -84,6 +84,9 @@ def test_every_command_is_accepted(
     elif verb == "verify":
         words = words[: words.index("--rerun")] if "--rerun" in words else words
         assert reproduce.main([*words, *runs]) == 0
+    elif "--from" in words:  # what it takes is tested in tests/test_collect.py
+        assert reproduce.main([*words, "--results", str(tmp_path), "--runs", str(tmp_path)]) == 2
+        assert "no such folder" in capsys.readouterr().err
     elif verb == "report":
         assert reproduce.main([*words, "--results", str(tmp_path), *runs]) == 0
     elif "--processes" in words:
