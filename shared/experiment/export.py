@@ -291,6 +291,8 @@ def export_run(
 @contextlib.contextmanager
 def _taking_the_place_of(target: Path) -> Iterator[Path]:
     """A folder beside ``target`` to fill, which takes its place if all goes well."""
+    if target.is_file():
+        raise UserError(f"{target}: is a file; name a folder with --to")
     there = {str(each.relative_to(target)) for each in target.rglob("*") if not each.is_dir()}
     known = {SUMS, CARD, FILE}
     if SUMS in there:
