@@ -88,7 +88,7 @@ def write(folder: Path, target: Path) -> Path:
     Raises:
         UserError: see :func:`shared.experiment.export.export_run`.
     """
-    return export_run(folder, target, Config, "readout", [FILE], _describe)
+    return export_run(folder, target, Config, [FILE], _describe)
 
 
 def score(asked: Asked) -> Scores:

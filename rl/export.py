@@ -107,7 +107,7 @@ def write(folder: Path, target: Path) -> Path:
     Raises:
         UserError: see :func:`shared.experiment.export.export_run`.
     """
-    return export_run(folder, target, Config, "action_repeat", [MODEL], _describe)
+    return export_run(folder, target, Config, [MODEL], _describe)
 
 
 def _build(file: Path, remedy: str) -> Policy | Encoder:

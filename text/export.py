@@ -143,7 +143,7 @@ def write(folder: Path, target: Path) -> Path:
     """
     names = [*FILES, *([PROJECTION] if (folder / MODEL / PROJECTION).is_file() else [])]
     needs = [f"{MODEL}/{name}" for name in names]
-    return export_run(folder, target, Config, "corpus", needs, _describe)
+    return export_run(folder, target, Config, needs, _describe)
 
 
 def score(asked: Asked) -> Scores:

@@ -107,7 +107,7 @@ def write(folder: Path, target: Path) -> Path:
     Raises:
         UserError: see :func:`shared.experiment.export.export_run`.
     """
-    return export_run(folder, target, Config, "backbone", [FILE], _describe)
+    return export_run(folder, target, Config, [FILE], _describe)
 
 
 def _make(backbone: Backbone, stem: Stem, size: int, lab: bool) -> nn.Module:

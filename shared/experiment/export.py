@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -234,7 +234,6 @@ def export_run(
     folder: Path,
     target: Path,
     kind: type,
-    own: str,
     needs: Sequence[str],
     describe: Callable[[Path, Record], Export],
 ) -> Path:
@@ -245,8 +244,7 @@ def export_run(
     Args:
         folder: of the run.
         target: of a new folder, or of an earlier export, which it replaces.
-        kind: of the configuration.
-        own: a field of the configuration that no other domain has.
+        kind: the domain's class of configurations.
         needs: the files, below that of the run, that a run with a model keeps.
         describe: checks them, and says what to export; told the run's folder and its record in
             today's form.
@@ -261,8 +259,11 @@ def export_run(
     if record.result["tier"] == "smoke":
         raise UserError(f"{folder}: a smoke run proves the path only; export one of another tier")
     record = record.upgraded(kind)
-    if own not in record.config:
-        raise UserError(f"{folder}: this run is of another domain; name it with --domain")
+    if lacking := [each.name for each in fields(kind) if each.name not in record.config]:
+        raise UserError(
+            f"{folder}: this run trains no model of this domain (its configuration has no "
+            f"{lacking[0]!r}); export one that does, or name the run's domain with --domain"
+        )
     files = [folder / name for name in needs]
     if missing := [file for file in files if not file.is_file()]:
         raise UserError(
