@@ -13,30 +13,28 @@ A finished run keeps the first three lines in its folder ``model/``.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.data import SUMS, check_sums, sha256_of
 from shared.experiment.domain import Asked, Scores
 from shared.experiment.export import (
     REMEDY,
-    Card,
-    copy_checked,
+    Export,
     damaged,
-    exportable,
-    lines_of,
+    export_run,
     loss_names,
     python,
-    write_card,
+    training_of,
 )
 from shared.experiment.records import Record
-from shared.experiment.runs import Run, write_atomically
+from shared.experiment.runs import Run
 from shared.experiment.scoring import measured
 
 make_torchvision_importable()
@@ -86,7 +84,8 @@ def load(folder: Path) -> SentenceEncoder:
     Raises:
         UserError: no such folder, or one that is not as :func:`write` left it.
     """
-    _check_sums(folder)
+    further = [name for name in (PROJECTION, *MODULES) if (folder / name).exists()]
+    check_sums(folder, REMEDY, (*FILES, *further))
     model, tokenizer, matrix = read(folder)
     if matrix is None:
         return sentence_encoder(model, tokenizer)
@@ -137,31 +136,14 @@ def write(folder: Path, target: Path) -> Path:
 
     Args:
         folder: of the run.
-        target: made if it is not there; files of the same names in it are replaced.
+        target: of a new folder, or of an earlier export, which is replaced.
 
     Raises:
-        UserError: a run that is not finished or keeps no model, or a damaged file.
+        UserError: see :func:`shared.experiment.export.export_run`.
     """
-    record = exportable(folder, Config)
-    if "corpus" not in record.config:
-        raise UserError(f"{folder}: this run trains no sentence encoder; export one that does")
-    if record.config["baseline"]:
-        raise UserError(
-            f"{folder}: this run is the baseline {record.config['baseline']!r}, which trains no "
-            f"encoder; export one that does"
-        )
-    source = folder / MODEL
-    if (source / SUMS).is_file():  # not of an earlier version
-        _check_sums(source)
-    model, _, matrix = read(source)
-    names = FILES if matrix is None else (*FILES, PROJECTION)
-    if matrix is None:  # one from an earlier export to the same place
-        for name in (PROJECTION, *MODULES):
-            (target / name).unlink(missing_ok=True)
-    sums = copy_checked({name: source / name for name in names}, target)
-    sums |= _write_modules(target, matrix)
-    write_sums(target, sums)
-    return write_card(target, record, _card(record, model, matrix), sums)
+    names = [*FILES, *([PROJECTION] if (folder / MODEL / PROJECTION).is_file() else [])]
+    needs = [f"{MODEL}/{name}" for name in names]
+    return export_run(folder, target, Config, needs, _describe)
 
 
 def score(asked: Asked) -> Scores:
@@ -199,63 +181,65 @@ def score(asked: Asked) -> Scores:
     return Scores(facts=facts, protocols={each: protocol_of(each) for each in names})
 
 
-def _check_sums(folder: Path) -> None:
-    further = [name for name in (PROJECTION, *MODULES) if (folder / name).exists()]
-    check_sums(folder, REMEDY, (*FILES, *further))
-
-
-def _write_modules(target: Path, matrix: Tensor | None) -> dict[str, str]:
-    """What a ``SentenceTransformer`` reads beside the model; the SHA-256 of each file, by name."""
+def _modules(matrix: Tensor | None) -> dict[str, bytes]:
+    """What a ``SentenceTransformer`` reads beside the model, by the name of the file."""
     whole, part = "sentence_transformers.models.Transformer", "sentence_transformers.models.Dense"
     modules = [{"idx": 0, "name": "0", "path": "", "type": whole}]
     method = "forward" if matrix is None else "pair"
     configs: dict[str, Any] = {
+        "modules.json": modules,
         "sentence_bert_config.json": {
             "transformer_task": "feature-extraction",
             "modality_config": {
                 "text": {"method": method, "method_output_name": "sentence_embedding"}
             },
             "module_output_name": "sentence_embedding",
-        }
+        },
     }
+    weights = {}
     if matrix is not None:
         modules.append({"idx": 1, "name": "1", "path": DENSE, "type": part})
-        (target / DENSE).mkdir(exist_ok=True)
         configs[f"{DENSE}/config.json"] = {
             "in_features": matrix.shape[1],
             "out_features": matrix.shape[0],
             "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
         }
-        save_file({"linear.weight": matrix.contiguous()}, target / DENSE / "model.safetensors")
-    for name, content in {"modules.json": modules, **configs}.items():
-        write_atomically(target / name, json.dumps(content, indent=2) + "\n")
-    return {name: sha256_of(target / name) for name in MODULES if (target / name).exists()}
+        weights[f"{DENSE}/model.safetensors"] = save({"linear.weight": matrix.contiguous()})
+    contents = {name: json.dumps(each, indent=2) + "\n" for name, each in configs.items()}
+    return {name: content.encode() for name, content in contents.items()} | weights
 
 
-# The model card
-
-
-def _card(record: Record, model: QuickThought, matrix: Tensor | None) -> Card:
+def _describe(folder: Path, record: Record) -> Export:
     config = record.config
-    losses = loss_names(config["objective"])
-    scores = _scores(config["tasks"], record.result["metrics"])
-    steps = "" if config["steps"] is None else f", at most {config['steps']} steps"
-    training = (
-        f"trained without labels on consecutive sentences of `{config['corpus']}` with the loss "
-        f"`{' + '.join(losses)}`: {config['epochs']} epochs{steps}, batches of "
-        f"{config['batch_size']} sentences, seed {config['seed']}"
-        if config["train"]
-        else f"not trained at all, as initialised with seed {config['seed']}: a baseline"
-    )
+    model, _, matrix = read(folder / MODEL)
+    kept = FILES if matrix is None else (*FILES, PROJECTION)
+    sentences = f"consecutive sentences of `{config['corpus']}`"
     case = "lower case" if config["lower_case"] else "case matters"
-    output = (
-        f"{2 * model.dim} numbers, [f/|f| ; g/|g|]: each half has length 1"
+    return Export(
+        files={**{name: folder / MODEL / name for name in kept}, **_modules(matrix)},
+        name=("quick-thought", config["encoder"], config["corpus"]),
+        losses=loss_names(config["objective"]) if config["train"] else (),
+        about=f"Two sentence encoders f and g ({config['encoder']}, {model.dim} numbers each, no "
+        f"shared weights),\n{training_of(config, sentences)}",
+        takes=f"sentences. A vocabulary of {model.config.vocab_size}, {case}; at most\n"
+        f"  {config['length']} tokens of a sentence",
+        gives=f"{2 * model.dim} numbers, [f/|f| ; g/|g|]: each half has length 1"
         if matrix is None
         else f"{len(matrix)} numbers, L [f ; g] under the low-rank projection L that was trained "
-        f"beside the encoders (`{PROJECTION}`)"
+        f"beside the encoders (`{PROJECTION}`)",
+        loading=LOADING,
+        pipeline="feature-extraction",
+        inputs="texts",
+        evaluated=", ".join(config["tasks"]),
+        data=CORPORA.get(config["corpus"], OWN_CORPUS.format(name=config["corpus"])),
+        library="transformers",
+        projected=True,
     )
-    here = python(
+
+
+LOADING = f"""{
+    python(
         "from pathlib import Path",
         "",
         "from text.export import load",
@@ -263,70 +247,6 @@ def _card(record: Record, model: QuickThought, matrix: Tensor | None) -> Card:
         'encode = load(Path("."))  # this folder; checks every SHA-256',
         'vectors = encode(["It was a dark night.", "The rain fell in torrents."])',
     )
-    parts = python(*_transformers_lines(matrix))
-    name = "-".join(["quick-thought", config["encoder"], *losses, config["corpus"]])
-    return Card(
-        name=name.replace("_", "-").lower(),
-        about=f"Two sentence encoders f and g ({config['encoder']}, {model.dim} numbers each, no "
-        f"shared weights),\n{training}.",
-        points=(
-            f"Input: sentences. A vocabulary of {model.config.vocab_size}, {case}; at most\n"
-            f"  {config['length']} tokens of a sentence.",
-            f"Output: {output}.",
-        ),
-        tags=("sentence-embeddings", "contrastive-learning", "quick-thoughts", *losses),
-        pipeline="feature-extraction",
-        library="transformers",
-        task="text-classification",
-        scores=[
-            (
-                {"type": task, "name": task},
-                [
-                    {"type": "f1" if kind == "F1" else "accuracy", "value": value}
-                    for which, kind, value in scores
-                    if which == task
-                ],
-            )
-            for task in config["tasks"]
-        ],
-        loading=f"{here}\n\nor with transformers, beside this project's classes:\n\n{parts}",
-        data=CORPORA.get(config["corpus"], OWN_CORPUS.format(name=config["corpus"])),
-        measured=f", tier `{record.result['tier']}`, after the last step; in percent.",
-        results=lines_of(*scores, header=("task", "metric", "value")),
-        use="""\
-Features for research on contrastive learning: linear classifiers on sentence vectors, comparison of
-losses. One seed of one configuration; it has been checked neither for bias nor for fitness in any
-decision about people, and it speaks the language of its corpus.""",
-        licence="Texts and tasks have terms of their own.",
-    )
+}
 
-
-def _scores(tasks: Sequence[str], metrics: Mapping[str, Any]) -> list[tuple[str, str, float]]:
-    """Task, kind of metric and percentage, in the order of the tasks, then their mean."""
-    scores = []
-    for task in tasks:
-        scores.append((task, "accuracy", metrics[task]))
-        if f"{task}_f1" in metrics:
-            scores.append((task, "F1", metrics[f"{task}_f1"]))
-    return [*scores, ("mean of the tasks", "accuracy", metrics["mean"])]
-
-
-def _transformers_lines(matrix: Tensor | None) -> list[str]:
-    """How to load the folder by its parts."""
-    lines = [
-        "from transformers import AutoTokenizer",
-        "",
-        "from text.encoder import QuickThought, sentence_encoder",
-        "",
-        'model = QuickThought.from_pretrained(".")',
-        'tokenizer = AutoTokenizer.from_pretrained(".", local_files_only=True)',
-    ]
-    if matrix is None:
-        return [*lines, "encode = sentence_encoder(model, tokenizer)"]
-    return [
-        "from safetensors.torch import load_file",
-        *lines,
-        f'matrix = load_file("{PROJECTION}")["matrix"]',
-        "project = lambda pair: pair @ matrix.to(pair).T",
-        "encode = sentence_encoder(model, tokenizer, project=project)",
-    ]
+`SentenceTransformer(".")` gives the same once `text.encoder`, which has the model, is imported."""

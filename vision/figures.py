@@ -28,6 +28,7 @@ from sklearn.cluster import KMeans
 from torch import Tensor, nn
 
 from shared import Pairs, cosine, margin_nce, max_margin, two_views
+from shared.experiment.export import FILE, read_weights
 from shared.experiment.history import upgraded_config
 from shared.experiment.records import Record, read_record, read_records
 from shared.experiment.runs import is_aside
@@ -41,7 +42,7 @@ from vision.config import Config, ToyConfig
 from vision.data import Images, choose, load
 from vision.encoder import make_encoder
 from vision.evaluation import kmeans_accuracy
-from vision.export import FILE, load_encoder, read
+from vision.export import load_encoder
 from vision.tables import TABLES
 from vision.tables_common import KNN_METRIC, L2_METRIC, ON
 
@@ -433,7 +434,7 @@ def penalty_histograms(places: Places) -> tuple[Tier, Figure]:
     plain, penalised = _with_and_without_penalty(finished(places.runs))
     images = choose(_in_memory(PICTURES, places), COUNT)
     config = plain.config
-    facts, _ = read(places.runs / plain.address)
+    _, facts = read_weights(places.runs / plain.address)
     with torch.random.fork_rng():
         torch.manual_seed(config["seed"])
         untrained = make_encoder(config["backbone"], config["stem"]).eval()
@@ -520,7 +521,7 @@ def dimension_histograms(places: Places) -> tuple[Tier, Figure]:
     figure, axes = _panels(1, 1, title, (7.5, 3.6))
     for color, (label, record) in zip(_shades(len(records)), records.items(), strict=True):
         folder = folder_of(record)
-        facts, _ = read(folder)
+        _, facts = read_weights(folder)
         images = choose(_in_memory(record.config["dataset"], places), COUNT)
         (features,) = features_of(load_encoder(folder), images, ("plain",), facts)
         distances = torch.pdist(features).numpy() / features.shape[1]
@@ -570,7 +571,7 @@ def support_vectors(places: Places) -> tuple[Tier, Figure]:
     record = min(candidates, key=lambda record: record.config["dataset"] != PICTURES)
     images = choose(_in_memory(PICTURES, places), BATCH)
     folder = places.runs / record.address
-    facts, _ = read(folder)
+    _, facts = read_weights(folder)
     first, second = features_of(load_encoder(folder), images, record.config["augmentations"], facts)
     weights = support_weights(first, second, record.config["objective"]["loss"]["numbers"])
     title = f"Support vectors of batches of {PICTURES} ({record.result['tier']} tier)"

@@ -32,8 +32,7 @@ from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
 from vision.encoder import BUILDERS, make_encoder, name_of
 from vision.evaluation import PROTOCOLS, evaluate, record_data
-from vision.export import load_encoder
-from vision.export import read as read_export
+from vision.export import NEEDS, load_encoder
 from vision.own import summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
@@ -99,7 +98,7 @@ def score(asked: Asked) -> Scores:
     if own:
         if fixed := sorted(asked.options.keys() & {"backbone", "stem", "prefix"}):
             raise UserError(f"{file} says its network itself; leave --{fixed[0]} out")
-        network = load_encoder(file)
+        network = load_encoder(asked.model)
         lines: tuple[str, ...] = (f"took every tensor of {own['backbone']}",)
         size = size or int(own["image_size"])
     else:
@@ -405,11 +404,10 @@ def _metadata(file: Path) -> Mapping[str, str]:
         return {}
     try:
         with safe_open(file, framework="pt") as stream:
-            if "sha256" not in (stream.metadata() or {}):
-                return {}
+            metadata: dict[str, str] = stream.metadata() or {}
     except SafetensorError:
         return {}
-    return read_export(file)[0]
+    return metadata if metadata.keys() >= set(NEEDS) else {}
 
 
 def _network_options(options: Mapping[str, str]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment import store
 from shared.experiment.data import sha256_of
+from shared.experiment.export import FILE
 from shared.experiment.runs import Run, link
 from shared.precision import bfloat16
 from vision import checkpoints
@@ -34,7 +35,7 @@ from vision.data import (
     stream,
 )
 from vision.evaluation import evaluate, record_data, statistics
-from vision.export import FILE, load_encoder, save_encoder
+from vision.export import load_encoder, save_encoder
 from vision.methods import Networks, check, compare
 from vision.trivial import Trivial, calibrate
 
@@ -76,7 +77,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         networks, criterion = _ready(config, images, run, mean, std)
         encoder, projection = networks.encoder, criterion.projection
         if run.tier != "smoke":
-            save_encoder(encoder, run.folder / FILE, config=config)
+            save_encoder(encoder, run.folder, config=config)
     else:
         data = {"files": run.environment["data"][config.dataset], "images": len(images)}
         part = store.part_of(config, PRETRAINING)
@@ -111,7 +112,7 @@ def _ready(
 
 def _put(config: Config, networks: Networks, criterion: Criterion, folder: Path) -> None:
     """Write what an evaluation needs into an entry of the store."""
-    save_encoder(networks.encoder, folder / FILE, config=config)
+    save_encoder(networks.encoder, folder, config=config)
     if criterion.projection is not None:
         state = criterion.projection.state_dict()
         save_file({name: item.cpu() for name, item in state.items()}, folder / PROJECTION)

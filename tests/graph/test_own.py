@@ -1,7 +1,6 @@
 """Graphs, encoders and augmentations of one's own, exports, and the protocol for large sets."""
 
 import dataclasses
-import json
 import re
 import sys
 from pathlib import Path
@@ -23,12 +22,9 @@ import graph
 from graph.config import Config
 from graph.data import Graphs, check, load
 from graph.encoder import NETWORKS, Encoder, Pooled, make_encoder
-from graph.evaluation import COSTS, LOGISTIC, embed, logistic_ten_fold
-from graph.export import load_encoder, save_encoder, write
+from graph.evaluation import COSTS, LOGISTIC, embed, logistic_ten_fold, svm_ten_fold
 from graph.own import from_pyg
 from graph.train import check_view
-from shared.command.reproduce import main
-from shared.errors import UserError
 from shared.experiment.runs import Run
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs" / "graph.md"
@@ -309,77 +305,10 @@ def test_the_logistic_protocol_is_the_nested_search_of_scikit_learn() -> None:
     assert found["accuracy"] == pytest.approx(np.mean(accuracies))
 
 
-@pytest.fixture
-def finished(tmp_path: Path) -> tuple[Path, nn.Module]:
-    """A run's folder with an encoder, and the encoder."""
-    torch.manual_seed(0)
-    encoder = make_encoder(ATLAS, 1).double()
-    with Run(tmp_path / "run", ATLAS) as run:
-        run.record_data(atlas="5f" * 32)
-        save_encoder(encoder, tmp_path / "run", config=ATLAS, features=1)
-        run.finish({"accuracy": 61.5, "fold_accuracies": [61.5] * 10})
-    return tmp_path / "run", encoder
-
-
-def test_an_export_is_read_again_and_its_card_says_how(
-    finished: tuple[Path, nn.Module], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, encoder = finished
-    target = write(folder, tmp_path / "out")
-    assert sorted(each.name for each in target.iterdir()) == [
-        "README.md",
-        "SHA256SUMS",
-        "config.json",
-        "encoder.safetensors",
-    ]
-    graphs = load("atlas", tmp_path)
-    np.testing.assert_array_equal(embed(load_encoder(target), graphs), embed(encoder, graphs))
-    card = (target / "README.md").read_text()
-    assert "96 features of each graph, in float64" in card
-    assert "| accuracy | 61.50 |" in card
-    (target / "encoder.safetensors").write_bytes(b"other")
-    with pytest.raises(UserError, match="damaged or edited"):
-        load_encoder(target)
-    with pytest.raises(UserError, match="there is no such file; give an exported folder"):
-        load_encoder(tmp_path / "none")
-
-
-def test_a_network_of_one_s_own_is_named_by_its_export(tmp_path: Path) -> None:
-    config = dataclasses.replace(ATLAS, network=narrow)
-    encoder = make_encoder(config, 1).double()
-    save_encoder(encoder, tmp_path, config=config, features=1)
-    with pytest.raises(UserError, match=r"made by .*narrow; give that function, too: load_encoder"):
-        load_encoder(tmp_path)
-    state = load_encoder(tmp_path, narrow).state_dict()
-    assert all(torch.equal(item, state[name]) for name, item in encoder.state_dict().items())
-    with pytest.raises(UserError, match="damaged or edited"):
-        load_encoder(tmp_path, whole)
-
-
-def test_the_verb_scores_an_export(
-    finished: tuple[Path, nn.Module], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, encoder = finished
-    target = write(folder, tmp_path / "out")
-    out = tmp_path / "found.json"
-    words = ["evaluate", "graph", str(target), "--protocol", LOGISTIC, "--out", str(out)]
-    assert main(words) == 0
-    assert "took every tensor of gin" in capsys.readouterr().out
-    graphs = load("atlas", tmp_path)
-    expected = logistic_ten_fold(embed(encoder, graphs), graphs.y.numpy(), 0)
-    content = json.loads(out.read_text())
-    assert content["protocols"][LOGISTIC]["metrics"] == expected
-    assert main(["evaluate", "graph", str(target), "--size", "3"]) == 2
-    assert "graph has no --size in evaluate" in capsys.readouterr().err
-    assert main(["evaluate", "graph", str(target), "--data", "MUTAGG"]) == 2
-    assert "unknown dataset 'MUTAGG'" in capsys.readouterr().err
-
-
-def test_a_run_keeps_its_encoder_and_what_was_scored_is_it(tmp_path: Path) -> None:
-    config = dataclasses.replace(ATLAS, protocol=LOGISTIC)
-    with Run(tmp_path / "run", config) as run:
-        metrics = run.finish(graph.measure(config, run))["metrics"]
-    target = write(tmp_path / "run", tmp_path / "out")
-    graphs = load("atlas", tmp_path)
-    found = logistic_ten_fold(embed(load_encoder(target), graphs), graphs.y.numpy(), 0)
-    assert found["accuracy"] == metrics["accuracy"]
+def test_protocols_refuse_what_they_cannot_score(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, labels = np.ones((20, 2)), np.arange(20) % 2
+    with pytest.raises(ValueError, match="no protocol 'svm'; there are: svm-10fold-nested-v1, log"):
+        evaluation.score("svm", features, labels, 0)
+    monkeypatch.setattr(evaluation, "LARGEST_KERNEL", 19)
+    with pytest.raises(ValueError, match="kernel matrix of 20 graphs has 0 GB; set protocol to 'l"):
+        svm_ten_fold(features, labels, 0)

@@ -3,31 +3,35 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from resealed import set_config
+from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from shared import Objective, Projection, distance_polarization, info_nce, term
 from shared.command.reproduce import main
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
+from shared.experiment.data import SUMS
+from shared.experiment.export import CARD
 from shared.experiment.runs import Run
 from text.config import Config
 from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluation import evaluate
-from text.export import FILES, MODEL, MODULES, PROJECTION, SUMS, load, read, write
+from text.export import FILES, MODEL, MODULES, PROJECTION, load, read, write
 from text.tokens import make_tokenizer
 from text.train import save_model
 
 make_torchvision_importable()
 
-from transformers import (  # noqa: E402 (needs the line above)
+from sentence_transformers import SentenceTransformer  # noqa: E402 (needs the line above)
+from transformers import (  # noqa: E402
+    AutoModel,
     AutoTokenizer,
     pipeline,
 )
@@ -104,7 +108,7 @@ def test_an_exported_run_gives_the_vectors_of_its_model(tmp_path: Path, kind: st
     assert {path.name for path in target.iterdir()} == {*(*FILES, *MODULES[:2], SUMS, "README.md")}
     assert np.array_equal(load(target)(SENTENCES), expected)
 
-    again = QuickThought.from_pretrained(target)
+    again = AutoModel.from_pretrained(target, local_files_only=True)
     words = AutoTokenizer.from_pretrained(target, local_files_only=True)
     assert np.array_equal(sentence_encoder(again.eval(), words)(SENTENCES), expected)
 
@@ -128,54 +132,32 @@ def test_the_projection_acts_on_the_pair_as_it_is(tmp_path: Path) -> None:
     assert load(target)(SENTENCES).shape == (5, 16)
 
 
-def with_one_bit_changed(file: Path) -> bytes:
-    """Changes a file; gives what it was."""
-    content = file.read_bytes()
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    return content
-
-
-def test_a_file_with_one_bit_changed_is_refused(tmp_path: Path) -> None:
-    finished(tmp_path / "run", matrix=a_projection())
-    target = write(tmp_path / "run", tmp_path / "export")
-    for name in (*FILES, PROJECTION, *MODULES):
-        content = with_one_bit_changed(target / name)
-        with pytest.raises(UserError, match=f"export: damaged or edited .*the SHA-256 of {name} "):
-            load(target)
-        (target / name).write_bytes(content)
-    load(target)
-
-
-def test_a_folder_that_lacks_something_is_refused(tmp_path: Path) -> None:
-    finished(tmp_path / "run")
-    target = write(tmp_path / "run", tmp_path / "export")
-    with pytest.raises(UserError, match="SHA256SUMS: there is no such file; give a folder that"):
-        load(tmp_path / "run" / MODEL)
-    save_file({"matrix": a_projection()}, target / PROJECTION)
-    with pytest.raises(UserError, match=r"SHA256SUMS does not list projection\.safetensors"):
-        load(target)
-    (target / PROJECTION).unlink()
-    (target / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
-        load(target)
-    with pytest.raises(UserError, match=r"tokenizer\.json: there is no such file"):
-        read(target)
-    with pytest.raises(UserError, match="SHA256SUMS: there is no such file"):
-        load(tmp_path / "nowhere")
-
-
-def test_what_a_run_keeps_is_not_exported_with_one_bit_changed(tmp_path: Path) -> None:
+def test_one_bit_of_a_model_is_seen_in_a_run_and_in_an_export(tmp_path: Path) -> None:
     model = finished(tmp_path / "run", matrix=a_projection())
     tokenizer = make_tokenizer(SENTENCES, CONFIG.vocabulary, CONFIG.lower_case)
     save_model(tmp_path / "run" / MODEL, model, tokenizer, a_projection())
-    for name in (*FILES, PROJECTION, SUMS):
-        content = with_one_bit_changed(tmp_path / "run" / MODEL / name)
-        with pytest.raises(UserError, match=r"damaged or edited") as caught:
-            write(tmp_path / "run", tmp_path / "export")
-        assert "\n" not in str(caught.value)
-        assert not (tmp_path / "export").exists()
-        (tmp_path / "run" / MODEL / name).write_bytes(content)
-    write(tmp_path / "run", tmp_path / "export")
+    target = write(tmp_path / "run", tmp_path / "export")
+    read_run = partial(write, tmp_path / "run", tmp_path / "other")
+    kept = tmp_path / "run" / MODEL
+    for folder, names, use in (
+        (kept, FILES, read_run),
+        (target, (*FILES, *MODULES), partial(load, target)),
+    ):
+        for name in (*names, PROJECTION):
+            content = (folder / name).read_bytes()
+            (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            with pytest.raises(UserError, match=f"damaged or edited .*the SHA-256 of {name} "):
+                use()
+            (folder / name).write_bytes(content)
+        use()
+
+
+def test_a_projection_that_was_put_beside_an_export_is_refused(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    target = write(tmp_path / "run", tmp_path / "export")
+    save_file({"matrix": a_projection()}, target / PROJECTION)
+    with pytest.raises(UserError, match=r"SHA256SUMS does not list projection\.safetensors"):
+        load(target)
 
 
 def add_key(folder: Path) -> None:
@@ -216,69 +198,32 @@ def test_a_model_whose_parts_do_not_fit_is_not_exported(
     assert not (tmp_path / "export").exists()
 
 
-def test_the_card_says_what_it_is(tmp_path: Path) -> None:
-    finished(tmp_path / "run")
-    card = (write(tmp_path / "run", tmp_path / "export") / "README.md").read_text()
-    _, header, body = card.split("---\n", 2)
-    front = {
-        key: json.loads(value)
-        for key, value in (line.split(": ", 1) for line in header.splitlines())
-    }
-    assert front["library_name"] == "transformers"
-    (model,) = front["model-index"]
-    values = {
-        (result["dataset"]["name"], metric["type"]): metric["value"]
-        for result in model["results"]
-        for metric in result["metrics"]
-    }
-    expected = {(task, "accuracy"): value for task, value in SCORES.items()}
-    assert values == {**expected, ("MSRP", "f1"): 79.125}
-    for text in (
-        "(gru, 8 numbers each",
-        "trained without labels on consecutive sentences of `books` with the loss `info_nce`: 3 ",
-        "Public-domain books",
-        "case matters; at most\n  12 tokens",
-        "- Output: 16 numbers, [f/|f| ; g/|g|]",
-        f"books: SHA-256 `{'5f' * 32}`",
-        "Protocol `skip-thoughts-nested-10fold-v2`, tier `short`",
-        "| MSRP | F1 | 79.12 |",
-        "| mean of the tasks | accuracy | 78.17 |",
-    ):
-        assert text in body
-
-
-def test_the_card_of_an_own_corpus_a_projection_and_an_untrained_encoder(tmp_path: Path) -> None:
-    penalties = (term(distance_polarization, weight=0.1),)
-    objective = Objective(term(info_nce, temperature=0.5), penalties, Projection(0.1))
-    config = dataclasses.replace(CONFIG, corpus="letters", steps=7, objective=objective)
-    finished(tmp_path / "run", config, "paper", a_projection())
-    card = (write(tmp_path / "run", tmp_path / "export") / "README.md").read_text()
-    assert "The folder of plain text `letters`, whose terms are its owner's to state" in card
-    assert "# quick-thought-gru-info-nce-distance-polarization-letters" in card
-    assert "with the loss `info_nce + distance_polarization`: 3 epochs, at most 7 steps," in card
-    assert "- Output: 5 numbers, L [f ; g]" in card
-    assert "Trained in the paper's setting" in card
-
-    finished(tmp_path / "untrained", dataclasses.replace(CONFIG, train=False))
-    card = (write(tmp_path / "untrained", tmp_path / "export") / "README.md").read_text()
-    assert "not trained at all" in card
-    assert "trained without labels" not in card
-
-
 @pytest.mark.parametrize("projected", [False, True])
-def test_the_code_of_the_card_runs(
+def test_sentence_transformers_and_the_code_of_the_card_give_the_same_vectors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, projected: bool
 ) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     finished(tmp_path / "run", matrix=a_projection() if projected else None)
     target = write(tmp_path / "run", tmp_path / "export")
     expected = load(target)(SENTENCES)
-    blocks = re.findall(r"```python\n(.*?)```", (target / "README.md").read_text(), re.DOTALL)
+    model = SentenceTransformer(str(target), device="cpu")
+    np.testing.assert_allclose(model.encode(list(SENTENCES)), expected, rtol=1e-5, atol=1e-6)
+    card = (target / CARD).read_text()
+    (block,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     monkeypatch.chdir(target)
-    assert len(blocks) == 2
-    for block in blocks:
-        names: dict[str, Callable[..., np.ndarray]] = {}
-        exec(block, names)
-        assert np.array_equal(names["encode"](SENTENCES), expected)
+    names: dict[str, Callable[..., np.ndarray]] = {}
+    exec(block, names)
+    assert np.array_equal(names["encode"](SENTENCES), expected)
+    assert ModelCard(card).data.library_name == "transformers"
+    for text in (
+        "(gru, 8 numbers each",
+        "Public-domain books",
+        "case matters; at most\n  12 tokens",
+        "- Output: 5 numbers, L [f ; g]" if projected else "- Output: 16 numbers, [f/|f| ; g/|g|]",
+        "| MSRP_f1 | 79.12 |",
+        "| mean | 78.17 |",
+    ):
+        assert text in card
 
 
 @pytest.mark.parametrize("exported", [True, False])
@@ -309,25 +254,15 @@ def test_the_verb_scores_a_folder(
     assert "there is no such file or folder" in capsys.readouterr().err
 
 
-def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:
-    target = tmp_path / "export"
-    with pytest.raises(UserError, match="not a finished run"):
-        write(tmp_path / "nothing", target)
-    finished(tmp_path / "smoke", tier="smoke")
-    with pytest.raises(UserError, match="a smoke run proves the path only"):
-        write(tmp_path / "smoke", target)
+def test_baselines_have_no_model_and_own_corpora_their_owners(tmp_path: Path) -> None:
     finished(tmp_path / "tfidf", dataclasses.replace(CONFIG, baseline="tfidf"))
-    with pytest.raises(UserError, match="this run is the baseline 'tfidf'"):
-        write(tmp_path / "tfidf", target)
-    finished(tmp_path / "lost")
-    shutil.rmtree(tmp_path / "lost" / MODEL)
-    with pytest.raises(UserError, match=r"config\.json: there is no such file"):
-        write(tmp_path / "lost", target)
-    finished(tmp_path / "images")
-    set_config(tmp_path / "images", '{"dataset": "CIFAR10", "seed": 0}')
-    with pytest.raises(UserError, match="trains no sentence encoder"):
-        write(tmp_path / "images", target)
-    assert not target.exists()
+    shutil.rmtree(tmp_path / "tfidf" / MODEL)
+    with pytest.raises(UserError, match=r"the run keeps no such file; baselines train no model"):
+        write(tmp_path / "tfidf", tmp_path / "export")
+    finished(tmp_path / "run", dataclasses.replace(CONFIG, corpus="letters", steps=7))
+    card = (write(tmp_path / "run", tmp_path / "export") / CARD).read_text()
+    assert "The folder of plain text `letters`, whose terms are its owner's to state" in card
+    assert "3 epochs, at most 7 steps," in card
 
 
 @pytest.mark.slow

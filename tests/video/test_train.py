@@ -52,7 +52,7 @@ METRICS = {
     for end in ("", "_low", "_high")
 } | {"details"}
 FILES = {"config.json", "environment.json", "result.json"}
-TRAINED = FILES | {"SHA256SUMS", "encoder.safetensors", "log.jsonl", "tensorboard"}
+TRAINED = FILES | {"encoder.safetensors", "log.jsonl", "tensorboard"}
 CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="promised of a CPU alone")
 
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from shared import Criterion, max_margin, term
 from shared.errors import UserError
+from shared.experiment.export import FILE
 from shared.experiment.runs import Run
 from shared.experiment.tables import canonical
 from shared.objective import Objective
 from vision.config import Config
 from vision.encoder import make_encoder, width_of
-from vision.export import FILE, load_encoder, save_encoder, write
+from vision.export import load_encoder, save_encoder, write
 from vision.methods import Networks, check
 from vision.train import make_optimiser, train_step
 
@@ -126,7 +127,7 @@ def test_exports_are_read_again(
     with Run(tmp_path / "run", config) as run:
         run.record_data(CIFAR10="5f" * 32)
         before = torch.get_rng_state()
-        save_encoder(network, tmp_path / "run" / FILE, config=config)
+        save_encoder(network, tmp_path / "run", config=config)
         assert torch.equal(torch.get_rng_state(), before)
         run.finish({"linear_top1": 50.0})
     images = torch.randn(3, 3, 32, 32)

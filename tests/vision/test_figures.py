@@ -18,7 +18,7 @@ from vision import figures
 from vision.config import Config
 from vision.data import Images
 from vision.encoder import make_encoder
-from vision.export import FILE, save_encoder
+from vision.export import save_encoder
 from vision.figures import (
     FIGURES,
     Places,
@@ -59,7 +59,7 @@ def finish(
         if keep:
             torch.manual_seed(config.seed)
             network = make_encoder(config.backbone, config.stem)
-            save_encoder(network, places.runs / address / FILE, config=config)
+            save_encoder(network, places.runs / address, config=config)
         run.finish({"linear_top1": score, "knn_top1": score})
 
 

@@ -23,7 +23,7 @@ from vision.config import Config
 from vision.data import IMAGENET_MEAN, IMAGENET_STD
 from vision.encoder import make_encoder
 from vision.evaluation import embed, knn
-from vision.export import FILE, save_encoder
+from vision.export import save_encoder
 from vision.foreign import loaded, score
 from vision.own import folder
 
@@ -334,7 +334,7 @@ def test_scores_that_are_finished_are_printed_before_a_later_failure(
 def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Path) -> None:
     config = Config(backbone="resnet8", stem="small", image_size=32)
     torch.manual_seed(0)
-    save_encoder(make_encoder("resnet8", "small"), tmp_path / FILE, config=config)
+    save_encoder(make_encoder("resnet8", "small"), tmp_path, config=config)
     said: list[str] = []
     asked = Asked(tmp_path, str(shapes), ("knn-200-v1",), say=said.append)
     found = score(asked)

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from shared import Objective, Projection, info_nce, term
+from shared.experiment.export import FILE
 from shared.experiment.runs import Interrupted, Run
 from shared.experiment.store import FACT, SAVED, key_of, part_of
 from vision import train
 from vision.config import EVALUATION, PRETRAINING, Config
-from vision.export import FILE, load_encoder
+from vision.export import load_encoder
 from vision.train import measure
 
 DIGITS = dataclasses.replace(

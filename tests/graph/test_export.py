@@ -1,0 +1,93 @@
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch_geometric.nn import GCN
+
+from graph.config import Config
+from graph.data import load
+from graph.encoder import make_encoder
+from graph.evaluation import LOGISTIC, embed, logistic_ten_fold
+from graph.export import load_encoder, save_encoder, write
+from graph.train import measure
+from shared.command.reproduce import main
+from shared.errors import UserError
+from shared.experiment.export import CARD
+from shared.experiment.runs import Run
+
+ATLAS = Config(dataset="atlas", epochs=1, batch_size=64)
+
+
+def narrow(features: int) -> nn.Module:
+    return GCN(features, 8, 2, out_channels=6)
+
+
+def narrower(features: int) -> nn.Module:
+    return GCN(features, 4, 2, out_channels=6)
+
+
+def trained(folder: Path, config: Config) -> None:
+    with Run(folder, config) as run:
+        run.finish(measure(config, run))
+
+
+def test_the_encoder_that_a_run_scored_is_exported_and_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(ATLAS, protocol=LOGISTIC)
+    with Run(tmp_path / "run", config) as run:
+        metrics = run.finish(measure(config, run))["metrics"]
+    target = write(tmp_path / "run", tmp_path / "out")
+    graphs = load("atlas", tmp_path)
+    found = logistic_ten_fold(embed(load_encoder(target), graphs), graphs.y.numpy(), 0)
+    assert found["accuracy"] == metrics["accuracy"]
+    assert "96 features of each graph, in float64" in (target / CARD).read_text()
+
+    words = ["evaluate", "graph", str(target), "--protocol", LOGISTIC]
+    assert main([*words, "--out", str(tmp_path / "found.json")]) == 0
+    out = capsys.readouterr().out
+    assert "took every tensor of gin" in out
+    assert f"accuracy {metrics['accuracy']:.2f}" in out
+    assert main(["evaluate", "graph", str(target), "--size", "3"]) == 2
+    assert "graph has no --size in evaluate" in capsys.readouterr().err
+    assert main(["evaluate", "graph", str(target), "--data", "MUTAGG"]) == 2
+    assert "unknown dataset 'MUTAGG'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("network", "readout"), [("GCN", "sum"), ("GIN", "mean")])
+def test_pyg_alone_loads_what_the_card_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str, readout: str
+) -> None:
+    trained(tmp_path / "run", dataclasses.replace(ATLAS, network=network, readout=readout))
+    target = write(tmp_path / "run", tmp_path / "out")
+    graphs = load("atlas", tmp_path)
+    expected = embed(load_encoder(target), graphs)
+    assert np.ptp(expected, axis=0).max() > 1e-3  # the graphs differ
+    monkeypatch.chdir(target)
+    names: dict[str, Any] = {}
+    alone = (target / CARD).read_text().split("```python\n")[2].split("```")[0]
+    assert "import graph" not in alone
+    exec(alone, names)
+    with torch.no_grad():
+        found = names["encoder"](graphs.x.double(), graphs.edge_index, graphs.batch)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_network_of_one_s_own_is_named_by_its_export(tmp_path: Path) -> None:
+    config = dataclasses.replace(ATLAS, network=narrow)
+    encoder = make_encoder(config, 1).double()
+    with Run(tmp_path / "run", config) as run:
+        save_encoder(encoder, tmp_path / "run", config=config, features=1)
+        run.finish({"accuracy": 61.5})
+    target = write(tmp_path / "run", tmp_path / "out")
+    assert "test_export import narrow  # yours" in (target / CARD).read_text()
+    with pytest.raises(UserError, match=r"made by .*narrow; give that function, too: load_encoder"):
+        load_encoder(target)
+    state = load_encoder(target, narrow).state_dict()
+    assert all(torch.equal(item, state[name]) for name, item in encoder.state_dict().items())
+    with pytest.raises(UserError, match="damaged or edited"):
+        load_encoder(target, narrower)
