@@ -19,6 +19,7 @@ from torch_geometric.nn import GCN
 from torch_geometric.transforms import ToDense, ToSparseTensor
 
 import graph
+from graph import evaluation
 from graph.config import Config
 from graph.data import Graphs, check, load
 from graph.encoder import NETWORKS, Encoder, Pooled, make_encoder
