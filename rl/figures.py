@@ -132,7 +132,7 @@ def probe_scores(source: Source) -> Drawn:
         )
     legend = {"trained": BLUE, "baseline": GREY}
     return Drawn(
-        points(Picture(panels, 1, legend, rule="the best baseline")),
+        points(Picture(panels, 1, legend, rule="the best baseline"), one_scale=True),
         "Physics state read from the embedding",
         "Computed here: R² in percent of ridge regression from the embedding of frames of a random "
         "policy to the physics state, mean over the entries of the state, on held-out episodes. "

@@ -58,7 +58,7 @@ TOY_ROWS = (
     "LMCT, mean, inner product",
 )
 DEGREES = 180 / math.pi
-POSITIVE, DERIVATIVE = "angle of the positive, degrees", "derivative by the angle"
+POSITIVE, DERIVATIVE = "angle of the positive (°)", "derivative by the angle"
 PULL, PUSH = "pull on the positive", "push on the negatives"
 RHO, SHAH = "of Rho et al. 2023 (margins)", "of Shah et al. 2022 (MMCL)"
 LMCL, CLLR = "of Chen et al. 2021 (LMCL)", "of Chen et al. 2022 (CLLR)"
@@ -108,7 +108,7 @@ def margin_maps(source: Source) -> Drawn:
         label: gradient_map(angles, angles, negatives=NEGATIVES, temperature=TEMPERATURE, **numbers)
         for label, numbers in variants.items()
     }
-    figure, axes = grid(6, 3, (2.5, 2.6))
+    figure, axes = grid(6, 3, (2.6, 2.4))
     titled = [
         (f"{label}\n{what}", some[row])
         for row, what in enumerate((PULL, PUSH))
@@ -123,7 +123,7 @@ def margin_maps(source: Source) -> Drawn:
             vmin=-1 / TEMPERATURE,
             vmax=1 / TEMPERATURE,
         )
-        axis.set(title=title, xlabel=POSITIVE, ylabel="angle of the negatives, degrees")
+        axis.set(title=title, xlabel=POSITIVE, ylabel="angle of the negatives (°)")
     figure.colorbar(image, ax=axes, label=DERIVATIVE, shrink=0.7)
     return Drawn(
         figure,
@@ -170,9 +170,7 @@ def curvature_lines(source: Source) -> Drawn:
         # At both ends the pull is 0 with and without the weight.
         inner = list(plain)[1:-1]
         weights[label] = {angle: [pull[angle][0] / plain[angle][0]] for angle in inner}
-    weight = Curves(
-        "weight of the positive", POSITIVE, "pull with curvature over that without", weights
-    )
+    weight = Curves("weight of the positive", POSITIVE, "pull with over without", weights)
     return Drawn(
         curves([weight, *_gradient_lines("curvature", variants)], 3, ordered=True),
         "Curvature: emphasis that falls with the angle",

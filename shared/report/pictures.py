@@ -52,6 +52,7 @@ WIDTH, NARROW = 9.0, 5.0  # inches of a figure of images, and of any figure at l
 LEADING = 9  # points from one line of notes above a panel to the next
 THOUSANDS = 10_000  # from here on the places of curves are written as 10k
 DPI = 150  # of a figure in a file of its own
+ABOVE = "above"  # marks a legend that stands where a title would
 COLORS = 128  # of a picture of points; the rare ones are kept, which mean something
 TEXT, FORM = "Numbers", "points-v2"  # of the text in its file; another look needs another form
 # What of a file would differ from one drawing to the next, by its format.
@@ -133,8 +134,12 @@ class Picture:
     rule: str = ""
 
 
-def points(picture: Picture) -> Figure:
+def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     """Draw points with intervals.
+
+    Args:
+        picture: what is drawn.
+        one_scale: whether all panels have the same scale.
 
     Raises:
         ValueError: no panel.
@@ -151,7 +156,7 @@ def points(picture: Picture) -> Figure:
     with mpl.rc_context(LOOK):
         size = (max(8.4, 2.9 + 2.1 * across), 0.45 + sum(heights) + 0.68 * down)
         figure = Figure(figsize=size)
-        axes = figure.subplots(down, across, squeeze=False, height_ratios=heights)
+        axes = figure.subplots(down, across, sharex=one_scale, squeeze=False, height_ratios=heights)
         for place, axis in enumerate(axes.flat):
             if place < len(panels):
                 _draw(axis, panels[place], labelled=place % across == 0)
@@ -165,7 +170,8 @@ def points(picture: Picture) -> Figure:
             marks.append(Line2D([], [], linestyle="", label=picture.printed, **_PRINTED))
         if picture.rule:
             marks.append(Line2D([], [], label=picture.rule, **_RULE))
-        figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
+        legend = figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
+        legend.set_gid(ABOVE)
     return figure
 
 
@@ -207,7 +213,7 @@ def _point(axis: Axes, at: float, point: Point) -> None:
         axis.plot([point.low, point.high], [at, at], color=point.color, linewidth=1.3)
     if isinstance(point, Mean):
         each = [at] * len(point.each)
-        axis.plot(point.each, each, ".", color=point.color, alpha=0.6, markersize=4, mew=0)
+        axis.plot(point.each, each, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
     axis.plot([point.value], [at], "o", color=point.color, markersize=4)
     if point.printed is not None:
         axis.plot([point.printed], [at], linestyle="", **_PRINTED)
@@ -264,7 +270,8 @@ def curves(
         across: how many stand beside each other.
         even: whether all places have the same distance, whatever they are; one may be infinite.
         ordered: whether the order of the names means something; their colours then have one, too.
-        together: whether a name has one colour in all panels, and one legend stands for all.
+        together: whether a name has one colour in all panels, and one legend stands for all; else
+            each panel of the last line has a legend, for those above it, too.
     """
     with mpl.rc_context(LOOK):
         figure, axes = grid(len(panels), across)
@@ -272,7 +279,7 @@ def curves(
         levels = dict.fromkeys(name for panel in panels for name in panel.levels)
         places = sorted({x for panel in panels for line in panel.lines.values() for x in line})
         ticks = {x: number for number, x in enumerate(places)} if even else {x: x for x in places}
-        for axis, panel in zip(axes, panels, strict=True):
+        for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
             looks = _looks(every if together else panel.lines, ordered=ordered)
             for name, line in panel.lines.items():
                 _curve(axis, {ticks[x]: line[x] for x in sorted(line)}, even, name, looks[name])
@@ -289,7 +296,7 @@ def curves(
                 axis.xaxis.set_major_formatter(EngFormatter(sep=""))
             if not (panel.lines or panel.levels):
                 axis.set_axis_off()
-            elif not together:
+            elif not together and number >= len(panels) - across:
                 axis.legend()
         if together:
             _legend(figure)
@@ -444,7 +451,13 @@ def grid(
 
 def label(figure: Figure, title: str, caption: str) -> None:
     """Write a title above a figure, and below it what is shown and how it was computed."""
-    figure.suptitle(title, fontsize=10, fontweight="bold", color=INK)
+    look = {"size": 10, "weight": "bold"}
+    if figure.legends and figure.legends[0].get_gid() == ABOVE:
+        figure.legends[0].set_title(title, look)
+        figure.legends[0].set_alignment("left")
+        figure.set_figheight(figure.get_figheight() + 0.7)
+    else:
+        figure.suptitle(title, color=INK, **look)
     figure.supxlabel(caption, fontsize=6.5, color=GREY, wrap=True)
 
 
