@@ -241,10 +241,11 @@ def test_paths_are_as_seen_from_where_the_user_stands(
 def test_figures_go_where_it_says_and_beside_their_tables_when_asked(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
-    out, _ = at_once("toy", "partial", "--figures", "--data-root", "here")
+    out, _ = at_once("toy", "partial", "--figures")
     folder = "exports/figures/toy/partial/figures"
-    assert out.split() == [f"{folder}/figure-3.png", f"{folder}/overview.png"]
-    assert (tmp_path / folder / "overview.png").read_text() == "of runs, with here"
+    names = [f"{name}.{kind}" for name in ("figure-3", "overview") for kind in ("png", "pdf")]
+    assert out.split() == [f"{folder}/{name}" for name in names]
+    assert (tmp_path / folder / "overview.png").exists()
     assert not (tmp_path / "runs").exists()  # nothing was run
     assert not (tmp_path / "results").exists()
     out, _ = at_once("figures", "toy", "partial", "--to", "results")

@@ -132,8 +132,10 @@ def distances(
         panels = []
         for label in (each for line in lines for each in line):
             title = label if len(label) <= LONG else label.replace(", ", ",\n")
-            run = first.get(label)
-            groups = distances_of(run.folder, run.config, source.data, compared) if run else {}
+            groups = {}
+            if label in first:
+                folder, config = first[label].folder, first[label].config
+                groups = distances_of(folder, config, source.data, compared)
             panels.append(Histogram(title, groups))
         unit = "D = (1 - cos) / 2"
         config = next(iter(first.values())).config

@@ -461,8 +461,8 @@ def support_vectors(source: Source) -> Drawn:
     run = min(kept, key=lambda run: run.config.dataset != PICTURES)
     some = choose(_in_memory(PICTURES, source.data), BATCH)
     facts, _ = read(run.folder)
-    views = features_of(load_encoder(run.folder), some, run.config.augmentations, facts)
-    weights = support_weights(*views, run.record.config["objective"]["loss"]["numbers"])
+    first, second = features_of(load_encoder(run.folder), some, run.config.augmentations, facts)
+    weights = support_weights(first, second, run.record.config["objective"]["loss"]["numbers"])
     pictures = some.pixels.permute(0, 2, 3, 1).numpy()
     rows = []
     for label in some.labels.unique()[:ANCHORS]:
@@ -517,7 +517,9 @@ def toy_maps(source: Source) -> Drawn:
             points = points @ toy.learn(config, points).T
         clusters = int(labels.max()) + 1
         means = KMeans(clusters, n_init=toy.RESTARTS, random_state=config.seed)
-        axis.scatter(*points.T.numpy(), s=3, c=means.fit_predict(points.numpy()), cmap="viridis")
+        axis.scatter(
+            points[:, 0], points[:, 1], s=3, c=means.fit_predict(points.numpy()), cmap="viridis"
+        )
         accuracy = kmeans_accuracy(
             points.numpy(), labels.numpy(), clusters, config.seed, toy.RESTARTS
         )

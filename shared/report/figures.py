@@ -181,6 +181,44 @@ def origin(runs: Sequence[Finished]) -> str:
     )
 
 
+def draw(
+    drawing: Drawing, tables: Sequence[Table], runs: Path, committed: Sequence[Record], data: Path
+) -> tuple[Tier, Drawn]:
+    """A figure, from the first tier and table that it can be drawn from.
+
+    Args:
+        drawing: the declared figure.
+        tables: those of its paper.
+        runs: folder of the finished runs.
+        committed: records below the folder of results.
+        data: where datasets lie.
+
+    Raises:
+        Lacking: nothing that it can be drawn from.
+        MissingData: a dataset that it needs.
+    """
+    if not drawing.tables:
+        return "paper", _in_style(drawing, Source((), data))
+    known = [table for name in drawing.tables for table in tables if table.name == name]
+    reasons: list[Lacking | MissingData] = []
+    tried = [(tier, table) for tier in SOURCES for table in known if tier in table.tiers]
+    for tier, table in tried:
+        if some := finished(table, tier, runs, committed):
+            try:
+                return tier, _in_style(drawing, Source(some, data, table))
+            except (Lacking, MissingData) as reason:
+                reasons.append(reason)
+    if reasons:
+        raise reasons[0]
+    tier, table = tried[-1]
+    raise nothing_of(table, tier)
+
+
+def _in_style(drawing: Drawing, source: Source) -> Drawn:
+    with mpl.rc_context(pictures.LOOK):
+        return drawing.draw(source)
+
+
 def write(
     tables: Mapping[str, Sequence[Table]],
     figures: Figures,
@@ -214,21 +252,19 @@ def write(
     committed = read_records(results)
     written = []
     for name, drawing in figures[paper].items():
-        known = [table for each in drawing.tables for table in tables[paper] if table.name == each]
-        with mpl.rc_context(pictures.LOOK):
-            try:
-                tier, drawn = _drawn(drawing, known, runs, committed, data)
-            except (Lacking, MissingData) as reason:
-                print(f"{name}: not drawn: {reason}")
-                continue
-            title, caption = drawn.title, drawn.caption
-            if drawn.runs:
-                title, caption = f"{title} ({SCALES[tier]})", f"{caption} {origin(drawn.runs)}"
-            pictures.label(drawn.figure, title, caption)
-            folder = to / ("" if tier == "paper" else tier) / domain / paper / "figures"
-            for kind in KINDS:
-                pictures.save(drawn.figure, folder / f"{name}.{kind}")
-                written.append(folder / f"{name}.{kind}")
+        try:
+            tier, drawn = draw(drawing, tables[paper], runs, committed, data)
+        except (Lacking, MissingData) as reason:
+            print(f"{name}: not drawn: {reason}")
+            continue
+        title, caption = drawn.title, drawn.caption
+        if drawn.runs:
+            title, caption = f"{title} ({SCALES[tier]})", f"{caption} {origin(drawn.runs)}"
+        pictures.label(drawn.figure, title, caption)
+        folder = to / ("" if tier == "paper" else tier) / domain / paper / "figures"
+        for kind in KINDS:
+            pictures.save(drawn.figure, folder / f"{name}.{kind}")
+            written.append(folder / f"{name}.{kind}")
         if drawn.numbers:
             text = io.StringIO()
             lines = csv.DictWriter(text, list(drawn.numbers[0]), lineterminator="\n")
@@ -237,21 +273,3 @@ def write(
             write_atomically(folder / f"{name}.csv", text.getvalue())
             written.append(folder / f"{name}.csv")
     return written
-
-
-def _drawn(
-    drawing: Drawing, tables: Sequence[Table], runs: Path, committed: Sequence[Record], data: Path
-) -> tuple[Tier, Drawn]:
-    """The figure, from the first tier and table that it can be drawn from."""
-    if not drawing.tables:
-        return "paper", drawing.draw(Source((), data))
-    reasons: list[Lacking | MissingData] = []
-    tried = [(tier, table) for tier in SOURCES for table in tables if tier in table.tiers]
-    for tier, table in tried:
-        if some := finished(table, tier, runs, committed):
-            try:
-                return tier, drawing.draw(Source(some, data, table))
-            except (Lacking, MissingData) as reason:
-                reasons.append(reason)
-    tier, table = tried[-1]
-    raise reasons[0] if reasons else nothing_of(table, tier)

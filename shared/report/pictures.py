@@ -17,6 +17,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
@@ -28,7 +29,7 @@ from shared.experiment.runs import replacing
 INK, GREY, RULE, BAND = "#1d2433", "#5d6678", "#d5dae2", "#f5f6f9"
 BLUE, RED, GREEN = "#0b4f8a", "#c8553d", "#0b7a75"
 # Okabe and Ito's colours without yellow: apart for every kind of colour vision, and in grey.
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
+CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 DASHES = ("-", "--", ":", "-.")  # of names that share a colour
 LOOK: dict[Any, Any] = {
     "savefig.dpi": 110,
@@ -451,13 +452,13 @@ def grid(
 
 def label(figure: Figure, title: str, caption: str) -> None:
     """Write a title above a figure, and below it what is shown and how it was computed."""
-    look = {"size": 10, "weight": "bold"}
+    look = FontProperties(size=10, weight="bold")
     if figure.legends and figure.legends[0].get_gid() == ABOVE:
         figure.legends[0].set_title(title, look)
         figure.legends[0].set_alignment("left")
         figure.set_figheight(figure.get_figheight() + 0.7)
     else:
-        figure.suptitle(title, color=INK, **look)
+        figure.suptitle(title, color=INK, fontproperties=look)
     figure.supxlabel(caption, fontsize=6.5, color=GREY, wrap=True)
 
 
@@ -472,8 +473,8 @@ def _looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, dict[str
         }
     return {
         name: {
-            "color": COLORS[number % len(COLORS)],
-            "linestyle": DASHES[number // len(COLORS) % len(DASHES)],
+            "color": CYCLE[number % len(CYCLE)],
+            "linestyle": DASHES[number // len(CYCLE) % len(DASHES)],
             "linewidth": 1.3,
         }
         for number, name in enumerate(named)
