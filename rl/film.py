@@ -57,7 +57,8 @@ def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
     if not found:
         reasons = [str(nothing_of(table, tier)) for table in AGENTS[paper] if tier in table.tiers]
         raise UserError(f"there is no policy to film: {'; '.join(reasons)}")
-    return [film for run in found for film in _films_of(run)]
+    by_folder = {run.folder: run for run in reversed(found)}  # rows may share a run
+    return [film for run in reversed(by_folder.values()) for film in _films_of(run)]
 
 
 def _films_of(run: Finished) -> list[Path]:

@@ -138,12 +138,14 @@ def test_title_and_source_stand_on_the_figure(
 
 def test_curves_are_means_with_bands() -> None:
     both = {"two runs": {10.0: [1.0, 3.0], 20.0: [2.0, 6.0]}, "one run": {10.0: [0.0]}}
-    panel = pictures.Curves("a", "x", "y", both, {"baseline": 0.5}, (0, 9), (2, 3))
+    panel = pictures.Curves("a", "x", "y", both, {"baseline": 0.5, "one run": 7.0}, (0, 9), (2, 3))
     figure = pictures.curves([panel, pictures.Curves("b", "x", "y", {})], 2)
     axis, empty = figure.axes
     found = lines(axis)
     assert found["two runs"] == ([10, 20], [2, 4])
     assert found["baseline"][1] == [0.5, 0.5]
+    assert axis.lines[-1].get_ydata() == [7, 7]
+    assert axis.lines[-1].get_color() == axis.lines[1].get_color()
     (band,) = axis.collections  # none of a single run
     heights = set(band.get_paths()[0].vertices[:, 1].round(6))
     assert heights == {round(m + s * d, 6) for m, d in ((2, 2**0.5), (4, 8**0.5)) for s in (-1, 1)}

@@ -240,6 +240,8 @@ def sweep(
                     across.setdefault(name, []).append(number)
                 else:
                     some.setdefault(line(run), {}).setdefault(place, []).append(number)
+        if not any(lines.values()):
+            raise Lacking(f"no finished run of {table.address} beside those without {axis}")
         panels = []
         for panel in lines:
             up = f"{panel if metrics else table.metric}, {table.unit}"

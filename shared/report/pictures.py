@@ -31,6 +31,7 @@ BLUE, RED, GREEN = "#0b4f8a", "#c8553d", "#0b7a75"
 # Okabe and Ito's colours without yellow: apart for every kind of colour vision, and in grey.
 CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
 DASHES = ("-", "--", ":", "-.")  # of names that share a colour
+LEVELS: tuple[Any, ...] = ("--", ":", "-.", (0, (8, 3)), (0, (5, 1, 1, 1, 1, 1)))  # across panels
 LOOK: dict[Any, Any] = {
     "savefig.dpi": 110,
     "font.size": 8.5,
@@ -242,7 +243,7 @@ class Curves:
         up: what the values are.
         lines: by name, the values of all runs at each place: their mean is drawn and, where there
             are several, one standard deviation to each side.
-        levels: by name, what is drawn across the panel.
+        levels: by name, what is drawn across the panel; that of a curve's name in its colour.
         limits: of the values; None for what they need.
         shade: from which value to which the panel is shaded; None for nowhere.
     """
@@ -277,7 +278,11 @@ def curves(
     with mpl.rc_context(LOOK):
         figure, axes = grid(len(panels), across)
         every = dict.fromkeys(name for panel in panels for name in panel.lines)
-        levels = dict.fromkeys(name for panel in panels for name in panel.levels)
+        across_only = dict.fromkeys(n for panel in panels for n in panel.levels if n not in every)
+        levels = {
+            name: {"color": GREY, "linewidth": 1, "linestyle": LEVELS[number % len(LEVELS)]}
+            for number, name in enumerate(across_only)
+        }
         places = sorted({x for panel in panels for line in panel.lines.values() for x in line})
         ticks = {x: number for number, x in enumerate(places)} if even else {x: x for x in places}
         for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
@@ -285,8 +290,8 @@ def curves(
             for name, line in panel.lines.items():
                 _curve(axis, {ticks[x]: line[x] for x in sorted(line)}, even, name, looks[name])
             for name, value in panel.levels.items():
-                dash = DASHES[1:][list(levels).index(name) % 3]
-                axis.axhline(value, color=GREY, linestyle=dash, linewidth=1, label=name)
+                look = looks[name] | {"linestyle": ":"} if name in looks else levels[name]
+                axis.axhline(value, label="" if name in looks else name, **look)
             if panel.shade:
                 axis.axhspan(*panel.shade, color=BAND, linewidth=0, zorder=0)
             axis.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, ylim=panel.limits)

@@ -48,7 +48,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_films_show_an_episode(trained: Path) -> None:
     films = write("lmcl", "smoke", trained)
-    random, curl = finished(TABLE_5, "smoke", trained)
+    random, curl, same = finished(TABLE_5, "smoke", trained)
+    assert same.folder == curl.folder  # "CURL, batch 128" is filmed once
     suffixes = ("gif", "mp4") if codec_is_there() else ("gif",)
     assert films == [run.folder / f"episode.{end}" for run in (random, curl) for end in suffixes]
     films = [file for file in films if file.suffix == ".gif"]
