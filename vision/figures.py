@@ -351,7 +351,7 @@ def penalty_histograms(source: Source) -> Drawn:
     networks = {
         "untrained": untrained,
         "SimCLR": load_encoder(plain.folder),
-        "SimCLR + distance polarization": load_encoder(penalised.folder),
+        "SimCLR + distance\npolarization": load_encoder(penalised.folder),
     }
     panels = []
     for label, network in networks.items():

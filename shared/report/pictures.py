@@ -50,7 +50,7 @@ LOOK: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 LINE = 0.19  # inches of a line of points
-WIDTH, NARROW = 9.0, 5.0  # inches of a figure of images, and of any figure at least
+WIDTH, NARROW = 9.0, 6.5  # inches of a figure of images, and of any figure at least
 LEADING = 9  # points from one line of notes above a panel to the next
 THOUSANDS = 10_000  # from here on the places of curves are written as 10k
 DPI = 150  # of a figure in a file of its own
@@ -293,7 +293,7 @@ def curves(
                 look = looks[name] | {"linestyle": ":"} if name in looks else levels[name]
                 axis.axhline(value, label="" if name in looks else name, **look)
             if panel.shade:
-                axis.axhspan(*panel.shade, color=BAND, linewidth=0, zorder=0)
+                axis.axhspan(*panel.shade, color=RULE, alpha=0.5, linewidth=0, zorder=0)
             axis.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, ylim=panel.limits)
             axis.grid(visible=True)
             if even:
@@ -370,7 +370,7 @@ def histograms(
                 axis.text(0.5, 0.5, "no finished run", ha="center", transform=axis.transAxes)
             if band:
                 axis.set_title(panel.title, pad=7 + LEADING * len(groups))
-                axis.axvspan(*band, color=BAND, linewidth=0, zorder=0)
+                axis.axvspan(*band, color=RULE, alpha=0.5, linewidth=0, zorder=0)
             for number, (name, values) in enumerate(groups.items()):
                 look = looks[name]
                 density, _ = np.histogram(values, edges, density=True)

@@ -158,7 +158,7 @@ def test_distances_with_and_without_the_penalty(tmp_path: Path, random_pictures:
         draw("lmcl/figure-5-distances", tmp_path)  # another seed is another run
     keep_row("LMCL(SimCLR+DP)", 0)
     _, found = draw("lmcl/figure-5-distances", tmp_path)
-    assert titles(found.figure) == ["untrained", "SimCLR", "SimCLR + distance polarization"]
+    assert titles(found.figure) == ["untrained", "SimCLR", "SimCLR + distance\npolarization"]
     assert [run.row.label for run in found.runs] == ["SimCLR", "LMCL(SimCLR+DP)"]
     for axis in found.figure.axes:
         # All three encoders are equal, and so are the notes.
