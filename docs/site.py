@@ -1,4 +1,4 @@
-"""What mkdocs asks of this repository: the results as pages of the site, links out of docs/."""
+"""What mkdocs asks of this repository: README as the first page, and the results as pages."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,8 @@ OUT = re.compile(r"\[([^\]]+)\]\(\.\./(?!results/)[^)]+\)")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Take the results in."""
+    """Add README as the first page, and everything below results/."""
+    files.append(File.generated(config, "index.md", abs_src_path=str(ROOT / "README.md")))
     for file in sorted((ROOT / "results").rglob("*")):
         if file.suffix.removeprefix(".") in RESULTS:
             name = file.relative_to(ROOT).as_posix()
@@ -23,7 +24,9 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
-    """Lead links to where the site has a page, and let those out of it be their words alone."""
+    """Point links at the site's pages; a link to a file that the site lacks becomes plain text."""
+    if page.file.src_uri == "index.md":
+        return markdown.replace("](docs/", "](")
     if page.file.src_uri.startswith("results/"):
         return markdown.replace("](../docs/", "](../")
     return OUT.sub(r"\1", INTO.sub(r"](\1)", markdown))

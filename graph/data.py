@@ -23,7 +23,7 @@ from torch_geometric.data import Batch, Data
 from torch_geometric.io import read_tu_data
 from torch_geometric.utils import coalesce
 
-from shared.errors import UserError
+from shared.errors import UserError, program
 from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
 from shared.experiment.runs import replacing
 from shared.experiment.seal import read_sealed, write_sealed
@@ -407,7 +407,7 @@ def _raw_files(name: str, data_root: Path) -> list[Path]:
 
 
 def _command(name: str) -> str:
-    return f"./reproduce.sh data graph --dataset {name}"
+    return f"{program()} data graph --dataset {name}"
 
 
 def _first_bad_line(content: bytes, columns: int | None, number: type) -> tuple[str, int]:

@@ -1,7 +1,10 @@
 """The one exception whose text alone is shown to the user, and words that many of them share."""
 
 import difflib
+import os
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -9,6 +12,14 @@ class UserError(Exception):
 
     The command line prints the text without a traceback and exits with code 2.
     """
+
+
+def program() -> str:
+    """How the command line is called here: ``./reproduce.sh``, or ``margins`` where that was."""
+    if "SUITE_COMMAND" in os.environ:  # reproduce.sh sets it
+        return "./reproduce.sh"
+    installed = not (Path(__file__).resolve().parents[1] / "reproduce.sh").is_file()
+    return "margins" if installed or Path(sys.argv[0]).name == "margins" else "./reproduce.sh"
 
 
 def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:

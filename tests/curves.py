@@ -1,6 +1,6 @@
 """The first losses of every domain's own loop on 1, 2 and 4 processes; as a script, docs' table.
 
-python -m tests.curves [CASE ...]    measures, and writes the table of docs/processes.md
+python -m tests.curves [CASE ...]    measures, and writes the table of docs/clusters.md
 """
 
 import dataclasses
@@ -271,7 +271,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as here:
         made = table(measured(sys.argv[1:] or list(CASES), Path(here)))
     print(made)
-    document = ROOT / "docs" / "processes.md"
+    document = ROOT / "docs" / "clusters.md"
     if not sys.argv[1:]:
         text = document.read_text()
         start = text.index("| loop |")

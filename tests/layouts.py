@@ -1,4 +1,4 @@
-"""The builders of the core beside their loop twins, on the same embeddings.
+"""The builders of the core beside their reference loops, on the same embeddings.
 
 ``build`` takes the module that holds the builders, so that a mutated copy of the core can be put
 in its place.
@@ -20,7 +20,7 @@ from tests import reference
 class Case:
     leaves: tuple[Tensor, ...]
     build: Callable[..., Pairs]
-    twin: Callable[..., reference.Layout]
+    loops: Callable[..., reference.Layout]
 
     def fresh(self) -> list[Tensor]:
         """Copies of the embeddings that collect gradients."""
@@ -30,7 +30,7 @@ class Case:
         return self.build(module, *leaves)
 
     def layout(self, leaves: list[Tensor]) -> reference.Layout:
-        return self.twin(*leaves)
+        return self.loops(*leaves)
 
 
 def _two_views(size: int, rows: Callable[[int], Tensor], anchors: str) -> Case:
@@ -147,11 +147,11 @@ def make(name: str, size: int, dim: int = 3, seed: int = 0) -> Case:
 def assert_agreement(
     case: Case,
     ours: Callable[[Pairs, list[Tensor]], Tensor],
-    twin: Callable[[reference.Layout, list[Tensor]], Tensor],
+    loops: Callable[[reference.Layout, list[Tensor]], Tensor],
 ) -> None:
     """Values agree to 1e-12, gradients with respect to every embedding to 1e-10."""
     mine, theirs = case.fresh(), case.fresh()
-    value, expected = ours(case.pairs(mine), mine), twin(case.layout(theirs), theirs)
+    value, expected = ours(case.pairs(mine), mine), loops(case.layout(theirs), theirs)
     scale = max(1.0, float(expected.detach().abs().max()))
     torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12 * scale)
     # Anchors weighted unequally, so that an error in one is not made good by another.

@@ -1,4 +1,4 @@
-"""How far the core is from its twins: every loss with every builder, penalty, dtype and derivative.
+"""How far the core is from reference implementations, for every loss, builder, penalty and dtype.
 
 ``python tests/numerics.py`` in the checkout writes docs/numerics.md and docs/numerics.csv; a test
 computes them again and holds them against what is written.
@@ -39,6 +39,7 @@ from shared import (  # noqa: E402
 from tests import layouts, reference  # noqa: E402
 
 Twin = Callable[[reference.Layout], Tensor]
+SPEED = "\n## Speed\n"  # what follows on the page is not written here
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/numerics.csv"
 DIM, SIZE = 3, 4
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -260,21 +261,23 @@ def page(every: list[Seen]) -> str:
     """The largest errors by loss, builder, penalty and number of processes, as Markdown."""
     alone = [each for each in every if each.against != ONE_PROCESS]
     lines = [
-        "# Numerics",
+        "# Numerics and speed",
         "",
-        "How far values and derivatives of the core are from what they are held to: the largest",
-        "absolute error, divided by the largest number where that exceeds 1. Every combination of",
-        f"{len(LOSSES)} losses, {len(BUILDERS)} builders, {len(PENALTIES)} penalties and",
-        f"{len(DTYPES)} dtypes, in value, gradient and Hessian along a direction; all of them,",
-        "one by one, are in `docs/numerics.csv`. `python tests/numerics.py` writes both anew, and",
-        "a test computes them again: none may exceed what is written here more than",
-        f"{UNSTEADY:.0f} times, since the last bits differ between processors.",
+        "After this page you know how far the losses and their derivatives are from reference",
+        "implementations, and how fast they are. Compared is every combination of",
+        f"{len(LOSSES)} losses, {len(BUILDERS)} builders of pairs, {len(PENALTIES)} penalties and",
+        f"{len(DTYPES)} dtypes: value, gradient, and Hessian along a direction. The tables show",
+        "the largest absolute error, divided by the largest entry where that exceeds 1;",
+        "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both; a test",
+        f"computes them again and allows {UNSTEADY:.0f} times the error written here, "
+        "since the last",
+        "bits differ between processors.",
         "",
-        f"They are held to {LOOPS} on the same inputs, which torch differentiates; of",
-        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} to {BY_HAND}, and in the second to",
-        f"{DIFFERENCES} (step {STEP:g}, which are themselves off by up to 1e-8). Inputs in",
-        "bfloat16 are lifted to float32; their gradients are rounded to bfloat16, whose digits end",
-        "at 4e-3.",
+        f"The references are {LOOPS} on the same inputs, differentiated by torch. For",
+        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} the first derivative is compared with",
+        f"{BY_HAND}, the second with {DIFFERENCES}",
+        f"(step {STEP:g}, themselves off by up to 1e-8). Inputs in bfloat16 are cast to float32;",
+        "their gradients are rounded to bfloat16, whose resolution is 4e-3.",
         "",
     ]
     for name, values in (("loss", LOSSES), ("builder", BUILDERS), ("penalty", PENALTIES)):
@@ -297,9 +300,10 @@ def page(every: list[Seen]) -> str:
     lines += [
         "## By number of processes",
         "",
-        f"In float64, over all builders that gather, beside {ONE_PROCESS}; with every penalty",
-        "and projection, too. `tests/test_distributed.py` holds learned parameters to the same,",
-        "and the second derivative of what is gathered.",
+        f"In float64, compared with {ONE_PROCESS}, over all builders that gather and",
+        "with every penalty and projection. `tests/test_distributed.py` compares learned "
+        "parameters",
+        "and second derivatives likewise.",
         "",
     ]
     lines.append("| loss | " + " | ".join(f"{w}, {d}" for w in (1, 2, 4) for d in DERIVATIVES[:2]))
@@ -331,5 +335,6 @@ def _largest(every: list[Seen], **wanted: Any) -> str:
 if __name__ == "__main__":
     seen = list(errors())
     TABLE.write_text(table(seen), encoding="utf-8")
-    PAGE.write_text(page(seen), encoding="utf-8")
+    _, speed, rest = PAGE.read_text(encoding="utf-8").partition(SPEED)
+    PAGE.write_text(page(seen) + speed + rest, encoding="utf-8")
     print(f"{len(seen)} combinations written to {PAGE} and {TABLE}")

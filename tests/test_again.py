@@ -140,7 +140,7 @@ def test_a_loss_is_known_by_its_source_and_tables_share_its_run(folder: Path) ->
     (mine,) = (each for each, number in first.items() if number == 1.0)
     assert mine.name.startswith("my-losses-loss-seed-0-")
     out, _ = call(folder, "own", "own")
-    assert "2 cells are done already" in out
+    assert "2 cells done already" in out
     content = {file: file.read_bytes() for file in (folder / mine).rglob("*.json")}
 
     (folder / "my_losses.py").write_text(LOSS.replace("SCALE)", "3 * SCALE)"))

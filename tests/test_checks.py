@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from shared import (
     Criterion,
@@ -14,7 +14,6 @@ from shared import (
     Pairs,
     Projection,
     alignment,
-    attenuation_weight,
     band_statistics,
     consistency,
     context_window,
@@ -26,7 +25,6 @@ from shared import (
     inner_product,
     local_global,
     margin_nce,
-    margin_ratio,
     max_margin,
     query_key,
     same_label,
@@ -65,7 +63,7 @@ def twelve() -> tuple[Pairs, Tensor]:
 
 @pytest.mark.parametrize("name", DOORS)
 @pytest.mark.parametrize(
-    "spoil",
+    "mutate",
     [
         lambda similarity: similarity[:, :1],
         lambda similarity: torch.cat([similarity, similarity], dim=1),
@@ -76,12 +74,12 @@ def twelve() -> tuple[Pairs, Tensor]:
     ids=["column", "twice as wide", "row", "vector", "batch"],
 )
 def test_a_similarity_of_another_shape_is_refused(
-    name: str, spoil: Callable[[Tensor], Tensor]
+    name: str, mutate: Callable[[Tensor], Tensor]
 ) -> None:
     loss, numbers = DOORS[name]
     pairs, similarity = twelve()
     with pytest.raises(ValueError, match=r"row for each anchor .* \(12, 12\); got \("):
-        loss(pairs, spoil(similarity), **numbers)
+        loss(pairs, mutate(similarity), **numbers)
 
 
 @pytest.mark.parametrize("name", DOORS)
@@ -204,7 +202,7 @@ def test_indices_that_agree_with_their_masks_are_taken() -> None:
         assert pairs.positives().tolist() == index
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 8, 20])
+@pytest.mark.parametrize("size", [1, 5, 20])
 @pytest.mark.parametrize("name", layouts.MAKERS)
 def test_the_pairs_of_the_builders_would_pass_the_check(name: str, size: int) -> None:
     case = layouts.make(name, size)
@@ -341,20 +339,6 @@ def test_numbers_out_of_range_are_refused_by_term_and_by_the_function_alike(
         loss(*twelve(), **numbers)
 
 
-def test_a_weight_is_finite() -> None:
-    for weight in (math.nan, math.inf, "1"):
-        with pytest.raises(ValueError, match="weight is a finite number"):
-            term(alignment, weight=weight)  # type: ignore[arg-type]
-
-
-def test_weights_of_margins_refuse_numbers_too() -> None:
-    pairs, similarity = twelve()
-    with pytest.raises(ValueError, match="temperature is positive"):
-        margin_ratio(pairs, similarity, similarity, temperature=0.0)
-    with pytest.raises(ValueError, match="temperature is positive"):
-        attenuation_weight(pairs, similarity, temperature=-1.0, alpha=0.5)
-
-
 def mine(pairs: Pairs, similarity: Tensor, *, temperature: float) -> Tensor:
     return similarity.sum(1) * temperature
 
@@ -390,14 +374,6 @@ PARTS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("builder", EMPTY)
-@pytest.mark.parametrize("name", [name for name in DOORS if name != "band_statistics"])
-def test_no_anchors_have_an_empty_loss(name: str, builder: str) -> None:
-    loss, numbers = DOORS[name]
-    pairs = EMPTY[builder](torch.zeros(0, 4), torch.zeros(0, 4))
-    assert loss(pairs, cosine(pairs.anchor, pairs.candidate), **numbers).shape == (0,)
-
-
 @pytest.mark.parametrize("parts", PARTS)
 @pytest.mark.parametrize("builder", EMPTY)
 def test_without_anchors_the_criterion_is_zero_with_gradient(builder: str, parts: str) -> None:
@@ -415,26 +391,3 @@ def test_without_anchors_the_criterion_is_zero_with_gradient(builder: str, parts
         value.backward()
         assert weight.grad is not None
         assert (weight.grad == 0).all()
-
-
-# What it says of itself
-
-
-def test_objectives_and_criteria_say_what_they_are() -> None:
-    objective = Objective(
-        term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
-        penalties=(term(distance_polarization, weight=0.1, among="all"),),
-        projection=Projection(0.3, {"norm": "nuclear"}),
-    )
-    text = (
-        "hard_nce(temperature=0.5, tau_plus=0.1, beta=1.0) + "
-        "0.1 * distance_polarization(among='all') + 0.3 * LowRankProjection(norm='nuclear')"
-    )
-    assert repr(objective) == text
-    assert repr(objective.build(3)) == f"Criterion({text}, similarity=cosine)"
-    raw = Objective(term(info_nce, temperature=1.0))
-    assert repr(raw) == "info_nce(temperature=1.0)"
-    assert (
-        repr(raw.build(3, nn.CosineSimilarity()))
-        == "Criterion(info_nce(temperature=1.0), similarity=CosineSimilarity)"
-    )

@@ -19,7 +19,6 @@ from shared.experiment.data import (
     fetch_archive,
     remembered,
     sha256_of,
-    sha256_of_lines,
     write_sums,
 )
 
@@ -114,10 +113,6 @@ def test_where_one_may_only_read_it_is_computed_every_time(
     files = [folder / "a.bin"]
     assert remembered(folder / ".verified", files, lambda: "one") == "one"
     assert remembered(folder / ".verified", files, lambda: "two") == "two"
-
-
-def test_lines_are_hashed_with_their_ends():
-    assert sha256_of_lines(["a", "b"]) == hashlib.sha256(b"a\nb\n").hexdigest()
 
 
 # Downloads

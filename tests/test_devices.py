@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from vision.data import Images
 from vision.methods import Networks
 from vision.train import batches, make_optimiser, train_step
 
-ROOT = Path(__file__).resolve().parents[1]
 SMALL = dataclasses.replace(
     Config(),
     backbone="resnet8",

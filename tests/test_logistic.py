@@ -136,63 +136,8 @@ def test_agrees_with_scikit_learn_on_real_sentences(suite_data: Path, task: str,
     assert max(differences) <= 0.003
 
 
-@pytest.mark.parametrize("classes", [2, 3])
-def test_gradient_vanishes(classes: int):
-    x, y = clouds(80, 9, classes)
-    solution = fit(x, y, folds(80), COSTS, tolerance=1e-16)
-    weights = solution.weights.clone().requires_grad_()
-    intercepts = solution.intercepts.clone().requires_grad_()
-    scores = torch.einsum("nd,fcdk->nfck", x, weights) + intercepts
-    if classes == 2:
-        scores = torch.cat([torch.zeros_like(scores), scores], 3)
-    losses = -scores.log_softmax(3)[torch.arange(80), :, :, y]
-    summed = (losses * folds(80)[:, :, None]).sum(0) * torch.tensor(COSTS)
-    total = summed + weights.square().sum((2, 3)) / 2
-    for gradient in torch.autograd.grad(total.sum(), [weights, intercepts]):
-        assert gradient.abs().max() < 1e-5
-    torch.testing.assert_close(solution.objective, total.detach())
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_rows_outside_a_training_set_do_not_count(classes: int):
-    x, y = clouds(120, 10, classes)
-    training = folds(120, 4)
-    outside = ~training[:, 0]
-    other_x = torch.where(outside[:, None], 1 - 2 * x, x)
-    other_y = torch.where(outside, (y + 1) % classes, y)
-    ours, theirs = (
-        fit(*data, training, COSTS, tolerance=1e-16) for data in ((x, y), (other_x, other_y))
-    )
-    torch.testing.assert_close(theirs.weights[0], ours.weights[0], rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(theirs.intercepts[0], ours.intercepts[0], rtol=1e-5, atol=1e-6)
-    assert (theirs.weights[1] - ours.weights[1]).abs().max() > 0.01  # it has those rows
-    # Rows in no training set may hold anything, other labels among the known ones included.
-    alone = fit(other_x, other_y, training[:, :1], COSTS, tolerance=1e-16)
-    same = fit(x, y, training[:, :1], COSTS, tolerance=1e-16)
-    assert torch.equal(alone.weights, same.weights)
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-@pytest.mark.parametrize("features", [10, 70])
-def test_alone_as_in_the_batch(classes: int, features: int):
-    x, y = clouds(60, features, classes)
-    training = folds(60)
-    costs = COSTS[:3]  # the last takes hundreds of steps, which tell nothing more
-    together = fit(x, y, training, costs, tolerance=1e-16)
-    for fold in (0, 3):
-        for place in (0, 2):
-            alone = fit(x, y, training[:, [fold]], costs[place : place + 1], tolerance=1e-16)
-            torch.testing.assert_close(
-                alone.weights[0, 0], together.weights[fold, place], rtol=1e-5, atol=1e-6
-            )
-            torch.testing.assert_close(
-                alone.intercepts[0, 0], together.intercepts[fold, place], rtol=1e-5, atol=1e-6
-            )
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_same_bits_again_and_the_same_up_to_rounding_with_two_threads(classes: int):
-    x, y = clouds(120, 20, classes)
+def test_same_bits_again_and_the_same_up_to_rounding_with_two_threads():
+    x, y = clouds(120, 20, 3)
     threads = torch.get_num_threads()
     results = []
     for count in (1, 1, 2, 2):
@@ -283,34 +228,3 @@ def test_same_on_a_gpu():
     here = fit(x, y, training, COSTS, tolerance=1e-14)
     there = fit(x.cuda(), y.cuda(), training.cuda(), COSTS, tolerance=1e-14)
     torch.testing.assert_close(there.weights.cpu(), here.weights, rtol=1e-5, atol=1e-6)
-
-
-def test_few_steps_where_classes_share_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the Hessian of all training sets; a diagonal one takes many times as many."""
-    x, y = clouds(300, 20, 5)
-    training, costs = folds(300), [1.0, 16.0, 256.0]
-    found = fit(x, y, training, costs)
-    monkeypatch.setattr(logistic, "LARGEST_HESSIAN", 5 * 20)  # one less than it has
-    slow = fit(x, y, training, costs)
-    torch.testing.assert_close(found.objective, slow.objective, rtol=1e-6, atol=0)
-    assert found.iterations < slow.iterations / 3
-
-
-def test_the_factorised_hessian_is_that_of_the_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By autograd, of one training set; plus 1, the penalty of weights, on the intercept, too."""
-    monkeypatch.setattr(logistic, "NEGLIGIBLE", 0.0)
-    x, y = clouds(40, 3, 3)
-    rows = torch.cat([x, torch.ones(40, 1, dtype=x.dtype)], 1)
-    point = 0.3 * torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).double()
-    inside = (torch.arange(40) % 4 > 0).double()[None]
-
-    def loss(flat: Tensor) -> Tensor:
-        scores = rows @ flat.view(3, 4).T
-        losses = torch.nn.functional.cross_entropy(scores, y, reduction="none")
-        return 2.5 * (losses * inside[0]).sum() + flat.square().sum() / 2
-
-    expected = torch.autograd.functional.hessian(loss, point.flatten())
-    data = logistic._Data(rows, y, torch.ones(4), torch.ones(4))
-    _, wrong = logistic._losses(data, logistic._scores(data, point[None]), inside)
-    factor = logistic._factor(data, 2.5, logistic._residual(data, wrong), inside)
-    torch.testing.assert_close(factor @ factor.T, expected, rtol=1e-3, atol=1e-3)

@@ -11,6 +11,7 @@ from numerics import (
     LOSSES,
     PAGE,
     PENALTIES,
+    SPEED,
     TABLE,
     UNSTEADY,
     Seen,
@@ -32,7 +33,7 @@ def written() -> list[Seen]:
 
 def test_the_page_is_drawn_from_its_table_and_has_every_combination() -> None:
     every = written()
-    assert PAGE.read_text(encoding="utf-8") == page(every)
+    assert PAGE.read_text(encoding="utf-8").partition(SPEED)[0] == page(every)
     alone = [each for each in every if each.builder != "all"]
     count = len(LOSSES) * len(BUILDERS) * len(PENALTIES) * len(DTYPES) * len(DERIVATIVES)
     assert len(alone) == len(set(map(key_of, alone))) == count

@@ -173,7 +173,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: C
     found = values(home)
     assert f"{sum(found) / 2:.2f} ± " in out
     out, _ = at_once(*choice, "--set", "offset=5", "--set", "steps=2")  # the same, said otherwise
-    assert "2 cells are done already" in out
+    assert "2 cells done already" in out
 
     # Even with the declared configuration, and put where a table's runs lie, it does not count.
     at_once(*choice[:-1], "0", "--set", "steps=3")
@@ -220,6 +220,6 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     losses.write_text(LOSS.replace("loss = positives", "loss = 2 * positives"))
     sys.modules.pop(losses.stem)
     out, _ = at_once(domain, paper, *table, "--with", f"{spelled},turned=true", "--jobs", "2")
-    assert "2 cells are done already" in out  # the baseline's
+    assert "2 cells done already" in out  # the baseline's
     assert len(values(home, metric)) == 4
     assert set(mine) <= set(values(home, metric))

@@ -60,15 +60,6 @@ def test_value_and_gradient_equal_the_loops(
         )
 
 
-def test_the_sum_belongs_to_its_anchor() -> None:
-    pairs, similarity = two_pairs([[0.4, 0.9], [-0.5, 0.1]])
-    # Distances 0.05 and 0.75 lie outside of 0.1..0.5; off the diagonal only 0.05 and 0.75 remain.
-    assert distance_polarization(pairs, similarity).tolist() == [0.0, 0.0]
-    pairs, similarity = two_pairs([[0.4, 0.6], [-0.5, 0.1]])
-    value = distance_polarization(pairs, similarity)
-    assert value.tolist() == pytest.approx([(0.2 - 0.1) * (0.5 - 0.2), 0.0])
-
-
 def two_pairs(similarity: list[list[float]]) -> tuple[Pairs, Tensor]:
     rows = torch.eye(2, dtype=torch.float64)
     return query_key(rows, rows), torch.tensor(similarity, dtype=torch.float64)
@@ -90,32 +81,6 @@ def test_outside_the_band_value_and_gradient_are_0(reduction: str, among: str) -
     assert (value == 0).all()
     (gradient,) = torch.autograd.grad(value.sum(), rows)
     assert (gradient == 0).all()
-
-
-def test_the_force_pulls_below_its_middle_distance_and_pushes_above() -> None:
-    """With the band 0.1 to 0.5 the middle is distance 0.3, cosine 0.4; the peak is 0.04."""
-    cosines = torch.tensor([[0.0, 0.41], [0.39, 0.0]], dtype=torch.float64, requires_grad=True)
-    rows = torch.eye(2, dtype=torch.float64)
-    distance_polarization(query_key(rows, rows), cosines).sum().backward()
-    assert cosines.grad is not None
-    assert float(cosines.grad[0, 1]) < 0  # descending raises this cosine
-    assert float(cosines.grad[1, 0]) > 0
-    peak = two_pairs([[0.0, 0.4], [0.4, 0.0]])
-    assert distance_polarization(*peak).tolist() == pytest.approx([0.04, 0.04])
-    steepest = torch.tensor([[0.0, 0.8], [0.0, 0.0]], dtype=torch.float64).sub(1e-9)
-    steepest.requires_grad_()
-    distance_polarization(query_key(rows, rows), steepest).sum().backward()
-    assert float(steepest.grad.abs().max()) == pytest.approx(0.2, rel=1e-6)
-
-
-def test_the_gradient_is_the_derivative_inside_the_band() -> None:
-    case = layouts.make("two views", 4, seed=1)
-
-    def value(*leaves: Tensor) -> Tensor:
-        pairs = case.pairs(list(leaves))
-        return distance_polarization(pairs, cosine(pairs.anchor, pairs.candidate), upper=0.9)
-
-    assert torch.autograd.gradcheck(value, case.fresh())
 
 
 def test_half_precision_similarities_are_lifted() -> None:

@@ -4,13 +4,11 @@ The transforms themselves stand beside torchvision's in tests/vision and tests/v
 """
 
 import itertools
-import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from scipy.stats import kstest
 from torch import Tensor
 
 from shared import pixels
@@ -25,20 +23,6 @@ BOXES = [[11, 13, 85, 109], [1, 31, 75, 81], [18, 32, 66, 88]]
 BOXES_OF_SIDES = [[0, 136, 20, 27], [136, 0, 27, 20], [8, 17, 82, 107]]
 
 # What is drawn
-
-
-def test_uniforms_are_uniform_and_uncorrelated():
-    draws = pixels.uniforms(0, 0, np.arange(20_000), 0, 6)
-    assert draws.min() >= 0
-    assert draws.max() < 1
-    for column in draws.T:
-        assert kstest(column, "uniform").pvalue > 0.01
-    other = [pixels.uniforms(*key, 1)[:, 0] for key in ((1, 0, np.arange(20_000), 0),)]
-    other += [pixels.uniforms(0, 1, np.arange(20_000), 0, 1)[:, 0]]
-    other += [pixels.uniforms(0, 0, np.arange(20_000), 1, 1)[:, 0]]
-    other += [pixels.uniforms(0, 0, np.arange(1, 20_001), 0, 1)[:, 0]]
-    correlation = np.corrcoef([*draws.T, *other])
-    assert np.abs(correlation - np.eye(10)).max() < 4.5 / math.sqrt(20_000)
 
 
 def test_first_uniforms_follow_the_published_splitmix64():

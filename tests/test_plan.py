@@ -15,6 +15,7 @@ from shared.command.domains import DOMAINS, tables_of
 from shared.command.places import Places, run_folder
 from shared.command.plan import LONG, Cost, Taken, costs_of, planned
 from shared.command.pool import pretraining_of
+from shared.experiment.records import content_hash
 from shared.experiment.store import RECORD, SAVED, key_of
 from shared.experiment.tables import Cell, Table, canonical_json, slug
 
@@ -38,21 +39,23 @@ def finish(
 ) -> None:
     """A finished run, as far as a plan looks at it."""
     folder = run_folder(here, cell)
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)  # shared by cells of equal configuration
     (folder / "config.json").write_text(canonical_json(cell.config))
     environment = {
-        "commit": "c",
+        "commit": "c" * 40,
         "dirty": False,
         "command": "",
-        "started": "",
+        "started": "2026-01-01T00:00:00+00:00",
         "versions": {},
         "hardware": {},
-        "data": {},
+        "data": {"toys": "a" * 64},
         "facts": facts or {},
     }
     (folder / "environment.json").write_text(json.dumps(environment))
     result = {"metrics": {"accuracy": 1.0}, "protocol": "toy-v1", "tier": "paper"}
-    result |= {"seconds": seconds, "peak_memory_bytes": gigabytes * 1e9}
+    result |= {"seconds": seconds, "peak_memory_bytes": int(gigabytes * 1e9)}
+    result |= {"finished": "2026-01-01T00:00:00+00:00"}
+    result["sha256"] = content_hash(json.loads(canonical_json(cell.config)), environment, result)
     (folder / "result.json").write_text(json.dumps(result))
 
 

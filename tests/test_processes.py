@@ -57,7 +57,7 @@ def read(folder: Path, address: str, name: str) -> Any:
 
 def reaches(folder: Path, step: int) -> None:
     """Wait for a step of the slow cell."""
-    log = folder / "runs" / SLOW / "log.jsonl"
+    log = run_of(folder / "runs", SLOW) / "log.jsonl"
     for _ in range(2400):
         if log.exists() and log.read_text().count("\n") >= step:
             return
@@ -76,14 +76,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_two_processes_leave_one_record_that_says_so(whole: Path) -> None:
     assert read(whole, SLOW, "environment.json")["processes"] == 2
-    lines = (whole / "runs" / SLOW / "log.jsonl").read_text().splitlines()
+    lines = (run_of(whole / "runs", SLOW) / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 31))
     accuracy = read(whole, SLOW, "result.json")["metrics"]["accuracy"]
     out, err = call(whole, "--cell", SLOW, "--processes", "2")
-    assert "1 cells are done already" in out
+    assert "1 cell done already" in out
     assert f"{accuracy:.2f}" in out
     assert not err
-    assert not (whole / "runs" / SLOW / "checkpoint.previous.pt").exists()
+    assert not (run_of(whole / "runs", SLOW) / "checkpoint.previous.pt").exists()
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(whole: Path, tmp_pat
     assert "interrupted; the same command goes on from here" in out
 
     _, err = call(tmp_path, "--cell", SLOW, "--processes", "4", code=1)
-    folder = Path("runs") / SLOW
+    folder = run_of(Path("runs"), SLOW)
     expected = (
         f"{folder} holds a run that was begun on 2 processes, not 4; go on with --processes 2"
     )
@@ -222,7 +222,7 @@ def test_what_is_said_of_the_processes_that_failed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from shared.command.choosing import find_cell
+    from shared.command.domains import find_cell
     from shared.command.places import Places
 
     (cell,) = find_cell("smoke/graph/mmcl/table-4/graphcl/embedded-sample/seed-0").cells
@@ -252,7 +252,7 @@ def test_the_first_losses_are_those_of_one_process(tmp_path: Path) -> None:
 
 
 def test_the_document_has_the_curves_of_every_domain() -> None:
-    lines = (ROOT / "docs" / "processes.md").read_text().splitlines()
+    lines = (ROOT / "docs" / "clusters.md").read_text().splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("| loop |"))
     rows = [line.strip("| ").split(" | ") for line in lines[start + 2 :] if line.startswith("| ")]
     assert {row[0] for row in rows} == set(curves.CASES)

@@ -15,7 +15,11 @@ RL = ROOT / "rl" / "published"
 TEXT = ROOT / "text" / "published"
 VIDEO = ROOT / "video" / "published"
 VISION = ROOT / "vision" / "published"
-FILES = sorted(set(ROOT.glob("*/published/*.toml")) - set(ROOT.glob("*/published/claims.toml")))
+FILES = sorted(
+    file
+    for file in ROOT.glob("*/published/*.toml")
+    if file.name not in ("claims.toml", "notes.toml")
+)
 
 
 def tables() -> list[tuple[Path, str]]:

@@ -24,7 +24,6 @@ from shared.experiment.records import (
 from shared.experiment.runs import Run, check_config, record_failure
 from shared.report.measuring import measure
 
-ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]
 (CELL,) = TABLE.cells(row="plain", column="left", seeds=[0])
 

@@ -171,7 +171,8 @@ def test_contradictions_of_a_finding_are_adjusted() -> None:
 
 def test_remarks_change_no_outcome() -> None:
     (plain,) = readings([measured(UP)])
-    trivial = dataclasses.replace(TOY.rows[0], label="chance", floor=True, published=None)
+    trivial = dataclasses.replace(TOY.rows[0], label="chance", baseline=True, published=None)
+    trivial = dataclasses.replace(trivial, changes={"offset": 9.0})  # a run of its own
     claim = said()
     (comparison,) = claim.comparisons
     beside = dataclasses.replace(comparison, beside="norm")
@@ -309,7 +310,7 @@ def _numbers(one: Measured, reading: Reading) -> pandas.DataFrame:
         values = {
             seed: record.result["metrics"][reading.metric] for seed, record in cell.records.items()
         }
-        if not (cell.row.floor and len(set(values.values())) < 2):
+        if not (cell.row.baseline and len(set(values.values())) < 2):
             found += [(cell.row.label, seed, float(value)) for seed, value in values.items()]
     return pandas.DataFrame(found, columns=["row", "seed", "y"])
 

@@ -1,6 +1,7 @@
 import csv
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 import torch
 from toy.tables import TABLES, run_of
 
-from shared.command import pool
-from shared.command.places import Places
+from shared.command import domains, pool, reproduce
+from shared.errors import UserError
 from shared.experiment.runs import Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -64,7 +65,7 @@ def test_a_table_runs_reports_and_is_not_run_again(
     # Both columns of "better" are the same runs, as what a column changes is what that row sets.
     assert sum(name.endswith("result.json") for name in before) == 3 * 3
     out, _ = at_once("toy", "toy", folder=done)
-    assert "12 cells are done already" in out
+    assert "12 cells done already" in out
     assert contents(done) == before
     numbers = [
         json.loads(
@@ -163,8 +164,7 @@ def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
 
     monkeypatch.setattr(pool, "imported", lambda _: SimpleNamespace(measure=measure))
     run = Run(tmp_path / "run", cell.config, tier="paper", data_root=tmp_path)
-    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path)
-    kind, *_ = pool.outcome(run, cell, (), places)
+    kind, *_ = pool.outcome(run, cell)
     assert kind == ("interrupted" if stopping else "failed")
 
 
@@ -231,8 +231,8 @@ def test_paths_are_as_seen_from_where_the_user_stands(
     assert not (tmp_path / "runs").exists()
     at_once("report", "--runs", "mine", "--results", "found")
     assert (there / "found/README.md").exists()
-    run = "mine/toy/toy/table-1/plain/left/seed-0"
-    at_once("export", run, "--domain", "toy", "--to", "model")
+    run = run_of(Path("mine"), "toy/toy/table-1/plain/left/seed-0")
+    at_once("export", str(run), "--domain", "toy", "--to", "model")
     assert (there / "model/model.json").exists()
     assert not (tmp_path / "data").exists()
 
@@ -336,7 +336,7 @@ def test_a_table_is_left_out_of_a_tier_without_seeds(
     out, _ = at_once("toy", "costly", "--plan")
     assert "toy/costly/table-1: " in out
     assert "toy/costly/table-2: " in out
-    why = "error: toy/costly/table-2 is not part of the short tier; it has: paper, smoke\n"
+    why = "error: toy/costly/table-2 has no short tier; add --tier paper or --tier smoke\n"
     for seeds in ((), ("--seeds", "0")):
         out, _ = at_once("toy", "costly", "--plan", "--tier", "short", *seeds)
         assert "toy/costly/table-1: " in out
@@ -348,10 +348,10 @@ def test_a_table_is_left_out_of_a_tier_without_seeds(
     assert at_once("--cell", cell, code=2) == (f"{cell}: reading the tables\n", why)
     at_once("toy", "costly", "--tier", "short", "--row", "plain", "--column", "left")
     out, _ = at_once("report")
-    assert "1 table; the summary of all: results/README.md" in out
+    assert "the summary of all: results/README.md" in out
     written = contents(tmp_path)
     assert "results/short/toy/costly/table-1.md" in written
-    assert not any("table-2" in name for name in written)
+    assert not any("costly/table-2" in name for name in written)
 
 
 @pytest.mark.parametrize("tier", ["paper", "smoke", "short"])
@@ -416,7 +416,8 @@ def test_a_changed_configuration_stops_before_anything_runs(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("tractor", "toy"), "no domain 'tractor'; domains are: vision, text, rl, graph, video"),
+        (("tractor", "x"), "no domain 'tractor'; domains are: vision, text, rl, graph, video"),
+        (("mmcl", "graph"), "no domain 'mmcl': the domain comes first, as in graph mmcl"),
         (("toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
         (("toy", "toy", "--table", "9"), "no table '9'; it has: table-1"),
         (("toy", "toy", "--table", "tabel-1"), "no table 'tabel-1': did you mean table-1?"),
@@ -433,6 +434,18 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("--cell", "toy/toy/table-7/plain/left/seed-0"), "no table toy/toy/table-7"),
         (("data", "toy", "--dataset", "cars"), "toy has no dataset 'cars'; it has: toys"),
         (("toy",), "say what to run"),
+        (("plan", "toy", "toy", "--seed", "3"), "no option --seed: did you mean --seeds?"),
+        (("plan", "toy", "toy", "--data-root", __file__), f"--data-root {__file__}: a file; name"),
+        (("toy", "toy", "--runs", __file__), f"--runs {__file__}: a file; name a folder"),
+        (("report", "--results", __file__), f"--results {__file__}: a file; name a folder"),
+        (("report", "--from", "nowhere"), "--from nowhere: no such folder; name a folder of runs"),
+        (("explain", "nowhere"), "a cell is addressed as [tier/]domain/paper/table/row/column"),
+        (("evaluate", "vision", "no.pt"), "no.pt: there is no such file or folder"),
+        (
+            ("plan", "vision", "lmcl", "--table", "table-2-small"),
+            "table-2-small has no paper tier; add --tier short or --tier smoke",
+        ),
+        (("docs",), "docs needs the checkout: clone the repository"),
     ],
 )
 def test_unusable_input_is_one_clear_line(
@@ -445,6 +458,47 @@ def test_unusable_input_is_one_clear_line(
     assert text in err
     assert err.startswith("error: ")
     assert not (tmp_path / "runs").exists()
+
+
+def test_version_and_help(at_once: Callable[..., tuple[str, str]]) -> None:
+    for words in (("version",), ("--version",)):
+        out, _ = at_once(*words)
+        assert re.fullmatch(r"margins-in-contrastive-learning \S+ \(.*\)\n", out)
+    for words in (("help",), ("--help",), ("-h",)):
+        out, _ = at_once(*words)
+        assert out == reproduce.USAGE
+        assert max(map(len, out.splitlines())) <= 80
+    with pytest.raises(SystemExit, match="0"):
+        at_once("help", "plan")
+
+
+def test_the_installed_command_speaks_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SUITE_COMMAND", raising=False)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/margins"])
+    assert reproduce.main(["help"]) == 0
+    out = capsys.readouterr().out
+    assert "\n  margins graph mmcl  " in out
+    assert "In a checkout alone, by ./reproduce.sh: test, benchmark, docs" in out
+    assert out.count("./reproduce.sh") == 1
+    assert reproduce.main(["plan", "graph", "mmcl", "--rwo", "x"]) == 2
+    assert reproduce.main(["--runs", "x", "report"]) == 2
+    assert "say the verb first: margins report" in capsys.readouterr().err
+
+
+def test_a_package_of_the_same_name_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "graph").mkdir()
+    (tmp_path / "graph/__init__.py").touch()
+    for name in [each for each in sys.modules if each.split(".")[0] == "graph"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=f"{tmp_path}/graph hides the suite's package 'graph'"):
+        domains.imported("graph")
+    monkeypatch.delitem(sys.modules, "graph")
 
 
 def test_unknown_options_and_numbers(at_once: Callable[..., tuple[str, str]]) -> None:
@@ -549,23 +603,6 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     assert not any(tmp_path.rglob("failure.json"))
 
 
-@pytest.mark.slow
-def test_everything_killed_at_once_resumes(tmp_path: Path) -> None:
-    arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = command(*arguments, cwd=tmp_path)
-    cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
-    wait_for(lambda: (cell / "checkpoint.pt").exists())
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate(timeout=300)
-    call(tmp_path, *arguments)
-    whole = tmp_path / "whole"
-    whole.mkdir()
-    call(whole, *arguments)
-    resumed = json.loads((cell / "result.json").read_text())["metrics"]
-    other = whole / cell.relative_to(tmp_path) / "result.json"
-    assert resumed == json.loads(other.read_text())["metrics"]
-
-
 def test_report_writes_results_and_keeps_old_records(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -582,16 +619,6 @@ def test_report_writes_results_and_keeps_old_records(
     assert contents(results) == written
     at_once("report", "--results", str(results), "--latex")
     assert r"\toprule" in (results / "toy/toy/table-1.tex").read_text()
-
-
-@pytest.mark.slow
-def test_smoke_never_enters_results(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
-    out, _ = at_once("toy", "toy", "--tier", "smoke")
-    assert "shows that the code runs" in out
-    at_once("report")
-    assert [name for name in contents(tmp_path / "results") if "table-1" in name] == []
 
 
 def wait_for(condition: object) -> None:
@@ -642,7 +669,7 @@ def test_rows_without_the_seeds_asked_for_are_named(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     _, err = at_once("toy", "shared", "--row", "base", "--seeds", "1", code=2)
-    assert err == "error: nothing to run: the chosen rows have none of these --seeds\n"
+    assert err == "error: nothing to run: the chosen rows have none of the seeds given by --seeds\n"
 
 
 @pytest.mark.slow
@@ -653,7 +680,7 @@ def test_tables_with_equal_configurations_share_a_run(
     first = contents(tmp_path)
     choice = ("toy", "partial", "--table", "3", "--row", "plain", "--seeds", "0")
     out, _ = at_once(*choice)
-    assert "1 cells are done already" in out  # the other column is a run of its own
+    assert "1 cell done already" in out  # the other column is a run of its own
     assert {name: text for name, text in contents(tmp_path).items() if name in first} == first
     # Row "better" sets what column "right" would change: both its cells are the same run, too.
     at_once("toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")

@@ -123,14 +123,6 @@ def test_sigterm_saves_and_exits_75(tmp_path: Path, uninterrupted: Path) -> None
     assert losses(folder) == losses(uninterrupted)
 
 
-def test_stopping_raises_after_the_save(tmp_path: Path) -> None:
-    with Run(tmp_path / "run", Config(5)) as run:
-        run.stopping = True
-        with pytest.raises(Interrupted):
-            train(run.config, run)
-    assert assert_whole(tmp_path / "run") == 1
-
-
 def test_saves_may_be_spaced_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock = tmp_path / "run", [100.0]
     monkeypatch.setattr(runs.time, "monotonic", lambda: clock[0])
@@ -458,15 +450,6 @@ def test_failure_is_noted_and_gone_when_done(tmp_path: Path) -> None:
     with Run(folder, Config(1)) as run:
         run.finish(train(run.config, run))
     assert read_failure(folder) is None
-
-
-def test_means_have_a_state() -> None:
-    means, other = Means(), Means()
-    means.add({"loss": torch.tensor(1.0)})
-    other.load_state_dict(means.state_dict())
-    other.add({"loss": torch.tensor(4.0)})
-    assert other.take() == {"loss": 2.5}
-    assert other.take() == {}
 
 
 def test_a_part_is_averaged_over_the_steps_that_have_it() -> None:

@@ -4,6 +4,7 @@ Installers are stood in for by scripts that note how they were called; nothing i
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -361,6 +362,27 @@ def test_a_checkout_that_cannot_be_written_to_says_so(open_folder: Path) -> None
 
 
 # ---- the lock -----------------------------------------------------------------------------------
+
+
+def test_the_nightly_summary_lists_runs_and_keeps_the_failed_ones(tmp_path: Path) -> None:
+    for name, file, content in (
+        ("a", "result.json", {"seconds": 2.25}),
+        ("b", "failure.json", {"why": "failed: x | y"}),
+        ("c", "checkpoint.pt", {}),
+    ):
+        folder = tmp_path / "runs/graph/atlas" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text("{}")
+        (folder / file).write_text(json.dumps(content))
+    script = [sys.executable, str(ROOT / ".ci/summary"), "runs"]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[2:] == [
+        "| graph/atlas/a | done | 2.2 |",
+        "| graph/atlas/b | failed: x \\| y |  |",
+        "| graph/atlas/c | interrupted |  |",
+    ]
+    kept = {file.parent.name for file in (tmp_path / "failed-runs").rglob("config.json")}
+    assert kept == {"b", "c"}
 
 
 def test_the_lock_pins_what_the_project_asks_for_and_names_no_place() -> None:

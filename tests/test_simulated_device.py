@@ -16,7 +16,31 @@ from tests.simulated_device import SimulatedDevice
 
 GPU = torch.device("cuda")
 # Functions that may wait, each with the reason.
-ALLOWED: dict[str, str] = {}
+ALLOWED: dict[str, str] = {
+    "graph/data.py Graphs.to.<locals>.<genexpr>": "a batch is copied to the device",
+    "graph/encoder.py _adjacency": "bincount reads its size",
+    "graph/evaluation.py embed": "features go to the SVM on the host",
+    "graph/train.py pretrain": "networks are moved once",
+    "rl/agent.py Agent.__init__": "networks are moved once",
+    "rl/agent.py Agent.check_finite": "looked at every so many updates",
+    "rl/agent.py Contrast.__init__": "networks are moved once",
+    "rl/replay.py Replay._append": "a frame is brought to the device",
+    "rl/replay.py Replay.add": "an action and a reward are brought to the device",
+    "rl/train.py measure": "networks and observations are moved",
+    "rl/train.py measure.<locals>.act": "the environment needs the action",
+    "rl/train.py save_weights": "weights are written to disk",
+    "shared/checks.py check_cosines": "looked at in the first step",
+    "shared/checks.py check_negatives": "looked at in the first step",
+    "shared/experiment/runs.py Means.take.<locals>.<dictcomp>": "means are logged",
+    "shared/objective.py _check_finite": "looked at every so many steps",
+    "vision/data.py Images.to": "the images are moved once",
+    "vision/evaluation.py embed": "images are looked at once",
+    "vision/evaluation.py embed.<locals>.<listcomp>": "batches of test images are moved",
+    "vision/evaluation.py evaluate": "the encoder is moved once",
+    "vision/evaluation.py knn": "the accuracy is read",
+    "vision/evaluation.py linear_probe": "labels are moved once, the accuracy is read",
+    "vision/train.py pretrain": "networks are moved once",
+}
 # One loss of each family; every loss and penalty is compared on real devices in test_agreement.py.
 FAMILIES = ("info_nce", "hard_nce", "margins", "max_margin, closed form", "info_nce, polarized")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, PUBLISHED, SHARED, TABLES
+from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, SHARED, TABLES
 from toy.train import Config
 
 from shared.command.domains import DOMAINS, tables_of
@@ -13,15 +13,13 @@ from shared.experiment.records import read_records
 from shared.experiment.tables import (
     Claim,
     Column,
-    Published,
     Row,
     Seeds,
-    Table,
     Tier,
     Value,
     canonical,
     canonical_json,
-    changed,
+    load_notes,
     load_published,
     slug,
 )
@@ -116,6 +114,10 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
         ({"unit": "per cent"}, "no unit 'per cent'; known are: %, "),
         ({"protocol": "toy-v2"}, "protocol 'toy-v2' is not the configuration's 'toy-v1'"),
         (
+            {"columns": (Column("left", run="a"), Column("right", {"offset": 1.0}, run="a"))},
+            "columns of run 'a' differ in plain",
+        ),
+        (
             {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"up": {"offset": 1.0}}))},
             r"better: changes in undeclared columns: \['up'\]",
         ),
@@ -146,7 +148,7 @@ def test_a_table_without_seeds_in_a_tier_has_no_part_in_it() -> None:
 
 
 def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
-    other = Row("other", floor=True)
+    other = Row("other", baseline=True)
     table = dataclasses.replace(
         TABLE,
         rows=(PLAIN, BETTER, other, Row("base", seeds=(0,))),
@@ -213,12 +215,6 @@ def test_a_mistake_about_seeds_or_claims_is_an_error(change: dict[str, object], 
         dataclasses.replace(TABLE, **change)
 
 
-def test_a_further_metric_may_have_a_unit_of_its_own() -> None:
-    table = dataclasses.replace(TABLE, also=("nom", "other"), units={"nom": "points of 1000"})
-    assert table.unit_of("nom") == "points of 1000"
-    assert table.unit_of("other") == table.unit_of(table.metric) == table.unit
-
-
 def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
     tuned = Row(
         "tuned",
@@ -255,13 +251,6 @@ def test_a_column_may_show_a_metric_of_its_own() -> None:
     assert [FIGURE.metric_of(column) for column in FIGURE.columns_of("smoke")] == ["accuracy"]
 
 
-def test_a_table_may_have_no_published_number() -> None:
-    assert FIGURE.address == "toy/partial/figure-3"
-    assert FIGURE.published.value("curve", "left") is None
-    with pytest.raises(ValueError, match="no published row 'curve'"):
-        dataclasses.replace(FIGURE, rows=(Row("curve", published="curve"),))
-
-
 def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
     assert len(TABLE.cells("paper", row="PLAIN", column="Left", seeds=(9,))) == 1
     with pytest.raises(UserError, match="has no row 'worse'; declared are: plain"):
@@ -280,25 +269,10 @@ def test_canonical_form() -> None:
         canonical({"x": object()})
 
 
-def test_changed_keeps_the_original() -> None:
-    config = Config()
-    assert changed(config, {"steps": 9}, "here").steps == 9
-    assert config.steps == 3
-    with pytest.raises(ValueError, match="here: unknown key 'step'"):
-        changed(config, {"step": 9}, "here")
-
-
 def test_slug() -> None:
     assert slug("CLLR, l2,1") == "cllr-l2-1"
     assert slug("GraphCL + DP, mean") == "graphcl-dp-mean"
     assert slug("  REDDIT-BINARY ") == "reddit-binary"
-
-
-def test_published_value() -> None:
-    assert PUBLISHED.value("plain", "left") == Value(1.0, 0.1)
-    assert PUBLISHED.value("better", "right") is None
-    assert PUBLISHED.value("worse", "left") is None
-    assert isinstance(PUBLISHED, Published)
 
 
 def test_load_published(tmp_path: Path) -> None:
@@ -318,17 +292,25 @@ def test_load_published(tmp_path: Path) -> None:
     published = load_published(file, "t")
     assert published.source == "A paper, Table 1"
     assert published.rows == {"x": (Value(1.5, None), None)}
-    file.write_text(text.replace("mean = [1.5, nan]", "mean = [1.5]"))
-    with pytest.raises(ValueError, match="t: x: not one number per column"):
-        load_published(file, "t")
-    file.write_text(text.replace("title", "titel"))
-    with pytest.raises(ValueError, match="t: missing key 'title'"):
-        load_published(file, "t")
+    for number, (old, new, problem) in enumerate(
+        (
+            ("mean = [1.5, nan]", "mean = [1.5]", "t: x: not one number per column"),
+            ("title", "titel", "t: missing key 'title'"),
+        )
+    ):
+        wrong = tmp_path / f"wrong-{number}.toml"  # a file is read once, so each has its own
+        wrong.write_text(text.replace(old, new))
+        with pytest.raises(ValueError, match=problem):
+            load_published(wrong, "t")
 
 
-def test_the_table_type_checks_itself_when_made() -> None:
-    assert isinstance(TABLE, Table)
-    assert TABLE.address == "toy/toy/table-1"
+def test_load_notes(tmp_path: Path) -> None:
+    file = tmp_path / "notes.toml"
+    file.write_text('long = """\nTwo\nlines."""\n')
+    notes = load_notes(file)
+    assert notes["long"] == "Two lines."
+    with pytest.raises(ValueError, match=r"notes\.toml: no note 'short'"):
+        notes["short"]
 
 
 def test_columns_of_one_run_have_one_address() -> None:
@@ -346,12 +328,6 @@ def test_columns_of_one_run_have_one_address() -> None:
     assert [cell.column for cell in SHARED.cells(row="plain", column="norm", seeds=(0,))] == [
         "norm"
     ]
-
-
-def test_columns_of_one_run_change_the_same() -> None:
-    columns = (Column("left", run="both"), Column("right", {"offset": 1.0}, run="both"))
-    with pytest.raises(ValueError, match="columns of run 'both' differ in plain"):
-        dataclasses.replace(TABLE, columns=columns)
 
 
 def test_a_row_that_no_seed_changes_has_its_own_seeds() -> None:

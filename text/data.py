@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
 
-from shared.errors import UserError
+from shared.errors import UserError, program
 from shared.experiment.data import MissingData, sha256_of_files, sha256_of_lines
 from shared.experiment.prepared import check_prepared
 from shared.notices import notice
@@ -53,7 +53,7 @@ DATASETS: dict[str, str] = {
     ),
 }
 _BOOKCORPUS_FILES = ("books_large_p1.txt", "books_large_p2.txt")
-_COMMAND = "./reproduce.sh data text"
+_COMMAND = f"{program()} data text"
 
 
 @dataclass(frozen=True)

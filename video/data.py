@@ -36,7 +36,7 @@ from filelock import FileLock
 from PIL import Image
 from torch import Tensor
 
-from shared.errors import UserError, suggestion
+from shared.errors import UserError, program, suggestion
 from shared.experiment.data import (
     SUMS,
     MissingData,
@@ -298,7 +298,7 @@ def _present(dataset: str, root: Path, data_root: Path) -> tuple[str, ...]:
         UserError: a folder of videos is of no class.
     """
     if not (root / FOLDER).is_dir():
-        raise MissingData(dataset, data_root / FOLDER, "./reproduce.sh data video")
+        raise MissingData(dataset, data_root / FOLDER, f"{program()} data video")
     numbers = _numbers(root)
     for folder in sorted((root / FOLDER).iterdir()):
         if folder.name not in numbers and _is_visible(folder) and _videos_in(folder):
@@ -309,7 +309,7 @@ def _present(dataset: str, root: Path, data_root: Path) -> tuple[str, ...]:
             )
     present = [name for name in numbers if (root / FOLDER / name).is_dir()]
     if not present:
-        raise MissingData(dataset, data_root / FOLDER, "./reproduce.sh data video")
+        raise MissingData(dataset, data_root / FOLDER, f"{program()} data video")
     return tuple(sorted(present, key=numbers.__getitem__))
 
 

@@ -36,7 +36,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from shared.errors import UserError
+from shared.errors import UserError, program
 from shared.experiment.data import (
     APPROXIMATE,
     MARKER,
@@ -786,7 +786,10 @@ def _download_by_torchvision(name: str, data_root: Path) -> None:
     # What a download raises depends on the transport and on the archive.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{name}: download by torchvision failed: {reason}") from error
+        raise UserError(
+            f"{name}: download by torchvision failed: {reason}; on a machine without network, copy "
+            f"{data_root / describe(name).folder} from one that has it"
+        ) from error
 
 
 def _how_to_get(name: str, folder: Path) -> str:
@@ -843,7 +846,7 @@ def _remedy(name: str, folder: Path) -> str:
 
 
 def _command(name: str) -> str:
-    return f"./reproduce.sh data vision --dataset {name}"
+    return f"{program()} data vision --dataset {name}"
 
 
 # Reading image files

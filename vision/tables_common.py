@@ -1,7 +1,8 @@
-"""What the tables of several papers share: losses, datasets, costs, tiers and notes.
+"""What the tables of several papers share: constructors, losses, datasets, costs and tiers.
 
 LMCL, CLLR and MMCL compare on CIFAR and STL-10 by the protocol of DCL's and HCL's programs (``HCL``
-in vision.config), and the first two on ImageNet-100 by that of CMC's.
+in vision.config), and the first two on ImageNet-100 by that of CMC's. What is said of rows and
+protocols stands by name in published/notes.toml.
 """
 
 import dataclasses
@@ -9,24 +10,110 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared import Objective, consistency, debiased_nce, hard_nce, info_nce, term
-from shared.experiment.tables import Column, Published, Row, Table, Tier, load_published
+from shared import Objective, Term, consistency, debiased_nce, hard_nce, info_nce, term
+from shared.experiment.tables import Column, Row, Table, Tier, load_notes, load_published
+from vision.config import CMC, Config, ToyConfig
 from vision.swav import swapped_prediction
 
+Changes = Mapping[str, Any]
+
 PUBLISHED = Path(__file__).parent / "published"
-REFERENCES = (
-    load_published(PUBLISHED / "references.toml", "dcl"),
-    load_published(PUBLISHED / "references.toml", "hcl"),
-)
+NOTES = load_notes(PUBLISHED / "notes.toml")
+PAPERS = {
+    "lmcl": "Chen et al. 2021 (LMCL)",
+    "cllr": "Chen et al. 2022 (CLLR)",
+    "mmcl": "Shah et al. 2022 (MMCL)",
+    "margins": "Rho et al. 2023 (margins)",
+}
+REFERENCES = tuple(load_published(PUBLISHED / "references.toml", each) for each in ("dcl", "hcl"))
+PROBE_METRIC, KNN_METRIC = "linear_top1", "knn_top1"
+SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,)}
+# ImageNet's tables have their reduced runs in tables of their own: see small below.
+IMAGENET_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
+
+
+def said(notes: str) -> tuple[str, ...]:
+    """The notes whose names are given, separated by spaces."""
+    return tuple(NOTES[name] for name in notes.split())
+
+
+def row(label: str, changes: Changes | None = None, notes: str = "", **others: Any) -> Row:
+    """A row; ``notes`` names what makes up its deviation, ``others`` are further fields."""
+    return Row(label, changes or {}, deviation=" ".join(said(notes)), **others)
+
+
+def by(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
+    """The change to an objective; ``others`` are further changes."""
+    return {"objective": Objective(loss, penalties), **others}
+
+
+def table(
+    paper: str,
+    name: str,
+    title: str,
+    config: Config | ToyConfig,
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    notes: str,
+    *,
+    of: str = "",
+    printed: str = "",
+    short: Changes | None = None,
+    **others: Any,
+) -> Table:
+    """A table as a paper has it.
+
+    Args:
+        paper: short name of the paper.
+        name: address of the table.
+        title: one line.
+        config: what rows and columns change; its protocol is the table's.
+        rows: the methods; those with a printed label measure the row that is printed under it.
+        columns: the datasets.
+        notes: names of the notes below the table; that on reduced runs follows by itself.
+        of: where in the paper; from ``name`` if left out.
+        printed: key of the printed numbers; ``name`` if left out.
+        short: changes of the reduced runs.
+        others: further fields of the table.
+    """
+    published = others.pop("published", None) or load_published(
+        PUBLISHED / f"{paper}.toml", printed or name
+    )
+    rows = [
+        dataclasses.replace(each, published=each.label) if each.label in published.rows else each
+        for each in rows
+    ]
+    usual = {
+        "metric": PROBE_METRIC,
+        "seeds": SEEDS,
+        "varies": "seed (initialisation, augmentations, order of batches)",
+    }
+    return Table(
+        domain="vision",
+        paper=paper,
+        name=name,
+        title=title,
+        section=f"{PAPERS[paper]}, {of or name.replace('-', ' ').capitalize()}",
+        unit="%",
+        protocol=config.protocol,
+        config=config,
+        rows=tuple(rows),
+        columns=tuple(columns),
+        published=published,
+        short=short or {},
+        notes=(*said(notes), *([reduced_note(short)] if short else [])),
+        **{**usual, **others},
+    )
+
 
 # As in DCL's and HCL's programs, to which the numbers of their STL-10 tables belong.
 SIMCLR = term(info_nce, temperature=0.5)
 DCL = term(debiased_nce, temperature=0.5, tau_plus=0.1)
 HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)
 # In CMC's framework, at its temperature. The class prior is that of one class in a hundred.
+CMC_NCE: Term = CMC["objective"].loss
 CMC_DCL = term(debiased_nce, temperature=0.07, tau_plus=0.01)
 CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
-
 # CO2's penalty with the numbers of lightly's program; neither LMCL nor CLLR prints any.
 CO2 = term(consistency, weight=1.0, temperature=0.05)
 
@@ -37,12 +124,6 @@ CMC_TWO: dict[str, Any] = {
     "augmentations": ("ressl_weak", "ressl_weak"),  # crops from 0.2 and flips, as there
     "loss_factor": 2.0,
 }
-CMC_TEXT = (
-    "CMC's own program: lightness and colours (Lab) of one crop through two ResNets of half the "
-    "width, each against the other's memory of all images (momentum 0.5), softmax in place of its "
-    "default NCE, both losses added. Other than there: the negatives are drawn once for a batch, "
-    "not for each image."
-)
 # SwAV in CMC's framework: its own crops, head and optimiser, the rate of its program (4.8 at 4096)
 # in proportion to batches of 128. A table's number of negatives is the length of its queue.
 SWAV_LOSS = term(swapped_prediction, temperature=0.1, epsilon=0.05, iterations=3)
@@ -63,72 +144,12 @@ SWAV: dict[str, Any] = {
     "schedule": "cosine",
     "milestones": (),
 }
-SWAV_TEXT = (
-    "Nothing of it is printed. By its program: 2 crops of 224 and 6 of 96 pixels, 3000 prototypes "
-    "that stay for an epoch, temperature 0.1, epsilon 0.05, LARS at 4.8 per 4096 images; the "
-    "negatives of the column are the length of its queue, used from epoch 15 on."
+CMC_ROWS = (
+    row("CMC", CMC_TWO, "cmc"),
+    row("SwAV", SWAV, "swav"),
+    row("DCL", by(CMC_DCL), "cmc-dcl"),
+    row("HCL", by(CMC_HARD), "cmc-hcl"),
 )
-
-CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
-STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
-BATCHES = (32, 64, 128, 256, 512)
-
-SHORT: dict[str, Any] = {
-    "images": 4000,
-    "backbone": "resnet18",
-    "stem": "small",
-    "epochs": 10,
-    "batch_size": 128,
-    "probe_augmentation": False,
-}
-SEEDS: dict[Any, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,)}
-# Of ImageNet's tables, whose short tier is a table of its own: see small below.
-IMAGENET_SEEDS: dict[Any, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
-VARIES = "seed (initialisation, augmentations, order of batches)"
-
-HCL_NOTES = (
-    "Everything the paper leaves open is as in the programs of DCL and HCL: ResNet-50 with a 3x3 "
-    "first convolution and no pooling, head 2048-512-128, Adam at 1e-3, temperature 0.5.",
-    "STL-10 is pretrained on its training and unlabelled images in crops of 32 pixels and tested "
-    "at 96 pixels. Every dataset is normalised by CIFAR-10's statistics, as in these programs.",
-    "Linear probe: the backbone's batch norms stay in eval mode, where the programs leave them in "
-    "train mode and let their statistics drift; the last epoch counts, never the best.",
-)
-ONE_SEED = "No deviation is printed and no number of seeds; one seed here, more with --seeds."
-CMC_NOTES = (
-    "CMC's framework here is its program for MoCo: one network on RGB, a queue of as many "
-    "negatives as the column says, 100 epochs in place of 240 with the milestones in proportion.",
-    "Top-1 and top-5 are two readings of one probe.",
-)
-
-
-# Images that pretraining sees, and the gigabytes they take.
-SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
-
-
-def cost(dataset: str, epochs: int, batch_size: int) -> tuple[float, float]:
-    """Minutes on one CPU core and gigabytes of a cell with ResNet-50 at 32 pixels in bfloat16.
-
-    Scaled up from what was measured: 18 views a second, and 15 MB of saved activations for each
-    view of a batch.
-    """
-    images, gigabytes = SIZES[dataset]
-    return 2 * epochs * images / 18 / 60, 1.0 + 2 * batch_size * 0.015 + gigabytes
-
-
-def by_batch_size(epochs: int) -> tuple[Column, ...]:
-    """The columns of LMCL's and CLLR's Figure 4: two datasets, five batch sizes."""
-    return tuple(
-        Column(
-            f"{name}, {batch_size}",
-            {**changes, "batch_size": batch_size},
-            *cost(changes["dataset"], epochs, batch_size),
-        )
-        for name, changes in (("STL-10", STL10), ("CIFAR-10", CIFAR10))
-        for batch_size in BATCHES
-    )
-
-
 # Minutes: 100 epochs of 126,689 images. A view of 224 pixels takes three times the operations of
 # one of 32 without pooling; it was not timed.
 IMAGENET_100 = tuple(
@@ -143,43 +164,46 @@ IMAGENET_100 = tuple(
     for queue in (1024, 4096)
     for name in ("top1", "top5")
 )
+CMC_NOTES = "cmc-framework top5"
 
-NETWORKS = {
-    ("resnet8", "strided"): "ResNet-8 of width 32 with a first convolution of stride 2",
-    ("resnet18", "small"): "ResNet-18 with pooling after the first convolution",
-    ("resnet18", "imagenet"): "ResNet-18 with torchvision's own first layers",
-}
+CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
+STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
+HCL_NOTES = "hcl-open hcl-stl10 hcl-probe"
+# Images that pretraining sees, and the gigabytes they take.
+SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
 
 
-def short_note(short: Mapping[str, Any]) -> str:
-    """What a short tier changes, in words: they come from the changes themselves.
+def hcl_column(label: str, changes: Changes, dataset: str, epochs: int, batch_size: int) -> Column:
+    """A column with ResNet-50 at 32 pixels in bfloat16.
 
-    Raises:
-        ValueError: a change that there are no words for.
+    Its cost on one CPU core is scaled up from what was measured: 18 views a second, and 15 MB of
+    saved activations for each view of a batch.
     """
-    words = {
-        "images": "{} images",
-        "epochs": "{} epochs",
-        "batch_size": "batches of {}",
-        "learning_rate": "a learning rate of {}",
-        "warmup_epochs": "{} epochs of warm-up",
-        "probe_augmentation": "a probe on features of unaugmented images",
-        "optimiser": "the optimiser {}",
-        "schedule": "a {} schedule",
-    }
-    if unknown := set(short) - {"backbone", "stem", "milestones", *words}:
-        raise ValueError(f"short tier: no words for {', '.join(sorted(unknown))}")
-    network = NETWORKS[short.get("backbone", "resnet18"), short["stem"]]
-    rest = [text.format(short[name]) for name, text in words.items() if name in short]
-    return f"Short tier: {', '.join([network, *rest])}."
+    images, gigabytes = SIZES[dataset]
+    minutes = 2 * epochs * images / 18 / 60
+    return Column(label, changes, minutes, 1.0 + 2 * batch_size * 0.015 + gigabytes)
 
 
-SHORT_NOTE = f"{short_note(SHORT)} It shows that the rows run and roughly how they compare."
+# The columns of LMCL's and CLLR's Figure 4: five batch sizes on STL-10, then on CIFAR-10.
+BY_BATCH_SIZE = tuple(
+    hcl_column(f"{name}, {size}", {**changes, "batch_size": size}, changes["dataset"], 100, size)
+    for name, changes in (("STL-10", STL10), ("CIFAR-10", CIFAR10))
+    for size in (32, 64, 128, 256, 512)
+)
+
+# Reduced runs
+
+SHORT: dict[str, Any] = {
+    "images": 4000,
+    "backbone": "resnet18",
+    "stem": "small",
+    "epochs": 10,
+    "batch_size": 128,
+    "probe_augmentation": False,
+}
 # Where a column is about its epochs, they stay as they are: fewer images instead.
 FEWER: dict[str, Any] = {name: SHORT[name] for name in SHORT if name != "epochs"} | {"images": 512}
-FEWER_NOTE = f"{short_note(FEWER)} The epochs are those of the column."
-
-# The tier of the tables named -cifar10. The learning rate, that of [margins], is what the rule in
+# The tables named -cifar10. The learning rate, that of [margins], is what the rule in
 # benchmarks/vision_budget.py is about.
 ON_CIFAR10: dict[str, Any] = {
     "backbone": "resnet8",
@@ -190,107 +214,11 @@ ON_CIFAR10: dict[str, Any] = {
     "probe_augmentation": False,
 }
 QUARTER: dict[str, Any] = {**ON_CIFAR10, "epochs": 5, "warmup_epochs": 0.25}
-# Its quarter for the tables by the protocol of DCL's and HCL's programs, with their Adam.
+# The same for the protocol of DCL's and HCL's programs, with their Adam.
 HCL_QUARTER: dict[str, Any] = {
     name: QUARTER[name] for name in QUARTER if name not in ("learning_rate", "warmup_epochs")
 }
-THREE_SEEDS: dict[Tier, tuple[int, ...]] = {"short": (0, 1, 2), "smoke": (0,)}
-ON = "-cifar10"  # ends the names of the tier's tables
-L2 = "linear-l2-v1"
-L2_METRIC, KNN_METRIC, PROBE_METRIC = "l2_top1", "knn_top1", "linear_top1"
-READ_OUTS_NOTE = (
-    "The metric is that of a logistic regression on standardised features whose L2 penalty a tenth "
-    "of the training images decides; beside it stand 200 neighbours, weighted by exp(cos / 0.1). "
-    "The paper's probe, where it has one, is shown, too; what it comes to in its steps depends on "
-    "the length of the features."
-)
-FLOORS_NOTE = (
-    "Trivial baselines: raw pixels, means over an 8 x 8 grid, a histogram of 4 x 4 x 4 colours, "
-    "and the network as it is initialised, its batch norms set to the statistics of the training "
-    "images."
-)
-
-# Nothing is learned in these, so that one run serves every column; without a network, no seed
-# changes them.
-UNTRAINED: dict[str, Any] = {
-    "epochs": 0,
-    "warmup_epochs": 0.0,
-    "batch_size": 256,
-    "learning_rate": 0.0,
-}
-FLOORS = (
-    *(
-        Row(
-            label,
-            {**UNTRAINED, "features": features, "beside": None},
-            deviation=f"Floor, printed by no paper: {what}.",
-            seeds=(0,),
-            floor=True,
-        )
-        for label, features, what in (
-            ("raw pixels", "pixels", "the 3072 numbers of an image"),
-            ("8x8 thumbnail", "thumbnail", "192 means"),
-            ("colour histogram", "histogram", "64 shares"),
-        )
-    ),
-    Row(
-        "random network",
-        {**UNTRAINED, "calibrated": True},
-        deviation="Floor, printed by no paper: the encoder as it is initialised, batch norms with "
-        "the statistics of the training images.",
-        floor=True,
-    ),
-)
-
-
-def swept(
-    figure: Table,
-    runs: Mapping[str, Column],
-    *,
-    budget: Mapping[str, Any],
-    notes: Sequence[str],
-) -> Table:
-    """A plotted sweep in the tier on CIFAR-10, with one seed.
-
-    Args:
-        figure: the sweep as the paper has it.
-        runs: label and changes of each run; what a row of ``figure`` changes in the column that is
-            the key, it changes here.
-        budget: changes of the tier.
-        notes: what else is to be said.
-    """
-    columns = tuple(
-        Column(run.label, {**CIFAR10, **run.changes}, minutes=5.0, gigabytes=3.0)
-        for run in runs.values()
-    )
-    labels = {of: run.label for of, run in runs.items()}
-    rows = tuple(
-        dataclasses.replace(
-            row,
-            in_columns={
-                labels[of]: changes for of, changes in row.in_columns.items() if of in labels
-            },
-        )
-        for row in figure.rows
-    )
-    probe = None if figure.metric == KNN_METRIC else figure.protocol
-    return dataclasses.replace(
-        figure,
-        name=f"{figure.name}{ON}",
-        title=f"{figure.title}: CIFAR-10 on one core",
-        metric=L2_METRIC,
-        also=(KNN_METRIC, PROBE_METRIC) if probe else (KNN_METRIC,),
-        protocol=L2,
-        config=dataclasses.replace(figure.config, protocol=L2, beside=probe),
-        rows=(*rows, *FLOORS),
-        columns=columns,
-        seeds={"short": (0,), "smoke": (0,)},
-        short=budget,
-        notes=(short_note(budget), READ_OUTS_NOTE, FLOORS_NOTE, *notes),
-    )
-
-
-# ImageNet's tables on one core, at the learning rate of [margins] and its optimiser.
+# The tables named -small: those of ImageNet, at the learning rate of [margins] and its optimiser.
 ON_SMALL: dict[str, Any] = {
     "backbone": "resnet8",
     "stem": "strided",
@@ -301,20 +229,148 @@ ON_SMALL: dict[str, Any] = {
     "milestones": (),
     "probe_augmentation": False,
 }
-# By data set: its changes, epochs, and epochs of warm-up.
-SMALL_SETS: dict[str, tuple[dict[str, Any], int, float]] = {
-    "CIFAR10": ({**CIFAR10, "image_size": 32, "small_size": 16}, 5, 0.25),
-    "imagenette": ({"dataset": "imagenette", "image_size": 64, "small_size": 32}, 40, 2.0),
+NETWORKS = {
+    ("resnet8", "strided"): "ResNet-8 of width 32 with a first convolution of stride 2",
+    ("resnet18", "small"): "ResNet-18 with pooling after the first convolution",
+    ("resnet18", "imagenet"): "ResNet-18 with torchvision's own first layers",
 }
-SMALL = "-small"  # ends the names of the tier's tables
-SMALL_NOTE = (
-    "CIFAR-10, 5 epochs, and imagenette, ten classes of ImageNet in crops of 64 pixels that stream "
-    "from its files, 40 epochs. Queues of 1024 keys, MoCHI's N, s and s' 64, 64 and 8 from the "
-    "second epoch on, heads 512 wide, SwAV with 100 prototypes and small crops half as wide as the "
-    "large ones; of a row's own budget its batch size stays. Chosen for what "
-    "a core does in minutes, before any of these runs."
+WORDS = {
+    "images": "{} images",
+    "epochs": "{} epochs",
+    "batch_size": "batches of {}",
+    "learning_rate": "a learning rate of {}",
+    "warmup_epochs": "{} epochs of warm-up",
+    "probe_augmentation": "a probe on features of unaugmented images",
+    "optimiser": "the optimiser {}",
+    "schedule": "a {} schedule",
+}
+
+
+def reduced_note(short: Changes) -> str:
+    """What reduced runs change, in words made from the changes themselves.
+
+    Raises:
+        ValueError: a change that there are no words for.
+    """
+    if unknown := set(short) - {"backbone", "stem", "milestones", *WORDS}:
+        raise ValueError(f"reduced runs: no words for {', '.join(sorted(unknown))}")
+    network = NETWORKS[short.get("backbone", "resnet18"), short["stem"]]
+    rest = [text.format(short[name]) for name, text in WORDS.items() if name in short]
+    return f"Reduced runs: {', '.join([network, *rest])}."
+
+
+# Nothing is learned in these, so that one run serves every column; without a network, no seed
+# changes them.
+UNTRAINED: dict[str, Any] = {
+    "epochs": 0,
+    "warmup_epochs": 0.0,
+    "batch_size": 256,
+    "learning_rate": 0.0,
+}
+WITHOUT_NETWORK = tuple(
+    row(
+        label,
+        {**UNTRAINED, "features": features, "beside": None},
+        features,
+        seeds=(0,),
+        baseline=True,
+    )
+    for label, features in (
+        ("raw pixels", "pixels"),
+        ("8x8 thumbnail", "thumbnail"),
+        ("colour histogram", "histogram"),
+    )
 )
-_SMALLER: dict[str, Any] = {
+BASELINES = (
+    *WITHOUT_NETWORK,
+    row("random network", {**UNTRAINED, "calibrated": True}, "random-network", baseline=True),
+)
+L2, L2_METRIC = "linear-l2-v1", "l2_top1"
+ON = "-cifar10"  # ends the names of these tables
+SMALL = "-small"
+
+
+def derived(
+    source: Table,
+    ending: str,
+    where: str,
+    columns: Sequence[Column],
+    notes: str,
+    *,
+    short: Changes,
+    rows: Sequence[Row] | None = None,
+    metric: str = L2_METRIC,
+    protocol: str = L2,
+    smaller: Changes | None = None,
+    inherited: Sequence[str] = (),
+    **others: Any,
+) -> Table:
+    """A table's rows beside the trivial baselines, in runs that one core does in minutes.
+
+    Args:
+        source: as the paper has it.
+        ending: of the name.
+        where: on what data; part of the title.
+        columns: the data; printed numbers stay where the paper has a column of that label.
+        notes: names of the notes that follow those on budget, metric and baselines.
+        short: the budget.
+        rows: the methods; the source's if left out. What they change in other columns is dropped.
+        metric: what is measured; the paper's own metric stands beside the suite's.
+        protocol: of the metric.
+        smaller: further changes of the configuration.
+        inherited: the source's notes, as far as they hold here, too.
+        others: fields that differ from this.
+    """
+    own = metric == L2_METRIC
+    probe = source.protocol if own and source.metric != KNN_METRIC else None
+    labels = [column.label for column in columns]
+    also = (KNN_METRIC, PROBE_METRIC) if probe else (KNN_METRIC,)
+    changes: dict[str, Any] = {**(smaller or {}), "protocol": protocol, "beside": probe}
+    kept = tuple(
+        dataclasses.replace(
+            each, in_columns={of: each.in_columns[of] for of in labels if of in each.in_columns}
+        )
+        for each in (source.rows if rows is None else rows)
+    )
+    usual = {
+        "name": f"{source.name}{ending}",
+        "title": f"{source.title}: {where} on one core",
+        "metric": metric,
+        "also": also if own else (),
+        "protocol": protocol,
+        "config": dataclasses.replace(source.config, **changes),
+        "rows": (*kept, *BASELINES),
+        "columns": tuple(columns),
+        "seeds": {"short": (0,), "smoke": (0,)},
+        "published": source.published.part(labels),
+        "references": tuple(each.part(labels) for each in source.references),
+        "short": short,
+        "notes": (
+            reduced_note(short),
+            *said(f"{'l2-metric' if own else ''} baselines {notes}"),
+            *inherited,
+        ),
+    }
+    return dataclasses.replace(source, **{**usual, **others})
+
+
+def on_cifar10(
+    figure: Table, columns: Sequence[Column], notes: str, *, short: Changes, **others: Any
+) -> Table:
+    """A plotted sweep on CIFAR-10; ``columns`` say what the sweep changes."""
+    places = [
+        Column(column.label, {**CIFAR10, **column.changes}, minutes=5.0, gigabytes=3.0)
+        for column in columns
+    ]
+    return derived(figure, ON, "CIFAR-10", places, notes, short=short, **others)
+
+
+# By dataset: its changes, epochs, epochs of warm-up, minutes.
+SMALL_SETS: dict[str, tuple[dict[str, Any], int, float, float]] = {
+    "CIFAR10": ({**CIFAR10, "image_size": 32, "small_size": 16}, 5, 0.25, 5.0),
+    "imagenette": ({"dataset": "imagenette", "image_size": 64, "small_size": 32}, 40, 2.0, 12.0),
+}
+SMALLER: dict[str, Any] = {
     "queue": 1024,
     "mixed": (64, 64, 8),
     "mixed_from": 1.0,
@@ -324,60 +380,51 @@ _SMALLER: dict[str, Any] = {
     "prototypes_still": 0.25,
     "queue_from": 1.0,
 }
-_GIVES_WAY = {*ON_SMALL, "warmup_epochs", "small_size"} - {"batch_size"}
+SMALL_SIZES = {name: SMALLER[name] for name in ("queue", "head_hidden", "predictor_hidden")}
+# What the budget decides in place of a row.
+BUDGET = {*ON_SMALL, "warmup_epochs", "small_size"} - {"batch_size"}
 
 
-def small(table: Table, *, times: Sequence[int] = (1,)) -> Table:
-    """A table of ImageNet in the tier of one core: CIFAR-10 and imagenette, one seed.
+def smaller_rows(source: Table) -> tuple[Row, ...]:
+    """The rows of a table of ImageNet, as wide and long as its reduced runs."""
+    return tuple(
+        dataclasses.replace(
+            each,
+            changes={
+                name: SMALLER.get(name, value)
+                for name, value in each.changes.items()
+                if name not in BUDGET
+            },
+        )
+        for each in source.rows
+    )
+
+
+def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
+    """A table of ImageNet on CIFAR-10 and imagenette.
 
     Args:
-        table: as the paper has it.
-        times: the epochs of its columns, as multiples of the tier's.
+        source: as the paper has it.
+        times: the epochs of its columns, as multiples of the budget's.
     """
-    columns = tuple(
+    columns = [
         Column(
             name if times == (1,) else f"{name}, {each * epochs} epochs",
             {**changes, "epochs": each * epochs, "warmup_epochs": each * warmup},
-            minutes=each * (5.0 if name == "CIFAR10" else 12.0),
+            minutes=each * minutes,
             gigabytes=3.0,
         )
         for each in times
-        for name, (changes, epochs, warmup) in SMALL_SETS.items()
-    )
-    rows = tuple(
-        dataclasses.replace(
-            row,
-            changes={
-                name: _SMALLER.get(name, value)
-                for name, value in row.changes.items()
-                if name not in _GIVES_WAY
-            },
-            in_columns={},
-        )
-        for row in table.rows
-    )
-    sizes = {name: _SMALLER[name] for name in ("queue", "head_hidden", "predictor_hidden")}
-    config = dataclasses.replace(table.config, protocol=L2, beside=table.protocol, **sizes)
-    unprinted: dict[str, tuple[None, ...]] = dict.fromkeys(table.published.rows, ())
-    return dataclasses.replace(
-        table,
-        name=f"{table.name}{SMALL}",
-        title=f"{table.title}: CIFAR-10 and imagenette on one core",
-        metric=L2_METRIC,
-        also=(KNN_METRIC, PROBE_METRIC),
-        protocol=L2,
-        config=config,
-        rows=(*rows, *FLOORS),
-        columns=columns,
-        seeds={"short": (0,), "smoke": (0,)},
-        published=dataclasses.replace(table.published, columns=(), rows=unprinted),
+        for name, (changes, epochs, warmup, minutes) in SMALL_SETS.items()
+    ]
+    return derived(
+        source,
+        SMALL,
+        "CIFAR-10 and imagenette",
+        columns,
+        "small",
         short=ON_SMALL,
-        notes=(short_note(ON_SMALL), SMALL_NOTE, READ_OUTS_NOTE, FLOORS_NOTE, *table.notes),
+        smaller=SMALL_SIZES,
+        inherited=source.notes,
+        rows=smaller_rows(source),
     )
-
-
-def printed_on(published: Published, column: str) -> Published:
-    """A printed table without its other columns."""
-    place = published.columns.index(column)
-    rows = {label: (row[place],) for label, row in published.rows.items()}
-    return dataclasses.replace(published, columns=(column,), rows=rows)

@@ -2,14 +2,16 @@
 
 from typing import Any
 
-from shared import Objective, Term, distance_polarization, info_nce, term
-from shared.experiment.tables import Column, Row, Table, load_published
+from shared import Term, distance_polarization, info_nce, term
+from shared.experiment.tables import Column, Table
 from vision.config import CMC, HCL, Config, ToyConfig
 from vision.tables_common import (
+    BY_BATCH_SIZE,
     CMC_DCL,
     CMC_HARD,
+    CMC_NCE,
     CMC_NOTES,
-    CMC_TEXT,
+    CMC_ROWS,
     CMC_TWO,
     DCL,
     HARD,
@@ -17,300 +19,164 @@ from vision.tables_common import (
     HCL_QUARTER,
     IMAGENET_100,
     IMAGENET_SEEDS,
-    ONE_SEED,
-    PUBLISHED,
-    SEEDS,
     SHORT,
-    SHORT_NOTE,
     SIMCLR,
     STL10,
     SWAV,
     SWAV_LOSS,
-    SWAV_TEXT,
-    VARIES,
-    by_batch_size,
-    cost,
+    by,
+    hcl_column,
+    on_cifar10,
+    row,
     small,
-    swept,
+    table,
 )
 
 
-def _with_penalty(
-    loss: Term, *, weight: float = 0.1, reduction: str = "anchor_sum"
-) -> dict[str, Any]:
+def _polarized(loss: Term, reduction: str, weight: float = 0.1) -> dict[str, Any]:
     # delta+ = 0.1, delta- = 0.5 and, unless a table varies it, lambda = 0.1 are printed.
-    penalty = term(distance_polarization, weight=weight, lower=0.1, upper=0.5, reduction=reduction)
-    return {"objective": Objective(loss, (penalty,))}
-
-
-ANCHOR_SUM = (
-    "How Eq. 10 adds the pairs up is not determined: here over the pairs of an anchor, then the "
-    "mean over anchors; positives are left out."
-)
-MEAN = (
-    "Eq. 10 read as the mean over all negative pairs: the penalty is smaller by the number of an "
-    "anchor's negatives."
-)
-
-TOY_SILENT = (
-    "The paper prints neither similarity nor temperature, noise, batch or steps of this experiment."
-)
-# Whether points are scaled to unit length before they are compared.
-TOY_SIMILARITIES = (("inner product", False), ("normalised", True))
-TOY_REDUCTIONS = ("anchor_sum", "mean", "sum")
-
-
-def _toy_rows() -> tuple[Row, ...]:
-    rows = [Row("Euclidean space", {"objective": None}, published="Euclidean space", floor=True)]
-    for similarity, normalised in TOY_SIMILARITIES:
-        rows.append(
-            Row(
-                f"Conventional CT, {similarity}",
-                {"objective": Objective(SIMCLR), "normalised": normalised},
-                published="Conventional CT",
-                deviation=f"{TOY_SILENT} Here: {similarity}.",
-            )
-        )
-    for reduction in TOY_REDUCTIONS:
-        for similarity, normalised in TOY_SIMILARITIES:
-            rows.append(
-                Row(
-                    f"LMCT, {reduction}, {similarity}",
-                    {**_with_penalty(SIMCLR, reduction=reduction), "normalised": normalised},
-                    published="LMCT (ours)",
-                    deviation=f"{TOY_SILENT} Here: {similarity}. How the penalty adds pairs up is "
-                    f"not determined either: reduction {reduction!r} of distance_polarization.",
-                )
-            )
-    return tuple(rows)
-
-
-TOY_DATA = ("three_bars", "nested_moons")
-TOY_COLUMNS = tuple(Column(name, {"data": name}, minutes=0.1, gigabytes=0.4) for name in TOY_DATA)
-# Others than trials 0 to 19, which had been seen when the trivial baseline was declared.
-TOY_TRIALS = tuple(range(20, 44))
-
-TABLE_1 = Table(
-    domain="vision",
-    paper="lmcl",
-    name="table-1",
-    title="K-means accuracy of a learned linear map of toy data",
-    section="Chen et al. 2021 (LMCL), Table 1",
-    metric="accuracy",
-    unit="%",
-    protocol="kmeans-hungarian-v1",
-    config=ToyConfig(),
-    rows=_toy_rows(),
-    columns=TOY_COLUMNS,
-    seeds={"paper": TOY_TRIALS, "short": (0,), "smoke": (0,)},
-    published=load_published(PUBLISHED / "lmcl.toml", "table-1"),
-    varies="trial (sample, batches, noise and starts of K-means)",
-    notes=(
-        "Size, geometry and noise of the data are not printed. Gap and stagger of the bars were "
-        "set so that K-means on the raw points comes near the printed row 'Euclidean space', and "
-        "by no other row; see vision.toy.",
-        "Ours, since nothing is printed: temperature 0.5, views with noise of 0.1, batches of 128, "
-        "1000 steps.",
-        "The paper starts from P = 0, where the gradient vanishes, so that nothing would be "
-        "learned; P starts from a small multiple of the identity here.",
-        "The trivial baseline was declared after trials 0 to 19 had been seen, in which no row had "
-        "the printed gains; the trials that count, 20 to 43, nobody had seen.",
-    ),
-)
-
-TABLE_2 = Table(
-    domain="vision",
-    paper="lmcl",
-    name="table-2",
-    title="ImageNet-100, CMC's framework",
-    section="Chen et al. 2021 (LMCL), Table 2",
-    metric="linear_top1",
-    unit="%",
-    protocol="linear-cmc-v1",
-    config=Config(**CMC),
-    rows=(
-        Row("CMC", CMC_TWO, published="CMC", deviation=CMC_TEXT),
-        Row("SwAV", SWAV, published="SwAV", deviation=SWAV_TEXT),
-        Row(
-            "DCL",
-            {"objective": Objective(CMC_DCL)},
-            published="DCL",
-            deviation="tau+ = 0.01 and temperature 0.07 are not printed.",
-        ),
-        Row(
-            "HCL",
-            {"objective": Objective(CMC_HARD)},
-            published="HCL",
-            deviation="tau+ = 0.01, beta = 1 and temperature 0.07 are not printed.",
-        ),
-        Row(
-            "LMCL(CMC+DP)",
-            {**CMC_TWO, **_with_penalty(CMC["objective"].loss)},
-            published="LMCL(CMC+DP)",
-            deviation=f"As the row CMC, the penalty in both directions. {ANCHOR_SUM}",
-        ),
-        Row(
-            "LMCL(CMC+DP), mean",
-            {**CMC_TWO, **_with_penalty(CMC["objective"].loss, reduction="mean")},
-            published="LMCL(CMC+DP)",
-            deviation=f"As the row CMC, the penalty in both directions. {MEAN}",
-        ),
-        Row(
-            "LMCL(DCL+DP)",
-            _with_penalty(CMC_DCL),
-            published="LMCL(DCL+DP)",
-            deviation=f"{ANCHOR_SUM} Numbers of DCL as in its row.",
-        ),
-        Row(
-            "LMCL(DCL+DP), mean",
-            _with_penalty(CMC_DCL, reduction="mean"),
-            published="LMCL(DCL+DP)",
-            deviation=MEAN,
-        ),
-        Row(
-            "LMCL(HCL+DP)",
-            _with_penalty(CMC_HARD),
-            published="LMCL(HCL+DP)",
-            deviation=f"{ANCHOR_SUM} Numbers of HCL as in its row.",
-        ),
-        Row(
-            "LMCL(HCL+DP), mean",
-            _with_penalty(CMC_HARD, reduction="mean"),
-            published="LMCL(HCL+DP)",
-            deviation=MEAN,
-        ),
-        Row("MoCo", deviation="Printed by no paper: InfoNCE in the framework of these rows."),
-        Row(
-            "LMCL(SwAV+DP)",
-            {**SWAV, **_with_penalty(SWAV_LOSS)},
-            deviation="Printed by no paper: the penalty on the embeddings of SwAV's large crops. "
-            f"{ANCHOR_SUM}",
-        ),
-        Row("MoCo + DP", _with_penalty(CMC["objective"].loss), deviation=ANCHOR_SUM),
-    ),
-    columns=IMAGENET_100,
-    seeds=IMAGENET_SEEDS,
-    published=load_published(PUBLISHED / "lmcl.toml", "table-2"),
-    varies=VARIES,
-    notes=(*CMC_NOTES, ONE_SEED),
-)
-
-TABLE_2_SMALL = small(TABLE_2)
-
-TEMPERATURES = {f"tau_{number}": number for number in (0.1, 0.2, 0.25, 0.3, 0.4)}
-TAU = (
-    "tau is never defined; taken as the temperature, which the paper's Eq. 1 lacks. The base, not "
-    "named either, is SimCLR."
-)
-
-
-def _sensitivity_row(weight: float, reduction: str) -> Row:
-    printed = f"lambda={weight:g}"
-    return Row(
-        printed if reduction == "anchor_sum" else f"{printed}, {reduction}",
-        published=printed,
-        deviation=f"{TAU} {ANCHOR_SUM if reduction == 'anchor_sum' else MEAN}",
-        in_columns={
-            label: _with_penalty(
-                term(info_nce, temperature=temperature), weight=weight, reduction=reduction
-            )
-            for label, temperature in TEMPERATURES.items()
-        },
+    return by(
+        loss, term(distance_polarization, weight=weight, lower=0.1, upper=0.5, reduction=reduction)
     )
 
 
-TABLE_3 = Table(
-    domain="vision",
-    paper="lmcl",
-    name="table-3",
-    title="STL-10, weight of the penalty and temperature",
-    section="Chen et al. 2021 (LMCL), Table 3",
-    metric="linear_top1",
-    unit="%",
-    protocol="linear-adam-v1",
-    config=Config(**{**HCL, **STL10, "epochs": 100}),
-    rows=(
-        Row(
-            "lambda=0",
-            deviation="Printed by no paper: SimCLR alone, from which the others are measured.",
-            in_columns={
-                label: {"objective": Objective(term(info_nce, temperature=temperature))}
-                for label, temperature in TEMPERATURES.items()
-            },
+# How Eq. 10 sums over pairs is open. Reduction, ending of the label, note.
+READINGS = (("anchor_sum", "", "anchor-sum"), ("mean", ", mean", "mean"))
+# Whether points are scaled to unit length before they are compared.
+SIMILARITIES = (("inner product", False), ("normalised", True))
+
+TABLE_1 = table(
+    "lmcl",
+    "table-1",
+    "K-means accuracy of a learned linear map of toy data",
+    ToyConfig(),
+    [
+        row("Euclidean space", {"objective": None}, baseline=True),
+        *(
+            row(
+                f"Conventional CT, {similarity}",
+                by(SIMCLR, normalised=normalised),
+                f"toy-silent toy-{similarity.replace(' ', '-')}",
+                published="Conventional CT",
+            )
+            for similarity, normalised in SIMILARITIES
         ),
         *(
-            _sensitivity_row(weight, reduction)
-            for reduction in ("anchor_sum", "mean")
+            row(
+                f"LMCT, {reduction}, {similarity}",
+                {**_polarized(SIMCLR, reduction), "normalised": normalised},
+                f"toy-silent toy-{similarity.replace(' ', '-')} toy-{reduction}",
+                published="LMCT (ours)",
+            )
+            for reduction in ("anchor_sum", "mean", "sum")
+            for similarity, normalised in SIMILARITIES
+        ),
+    ],
+    [
+        Column(name, {"data": name}, minutes=0.1, gigabytes=0.4)
+        for name in ("three_bars", "nested_moons")
+    ],
+    "toy-data toy-settings toy-start toy-trials",
+    metric="accuracy",
+    # Others than trials 0 to 19, which had been seen when the trivial baseline was declared.
+    seeds={"paper": tuple(range(20, 44)), "short": (0,), "smoke": (0,)},
+    varies="trial (sample, batches, noise and starts of K-means)",
+)
+
+TABLE_2 = table(
+    "lmcl",
+    "table-2",
+    "ImageNet-100, CMC's framework",
+    Config(**CMC),
+    [
+        *CMC_ROWS,
+        *(
+            row(
+                f"LMCL(CMC+DP){ending}",
+                {**CMC_TWO, **_polarized(CMC_NCE, reduction)},
+                f"cmc-penalty {note}",
+                published="LMCL(CMC+DP)",
+            )
+            for reduction, ending, note in READINGS
+        ),
+        *(
+            row(
+                f"LMCL({base}+DP){ending}",
+                _polarized(loss, reduction),
+                f"{note} as-{base.lower()}",
+                published=f"LMCL({base}+DP)",
+            )
+            for base, loss in (("DCL", CMC_DCL), ("HCL", CMC_HARD))
+            for reduction, ending, note in READINGS
+        ),
+        row("MoCo", {}, "moco"),
+        row(
+            "LMCL(SwAV+DP)",
+            {**SWAV, **_polarized(SWAV_LOSS, "anchor_sum")},
+            "swav-penalty anchor-sum",
+        ),
+        row("MoCo + DP", _polarized(CMC_NCE, "anchor_sum"), "anchor-sum"),
+    ],
+    IMAGENET_100,
+    f"{CMC_NOTES} one-seed",
+    seeds=IMAGENET_SEEDS,
+)
+
+TEMPERATURES = {
+    f"tau_{number}": term(info_nce, temperature=number) for number in (0.1, 0.2, 0.25, 0.3, 0.4)
+}
+
+TABLE_3 = table(
+    "lmcl",
+    "table-3",
+    "STL-10, weight of the penalty and temperature",
+    Config(**{**HCL, **STL10, "epochs": 100}),
+    [
+        row(
+            "lambda=0",
+            {},
+            "lambda-0",
+            in_columns={label: by(loss) for label, loss in TEMPERATURES.items()},
+        ),
+        *(
+            row(
+                f"lambda={weight:g}{ending}",
+                {},
+                f"tau {note}",
+                published=f"lambda={weight:g}",
+                in_columns={
+                    label: _polarized(loss, reduction, weight)
+                    for label, loss in TEMPERATURES.items()
+                },
+            )
+            for reduction, ending, note in READINGS
             for weight in (0.01, 0.1, 0.5, 5.0)
         ),
-    ),
-    columns=tuple(Column(label, {}, *cost("STL10", 100, 256)) for label in TEMPERATURES),
-    seeds=SEEDS,
-    published=load_published(PUBLISHED / "lmcl.toml", "table-3"),
+    ],
+    [hcl_column(label, {}, "STL10", 100, 256) for label in TEMPERATURES],
+    f"table-3-epochs {HCL_NOTES} one-seed reduced-purpose",
     short=SHORT,
-    varies=VARIES,
-    notes=(
-        "100 epochs, as Section 5.2 says; the printed numbers are as high as those of 400 epochs "
-        "in DCL's program.",
-        *HCL_NOTES,
-        ONE_SEED,
-        SHORT_NOTE,
-    ),
 )
 
-FIGURE_4_COLUMNS = by_batch_size(epochs=100)
+BASES = (("SimCLR", SIMCLR), ("DCL", DCL), ("HCL", HARD))
+FIGURE_4_NOTES = f"batch-size-axis hcl-numbers {HCL_NOTES}"
 
-
-def _figure_4_rows() -> tuple[Row, ...]:
-    bases = (("SimCLR", SIMCLR), ("DCL", DCL), ("HCL", HARD))
-    return (
-        *(Row(name, {"objective": Objective(loss)}) for name, loss in bases),
+FIGURE_4 = table(
+    "lmcl",
+    "figure-4",
+    "STL-10 and CIFAR-10, accuracy against batch size",
+    Config(**{**HCL, "epochs": 100}),
+    [
+        *(row(base, by(loss)) for base, loss in BASES),
         *(
-            Row(f"LMCL({name}+DP)", _with_penalty(loss), deviation=ANCHOR_SUM)
-            for name, loss in bases
+            row(f"LMCL({base}+DP){ending}", _polarized(loss, reduction), note)
+            for reduction, ending, note in READINGS
+            for base, loss in BASES
         ),
-        *(
-            Row(f"LMCL({name}+DP), mean", _with_penalty(loss, reduction="mean"), deviation=MEAN)
-            for name, loss in bases
-        ),
-    )
-
-
-FIGURE_4_NOTES = (
-    "The axis, 'negative sample size', is read as the batch size B; it may also be the number of "
-    "negatives, 2B - 2.",
-    "tau+ = 0.1 of DCL and HCL and beta = 1 are their programs' defaults.",
-)
-
-FIGURE_4 = Table(
-    domain="vision",
-    paper="lmcl",
-    name="figure-4",
-    title="STL-10 and CIFAR-10, accuracy against batch size",
-    section="Chen et al. 2021 (LMCL), Figure 4",
-    metric="linear_top1",
-    unit="%",
-    protocol="linear-adam-v1",
-    config=Config(**{**HCL, "epochs": 100}),
-    rows=_figure_4_rows(),
-    columns=FIGURE_4_COLUMNS,
-    seeds=SEEDS,
-    published=load_published(PUBLISHED / "lmcl.toml", "figure-4"),
+    ],
+    BY_BATCH_SIZE,
+    f"{FIGURE_4_NOTES} one-seed reduced-purpose",
     short=SHORT,
-    varies=VARIES,
-    notes=(
-        *FIGURE_4_NOTES,
-        *HCL_NOTES,
-        ONE_SEED,
-        SHORT_NOTE,
-    ),
-)
-
-FIGURE_4_ON_CIFAR10 = swept(
-    FIGURE_4,
-    {each.label: each for each in FIGURE_4_COLUMNS if each.changes["dataset"] == "CIFAR10"},
-    budget=HCL_QUARTER,
-    notes=(*FIGURE_4_NOTES, *HCL_NOTES),
 )
 
 LMCL: tuple[Table, ...] = (
@@ -318,6 +184,6 @@ LMCL: tuple[Table, ...] = (
     TABLE_2,
     TABLE_3,
     FIGURE_4,
-    FIGURE_4_ON_CIFAR10,
-    TABLE_2_SMALL,
+    on_cifar10(FIGURE_4, BY_BATCH_SIZE[5:], FIGURE_4_NOTES, short=HCL_QUARTER),
+    small(TABLE_2),
 )

@@ -7,6 +7,7 @@ for a cell as it is declared today. A cell that has another record already keeps
 
 import subprocess
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from shared.command import verify
@@ -42,19 +43,19 @@ def collected(
         raise UserError(f"--from {source}: {size >> 20} MB of results; at most {LARGEST >> 20}")
     cells = _cells(tables)
     there = {
-        each.cell.address: each.record
+        each.cell.address: each.record.sha256
         for each in verify.check(tables, places.results, source / "none").counted
     }
     taken: list[Record] = []
     refused: list[str] = []
     history: dict[str, bool] = {}
     for folder in found:
-        cell = cells.get(folder.relative_to(source).as_posix())
-        if cell is None:
+        own = cells.get(folder.relative_to(source).as_posix())
+        if own is None:
             refused.append(f"{folder}: a run of no cell that is declared today")
             continue
         try:
-            record = read_record(folder, cell.address)
+            record = read_record(folder, own[0].address)
         except Damaged as error:
             refused.append(str(error).removesuffix("; move the folder away"))
             continue
@@ -62,26 +63,29 @@ def collected(
         commit = record.environment["commit"]
         if commit not in history:
             history[commit] = _is_in_history(commit)
-        if why := verify.objections(tables, [record]).get(cell.address):
+        if why := verify.objections(tables, [record]).get(record.address):
             refused.append(f"{folder}: {why}")
         elif not history[commit]:
             refused.append(f"{folder}: commit {commit[:12]} is not in the history checked out here")
-        elif cell.address in there and there[cell.address].sha256 != record.sha256:
-            refused.append(f"{folder}: {cell.address} has another record, which stays")
         else:
-            taken.append(record)
+            for cell in own:
+                if there.get(cell.address, record.sha256) == record.sha256:
+                    taken.append(replace(record, address=cell.address))
+                else:
+                    refused.append(f"{folder}: {cell.address} has another record, which stays")
     return taken, refused
 
 
-def _cells(tables: Sequence[Table]) -> dict[str, Cell]:
-    """By the folder of its run, each cell that can enter results."""
-    return {
-        cell.folder.as_posix(): cell
-        for table in tables
-        for tier in table.tiers
-        if tier != "smoke"
-        for cell in table.cells(tier)
-    }
+def _cells(tables: Sequence[Table]) -> dict[str, list[Cell]]:
+    """By the folder of their run, the cells that can enter results."""
+    found: dict[str, list[Cell]] = {}
+    for table in tables:
+        for tier in table.tiers:
+            for cell in table.cells(tier) if tier != "smoke" else ():
+                some = found.setdefault(cell.folder.as_posix(), [])
+                if cell.address not in [each.address for each in some]:
+                    some.append(cell)
+    return found
 
 
 def _is_in_history(commit: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from shared.command.choosing import find_cell
+from shared.command.domains import find_cell
 from shared.command.places import Committed, Places, measure
 from shared.errors import UserError
 from shared.experiment.history import differing, shown

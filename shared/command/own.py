@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.choosing import Chosen, choose, choose_tables, most_helpful, with_cells
+from shared.command.domains import Chosen, choose, choose_tables, most_helpful, with_cells
 from shared.command.places import Places, finished
 from shared.command.running import run_waiting, say_how_it_went
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
@@ -198,7 +198,7 @@ def _able(table: Table, tier: Tier) -> list[Row]:
     return [
         row
         for row in table.rows
-        if not row.floor and isinstance(objectives.get(row.label), Objective)
+        if not row.baseline and isinstance(objectives.get(row.label), Objective)
     ]
 
 

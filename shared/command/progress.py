@@ -17,6 +17,7 @@ from rich.progress import (
 from rich.table import Column
 
 from shared.experiment.tables import Cell
+from shared.report.wording import counted
 
 EVERY = 5.0  # seconds between two lines, where there is no terminal
 LEAST = 20  # characters of a label, however narrow the terminal
@@ -69,7 +70,8 @@ class Watch:
     def started(self, cell: Cell) -> None:
         """A process was started."""
         if self.bars.disable and not self._running and not self._count(self._all)[0]:
-            self._print(f"{self._count(self._all)[1]} cells to run; the first: {cell.address}")
+            total = counted(self._count(self._all)[1], "cell")
+            self._print(f"{total} to run; the first: {cell.address}")
         label = f"{label_of(cell)}: starting"
         self._running[cell.address] = self.bars.add_task(label, total=None)
 

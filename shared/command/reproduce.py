@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import domains
-from shared.errors import UserError, describe_os_error, suggestion
+from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 INTERRUPTED = 75  # as shared.experiment.runs has it, which takes seconds to be imported
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
+CHECKOUT_ONLY = ("test", "benchmark", "docs")
 # Older spellings of verbs.
 FLAGS = {"--plan": "plan", "--figures": "figures", "--video": "film"}
 
@@ -86,11 +87,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: list[str]) -> int:
     if not arguments:
-        print(USAGE, end="", file=sys.stderr)
+        print(_usage(), end="", file=sys.stderr)
         return 2
+    if arguments[0] == "help" and arguments[1:2] and arguments[1] in VERBS:
+        return VERBS[arguments[1]](["--help"])
     if arguments[0] in ("-h", "--help", "help"):
-        print(USAGE, end="")
+        print(_usage(), end="")
         return 0
+    if arguments[0] in CHECKOUT_ONLY:  # reproduce.sh answers them itself
+        raise UserError(
+            f"{arguments[0]} needs the checkout: clone the repository, then "
+            f"./reproduce.sh {arguments[0]}"
+        )
     if arguments[0] in ("--version", "version"):
         print(_version())
         return 0
@@ -101,8 +109,21 @@ def _main(arguments: list[str]) -> int:
         verb = FLAGS[flags[0]]
         arguments.remove(flags[0])
     elif arguments[0].startswith("-") and (late := [each for each in arguments if each in VERBS]):
-        raise UserError(f"say the verb first: ./reproduce.sh {late[0]} ...")
+        raise UserError(f"say the verb first: {program()} {late[0]} ...")
     return VERBS[verb](arguments)
+
+
+def _usage() -> str:
+    """``USAGE`` as called here; installed without the checkout, what needs that is left out."""
+    if program() == "./reproduce.sh":
+        return USAGE
+    before, _, rest = USAGE.partition("Work on it:\n")
+    checkout = f"In a checkout alone, by ./reproduce.sh: {', '.join(CHECKOUT_ONLY)}\n"
+    return (
+        (before + checkout + rest[rest.index("All options") :])
+        .replace("  ./reproduce.sh", "  margins")
+        .replace("verb: ./reproduce.sh", "verb: margins")
+    )
 
 
 def _version() -> str:
@@ -147,7 +168,7 @@ def _run(arguments: Sequence[str]) -> int:
     together = _check_processes(options)
     _say_first(options)
     from shared.command import own, running
-    from shared.command.choosing import choose
+    from shared.command.domains import choose
 
     if together > 1:
         from shared.command import processes
@@ -170,7 +191,7 @@ def _plan(arguments: Sequence[str]) -> int:
     if options.again:
         raise UserError("--again moves runs aside, --plan touches nothing; leave one of them out")
     from shared.command import running
-    from shared.command.choosing import choose
+    from shared.command.domains import choose
 
     return running.plan_cells(choose(options), places(), options)
 
@@ -184,7 +205,7 @@ def _noise(arguments: Sequence[str]) -> int:
     parser.add_argument("--again", action="store_true", help="see run --help")
     options, _ = _parsed(parser, arguments)
     from shared.command import noise
-    from shared.command.choosing import choose
+    from shared.command.domains import choose
 
     choose(options)
     runs = options.runs.absolute() if FROM in os.environ else options.runs
@@ -211,11 +232,13 @@ def _status(arguments: Sequence[str]) -> int:
 
 def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
-    parser.add_argument("--latex", action="store_true", help="every table as LaTeX, too")
+    add = parser.add_argument
+    add("--latex", action="store_true", help="every table as LaTeX, too")
+    add("--from", dest="source", type=_path, help="a folder of finished runs made elsewhere")
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs
 
-    return verbs.report(places(), tex=options.latex)
+    return verbs.report(places(), options.source, tex=options.latex)
 
 
 def _figures(arguments: Sequence[str]) -> int:
@@ -321,7 +344,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def _parser(verb: str, words: str, what: str) -> Parser:
-    parser = Parser(prog=f"./reproduce.sh {verb}", description=what)
+    parser = Parser(prog=f"{program()} {verb}", description=what, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar=words or "WORD", help=argparse.SUPPRESS)
     parser.usage = f"%(prog)s {words} [OPTION ...]".replace("  ", " ")
     add = parser.add_argument_group("places, as seen from where you stand").add_argument
@@ -425,18 +448,20 @@ def _parsed(
     if words is None:
         words = () if options.cell else ("DOMAIN", "PAPER")
     if options.words and words and "DOMAIN" in words[0]:
-        _check_domain(options.words[0])
+        _check_domain(*options.words)
     if not len([each for each in words if each[0] != "["]) <= given <= len(words):
-        raise UserError(f"say what to run:\n{USAGE}".rstrip())
+        raise UserError(f"say what to run:\n{_usage()}".rstrip())
     return options, lambda: _places(options)
 
 
-def _check_domain(word: str) -> None:
+def _check_domain(word: str, *others: str) -> None:
     """Refuse what is neither a domain nor, as the first word, a verb."""
     if word not in domains.DOMAINS:
         near = suggestion(word, [*domains.DOMAINS, *VERBS, "docs", "test"])
         if not near.startswith(":"):
             near = suggestion(word, domains.DOMAINS, "domains are")
+            if others and others[0] in domains.DOMAINS:
+                near = f": the domain comes first, as in {others[0]} {word}"
         raise UserError(f"no domain {word!r}{near}")
 
 
@@ -448,7 +473,13 @@ def _places(options: argparse.Namespace) -> "Places":
     check_name(options.runs)
     named = os.environ.get("SUITE_DATA")
     data = options.data_root or (_path(named) if named else None)
-    return Places(options.runs, options.results, data_root(data))
+    places = Places(options.runs, options.results, data_root(data))
+    folders = {"--runs": places.runs, "--results": places.results}
+    folders["--data-root" if options.data_root else "SUITE_DATA"] = places.data
+    for option, path in folders.items():
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{option} {path}: a file; name a folder")
+    return places
 
 
 def _say_first(options: argparse.Namespace) -> None:

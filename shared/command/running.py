@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from shared.command.choosing import Chosen
+from shared.command.domains import Chosen
 from shared.command.places import Places, finished, measure, run_folder, settle
 from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
@@ -16,7 +16,7 @@ from shared.experiment.store import forget
 from shared.experiment.tables import Cell
 from shared.report.console import terminal
 from shared.report.measuring import narrowed
-from shared.report.wording import printed_value
+from shared.report.wording import counted, printed_value
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
@@ -124,7 +124,7 @@ def not_done(
     left = {cell.key for cell in waiting}
     every = {cell.address: cell.key for each in chosen for cell in each.cells}
     if ready := sum(key not in left for key in every.values()):
-        console.print(f"{ready} cells are done already")
+        console.print(f"{counted(ready, 'cell')} done already")
     return _cheapest_first(waiting, chosen)
 
 
@@ -179,4 +179,5 @@ def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
             moved.append(set_aside(folder))
     if moved:
         where = f"{moved[0]}{', ...' if len(moved) > 1 else ''}"
-        console.print(f"{len(moved)} runs were moved aside: {where}", soft_wrap=True, markup=False)
+        text = f"moved {counted(len(moved), 'run')} aside: {where}"
+        console.print(text, soft_wrap=True, markup=False)

@@ -38,6 +38,8 @@ def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places
     out: Path | None = options.out
     if out is not None and out.resolve().is_relative_to(places.results.resolve()):
         raise UserError(f"--out {out}: results are of the tables' runs alone; write it elsewhere")
+    if not model.exists():
+        raise UserError(f"{model}: there is no such file or folder; give a trained model")
     console = Console()
 
     def say(line: str) -> None:

@@ -28,12 +28,12 @@ import filelock
 import psutil
 from rich.console import Console
 
-from shared.command.choosing import Chosen, find_cell
+from shared.command.domains import Chosen, find_cell
 from shared.command.places import Places, finished, run_folder
 from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence
-from shared.errors import UserError
+from shared.errors import UserError, program
 from shared.experiment.records import read_failure
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import Cell, canonical_json
@@ -161,7 +161,7 @@ def submit(
     console.print(
         f"submitted job {submitted[0].job_id.partition('_')[0]}: {len(tasks)} tasks of up to "
         f"{minutes} minutes and {gigabytes:g} GB for {len(left)} cells; they log to {folder}, and "
-        f"./reproduce.sh status shows them",
+        f"{program()} status shows them",
         soft_wrap=True,
         highlight=False,
     )

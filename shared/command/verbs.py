@@ -11,13 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from shared.command import domains, verify
-from shared.command.choosing import find_cell
-from shared.command.domains import domain_of, tables_of_paper
+from shared.command import collect, domains, verify
+from shared.command.domains import domain_of, find_cell, tables_of_paper
 from shared.command.places import Committed, Places, measure, run_folder, settle
 from shared.command.pool import Pool, default_jobs
 from shared.errors import UserError, suggestion
-from shared.experiment.records import read_record
+from shared.experiment.records import Record, read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import Cell, Tier, slug
 from shared.report import claims, files, summary
@@ -26,27 +25,50 @@ from shared.report.wording import counted
 
 RESULTS = Path("results")
 README = Path("README.md")  # it says in short what the project's own results hold
+NO_RECORDS = (
+    "note: no committed records below {}; they come with the checkout, not with the package"
+)
 FIGURES = Path("exports/figures")  # beside no committed file
 
 
-def report(places: Places, *, tex: bool = False) -> int:
+def report(places: Places, source: Path | None = None, *, tex: bool = False) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     Args:
         places: where both lie.
+        source: a folder of finished runs made elsewhere; each is checked before it is taken.
         tex: whether to write every table as LaTeX, too.
+
+    Returns:
+        The exit code: 1 if a run of ``source`` was refused.
     """
-    results = write_results(places, tex=tex)
+    taken: list[Record] = []
+    refused: list[str] = []
+    if source is not None:
+        taken, refused = collect.collected(source, domains.every_table(), places)
+        print(f"{counted(len(taken), 'run')} taken from {source}, {len(refused)} refused")
+    results = write_results(places, taken, tex=tex)
+    if not any(each.records for each in results.tables):
+        print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
     written = sum(bool(each.records) for each in results.tables)
     print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
-    return 0
+    return print_faults(refused)
 
 
-def write_results(places: Places, *, tex: bool = False) -> summary.Results:
-    """Write the pages, pictures, CSV files and records below ``places.results``."""
+def write_results(
+    places: Places, taken: Sequence[Record] = (), *, tex: bool = False
+) -> summary.Results:
+    """Write the pages, pictures, CSV files and records below ``places.results``.
+
+    Args:
+        places: where records and runs lie.
+        taken: further records.
+        tex: whether to write every table as LaTeX, too.
+    """
     committed = Committed.read(places)
+    committed = Committed([*committed.records, *taken], committed.repeats)
     tables = []
     for domain in domains.present_domains():
         settle(places, domain)
@@ -73,6 +95,8 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
         settle(places, each)
     checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
+    if not any(each.committed for each in checked.groups):
+        print(NO_RECORDS.format(places.results))
     faults = list(checked.faults)
     for note in checked.notes:
         print(f"note: {note}")

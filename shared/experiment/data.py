@@ -15,6 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import URLError
 from urllib.request import urlopen
 
 from shared.errors import UserError
@@ -206,7 +207,9 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
     # What a download raises depends on the transport and on the archive.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{name}: download from {url} failed: {reason}") from error
+        by_hand = f"; without network, put the file into {folder} and run the same command"
+        offline = by_hand if type(error) is URLError else ""  # no answer: HTTPError is one
+        raise UserError(f"{name}: download from {url} failed: {reason}{offline}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

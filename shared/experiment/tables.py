@@ -7,11 +7,12 @@ with one seed in one tier. The address of a cell names it; its run is found by i
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, get_args
@@ -90,13 +91,14 @@ class Published:
             return None
         return self.rows[row][self.columns.index(column)]
 
-    def part(self, columns: Sequence[str]) -> "Published":
-        """The printed numbers in some of the columns."""
-        places = [self.columns.index(column) for column in columns]
+    def part(self, columns: Collection[str]) -> "Published":
+        """The printed numbers in those of ``columns`` that are printed, in the printed order."""
+        kept = [column in columns for column in self.columns]
         rows = {
-            label: tuple(values[place] for place in places) for label, values in self.rows.items()
+            label: tuple(itertools.compress(values, kept)) for label, values in self.rows.items()
         }
-        return dataclasses.replace(self, columns=tuple(columns), rows=rows)
+        printed = tuple(itertools.compress(self.columns, kept))
+        return dataclasses.replace(self, columns=printed, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -106,15 +108,14 @@ class Row:
     Args:
         label: unique within the table.
         changes: fields of the configuration and their values.
-        published: label of the printed row that this row measures; None for rows that no paper
-            prints ("ours").
+        published: label of the printed row that this row measures; None for additional rows, which
+            no paper prints.
         deviation: what differs from the paper, and why.
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
-        seeds: the only seeds of a row that no seed changes (a baseline); None for those of the
-            tier.
-        floor: whether the row is trivial: nothing is learned there, and no trained row below it
-            is evidence of anything.
+        seeds: the only seeds of a row that no seed changes; None for those of the tier.
+        baseline: whether it is a trivial baseline: nothing is learned there, and no trained row
+            below it is evidence of anything.
     """
 
     label: str
@@ -123,7 +124,7 @@ class Row:
     deviation: str = ""
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
-    floor: bool = False
+    baseline: bool = False
 
 
 @dataclass(frozen=True)
@@ -672,6 +673,25 @@ def load_published(file: Path, table: str) -> Published:
         )
     except KeyError as error:
         raise ValueError(f"{file}: {table}: missing key {error}") from None
+
+
+class _Notes(dict[str, str]):
+    """Notes by name; an unknown name is an error that says where it should stand."""
+
+    def __init__(self, file: Path, notes: Mapping[str, str]) -> None:
+        super().__init__(notes)
+        self._file = file
+
+    def __missing__(self, name: str) -> str:
+        raise ValueError(f"{self._file}: no note {name!r}; add it there, or correct the name")
+
+
+def load_notes(file: Path) -> Mapping[str, str]:
+    """Read the notes of a domain's tables: a TOML file of texts by name, wrapped at will.
+
+    Looking up a name that the file lacks raises a ValueError, so that no table can be built.
+    """
+    return _Notes(file, {name: " ".join(text.split()) for name, text in _read_toml(file).items()})
 
 
 @functools.cache

@@ -28,6 +28,7 @@ from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, 
 
 CLAIMS = "claims.json"
 FORM = "claims-v3"
+BELOW = "lies below the trivial baseline"  # of the remark on a trained row
 Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
@@ -241,7 +242,7 @@ def _of_table(measured: Measured) -> Iterator[_Weighed]:
                     values = {
                         cell.row.label: cell.read(metric)
                         for cell in column
-                        if not (cell.row.floor and len(set(cell.read(metric).values())) < 2)
+                        if not (cell.row.baseline and len(set(cell.read(metric).values())) < 2)
                     }
                     models[label, metric] = ColumnModel(values, blocked=table.blocked)
                 yield _read(measured, claim, comparison, column, metric, models[label, metric])
@@ -379,10 +380,9 @@ def _remarks(
     trivial = trivial_baseline_of(column, metric)
     for cell in (better, than):
         mean = summarise(cell.read(metric).values()).mean
-        if trivial is not None and not cell.row.floor and mean < trivial[1]:
+        if trivial is not None and not cell.row.baseline and mean < trivial[1]:
             remarks.append(
-                f"{cell.row.label} ({mean:.2f}) lies below the trivial baseline '{trivial[0]}' "
-                f"({trivial[1]:.2f})."
+                f"{cell.row.label} ({mean:.2f}) {BELOW} '{trivial[0]}' ({trivial[1]:.2f})."
             )
     if comparison.beside:
         first, second = (cell.read(comparison.beside) for cell in (better, than))

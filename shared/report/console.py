@@ -9,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table as Grid
 from rich.text import Text
 
+from shared.errors import program
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.wording import (
     SCALES,
@@ -55,7 +56,7 @@ class Terminal:
             yield Text("; ".join(missing), style="dim")
         if measured.tier != "smoke":
             page = f"results/{measured.folder.as_posix()}/{table.name}.md"
-            yield Text(f"Claims, deviations, runs: ./reproduce.sh report writes {page}")
+            yield Text(f"Claims, deviations, runs: {program()} report writes {page}")
 
     def _blocks(self, width: int) -> Iterator[slice]:
         """Which columns stand beside each other."""

@@ -233,7 +233,7 @@ def _drawn(measured: Measured) -> list[Panel]:
     rows = [
         cells
         for cells in measured.cells
-        if not cells[0].row.floor and any(cell.summary for cell in cells)
+        if not cells[0].row.baseline and any(cell.summary for cell in cells)
     ]
     metric = measured.table.metric_of
     panels = []

@@ -406,7 +406,7 @@ def trivial_baseline_of(column: Sequence[MeasuredCell], metric: str) -> tuple[st
     means = [
         (cell.row.label, summarise(values.values()).mean)
         for cell in column
-        if cell.row.floor and (values := cell.read(metric))
+        if cell.row.baseline and (values := cell.read(metric))
     ]
     return max(means, key=lambda each: each[1], default=None)
 

@@ -15,7 +15,7 @@ from shared.experiment.records import Record
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import SettingWord, Tier
 from shared.report import pictures
-from shared.report.claims import SETTINGS, Finding, Outcome, Reading, findings
+from shared.report.claims import BELOW, SETTINGS, Finding, Outcome, Reading, findings
 from shared.report.files import ADDITIONAL, escaped, reading_cells, table_lines
 from shared.report.measuring import Measured, folder_of
 from shared.report.pictures import Panel, Picture, Point
@@ -83,7 +83,7 @@ PAPERS: Mapping[str, Paper] = {
         "Understanding Contrastive Learning Through the Lens of Margins",
         "Rho et al. 2023",
         "What helps of a margin is the stronger pull of the positive and the curvature of its "
-        "gradient; either improves MoCo, SimCLR and BYOL, on unseen data sets, too.",
+        "gradient; either improves MoCo, SimCLR and BYOL.",
     ),
 }
 
@@ -267,9 +267,19 @@ def _came_out(some: Sequence[Finding], page: str) -> list[str]:
             end = "" if each.claim.sentence.endswith("?") else "."
             lines.append(
                 f"- **{each.outcome}**, {AT[each.setting]}: {link}{end} "
-                f"{_example(each)}; {_tally(each)}."
+                f"{_example(each)}; {_tally(each)}.{_below(each)}"
             )
     return lines
+
+
+def _below(finding: Finding) -> str:
+    """How many of the measured readings have a trained row below a trivial baseline."""
+    measured = [each for each in finding.readings if each.measured]
+    below = sum(any(BELOW in remark for remark in each.remarks) for each in measured)
+    if not below:
+        return ""
+    where = "all" if below == len(measured) else f"{below} of {len(measured)}"
+    return f" In {where} measured readings a trained row lies below a trivial baseline."
 
 
 def _example(finding: Finding) -> str:

@@ -201,42 +201,6 @@ def test_view_is_that_of_the_loops(name: str, option: dict, drop_isolated: bool,
 # Invariants
 
 
-def test_new_pairs_are_uniform():
-    graphs = union([nx.path_graph(5)] * 8000)
-    after = edge_set(augment(graphs, ("edge_perturb",), generator(), ratio=0.25))
-    lost, gained = Counter(), Counter()
-    for a, b in edge_set(graphs) - after:
-        lost[a % 5, b % 5] += a < b
-    for a, b in after - edge_set(graphs):
-        gained[a % 5, b % 5] += a < b
-    # One of four pairs is removed and comes back with chance 1/10.
-    assert all(abs(lost[v, v + 1] - 1800) < 4 * math.sqrt(1800) for v in range(4))
-    absent = [(a, b) for a in range(5) for b in range(a + 2, 5)]
-    assert all(abs(gained[pair] - 800) < 4 * math.sqrt(800) for pair in absent)
-
-
-def test_program_masks_with_noise_of_mean_and_deviation_one_half():
-    graphs = union([nx.path_graph(10)] * 4000)
-    wide = Graphs(-torch.ones(40_000, 3), graphs.edge_index, graphs.batch, graphs.y)
-    view = augment(wide, ("attribute_mask",), generator(), ratio=0.5, mask_with_noise=True)
-    noise = view.x[(view.x != -1).all(1)]
-    assert len(noise) == 20_000
-    assert noise.mean(0).tolist() == pytest.approx([0.5] * 3, abs=0.015)
-    assert noise.std(0).tolist() == pytest.approx([0.5] * 3, abs=0.015)
-    assert abs(float(torch.corrcoef(noise.T)[0, 1])) < 0.03
-
-
-def test_first_step_of_the_walk_is_uniform_among_neighbours():
-    shape = nx.Graph([(0, 1), (1, 2), (2, 0), (2, 3)])  # a triangle with a tail
-    copies = 20_000
-    view = augment(union([shape] * copies), ("subgraph",), generator(), subgraph_ratio=0.3)
-    pairs = Counter(tuple(v % 4 for v in kept) for kept in nodes_of(view))
-    for a, b in shape.edges:
-        expected = copies * (1 / shape.degree[a] + 1 / shape.degree[b]) / 4
-        found = pairs[min(a, b), max(a, b)]
-        assert abs(found - expected) < 4 * math.sqrt(expected)
-
-
 def test_star_has_the_distribution_of_the_program():
     shape = nx.Graph([(0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (3, 4), (4, 5), (5, 6)])
     shape = nx.convert_node_labels_to_integers(shape, ordering="sorted")
@@ -289,12 +253,6 @@ def test_each_graph_draws_its_own_augmentation():
     again = augment(graphs, NAMES, generator(), ratio=0.3)
     assert torch.equal(again.x, view.x)
     assert torch.equal(again.edge_index, view.edge_index)
-
-
-def test_next_call_draws_anew():
-    graphs, source = mixed_batch(), generator()
-    first, second = (augment(graphs, NAMES, source) for _ in range(2))
-    assert not (len(first.x) == len(second.x) and torch.equal(first.x, second.x))
 
 
 @pytest.mark.parametrize("settings", [{}, PROGRAM])

@@ -20,11 +20,10 @@ from torch_geometric.nn import GCN
 from torch_geometric.transforms import ToDense, ToSparseTensor
 
 import graph
-from graph import evaluation
 from graph.config import Config
 from graph.data import Graphs, check, load
 from graph.encoder import NETWORKS, Encoder, Pooled, make_encoder
-from graph.evaluation import COSTS, LOGISTIC, embed, logistic_ten_fold, svm_ten_fold
+from graph.evaluation import COSTS, LOGISTIC, embed, logistic_ten_fold
 from graph.export import load_encoder, save_encoder, write
 from graph.own import from_pyg
 from graph.train import check_view
@@ -308,15 +307,6 @@ def test_the_logistic_protocol_is_the_nested_search_of_scikit_learn() -> None:
     assert found["fold_costs"] == costs
     assert found["protocol"] == LOGISTIC
     assert found["accuracy"] == pytest.approx(np.mean(accuracies))
-
-
-def test_protocols_refuse_what_they_cannot_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    features, labels = np.ones((20, 2)), np.arange(20) % 2
-    with pytest.raises(ValueError, match="no protocol 'svm'; there are: svm-10fold-nested-v1, log"):
-        evaluation.score("svm", features, labels, 0)
-    monkeypatch.setattr(evaluation, "LARGEST_KERNEL", 19)
-    with pytest.raises(ValueError, match="kernel matrix of 20 graphs has 0 GB; set protocol to 'l"):
-        svm_ten_fold(features, labels, 0)
 
 
 @pytest.fixture

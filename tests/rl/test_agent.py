@@ -1,4 +1,3 @@
-import copy
 import dataclasses
 import io
 import math
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from rl.agent import Actor, Agent, Contrast, make_criterion
+from rl.agent import Agent, Contrast, make_criterion
 from rl.config import Config
 from rl.encoder import Bilinear
 from rl.replay import Batch
@@ -283,35 +282,7 @@ def test_a_program_that_differs_is_told_apart(change: str) -> None:
     assert parameters > 1e-5
 
 
-def test_in_single_precision_updates_are_near_the_plain_ones() -> None:
-    agent = nontrivial().float()
-    start = snapshot(agent)
-    plain = Plain(copy.deepcopy(agent).double(), noise=torch.float32)
-    for step in (7, 8, 9):
-        torch.manual_seed(step)
-        parts = agent.update(batch(step), step)
-        assert all(value.dtype == torch.float32 for value in parts.values())
-        torch.manual_seed(step)
-        plain.update(batch(step), step)
-    # Where gradients all but vanish Adam makes steps of rounding errors: on the mean, not each.
-    for name, value in snapshot(agent).items():
-        change = float((value - start[name]).abs().mean())
-        difference = float((value - plain.values[name].detach()).abs().mean())
-        assert difference < 1e-3 * change, name
-
-
 # Who moves, and by what
-
-
-def test_targets_and_keys_have_no_gradient() -> None:
-    agent = made()
-    agent.update(batch(), 0)
-    slow = [*agent.target_critics.parameters(), *agent.contrast.momentum_encoder.parameters()]
-    assert all(p.grad is None and not p.requires_grad for p in slow)
-    loss, _ = agent.contrast.loss(batch().observation, batch().positive, 0)
-    loss.backward()
-    assert all(p.grad is None for p in slow)
-    assert all(p.grad is not None for p in agent.contrast.encoder.parameters())
 
 
 def test_the_parts_that_come_with_the_actor_come_every_second_update() -> None:
@@ -367,19 +338,6 @@ def test_scores_and_statistics_are_those_of_the_batch() -> None:
     torch.manual_seed(0)
     other = Contrast(config(objective=band)).double()
     assert float(other.loss(crops(1), crops(2), 0)[1]["share_in_band"]) == 1.0
-
-
-def test_it_learns_to_tell_the_observations_apart() -> None:
-    torch.manual_seed(0)
-    contrast = Contrast(config(learning_rate=3e-3))
-    losses = []
-    for step in range(60):
-        images = crops(4, size=14)
-        losses.append(
-            float(contrast.update(images[..., :13, :13], images[..., 1:, 1:], step)["info_nce"])
-        )
-        contrast.follow()
-    assert losses[-1] < 0.5 * math.log(5)
 
 
 FLOOR = {"temperature": 0.5, "tau_plus": 0.05, "floor": "minimum"}
@@ -444,21 +402,6 @@ def test_every_objective_takes_a_step_or_is_refused_with_the_reason(
     assert ("criterion.projection.matrix" in names) == ("projection" in REGULARISERS[regulariser])
 
 
-def test_a_projection_sees_the_queries_as_they_are() -> None:
-    objective = Objective(SMALL.objective.loss, projection=Projection(0.1, {"alpha": 0.0}))
-    torch.manual_seed(0)
-    contrast = Contrast(config(objective=objective)).double()
-    with torch.no_grad():
-        projection = contrast.criterion.projection
-        assert projection is not None
-        projection.matrix.copy_(2 * torch.eye(6))
-    _, parts = contrast.loss(crops(1), crops(2), 0)
-    query = contrast.encoder(crops(1)).detach()
-    assert float(parts["projection_reconstruction"]) == pytest.approx(
-        9 * float(query.square().sum(1).mean()), rel=1e-9
-    )
-
-
 def test_what_has_no_meaning_is_refused() -> None:
     with pytest.raises(ValueError, match="'bilinear' or 'cosine'; got 'dot'"):
         make_criterion(config(similarity="dot"))
@@ -469,21 +412,6 @@ def test_what_has_no_meaning_is_refused() -> None:
 
 
 # Acting
-
-
-def test_the_policy_is_a_squashed_gaussian_with_bounded_spread() -> None:
-    torch.manual_seed(0)
-    actor = Actor(7, 6, 8, A)
-    with torch.no_grad():
-        actor.policy[-1].weight.mul_(1000)
-    _, log_std = actor(torch.randn(500, 7))
-    assert float(log_std.detach().min()) == pytest.approx(-10, abs=1e-3)
-    assert float(log_std.detach().max()) == pytest.approx(2, abs=1e-3)
-    middle = Actor(7, 6, 8, A)
-    nn.init.zeros_(middle.policy[-1].weight)
-    mean, log_std = middle(torch.randn(3, 7))
-    assert torch.equal(mean, torch.zeros(3, A))
-    assert torch.equal(log_std, torch.full((3, A), -4.0))
 
 
 def test_it_acts_on_the_centre_crop() -> None:

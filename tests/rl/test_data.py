@@ -1,6 +1,5 @@
 import hashlib
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +10,7 @@ import pytest
 import torch
 
 import rl.data
-from rl.config import TASKS
 from rl.data import (
-    DATASETS,
     FILES,
     Frames,
     expert_frames,
@@ -128,19 +125,6 @@ def test_frames_and_states_are_those_of_the_environment(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("fake")
-def test_an_episode_depends_on_seed_and_number_alone(tmp_path: Path):
-    made = small(tmp_path)
-    assert torch.equal(small(tmp_path, episodes=2).frames, made.frames[:8])
-    fewer = small(tmp_path, steps=2).frames
-    assert torch.equal(fewer, made.frames[[0, 1, 4, 5, 8, 9]])
-    starts = {*made.state[::4, 0].tolist(), *small(tmp_path, seed=1).state[::4, 0].tolist()}
-    assert len(starts) == 6
-    actions = made.state.view(3, 4, 3)[:, 1:, :2].flatten()
-    assert len(set(actions.tolist())) == 18
-    assert actions.min() < -0.5 < 0.5 < actions.max()
-
-
-@pytest.mark.usefixtures("fake")
 def test_they_are_rendered_once_and_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     told: list[tuple[int, int, str]] = []
     closed = Fake.closed
@@ -201,17 +185,6 @@ def test_the_fingerprint_is_of_all_parts(tmp_path: Path):
         others.add(frames_fingerprint(Frames(**changed, **{name: tensor})))
     others.add(frames_fingerprint(Frames(**(vars(made) | {"names": ("a", "b", "c")}))))
     assert len(others) == 7
-
-
-@pytest.mark.usefixtures("fake")
-def test_frames_that_there_are_not(tmp_path: Path):
-    for change in ({"episodes": 0}, {"steps": 0}):
-        with pytest.raises(ValueError, match="are none"):
-            small(tmp_path, **change)
-    small(tmp_path, steps=10)  # to the very end of the episode
-    with pytest.raises(ValueError, match="11 frames of an episode that has no more than 10"):
-        small(tmp_path, steps=11)
-    assert len(folders_of(tmp_path)) == 1
 
 
 # Builds that do not go well
@@ -279,32 +252,6 @@ def test_two_processes_render_once(tmp_path: Path):
     assert [process.exitcode for process in processes] == [0, 0]
     assert len(list(tmp_path.glob("done-*"))) == 2
     assert len(list(tmp_path.glob("built-by-*"))) == 1
-
-
-@pytest.mark.usefixtures("fake")
-def test_a_data_root_that_cannot_be_written(tmp_path: Path):
-    (tmp_path / "prepared").write_text("a file where the folder belongs")
-    message = error_of(lambda: small(tmp_path))
-    assert message.startswith(f"{tmp_path / 'prepared'}")
-    assert "--data-root" in message
-    assert "SUITE_DATA" in message
-
-
-@pytest.mark.usefixtures("fake")
-@pytest.mark.skipif(os.name != "posix", reason="limits the size of files as POSIX does")
-def test_a_full_disk(tmp_path: Path):
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        message = error_of(lambda: small(tmp_path, frame_size=50))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert "File too large" in message
-    assert "--data-root" in message
-    assert not folders_of(tmp_path)
-    assert len(small(tmp_path, frame_size=50).frames) == 12
 
 
 @pytest.mark.usefixtures("fake")
@@ -412,10 +359,3 @@ def test_real_frames_are_those_of_a_replayed_episode(tmp_path: Path):
     assert (made.state[1:5, 0] != made.state[:4, 0]).all()
     assert made.frames.float().std() > 5
     assert not torch.equal(made.frames[0], made.frames[4])
-
-
-def test_a_task_is_checked_where_others_are_downloaded(tmp_path: Path):
-    assert DATASETS == TASKS
-    fetch("ball_in_cup_catch", tmp_path)
-    assert "cartpole_fly" in error_of(lambda: fetch("cartpole_fly", tmp_path))
-    assert not list(tmp_path.iterdir())

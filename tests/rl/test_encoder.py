@@ -186,16 +186,6 @@ def test_it_is_initialised_orthogonal_and_delta_orthogonal() -> None:
     assert torch.equal(made(seed=1).head.linear.weight, made(seed=1).head.linear.weight)
 
 
-def test_the_bilinear_matrix_is_uniform_from_0_to_1() -> None:
-    torch.manual_seed(0)
-    matrix = Bilinear(50).W.detach()
-    assert matrix.shape == (50, 50)
-    assert float(matrix.min()) >= 0
-    assert float(matrix.max()) < 1
-    assert float(matrix.mean()) == pytest.approx(0.5, abs=0.03)
-    assert float(matrix.var()) == pytest.approx(1 / 12, abs=0.01)
-
-
 def test_what_it_cannot_encode_is_refused() -> None:
     with pytest.raises(ValueError, match=r"uint8, 0 to 255; got torch\.float32"):
         made()(images().float())

@@ -173,23 +173,6 @@ def test_a_process_forked_from_one_that_drew_says_so(cartpole: DeepMindControl) 
         vector.close(terminate=True)
 
 
-def test_with_a_display_the_choice_is_left_to_dm_control(unchosen: pytest.MonkeyPatch) -> None:
-    unchosen.setattr(sys, "platform", "darwin")
-    assert choose_renderer() == "glfw"
-    assert "MUJOCO_GL" not in os.environ
-
-
-def test_a_renderer_that_breaks_later_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken:
-        @property
-        def contexts(self) -> None:
-            raise RuntimeError("no\ncontext")
-
-    renderer_in_use()
-    message = message_of(UserError, module._contexts, Broken())
-    assert f"{choose_renderer()} does not work here (no context)" in message
-
-
 def test_a_fresh_process_chooses_and_stays_quiet() -> None:
     # The walker is one of the models that MuJoCo warns about.
     program = (
@@ -222,16 +205,16 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     actions = actions_for(environment, 3)
 
     domain, name = module._domain_and_name(task)
-    twin = module._suite().load(domain, name, task_kwargs={"random": 5})
+    theirs = module._suite().load(domain, name, task_kwargs={"random": 5})
     frames, states, rewards = [], [], []
     for decision in range(-1, len(actions)):
         steps = ACTION_REPEATS[task]
-        times = [twin.reset()] if decision < 0 else [twin.step(actions[decision])]
-        times += [twin.step(actions[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
+        times = [theirs.reset()] if decision < 0 else [theirs.step(actions[decision])]
+        times += [theirs.step(actions[decision]) for _ in range(steps - 1 if decision >= 0 else 0)]
         rewards.append(sum(time.reward or 0.0 for time in times))
         states.append([x for value in times[-1].observation.values() for x in np.ravel(value)])
-        frames.append(twin.physics.render(SIZE, SIZE, camera_id=0).transpose(2, 0, 1))
-    twin.physics.free()
+        frames.append(theirs.physics.render(SIZE, SIZE, camera_id=0).transpose(2, 0, 1))
+    theirs.physics.free()
 
     assert info["state"].tolist() == states[0]
     assert len(environment.state_names) == len(set(environment.state_names)) == len(states[0])
@@ -255,7 +238,7 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     environment.close()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
 def test_an_episode_has_its_number_of_environment_steps(task: str) -> None:
     # More than DM Control's own limit, which is 1000 for each of the tasks.
     environment = make(task, action_repeat=100, episode_steps=1100)
@@ -286,29 +269,6 @@ def test_a_task_that_ends_itself_terminates_within_a_decision(
         cartpole.step(np.zeros(1))
     cartpole.reset()
     assert cartpole.step(np.zeros(1))[1:4] == (8.0, False, False)
-
-
-def test_actions_are_scaled_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dm_control.suite import reacher
-    from dm_env.specs import BoundedArray
-
-    bounds = BoundedArray((2,), np.float64, [-2.0, 0.0], [4.0, 0.5])
-    monkeypatch.setattr(reacher.Reacher, "action_spec", lambda self, physics: bounds)
-    environment = make("reacher_easy")
-    environment.reset(seed=0)
-    for action, control in [((-1, -1), [-2, 0]), ((1, 1), [4, 0.5]), ((0.5, 0), [2.5, 0.25])]:
-        environment.step(np.array(action, np.float32))
-        assert environment._physics.data.ctrl.tolist() == control
-    environment.close()
-
-
-def test_a_seed_starts_the_random_stream_anew(cartpole: DeepMindControl) -> None:
-    first = cartpole.reset(seed=3)[1]["state"]
-    second = cartpole.reset()[1]["state"]
-    assert not np.array_equal(first, second)
-    np.testing.assert_array_equal(cartpole.reset(seed=3)[1]["state"], first)
-    np.testing.assert_array_equal(cartpole.reset()[1]["state"], second)
-    assert not np.array_equal(cartpole.reset(seed=4)[1]["state"], first)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -442,7 +402,7 @@ def test_gymnasium_knows_how_long_and_how_to_render() -> None:
     recorded.close()
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
 def test_states_are_those_beside_the_frames(task: str) -> None:
     drawn, stated = make(task), make(task, observe="state")
     _, info = drawn.reset(seed=3)
@@ -525,12 +485,6 @@ def test_wrong_settings_are_errors(changes: dict[str, Any]) -> None:
         make(**changes)
 
 
-@pytest.mark.parametrize(("count", "workers"), [(0, 1), (1, 0)])
-def test_vectors_are_not_empty(count: int, workers: int) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        make_vector(count, workers, CARTPOLE, action_repeat=8)
-
-
 @pytest.mark.parametrize(
     "action", [np.zeros(2), np.zeros((1, 1)), np.array([np.nan]), np.array([np.inf]), 0.5]
 )
@@ -548,18 +502,6 @@ def test_a_reward_that_is_nan_is_an_error(
     message = message_of(FloatingPointError, cartpole.step, np.zeros(1))
     assert CARTPOLE in message
     assert "step 16 of the episode: reward" in message
-
-
-def test_a_state_that_is_infinite_is_an_error(
-    cartpole: DeepMindControl, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def observe(physics: Any) -> dict[str, np.ndarray]:
-        return {"position": np.array([0.0, np.inf, 1.0]), "velocity": np.zeros(2)}
-
-    monkeypatch.setattr(cartpole._control.task, "get_observation", observe)
-    message = message_of(FloatingPointError, cartpole.reset, seed=0)
-    assert CARTPOLE in message
-    assert message.endswith("step 0 of the episode: position[1]")
 
 
 def test_a_simulation_that_diverges_is_an_error(cartpole: DeepMindControl) -> None:

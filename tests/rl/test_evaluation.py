@@ -24,8 +24,6 @@ from rl.evaluation import (
     embed,
     episode_seed,
     evaluate_policy,
-    kernels,
-    pixels,
     ridge,
     state_probe,
 )
@@ -154,13 +152,6 @@ def stacked(frames: Frames, crop: int) -> Tensor:
     return torch.stack(stacks)
 
 
-def test_pixels_are_the_centre_crops_of_the_stacks() -> None:
-    frames = made_up_frames()
-    found = pixels(frames, crop=6, stack=3)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, stacked(frames, 6).flatten(1) / 255)
-
-
 def test_an_embedding_is_the_encoder_on_centre_crops() -> None:
     frames = made_up_frames()
     torch.manual_seed(0)
@@ -178,7 +169,9 @@ def test_an_embedding_is_the_encoder_on_centre_crops() -> None:
 # The probe
 
 
-def twin(train: np.ndarray, targets: np.ndarray, test: np.ndarray, penalty: float) -> np.ndarray:
+def by_normal_equations(
+    train: np.ndarray, targets: np.ndarray, test: np.ndarray, penalty: float
+) -> np.ndarray:
     """Predictions from the normal equations, features by features, loops over the columns."""
     first, second = np.zeros(train.shape), np.zeros(test.shape)
     for column in range(train.shape[1]):
@@ -211,7 +204,7 @@ def test_scores_are_those_of_the_normal_equations(
     result = state_probe(train.float(), train_state, episodes(), test.float(), test_state, names(3))
     penalty = result["details"]["penalty"]
     assert penalty in PENALTIES
-    predicted = twin(
+    predicted = by_normal_equations(
         train.float().double().numpy(),
         train_state.numpy(),
         test.float().double().numpy(),
@@ -224,19 +217,6 @@ def test_scores_are_those_of_the_normal_equations(
     assert list(result["details"]["targets"]) == list(names(3))
 
 
-def test_a_kernel_is_of_standardised_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluation, "COLUMNS", 2)
-    train, test = normal(0, 6, 5).numpy(), normal(1, 4, 5).numpy()
-    train[:, 3] = 0.1
-    kept = [0, 1, 2, 4]
-    scaled = (train - train.mean(0))[:, kept] / train.std(0)[kept]
-    other = (test - train.mean(0))[:, kept] / train.std(0)[kept]
-    kernel, test_kernel = kernels(train, test)
-    np.testing.assert_allclose(kernel, scaled @ scaled.T, atol=1e-12)
-    np.testing.assert_allclose(test_kernel, other @ scaled.T, atol=1e-12)
-    assert kernel.diagonal().mean() == pytest.approx(4)
-
-
 def test_ridge_is_that_of_scikit_learn() -> None:
     features, targets = 1 + normal(0, 20, 5).numpy(), 2 + normal(1, 20, 2).numpy()
     new = 1 + normal(2, 9, 5).numpy()
@@ -244,37 +224,6 @@ def test_ridge_is_that_of_scikit_learn() -> None:
     for penalty, found in zip((0.01, 1.0), ridge(kernel, targets, other, (0.01, 1.0)), strict=True):
         expected = Ridge(penalty).fit(features, targets).predict(new)
         np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
-
-
-def test_a_linear_map_is_read_and_noise_is_not() -> None:
-    train, test = normal(0, 120, 8), normal(1, 60, 8)
-    weights = normal(2, 8, 4)
-    labels = ("position[0]", "touch[0]", "velocity[0]", "velocity[1]")
-    train_state, test_state = train @ weights, test @ weights
-    train_state[:, 2], test_state[:, 2] = normal(3, 120), normal(4, 60)
-    result = state_probe(train, train_state, episodes(), test, test_state, labels)
-    targets = result["details"]["targets"]
-    assert list(targets) == list(labels)
-    for name in ("position[0]", "touch[0]", "velocity[1]"):
-        assert 99 < targets[name] <= 100
-    assert -40 < targets["velocity[0]"] < 5
-    assert result["r2"] == pytest.approx(np.mean(list(targets.values())))
-    assert result["r2_position"] == pytest.approx(targets["position[0]"])
-    assert result["r2_velocity"] == pytest.approx(
-        (targets["velocity[0]"] + targets["velocity[1]"]) / 2
-    )
-    assert result["details"]["left_out"] == []
-    assert state_probe(train, train_state, episodes(), test, test_state, labels) == result
-
-
-def test_a_penalty_means_the_same_for_any_number_of_features() -> None:
-    train, test = normal(0, 120, 6), normal(1, 60, 6)
-    train_state, test_state = train[:, :2] + normal(2, 120, 2), test[:, :2] + normal(3, 60, 2)
-    once = state_probe(train, train_state, episodes(), test, test_state, names(2))
-    copies = [each.repeat(1, 7) * 5 + 2 for each in (train, test)]
-    many = state_probe(copies[0], train_state, episodes(), copies[1], test_state, names(2))
-    assert many["details"]["penalty"] == once["details"]["penalty"]
-    assert many["r2"] == pytest.approx(once["r2"])
 
 
 def test_folds_do_not_split_episodes() -> None:
@@ -306,18 +255,6 @@ def test_targets_that_do_not_vary_are_left_out() -> None:
     test_state[:, 0] = 0
     with pytest.raises(ValueError, match="no target varies"):
         state_probe(train, train_state, episodes(), test, test_state, labels)
-
-
-def test_features_that_do_not_vary_predict_the_mean() -> None:
-    result = state_probe(
-        torch.full((120, 3), 0.1),
-        normal(0, 120, 1),
-        episodes(),
-        torch.full((60, 3), 0.2),
-        normal(1, 60, 1),
-        names(1),
-    )
-    assert -5 < result["r2"] <= 0
 
 
 def test_wrong_arguments_are_named() -> None:

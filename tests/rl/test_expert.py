@@ -18,7 +18,6 @@ from rl.expert import (
     Expert,
     Learner,
     Memory,
-    drawn_action,
     mean_action,
     trained_expert,
 )
@@ -142,12 +141,6 @@ def test_a_damaged_expert_is_refused(tmp_path: Path) -> None:
         trained(tmp_path, decisions=60)
 
 
-@pytest.mark.usefixtures("point")
-def test_too_few_decisions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an expert makes at least 15 decisions; got 14"):
-        trained(tmp_path, decisions=14)
-
-
 def critics_loss(learner: Learner, batch: list[Tensor], noise: Tensor) -> Tensor:
     """The critics' loss by the equation, transition by transition."""
     total = torch.zeros(())
@@ -211,20 +204,3 @@ def test_what_moves_at_odd_and_at_even_steps() -> None:
             if any(not torch.equal(a, b) for a, b in zip(before[name], get(), strict=True))
         }
         assert moved == expected
-
-
-def test_actions_are_the_policy_s_with_and_without_noise() -> None:
-    torch.manual_seed(0)
-    policy = Learner(2, 1).policy
-    state = np.array([0.5, -1.0])
-    mean, log_std = gaussian_of(policy(torch.from_numpy(state).float()))
-    assert mean_action(policy, state) == pytest.approx(float(mean.detach().tanh()))
-    draws = [
-        float(drawn_action(policy, state, np.random.default_rng(seed))[0]) for seed in range(400)
-    ]
-    raw = np.arctanh(np.clip(draws, -1 + 1e-6, 1 - 1e-6))
-    assert np.mean(raw) == pytest.approx(
-        float(mean.detach()), abs=4 * float(log_std.detach().exp()) / 20
-    )
-    assert np.std(raw) == pytest.approx(float(log_std.detach().exp()), rel=0.15)
-    assert draws[3] == float(drawn_action(policy, state, np.random.default_rng(3))[0])

@@ -16,7 +16,7 @@ from rl import train
 from rl.agent import Agent
 from rl.config import Config
 from rl.export import POLICY_NAMES
-from rl.film import codec_is_there, play, write, write_gif, write_mp4
+from rl.film import codec_is_there, play, write, write_mp4
 from rl.tables import TABLE_5
 from shared.errors import UserError
 from shared.experiment.runs import Run
@@ -112,20 +112,6 @@ def test_a_policy_that_is_lost_is_named(trained: Path, tmp_path: Path) -> None:
     (lost / "model.safetensors").unlink()
     with pytest.raises(UserError, match=r"model\.safetensors: there is no such file"):
         play(dataclasses.replace(curl, folder=lost))
-
-
-def test_pictures_keep_their_colours(tmp_path: Path) -> None:
-    pictures = np.zeros((3, 16, 16, 3), dtype=np.uint8)
-    for place, colour in enumerate([(250, 10, 10), (10, 250, 10), (10, 10, 250)]):
-        pictures[place] = colour
-    write_gif(tmp_path / "film", pictures, "three colours")
-    with Image.open(tmp_path / "film") as picture:
-        assert picture.n_frames == 3
-        for place in range(3):
-            picture.seek(place)
-            assert picture.info["duration"] == 50
-            shown = np.asarray(picture.convert("RGB"), dtype=int)
-            assert np.abs(shown - pictures[place]).max() <= 4
 
 
 def shown_by(file: Path) -> tuple[np.ndarray, Any, str]:

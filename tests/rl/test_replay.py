@@ -132,26 +132,6 @@ def test_a_batch_is_what_the_transitions_say(tmp_path: Path):
     assert batch.action.dtype == batch.reward.dtype == torch.float32
 
 
-def test_draws_reach_every_transition_and_every_window(tmp_path: Path):
-    replay = make(tmp_path)
-    fill(replay, 0, 14)
-    torch.manual_seed(3)
-    draw = replay.draw(2000, CROP)
-    assert draw.index.shape == (2000,)
-    assert draw.offsets.shape == (3, 2000, 2)
-    assert draw.index.bincount().tolist() == pytest.approx([2000 / 12] * 12, rel=0.3)
-    for offsets in draw.offsets:
-        corners = offsets[:, 0] * 4 + offsets[:, 1]
-        assert corners.bincount().tolist() == pytest.approx([2000 / 16] * 16, rel=0.4)
-    # Neither windows nor transitions depend on each other.
-    together = torch.cat([draw.index[None], draw.offsets.mT.flatten(0, 1)]).double()
-    assert (torch.corrcoef(together) - torch.eye(7)).abs().max() < 0.1
-    torch.manual_seed(3)
-    again = replay.draw(2000, CROP)
-    assert torch.equal(draw.index, again.index)
-    assert torch.equal(draw.offsets, again.offsets)
-
-
 def test_what_cannot_be_drawn_or_added(tmp_path: Path):
     replay = make(tmp_path, capacity=2)
     with pytest.raises(ValueError, match="empty"):
@@ -179,16 +159,6 @@ def test_what_cannot_be_drawn_or_added(tmp_path: Path):
     with pytest.raises(ValueError, match="too short"):
         replay.begin(frame_of(5))
     assert len(replay) == 2
-
-
-@pytest.mark.parametrize("episodes", [None, 600])
-def test_there_is_room_for_short_episodes(episodes: int | None, tmp_path: Path) -> None:
-    replay = make(tmp_path, 3000, episodes=episodes)
-    for step in range(3000):
-        if step % 5 == 0:
-            replay.begin(frame_of(0))
-        replay.add(action_of(1), 0.0, frame_of(1))
-    assert len(replay) == 3000
 
 
 @pytest.mark.parametrize(("capacity", "episodes"), [(12_500, 100), (50_000, 100)])
@@ -257,23 +227,6 @@ def test_a_killed_run_goes_on_as_if_nothing_had_been(
     assert bytes_of(tmp_path / "killed", 60) == b"".join(frame_of(n).tobytes() for n in range(60))
 
 
-def test_what_is_finished_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("rl.replay.CHUNK", 8)
-    replay = make(tmp_path)
-    fill(replay, 0, 30)
-    state = replay.state_dict()
-    inode = (tmp_path / "frames.bin").stat().st_ino
-    early = replay.state_dict()["checksums"]
-    fill(replay, 30, 40)
-    late = replay.state_dict()["checksums"]
-    assert (len(early), len(late)) == (4, 5)
-    assert early[:3] == late[:3]
-    assert early[3] != late[3]
-    resumed = make(tmp_path)
-    resumed.load_state_dict(state)
-    assert (tmp_path / "frames.bin").stat().st_ino == inode
-
-
 def test_an_empty_state_and_what_an_earlier_run_left(tmp_path: Path):
     fill(make(tmp_path, task="cheetah_run"), 0, 30)
     replay = make(tmp_path)
@@ -284,17 +237,6 @@ def test_an_empty_state_and_what_an_earlier_run_left(tmp_path: Path):
     fill(other, 0, 10)
     assert_equal(replay, other)
     assert bytes_of(tmp_path, 99)[10 * 3 * SIZE**2 :].strip(b"\0") == b""
-
-
-def test_a_state_has_the_size_of_what_is_in_it(tmp_path: Path):
-    replay = make(tmp_path, capacity=50_000)
-    fill(replay, 0, 20)
-    torch.save(replay.state_dict(), tmp_path / "state.pt")
-    assert (tmp_path / "state.pt").stat().st_size < 10_000
-    state = replay.state_dict()
-    fill(replay, 21, 30)
-    assert len(state["reward"]) == 17
-    assert len(state["checksums"]) == 1
 
 
 def test_the_frames_reach_the_disk_before_the_state_is_given(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from toy.tables import TABLES
+from toy.tables import TABLES, run_of
 
 from shared.command import pool, reproduce, slurm
 from shared.command.places import Places
@@ -87,10 +87,10 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, command: AtOnce) -> None:
     (cluster / "sbatch.txt").write_text("Submitted batch job 7\n")
     words = ("toy", "costly", "--slurm", "--seeds", "0", "--column", "left", "--threads", "2")
-    # Two tables of the same two rows: equal cells are one task.
+    # Two tables of the same two rows: equal cells are one run, and one task.
     out, _ = command(*words, "--gpus", "1", "--partition", "short", "--array-limit", "2")
     # The toys declare a minute and a gigabyte.
-    assert "submitted job 7: 2 tasks of up to 12 minutes and 4 GB for 4 cells" in out
+    assert "submitted job 7: 2 tasks of up to 12 minutes and 4 GB for 2 cells" in out
     script = Path("runs/.slurm/7_submission.sh").read_text()
     for line in (
         "--array=0-1%2",
@@ -106,19 +106,19 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
         assert f"#SBATCH {line}\n" in script
     # One runs, the other waits.
     (cluster / "squeue.txt").write_text("7_0|RUNNING|None\n7_1|PENDING|Resources\n")
-    assert "4 cells are in the queue already" in command(*words)[0]
+    assert "2 cells are in the queue already" in command(*words)[0]
     lines = [" ".join(line.split()) for line in command("status")[0].splitlines()]
     assert "queued 7_1 toy/costly/table-1/better/left/seed-0 PENDING, Resources" in lines
-    assert lines[-1] == "0 done, 2 queued, 2 running, 0 failed"
+    assert lines[-1] == "0 done, 1 queued, 1 running, 0 failed"
     # They end without a result, one with a word and one without a log: both go again.
     (cluster / "squeue.txt").write_text("")
     Path("runs/.slurm/7_0_0_log.out").write_text(
         "submitit INFO - Starting\nslurmstepd: error: DUE TO TIME LIMIT ***\nsubmitit INFO - x\n"
     )
     out, _ = command("status")
-    assert out.count("slurmstepd: error: DUE TO TIME LIMIT ***") == 2
-    assert out.count("no log: cancelled before it began, or its node does not see") == 2
-    assert "0 done, 0 queued, 0 running, 4 failed" in out
+    assert out.count("slurmstepd: error: DUE TO TIME LIMIT ***") == 1
+    assert out.count("no log: cancelled before it began, or its node does not see") == 1
+    assert "0 done, 0 queued, 0 running, 2 failed" in out
     (cluster / "sbatch.txt").write_text("Submitted batch job 9\n")
     assert "submitted job 9: 2 tasks" in command(*words)[0]
 
@@ -202,10 +202,12 @@ def test_the_process_of_a_cell_sees_its_gpu_alone(
     (table,) = TABLES["toy"]
     chosen = list(table.cells("smoke", row="plain", seeds=(0, 1, 2)))
     placed = some_pool(tmp_path, 2)
-    placed.run(chosen, {cell.address: () for cell in chosen})
+    placed.run(chosen)
     assert placed.outcomes == {}
     facts = [
-        json.loads((tmp_path / "runs" / cell.address / "environment.json").read_text())["facts"]
+        json.loads((run_of(tmp_path / "runs", cell.address) / "environment.json").read_text())[
+            "facts"
+        ]
         for cell in chosen
     ]
     assert [fact["shown to CUDA"] for fact in facts[:2]] == ["4", "7"]

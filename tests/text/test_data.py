@@ -1,6 +1,4 @@
 # ruff: noqa: RUF001
-import itertools
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -208,17 +206,6 @@ def test_a_byte_order_mark_tells_the_encoding(tmp_path: Path, encoding: str) -> 
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_invisible_characters_within_words_are_dropped(tmp_path: Path, layout: str) -> None:
-    root = write(tmp_path, {"a.txt": "A rai\u00adny da\u2060y.\n\ufeffIt pou\u00adred.\n"})
-    assert [sentence for _, sentence in read(root, layout)] == ["A rainy day.", "It poured."]
-
-
-def test_a_word_divided_between_two_lines_is_whole(tmp_path: Path) -> None:
-    root = write(tmp_path, {"a.txt": "It pou\u00ad\nred all day.\n"})
-    assert read(root, "wrapped") == [(0, "It poured all day.")]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_file_starts_a_chapter_and_files_come_in_order_of_name(
     tmp_path: Path, layout: str
 ) -> None:
@@ -252,12 +239,6 @@ def test_the_manual_is_prose_and_each_topic_a_chapter() -> None:
 
 
 # Bad corpora
-
-
-def test_unknown_layout_lists_the_known_ones(tmp_path: Path) -> None:
-    for corpus in ("manual", "novels"):
-        with pytest.raises(ValueError, match="paragraphs, sentences, wrapped, got 'lines'"):
-            sentences(corpus, "lines", tmp_path)
 
 
 def test_a_corpus_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -488,19 +469,6 @@ def test_classes_of_the_embedded_tasks_are_equally_large(
     assert len(set(task.first)) > 0.95 * len(task.first)
 
 
-def test_neighbours_follow_each_other_where_the_label_says_so() -> None:
-    task = load_task("neighbours", NOWHERE)
-    assert task.second is not None
-    corpus = list(sentences("manual", "wrapped", NOWHERE))
-    following = {
-        (one, two)
-        for (chapter, one), (other, two) in itertools.pairwise(corpus)
-        if chapter == other
-    }
-    pairs = zip(task.first, task.second, strict=True)
-    assert [int(pair in following) for pair in pairs] == task.labels.tolist()
-
-
 # Fingerprints
 
 
@@ -523,14 +491,6 @@ def test_fingerprint_of_a_corpus_follows_names_and_contents(tmp_path: Path) -> N
     assert changed("markup", files | {"readme.md": "Not read."}) == known
 
 
-def test_names_of_files_need_not_be_utf8(tmp_path: Path) -> None:
-    os.mkdir(tmp_path / "novels")
-    with open(os.fsencode(tmp_path / "novels") + b"/caf\xe9.txt", "w") as file:
-        file.write("One.")
-    assert read(tmp_path, "paragraphs") == [(0, "One.")]
-    assert len(corpus_fingerprint("novels", tmp_path)) == 64
-
-
 def test_fingerprint_of_tasks_follows_their_files(senteval: Path) -> None:
     known = {name: task_fingerprint([name], senteval) for name in TASKS}
     both = task_fingerprint(["MR", "CR"], senteval)
@@ -544,11 +504,6 @@ def test_fingerprint_of_tasks_follows_their_files(senteval: Path) -> None:
 
 
 # Fetching
-
-
-def test_fetch_says_what_to_put_where(tmp_path: Path) -> None:
-    said = message_of(lambda: fetch("books", tmp_path))
-    assert said == f"{tmp_path / 'books'}: missing; {BOOKS}"
 
 
 def test_fetch_verifies_what_is_there(senteval: Path) -> None:

@@ -1,4 +1,3 @@
-import ast
 import inspect
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-import text
 from shared.compat import make_torchvision_importable
 from text.encoder import (
     ENCODERS,
@@ -232,12 +230,6 @@ def check_cells_under_autocast(kind: str, device: str) -> None:
         torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * float(other.abs().max()))
 
 
-@pytest.mark.parametrize("kind", ["gru", "lstm"])
-def test_cells_compute_in_the_type_of_autocast(kind: str) -> None:
-    """torch's own autocast gives them float16 on a GPU, whatever its type is."""
-    check_cells_under_autocast(kind, "cpu")
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
 def test_cells_compute_in_the_type_of_autocast_on_a_gpu(kind: str) -> None:
@@ -245,17 +237,6 @@ def test_cells_compute_in_the_type_of_autocast_on_a_gpu(kind: str) -> None:
 
 
 # Initialisation and files
-
-
-@pytest.mark.parametrize("kind", ["gru", "bag_of_words"])
-def test_tables_start_uniform(kind: str) -> None:
-    model = made(kind, vocab_size=500, embedding=40)
-    for encoder in (model.sentence, model.context):
-        table = encoder.embedding.weight.detach()
-        assert 0.0999 < float(table.max()) <= 0.1
-        assert -0.1 <= float(table.min()) < -0.0999
-        assert float(table.std()) == pytest.approx(0.2 / 12**0.5, rel=0.02)
-        assert (table[1] != 0).all()  # the padding's row is no exception
 
 
 def test_cells_start_as_tensorflow_s_do() -> None:
@@ -291,14 +272,6 @@ def test_lstms_start_as_tensorflow_s_do() -> None:
                 expected = torch.zeros(4, 60)
                 expected[1] = 1.0 if name.startswith("bias_ih") else 0.0
                 assert torch.equal(values, expected.flatten())
-
-
-@pytest.mark.parametrize("kind", ["gru", "transformer"])
-def test_the_start_is_a_function_of_the_seed(kind: str) -> None:
-    first, again, other = made(kind, 1), made(kind, 1), made(kind, 2)
-    pairs = zip(first.parameters(), again.parameters(), strict=True)
-    assert all(torch.equal(one, two) for one, two in pairs)
-    assert not torch.equal(first.sentence.embedding.weight, other.sentence.embedding.weight)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -399,21 +372,6 @@ def test_what_cannot_be_encoded_is_refused() -> None:
 
 
 # The package
-
-
-def test_all_names_of_the_package_are_there() -> None:
-    stub = ast.parse(Path(text.__file__).with_suffix(".pyi").read_text())
-    homes = {
-        alias.name: line.module
-        for line in stub.body
-        if isinstance(line, ast.ImportFrom)
-        for alias in line.names
-    }
-    assert set(text.__all__) == set(homes)
-    for name, home in homes.items():
-        assert getattr(text, name) is getattr(sys.modules[f"text.{home}"], name)
-    with pytest.raises(AttributeError, match="No text attribute nothing"):
-        _ = text.nothing
 
 
 def test_planning_loads_no_encoder() -> None:

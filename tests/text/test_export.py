@@ -306,7 +306,7 @@ def test_the_verb_scores_a_folder(
     assert main([*words[:3], "--data", "topic"]) == 2
     assert "topic" in capsys.readouterr().err
     assert main(["evaluate", "text", str(tmp_path / "none")]) == 2
-    assert "there is no such folder" in capsys.readouterr().err
+    assert "there is no such file or folder" in capsys.readouterr().err
 
 
 def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:

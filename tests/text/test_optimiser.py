@@ -135,23 +135,6 @@ def test_the_norm_of_a_table_s_gradient_is_over_words_or_tokens() -> None:
         assert table.grad.to_dense()[2].tolist() == pytest.approx([4.0 / norm, 0.0], abs=1e-5)
 
 
-@pytest.mark.parametrize(("encoder", "update"), [("gru", "dense"), ("bag_of_words", "rows")])
-def test_norms_over_tokens_change_what_is_clipped_and_nothing_else(
-    encoder: str, update: str
-) -> None:
-    config = config_of(encoder=encoder, update=update, clip=1e3)
-    loose = trained(config, 3)
-    tokens = trained(dataclasses.replace(config, clip_words="tokens"), 3)
-    for name, value in loose.items():  # nothing is clipped
-        torch.testing.assert_close(tokens[name], value, atol=1e-6, rtol=0)
-    # Adam undoes a common factor, but not one that changes from step to step.
-    tight = dataclasses.replace(config, clip=1e-3, learning_rate=1.0)
-    words = trained(tight, 2)
-    tokens = trained(dataclasses.replace(tight, clip_words="tokens"), 2)
-    table = "sentence.embedding.weight"
-    assert not torch.allclose(words[table], tokens[table], atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -96,22 +96,6 @@ def test_stopped_and_resumed_it_gives_the_same_bits(
     assert losses(tmp_path / "other") != losses(tmp_path / "whole")
 
 
-@pytest.mark.slow
-def test_it_lowers_the_loss_over_epochs_and_keeps_the_model_of_all_but_smoke_runs(
-    tmp_path: Path,
-) -> None:
-    config = dataclasses.replace(
-        SMALL, encoder="bag_of_words", epochs=8, steps=None, learning_rate=0.01
-    )
-    finish(tmp_path / "own", config, tier="own")
-    log = losses(tmp_path / "own")
-    assert log[-1] < log[0] - 0.5
-    model = text.QuickThought.from_pretrained(tmp_path / "own" / "model")
-    assert model.config.kind == "bag_of_words"
-    finish(tmp_path / "smoke", SMALL)
-    assert not (tmp_path / "smoke" / "model").exists()
-
-
 def test_untrained_and_baselines_take_no_step(tmp_path: Path) -> None:
     majority = finish(tmp_path / "majority", dataclasses.replace(SMALL, baseline="majority"))
     assert majority["neighbours"] == 50.0
@@ -348,13 +332,6 @@ def test_dropout_leaves_the_same_dimensions_out_of_every_f_and_g() -> None:
     assert torch.equal(gone, (masked_g == 0).all(0))
     assert torch.equal(masked_f[:, ~gone], whole[:, ~gone])
     assert not torch.equal(gone, (later == 0).all(0))
-
-
-def test_a_dropout_that_leaves_nothing_is_refused() -> None:
-    config = dataclasses.replace(SMALL, dropout=1.0)
-    model = text.QuickThought(shape_of(config, 60))
-    with pytest.raises(ValueError, match=r"dropout is at least 0 and below 1; got 1\.0"):
-        make_optimiser(config, model, make_criterion(config, model.dim))
 
 
 # Fixed word vectors

@@ -1,6 +1,6 @@
 """Clip sampling against its rules; the augmentations against torchvision's, frame by frame.
 
-Twins call torchvision.transforms.v2.functional on one frame with the numbers of one clip.
+The references call torchvision.transforms.v2.functional on one frame with the numbers of one clip.
 """
 
 import dataclasses
@@ -262,13 +262,6 @@ def test_view_depends_on_seed_epoch_video_and_view_alone():
     changes: list[dict[str, Any]] = [{"seed": 4}, {"epoch": 6}, {"view": 0}]
     for change in [*changes, {"samples": torch.arange(1, 25)}]:
         assert (view_of(pixels, "strong", **change) - whole).abs().mean() > 0.1
-
-
-def test_autocast_does_not_round_the_pixels():
-    pixels = clips(12)
-    expected = view_of(pixels, "strong")
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(view_of(pixels, "strong"), expected)
 
 
 @pytest.mark.parametrize(

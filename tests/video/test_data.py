@@ -271,15 +271,6 @@ def test_folders_and_lists_have_to_fit_together(official: Path):
     assert message == f"{lists}: split 1 has no video of Punch that can be used"
 
 
-def test_what_there_is_not(tmp_path: Path):
-    for change in ({"split": 4}, {"modality": "sound"}, {"size": 0}):
-        settings = {"split": 1, "modality": "rgb", "size": 32} | change
-        with pytest.raises(ValueError, match="no split"):
-            load("ucf101", tmp_path, **settings)  # type: ignore[arg-type]
-    message = error_of(lambda: load("hmdb51", tmp_path, size=32))
-    assert "known are ucf101, photographs" in message
-
-
 def test_nothing_is_downloaded(official: Path, tmp_path: Path):
     assert DATASETS == ("ucf101",)
     fetch("ucf101", official)
@@ -361,14 +352,6 @@ def test_the_size_of_most_decides_and_not_the_first(official: Path):
         "frames.bin",
         "index.json",
     ]
-
-
-def test_no_usable_video_at_all(official: Path):
-    for file in (official / "UCF-101").rglob("*.avi"):
-        file.write_bytes(b"")
-    message = error_of(lambda: load("ucf101", official, size=32, allow_missing=True))
-    assert message.endswith("none can be used: v_Punch_g01_c01: empty")
-    assert not kept_folders(official)
 
 
 # What is kept

@@ -20,11 +20,8 @@ from shared import (
     max_margin,
     term,
 )
-from shared.pairs import unit_rows
 from video.config import Config
 from video.encoder import (
-    LEAST_FRAMES,
-    LEAST_SIDE,
     METHODS,
     S3D,
     Colours,
@@ -33,7 +30,6 @@ from video.encoder import (
     Thumbnail,
     check,
     compare,
-    encoder_of,
     head,
 )
 
@@ -141,23 +137,6 @@ def test_constants_and_start() -> None:
     assert weights[0].is_contiguous(memory_format=torch.channels_last_3d)
 
 
-def test_shortest_and_smallest_clips() -> None:
-    network = S3D(width=0.01)
-    network(torch.randn(2, 3, LEAST_FRAMES, LEAST_SIDE, LEAST_SIDE))
-    with pytest.raises(RuntimeError, match="too small"):
-        network(torch.randn(2, 3, LEAST_FRAMES, LEAST_SIDE - 1, LEAST_SIDE - 1))
-
-
-def test_features_are_float32_under_autocast() -> None:
-    torch.manual_seed(0)
-    network, video = S3D(width=0.125), torch.randn(4, 3, 16, 32, 32)
-    with torch.autocast("cpu", torch.bfloat16):
-        half = network(video)
-    assert half.dtype == torch.float32
-    # with the rounding to bfloat16, which keeps 8 bits, a feature would be one of few
-    assert not torch.equal(half, half.bfloat16().float())
-
-
 # methods
 
 
@@ -263,45 +242,6 @@ def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
     assert not torch.allclose(found, networks.teacher.head(teacher(second)), atol=1e-3)
 
 
-@pytest.mark.usefixtures("tiny")
-def test_the_teacher_follows_and_has_no_gradient() -> None:
-    networks = Networks(small(method="moco"), QUEUE)
-    assert networks.teacher is not None
-    assert not any(item.requires_grad for item in networks.teacher.parameters())
-    start = networks.encoder.layer.weight.detach().clone()
-    assert torch.equal(networks.teacher.encoder.layer.weight, start)
-    with torch.no_grad():
-        networks.encoder.layer.weight += 1.0
-        networks.head[2].bias += 2.0
-    bias = networks.teacher.head[2].bias.clone()
-    networks.follow(0.75)
-    torch.testing.assert_close(networks.teacher.encoder.layer.weight, start + 0.25)
-    torch.testing.assert_close(networks.teacher.head[2].bias, bias + 0.5)
-    Networks(small(), QUEUE).follow(0.75)  # nobody there
-
-
-@pytest.mark.usefixtures("tiny")
-def test_the_queue_holds_the_newest_keys() -> None:
-    config = small(method="moco")
-    networks = Networks(config, QUEUE).eval()
-    assert networks.teacher is not None
-    assert networks.queue is not None
-    torch.testing.assert_close(networks.queue.norm(dim=1), torch.ones(10))
-    old = networks.queue.clone()
-    every = [clips(), clips()]
-    keys = [unit_rows(networks.teacher(each)) for each in every]
-    for count, each in enumerate(every):
-        pairs, _ = compare(config, networks, each, each)
-        networks.remember(pairs)
-        if count == 0:
-            torch.testing.assert_close(networks.queue, torch.cat([keys[0], old[:4]]))
-    torch.testing.assert_close(networks.queue, torch.cat([keys[1], keys[0][:4]]))
-    shorter = Networks(config, 4).eval()
-    pairs, _ = compare(config, shorter, every[0], every[0])
-    shorter.remember(pairs)
-    torch.testing.assert_close(shorter.queue, unit_rows(pairs.candidate[:4]))
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
@@ -324,18 +264,6 @@ def test_configurations_without_meaning_are_refused(changes: dict[str, Any], rea
     with pytest.raises(ValueError, match=reason) as caught:
         check(small(**changes))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.usefixtures("tiny")
-def test_networks_refuse_what_is_not_theirs() -> None:
-    with pytest.raises(ValueError, match="no network 'c3d': did you mean s3d"):
-        encoder_of(small(network="c3d"))
-    with pytest.raises(ValueError, match="strides are those of the stem and of four stages"):
-        R2Plus1D(strides=(2, 1, 2, 2, 0))
-    with pytest.raises(ValueError, match="queue 0: its keys are the only negatives"):
-        Networks(small(method="moco"), 0)
-    with pytest.raises(ValueError, match="made for a method without a teacher"):
-        compare(small(method="moco"), Networks(small(), 0), clips(), clips())
 
 
 # R(2+1)D and the features without training

@@ -12,14 +12,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.experiment.runs import Interrupted, Run
-from video.augmentation import augment, centre, gather_clips, ten_crops, windows
+from video.augmentation import centre, gather_clips, ten_crops, windows
 from video.config import Config
 from video.data import Video, Videos
 from video.evaluation import (
     PENALTIES,
     PROTOCOLS,
     accuracy,
-    crop_features,
     embed_clips,
     evaluate,
     linear_probe,
@@ -280,28 +279,6 @@ def test_the_second_version_divides_each_window_by_its_length(encoder: nn.Module
     assert not torch.allclose(of_length_one(raw), of_length_one(found), atol=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("config", "policy"),
-    [
-        (CONFIG, "weak"),
-        (SECOND, "probe"),
-        (dataclasses.replace(SECOND, modality="flow"), "flow"),
-    ],
-)
-def test_the_probes_clips_follow_a_policy(
-    config: Config, policy: str, encoder: nn.Module, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen = []
-
-    def spy(*given: Any, **named: Any) -> Tensor:
-        seen.append(named["policy"])
-        return augment(*given, **named)
-
-    monkeypatch.setattr("video.evaluation.augment", spy)
-    crop_features(config, embedding(encoder), made_videos(), 0, CPU)
-    assert seen == [policy]
-
-
 # the ridge regression
 
 
@@ -377,26 +354,6 @@ def test_embedding_in_bfloat16_is_rounded() -> None:
 
 
 # everything
-
-
-def test_classes_of_a_colour_are_told_apart(tmp_path: Path, encoder: nn.Module) -> None:
-    videos = made_videos(classes=7)
-    before = copy.deepcopy(encoder.state_dict())
-    config = dataclasses.replace(CONFIG, probe_epochs=20)
-    metrics = scored(tmp_path / "one", encoder.train(), videos, config)
-    assert encoder.training
-    assert all(torch.equal(item, before[name]) for name, item in encoder.state_dict().items())
-    names = ["R@1", "R@5", "R@10", "R@20", "top1", "top5"]
-    ends = [f"{name}{end}" for name in names for end in ("", "_low", "_high")]
-    assert sorted(metrics) == sorted([*ends, "details"])
-    assert metrics["top1"] > 80
-    assert metrics["R@1"] > 80
-    assert metrics["top1"] <= metrics["top5"]
-    assert metrics["R@1"] <= metrics["R@5"] <= metrics["R@10"] <= metrics["R@20"] <= 100
-    assert metrics["top1_low"] < metrics["top1"]
-    assert metrics["details"] == {"classes": 7, "training_videos": 28, "test_videos": 14}
-    torch.randn(5)
-    assert scored(tmp_path / "two", encoder, videos, config) == metrics
 
 
 def test_with_few_classes_there_is_no_top5_and_protocols_differ(

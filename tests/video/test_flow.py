@@ -104,20 +104,6 @@ def test_files_say_their_method_and_are_made_again_for_another(tmp_path: Path):
         prepare_flow(videos, tmp_path / "flow")
 
 
-def test_last_flow_is_repeated():
-    frames = moving(4, 1, 0)
-    frames[3] = frames[1]
-    found = flow_frames(frames)
-    assert len(found) == 4
-    assert np.array_equal(found[3], found[2])
-    inner = pixels(found)[:, 6:-6, 6:-6, 0].mean((1, 2))
-    assert inner == pytest.approx([1, 1, -1, -1], abs=0.3)
-
-
-def test_no_motion_is_the_filler():
-    assert (flow_frames(np.repeat(moving(1, 0, 0), 2, axis=0)) == FILLER).all()
-
-
 def test_motion_is_cut_off_at_twenty_pixels():
     motion = np.array([-500, -20.1, -20, -10, 0, 10, 19.99, 20, 21, 1e9], np.float32)
     assert encoded(motion).tolist() == [0, 0, 0, 64, 128, 191, 255, 255, 255, 255]
@@ -158,18 +144,6 @@ def test_files_hold_the_flow_of_the_decoded_videos(tmp_path: Path):
     assert meta["frames"] == 3
     assert meta["settings"]["lambda_"] == 0.15
     assert meta["source"]["video"] == "v_Pan_g01_c00.avi"
-
-
-@pytest.mark.slow
-def test_processes_make_the_same_files_and_keep_them(tmp_path: Path):
-    videos = some_videos(tmp_path / "videos")
-    alone = prepare_flow(videos, tmp_path / "alone")
-    together = prepare_flow(videos, tmp_path / "together", workers=2)
-    for one, other in zip(alone, together, strict=True):
-        assert np.array_equal(read_flow(one), read_flow(other))
-    before = states(together)
-    assert prepare_flow(videos, tmp_path / "together", workers=1) == together
-    assert states(together) == before
 
 
 def truncate(file: Path) -> None:
@@ -295,9 +269,3 @@ def test_videos_that_cannot_be_used_are_named_after_the_others_are_done(tmp_path
 def test_videos_of_one_name_are_refused(tmp_path: Path):
     with pytest.raises(ValueError, match="two videos of one name"):
         prepare_flow([tmp_path / "a" / "v.avi", tmp_path / "b" / "v.avi"], tmp_path)
-
-
-def test_folder_that_cannot_be_written_is_named(tmp_path: Path):
-    (tmp_path / "flow").touch()
-    with pytest.raises(UserError, match=r"flow: cannot be written .*--data-root or SUITE_DATA"):
-        prepare_flow([], tmp_path / "flow")

@@ -23,7 +23,7 @@ from video import train as module
 from video.augmentation import flip_flow, views
 from video.config import EMBEDDED, INFO_NCE, Config
 from video.data import Videos, fingerprint, load
-from video.encoder import Networks, autocast, encoder_of
+from video.encoder import Networks, encoder_of
 from video.train import calibrate, learning_rate, order_of, pretrain, queue_of
 
 # Six steps in two epochs on the 24 training videos of the embedded set.
@@ -226,16 +226,6 @@ def test_stopped_in_the_evaluation_it_gives_the_same_bits(
     assert_equal(resumed.state, expected.state)
 
 
-def test_the_order_is_a_function_of_seed_and_epoch() -> None:
-    order = order_of(50, 3, 7)
-    assert order.sort().values.tolist() == list(range(50))
-    state = torch.get_rng_state()
-    assert torch.equal(order_of(50, 3, 7), order)
-    assert torch.equal(torch.get_rng_state(), state)  # the run's own draws are left alone
-    for seed, epoch in ((3, 8), (4, 7), (7, 3)):
-        assert not torch.equal(order_of(50, seed, epoch), order)
-
-
 def test_the_rate_falls_after_each_milestone() -> None:
     rates = [learning_rate(Config(), epoch) for epoch in (0, 249, 250, 279, 280, 299)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5])
@@ -379,14 +369,6 @@ def test_batches_are_views_of_the_order(
         for epoch in (0, 1)
         for start in (0, 11)  # what is left after the last full batch is not seen
     ]
-
-
-def test_autocast_is_for_gpus_alone() -> None:
-    clips = torch.zeros(1)
-    for precision in ("bfloat16", "float32"):
-        with autocast(precision, clips):
-            assert not torch.is_autocast_enabled("cpu")
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
 
 
 # Optical flow, from AVI files to metrics

@@ -5,7 +5,7 @@ import json
 import math
 import random
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from shared.experiment.runs import Interrupted, Run
 from vision import evaluation as module
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
-from vision.data import ImageFiles, Images, choose, describe, load, permutation, stream
+from vision.data import ImageFiles, Images, choose, describe, load, permutation
 from vision.evaluation import (
     PROTOCOLS,
     NothingToHoldOut,
@@ -37,7 +37,6 @@ from vision.evaluation import (
     learning_rate,
     linear_probe,
     regularised_probe,
-    statistics,
 )
 
 SGD = Probe("sgd", 1.0, 256, 100, momentum=0.9, nesterov=True, schedule="cosine", deviation=0.01)
@@ -108,23 +107,6 @@ def test_knn_is_the_loop(neighbours: int, temperature: float) -> None:
     numbers = {"classes": 4, "temperature": temperature, "neighbours": neighbours}
     found = knn_predictions(train, labels, test, **numbers)
     assert found.tolist() == reference_knn(train, labels, test, **numbers)
-
-
-def test_knn_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    points, labels = clusters(300, 5, 0.4)
-    arguments = (points[:200], labels[:200], points[200:])
-    whole = knn_predictions(*arguments, classes=5, temperature=0.1)
-    monkeypatch.setattr(module, "ENTRIES", 700)  # 3 rows
-    assert torch.equal(knn_predictions(*arguments, classes=5, temperature=0.1), whole)
-    monkeypatch.setattr(module, "ENTRIES", 1)
-    assert torch.equal(knn_predictions(*arguments, classes=5, temperature=0.1), whole)
-
-
-def test_knn_at_a_tiny_temperature_is_the_nearest_neighbour() -> None:
-    points, labels = clusters(300, 5, 0.4)
-    arguments = (points[:200], labels[:200], points[200:])
-    nearest = knn_predictions(*arguments, classes=5, temperature=1.0, neighbours=1)
-    assert torch.equal(knn_predictions(*arguments, classes=5, temperature=1e-5), nearest)
 
 
 @pytest.mark.parametrize("numbers", [{"temperature": 0.0}, {"temperature": 1.0, "neighbours": 0}])
@@ -212,15 +194,6 @@ def test_probe_is_the_plain_loop(probe: Probe) -> None:
     assert 20 < accuracies[-1] < 95
 
 
-def test_top5_counts_labels_among_the_five_largest() -> None:
-    points, labels = clusters(300, 12, 0.4)
-    result = linear_probe(points, labels, points, labels, classes=12, probe=SGD)
-    order = result.classifier(points).argsort(dim=1, descending=True)
-    hits = [label in row[:5] for row, label in zip(order.tolist(), labels.tolist(), strict=True)]
-    assert result.top5[-1] == pytest.approx(100 * sum(hits) / 300)
-    assert result.top1[-1] < result.top5[-1] < 100
-
-
 def test_the_start_is_the_protocols() -> None:
     points, labels = clusters(50, 10, 1.0, width=400)
     at_start = {
@@ -253,40 +226,6 @@ def test_the_start_is_the_protocols() -> None:
 def test_schedules(schedule: str, expected: list[float]) -> None:
     probe = Probe("sgd", 2.0, 1, 4, schedule=schedule, milestones=(2 / 4, 3 / 4), factor=0.2)
     assert [learning_rate(probe, step, 2) for step in range(8)] == pytest.approx(expected)
-
-
-def test_features_from_a_function_are_asked_for_in_the_order_of_the_labels() -> None:
-    points, labels = clusters(100, 4, 0.5)
-    probe = dataclasses.replace(SGD, batch_size=30, epochs=3)
-    asked = []
-
-    def batches(epoch: int, chosen: list[np.ndarray]) -> Iterator[Tensor]:
-        asked.append((epoch, [len(samples) for samples in chosen]))
-        for samples in chosen:
-            yield points[samples]
-
-    numbers = {"classes": 4, "probe": probe, "seed": 2}
-    given = linear_probe(batches, labels, points, labels, **numbers)
-    kept = linear_probe(points, labels, points, labels, **numbers)
-    assert asked == [(epoch, [30, 30, 30, 10]) for epoch in range(3)]
-    assert torch.equal(given.classifier.weight, kept.classifier.weight)
-    assert torch.equal(given.top1, kept.top1)
-
-
-def test_accuracies_are_kept_epoch_by_epoch() -> None:
-    points, labels = clusters(60, 2, 3.0)
-    signs = iter([1.0, -1.0, 1.0])
-    done: list[int] = []
-    result = linear_probe(
-        *(points, labels, points, labels),
-        classes=2,
-        probe=dataclasses.replace(SGD, epochs=3, schedule="constant"),
-        test_again=lambda: next(signs) * points,
-        after_epoch=done.append,
-    )
-    assert result.top1[0] == result.top1[2] == 100
-    assert result.top1[1] < 20
-    assert done == [1, 2, 3]
 
 
 def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
@@ -363,24 +302,6 @@ def test_the_regularised_probe_is_scikit_learns(seed: int) -> None:
     assert (predicted.numpy() == expected).mean() >= 0.99  # both stop short of the minimum
 
 
-def test_the_regularised_probe_sees_neither_scale_nor_shift_of_a_feature() -> None:
-    (train, labels), (test, _) = clouds(200, 1), clouds(100, 2)
-    found = regularised_probe(train, labels, test, (1e-3, 1e-1))
-    scale = torch.logspace(2, -2, 12)
-    other = regularised_probe(3 + train * scale, labels, 3 + test * scale, (1e-1, 1e-3))
-    assert found[0] == other[0]
-    assert (found[1] == other[1]).float().mean() >= 0.99
-
-
-def test_of_equal_penalties_the_strongest_is_chosen() -> None:
-    train = torch.tensor([[-1.0], [1.0]]).repeat(20, 1)
-    penalty, predicted = regularised_probe(
-        train, (train[:, 0] > 0).long(), torch.tensor([[-3.0], [3.0]]), (1e-3, 1e-1, 1e-2)
-    )
-    assert penalty == 0.1
-    assert predicted.tolist() == [0, 1]
-
-
 def test_a_rare_class_is_never_held_out_whole() -> None:
     train = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
     for rare in range(30):  # of some the draw takes its only image
@@ -448,28 +369,11 @@ def test_embed_is_the_encoder_in_evaluation_mode() -> None:
     torch.testing.assert_close(features, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_embed_in_half_precision_is_close_and_float32() -> None:
-    images = load("digits", Path(), "test")
-    exact = embed(small_encoder(), images, 8, *PLAIN)
-    half = embed(small_encoder(), images, 8, *PLAIN, precision="bfloat16")
-    assert half.dtype == torch.float32
-    assert 1e-4 < float((half - exact).abs().max()) < 0.05
-
-
 def test_features_that_are_not_finite_are_refused() -> None:
     encoder = small_encoder()
     encoder[0].weight.data[0, 0, 0, 0] = math.nan
     with pytest.raises(ValueError, match="NaN or infinite"):
         embed(encoder, load("digits", Path(), "test"), 8, *PLAIN)
-
-
-def test_test_images_of_the_right_side_are_normalised_only() -> None:
-    pixels = torch.arange(2 * 3 * 16).reshape(2, 3, 4, 4).to(torch.uint8)
-    found = as_test_images(pixels, 4, (0.1, 0.2, 0.3), (0.5, 0.25, 2.0))
-    for image, channel, row, column in itertools.product(range(2), range(3), range(4), range(4)):
-        value = float(pixels[image, channel, row, column]) / 255
-        value = (value - (0.1, 0.2, 0.3)[channel]) / (0.5, 0.25, 2.0)[channel]
-        assert float(found[image, channel, row, column]) == pytest.approx(value, abs=1e-6)
 
 
 def test_stl10_at_64_pixels_is_resized_to_70_and_cropped() -> None:
@@ -482,14 +386,6 @@ def test_stl10_at_64_pixels_is_resized_to_70_and_cropped() -> None:
     # Pillow rounds to whole pixel values after each of its two passes.
     expected = torch.from_numpy(pillow).permute(2, 0, 1)[None].float() / 255
     torch.testing.assert_close(found, expected, rtol=0, atol=1.5 / 255)
-
-
-def test_statistics() -> None:
-    digits = describe("digits")
-    assert statistics(DIGITS, digits) == (digits.mean, digits.std)
-    named = dataclasses.replace(DIGITS, statistics="CIFAR10")
-    assert statistics(named, digits) == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
-    assert statistics(dataclasses.replace(DIGITS, statistics="none"), digits) == PLAIN
 
 
 # the whole evaluation
@@ -598,21 +494,6 @@ def test_augmented_probe_by_hand(tmp_path: Path, batch_norm: str, test_size: int
     assert torch.equal(mean, before) is (batch_norm == "eval")
 
 
-def test_drifting_batch_norms_without_augmentation(tmp_path: Path) -> None:
-    plain = dataclasses.replace(
-        *(DIGITS,), probe_augmentation=True, probe_batch_norm="train", protocol="linear-sgd-v1"
-    )
-    policies = POLICIES | {"crop_flip": POLICIES["plain"]}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "POLICIES", policies)
-        expected = scored(tmp_path / "a", plain)
-    found = scored(tmp_path / "b", dataclasses.replace(plain, probe_augmentation=False))
-    assert found == expected
-    kept = scored(tmp_path / "c", dataclasses.replace(DIGITS, probe_batch_norm="eval"))
-    assert found["linear_top1"] != kept["linear_top1"]
-    assert found["knn_top1"] == kept["knn_top1"]  # before anything drifts
-
-
 @pytest.mark.parametrize(("batch_norm", "training"), [("eval", True), ("train", False)])
 def test_encoder_and_generators_are_left_as_they_were(
     tmp_path: Path, batch_norm: str, training: bool
@@ -658,12 +539,6 @@ def test_a_projection_is_scored_in_place_of_the_features(tmp_path: Path) -> None
     found = scored(tmp_path / "augmented", augmented, project=lambda features: features[:, :2])
     assert found["knn_top1"] == narrow["knn_top1"]
     assert found["linear_top1"] != narrow["linear_top1"]
-
-
-def test_more_images_than_labelled_ones_are_all_of_them(tmp_path: Path) -> None:
-    config = dataclasses.replace(DIGITS, images=5000, probe_epochs=1)
-    everything = dataclasses.replace(config, images=None)
-    assert scored(tmp_path / "a", config) == scored(tmp_path / "b", everything)
 
 
 def test_progress_and_a_stop(tmp_path: Path) -> None:
@@ -728,31 +603,6 @@ def test_streamed_images_whatever_the_workers(
             found.append(evaluate(config, small_encoder(), run))
     assert found[0] == found[1]
     assert 0 <= found[0]["linear_top1"] <= 100
-
-
-def test_streamed_images_are_cropped_once(
-    tmp_path: Path, files: ImageFiles, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "load", lambda *arguments, **options: files)
-    config = dataclasses.replace(
-        *(DIGITS,), images=None, image_size=12, probe_augmentation=True, probe_epochs=1
-    )
-    seen: list[Tensor] = []
-    encoder = small_encoder()
-    encoder.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
-    with Run(tmp_path / "run", config, workers=0) as run:
-        evaluate(config, encoder, run)
-    assert len(seen) == 3  # training and test images as test images, then the one batch
-    order = np.random.default_rng([config.seed, 0]).permutation(40)
-    policy = POLICIES["crop_flip"]
-    ((crops,),) = stream(files, [order], [policy], 12, config.seed, 0)
-    digits = describe("digits")
-    expected = augment(
-        *(crops, dataclasses.replace(policy, scale=None), 12),
-        **{"seed": config.seed, "epoch": 0, "samples": order, "view": 0},
-        **{"mean": digits.mean, "std": digits.std},
-    )
-    assert torch.equal(seen[2], expected)
 
 
 # K-means

@@ -96,13 +96,6 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
     assert np.abs(colours(decode(image)).astype(int) - expected).max() <= 1
 
 
-def test_a_palette_with_transparency_keeps_its_colours(tmp_path: Path) -> None:
-    image = Image.new("P", (2, 2), 1)
-    image.putpalette([0, 0, 0, 10, 20, 30])
-    file = saved(tmp_path, image, "p.png", transparency=1)
-    assert (colours(decode(file)) == [10, 20, 30]).all()
-
-
 @pytest.mark.parametrize(
     ("values", "why"),
     [
@@ -183,11 +176,6 @@ def test_pixels_of_every_type_with_a_range_are_the_same(pixels: Any) -> None:
     images = Images(pixels, np.array([0, 1], dtype=">i4"))
     assert torch.equal(images.pixels, BYTES)
     assert images.labels.dtype == torch.int64
-
-
-def test_bools_are_black_and_white() -> None:
-    images = Images(BYTES > 100, torch.zeros(2, dtype=torch.int32))
-    assert images.pixels.unique().tolist() == [0, 255]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Folders of images of one's own and Hugging Face datasets, from pretraining to their scores."""
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +93,6 @@ def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> Non
     assert choose(train, 6).labels.tolist() == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_folder_without_parts_is_to_train_on(pets: Path) -> None:
-    assert len(folder(pets / "train")) == 24
-    assert describe(f"folder:{pets / 'train'}").test == 0
-    with pytest.raises(UserError, match=r"train: nothing to test on; images lie in train/<class>/"):
-        folder(pets / "train", "test")
-
-
 def test_what_is_no_such_folder_is_refused(pets: Path) -> None:
     with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images lie in"):
         folder(pets / "none")
@@ -130,12 +122,6 @@ def test_damaged_images_are_named_all_or_left_out(pets: Path) -> None:
         intact = load(f"folder:{pets}", Path("nowhere"), "train", allow_missing=True)
     assert intact.labels.bincount().tolist() == [7, 8, 7]
     assert sum(len(batch) for batch in central_crops(intact, 16)) == 22
-
-
-def test_names_that_are_not_utf_8_are_read(pets: Path) -> None:
-    os.rename(os.fsencode(pets / "val/red/0.png"), os.fsencode(pets) + b"/val/red/caf\xe9.png")
-    assert len(fingerprint(f"folder:{pets}", Path("nowhere"))) == 64
-    assert sum(len(batch) for batch in central_crops(folder(pets, "test"), 16)) == 12
 
 
 def test_images_without_classes_are_pretrained_on_and_not_scored(

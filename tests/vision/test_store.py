@@ -51,13 +51,6 @@ def test_what_is_pretraining_changes_the_key_and_nothing_else() -> None:
     assert changed == set(PRETRAINING)
 
 
-def test_other_data_are_another_encoder() -> None:
-    part = part_of(Config(), PRETRAINING)
-    exact, copy = (key_of(part, {"files": files}) for files in ("a", "a approximate"))
-    assert exact != copy
-    assert exact.rpartition("-")[0] == copy.rpartition("-")[0]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
@@ -147,10 +140,3 @@ def test_a_run_that_stops_leaves_no_entry_and_goes_on(tmp_path: Path) -> None:
     assert metrics == whole
     assert SAVED in facts
     assert not (tmp_path / "parts" / "checkpoint.pt").exists()
-
-
-def test_what_is_not_trained_is_not_kept(tmp_path: Path) -> None:
-    trivial = dataclasses.replace(DIGITS, features="pixels", epochs=0, **EPISODES)
-    _, facts = finish(tmp_path, "pixels", trivial)
-    assert facts == {}
-    assert not (tmp_path / "encoders").exists()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared import Criterion, Objective, cosine, distance_polarization, info_nce, term, two_views
+from shared import Criterion, Objective, cosine, term
 from vision.config import Config
 from vision.methods import Networks, compare
 from vision.swav import codes, crop_pairs, swapped_prediction
@@ -122,23 +122,6 @@ def test_value_and_gradients_are_those_of_an_independent_program(case: dict[str,
         torch.autograd.grad(value, (first, second)), ("first", "second"), strict=True
     ):
         torch.testing.assert_close(got, double(case[f"grad_{name}"]), rtol=1e-10, atol=1e-10)
-
-
-def test_pairs_without_prototypes_are_refused() -> None:
-    rows = units(3, 4)
-    with pytest.raises(ValueError, match="needs crops and prototypes; take method 'swav'"):
-        swapped_prediction(two_views(rows, rows), cosine(rows.repeat(2, 1), rows.repeat(2, 1)))
-
-
-def test_penalties_and_the_projection_see_the_large_crops() -> None:
-    """The objective's parts are those of the two views that the large crops are."""
-    penalty = term(distance_polarization, weight=0.1)
-    crops, prototypes = units(4, 6, 3), units(5, 3, seed=2)
-    both = Criterion(Objective(LOSS, (penalty,)), 3)
-    _, parts = both(crop_pairs(crops, prototypes))
-    plain = Criterion(Objective(term(info_nce, temperature=1.0), (penalty,)), 3)
-    _, of_views = plain(two_views(crops[0], crops[1]))
-    assert parts["distance_polarization"] == of_views["distance_polarization"]
 
 
 def views(count: int, config: Config = SMALL) -> tuple[Tensor, ...]:

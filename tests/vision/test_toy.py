@@ -1,5 +1,4 @@
 import dataclasses
-import math
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,7 @@ from shared.experiment.runs import Interrupted, Run
 from vision import toy
 from vision.config import ToyConfig
 from vision.evaluation import kmeans_accuracy
-from vision.toy import RESTARTS, learn, nested_moons, sample, three_bars, views
+from vision.toy import RESTARTS, learn, sample, views
 
 SHORT = ToyConfig(steps=250, seed=4)
 BASE = term(info_nce, temperature=0.5)
@@ -33,47 +32,6 @@ def finish(folder: Path, config: ToyConfig) -> dict[str, object]:
 
 
 # data
-
-
-@pytest.mark.parametrize(
-    ("data", "classes", "count"), [("three_bars", 3, 200), ("nested_moons", 2, 300)]
-)
-def test_samples_are_functions_of_the_seed(data: str, classes: int, count: int) -> None:
-    points, labels = sample(data, 3)
-    assert points.shape == (classes * count, 2)
-    assert points.dtype == torch.float32
-    assert labels.bincount().tolist() == [count] * classes
-    again, _ = sample(data, 3)
-    assert torch.equal(points, again)
-    other, _ = sample(data, 4)
-    assert not torch.isclose(points, other).all(1).any()
-
-
-def test_bars_lie_where_the_arguments_say() -> None:
-    numbers = {"count": 5000, "length": 4.0, "width": 0.5, "gap": 2.0, "stagger": 1.0}
-    bars = three_bars(np.random.default_rng(0), blur=0.0, **numbers)
-    for bar, side in zip(bars, (-1, 0, 1), strict=True):
-        middle = np.array([1.0, 2.0]) * side
-        reach = np.abs(bar - middle).max(0)
-        assert (reach <= [2.0, 0.25]).all()
-        assert (reach > [1.98, 0.2475]).all()
-        np.testing.assert_allclose(bar.mean(0), middle, atol=0.06)
-        uniform = np.array([4.0, 0.5]) / math.sqrt(12)
-        np.testing.assert_allclose(bar.std(0), uniform, rtol=0.03)
-    blurred = three_bars(np.random.default_rng(0), blur=0.3, **numbers)
-    np.testing.assert_allclose((blurred - bars).std((0, 1)), 0.3, rtol=0.03)
-
-
-def test_moons_are_half_circles_one_within_the_other() -> None:
-    upper, lower = nested_moons(np.random.default_rng(0), count=2000, noise=0.0)
-    np.testing.assert_allclose(np.hypot(*upper.T), 1)
-    np.testing.assert_allclose(np.hypot(*(lower - [1, 0.5]).T), 1)
-    assert (upper[:, 1] >= 0).all()
-    assert (lower[:, 1] <= 0.5).all()
-    assert upper[:, 0].min() < -0.999
-    assert lower[:, 0].max() > 1.999
-    noisy = nested_moons(np.random.default_rng(0), count=2000, noise=0.2)
-    np.testing.assert_allclose((noisy - [upper, lower]).std((0, 1)), 0.2, rtol=0.03)
 
 
 @pytest.mark.parametrize(("data", "level"), [("three_bars", 75.2), ("nested_moons", 77.3)])
@@ -146,16 +104,6 @@ def test_three_steps_are_adams_on_the_written_loss(normalised: bool, weight: flo
     learned = learn(config, points)
     torch.testing.assert_close(learned, map_.detach(), rtol=1e-4, atol=1e-5)
     assert (learned - 0.1 * torch.eye(2)).abs().max() > 0.01
-
-
-def test_the_papers_start_cannot_train() -> None:
-    points, _ = sample("nested_moons", 0)
-    for normalised in (False, True):
-        config = ToyConfig("nested_moons", normalised=normalised, init=0.0, steps=5)
-        learned = learn(config, points)
-        assert torch.equal(learned, torch.zeros(2, 2))
-    config = ToyConfig("nested_moons", init=1e-3, steps=5)
-    assert (learn(config, points) - 1e-3 * torch.eye(2)).abs().min() > 1e-3
 
 
 def test_accuracy_is_that_of_the_mapped_points(tmp_path: Path) -> None:

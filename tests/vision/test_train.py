@@ -81,33 +81,6 @@ def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     assert not (tmp_path / "whole" / "checkpoint.pt").exists()
 
 
-@pytest.mark.slow
-def test_it_lowers_the_loss_and_keeps_the_encoder_of_all_but_smoke_runs(tmp_path: Path) -> None:
-    weak = ("ressl_weak", "ressl_weak")
-    config = dataclasses.replace(DIGITS, epochs=8, learning_rate=0.1, augmentations=weak)
-    metrics = finish(tmp_path / "own", config, tier="own")
-    assert metrics["knn_top1"] > 15
-    first, *_, last = losses(tmp_path / "own")
-    assert last < first - 0.3
-    assert (tmp_path / "own" / "encoder.safetensors").exists()
-    untrained = finish(tmp_path / "smoke", dataclasses.replace(DIGITS, epochs=0))
-    assert untrained["knn_top1"] > 15
-    assert not (tmp_path / "smoke" / "log.jsonl").exists()
-    assert not (tmp_path / "smoke" / "encoder.safetensors").exists()
-
-
-def test_the_projected_feature_is_evaluated(tmp_path: Path) -> None:
-    """With L reduced to one column all features lie on a line."""
-    projection = Projection(0.1, {"norm": "l21", "alpha": 0.1})
-    config = dataclasses.replace(
-        DIGITS, objective=Objective(term(info_nce, temperature=0.25), projection=projection)
-    )
-    wide = finish(tmp_path / "wide", config)
-    narrow = finish(tmp_path / "narrow", dataclasses.replace(config, projection_dimensions=1))
-    assert losses(tmp_path / "wide") == losses(tmp_path / "narrow")
-    assert narrow["knn_top1"] < wide["knn_top1"] - 10
-
-
 def test_batches_are_functions_of_seed_epoch_and_sample() -> None:
     images = choose(load("digits", Path(), "pretrain"), 96)
     assert not isinstance(images, vision.ImageFiles)

@@ -6,13 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from scipy.io import savemat
 
 from shared.errors import UserError
 from shared.experiment.data import MARKER, MissingData
-from vision import data
 from vision.data import DATASETS, ImageFiles, describe, fetch, fingerprint, load, missing
 from vision.domain import DOMAIN
 from vision.transfer_data import SOURCES, VOC_CLASSES
@@ -226,14 +224,6 @@ def test_every_set_of_the_suite_is_declared_and_made_small_here() -> None:
         **dict.fromkeys(("Aircraft", "Caltech101", "Flowers", "Pets"), "mean_per_class"),
         "VOC2007": "map11",
     }
-
-
-def test_several_classes_in_an_image_are_a_row(tmp_path: Path) -> None:
-    laid_out("VOC2007", tmp_path)
-    images = load("VOC2007", tmp_path, "train")
-    assert images.labels.shape == (2, 20)
-    assert len(data.choose(images, 1)) == 1
-    assert torch.equal(data.choose(images, 2).labels, images.labels)
 
 
 def test_what_is_missing_says_how_to_get_it(tmp_path: Path) -> None:

@@ -43,12 +43,6 @@ def features(kind: str, images: Images) -> np.ndarray:
     return embed(network, images, 32, CIFAR10.mean, CIFAR10.std, precision="bfloat16").numpy()
 
 
-def test_pixels_are_the_normalised_numbers() -> None:
-    images = pictures()
-    normalised = as_test_images(images.pixels, 32, CIFAR10.mean, CIFAR10.std)
-    assert np.array_equal(features("pixels", images), normalised.reshape(6, 3072).numpy())
-
-
 def test_the_thumbnail_is_means_of_squares_of_four_pixels() -> None:
     images = pictures()
     found = features("thumbnail", images).reshape(6, 3, 8, 8)
@@ -70,11 +64,6 @@ def test_the_histogram_counts_the_pixels_of_each_box() -> None:
         for red, green, blue in image.reshape(3, -1).T:
             counts[red // 64 * 16 + green // 64 * 4 + blue // 64] += 1
         np.testing.assert_allclose(row, counts / 1024)
-
-
-def test_other_features_are_refused() -> None:
-    with pytest.raises(ValueError, match="'pixels', 'thumbnail' or 'histogram'; got 'encoder'"):
-        Trivial("encoder", CIFAR10.mean, CIFAR10.std)
 
 
 def test_calibrated_batch_norms_pass_on_standardised_features() -> None:
@@ -132,12 +121,3 @@ def test_a_floor_runs_without_a_network_and_the_seed_does_not_matter(tmp_path: P
     images = choose(load("digits", Path(), "train"), 100)
     assert isinstance(images, Images)
     assert float(scores[0]["l2_top1"]) > 80  # pixels of digits are good features
-
-
-def test_a_calibrated_network_is_not_the_plain_one(tmp_path: Path) -> None:
-    found = {}
-    for calibrated in (False, True):
-        config = dataclasses.replace(FLOOR, backbone="resnet8", calibrated=calibrated)
-        with Run(tmp_path / str(calibrated), config) as run:
-            found[calibrated] = train(config, run)
-    assert found[True] != found[False]
