@@ -232,11 +232,11 @@ def sweep(
             found = {run.config.dataset: run.value}
             if metrics:
                 found = {name: float(run.metrics[name]) for name in metrics}
-            place = None if run.row.floor else value(run.record.config)
+            place = None if run.row.baseline else value(run.record.config)
             for panel, number in found.items():
                 some, across = lines.setdefault(panel, {}), levels.setdefault(panel, {})
                 if place is None:
-                    name = run.row.label if run.row.floor else line(run)
+                    name = run.row.label if run.row.baseline else line(run)
                     across.setdefault(name, []).append(number)
                 else:
                     some.setdefault(line(run), {}).setdefault(place, []).append(number)
