@@ -1,7 +1,8 @@
 """The rl domain as one object; what is heavy is imported by the functions that need it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rl.config import Config, ImitationConfig, ProbeConfig
 from rl.tables import TABLES
@@ -40,12 +41,10 @@ def _fetch(name: str, data_root: Path) -> None:
     data.fetch(name, data_root)
 
 
-def _figures(
-    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
-) -> list[Path]:
+def _figures() -> Mapping[str, Mapping[str, Any]]:
     from rl import figures
 
-    return figures.write(paper, runs, results, data_root=data_root, to=to)
+    return figures.FIGURES
 
 
 def _film(paper: str, tier: Tier, runs: Path) -> list[Path]:

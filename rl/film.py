@@ -11,23 +11,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-from rl.config import Config
 from rl.environment import RENDERED, make_environment
 from rl.evaluation import evaluation_seeds
 from rl.export import read
-from rl.figures import finished_runs
 from rl.tables import AGENTS
 from rl.train import random_policy
 from shared.errors import UserError
 from shared.experiment.runs import replacing
 from shared.experiment.tables import TIERS, Tier
-from shared.report.figures import Finished, Lacking
+from shared.report.figures import Finished, finished, nothing_of
 
 FILM, CODED = "episode.gif", "episode.mp4"  # in the folder of a run
 PACE = 50  # milliseconds between pictures; decisions of the six tasks take 40 to 80
 CODEC = "libx264"
-
-Run = Finished[Config]
 
 
 def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
@@ -57,19 +53,15 @@ def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
             f"rl/{paper} has no policy to film in the {tier} tier; use "
             f"{' or '.join(f'--tier {each}' for each in tiers)}"
         )
-    found: list[Run] = []
-    reasons = []
-    for table in AGENTS[paper]:
-        try:
-            found += finished_runs(table, tier, runs)
-        except Lacking as reason:
-            reasons.append(str(reason))
+    found = [run for table in AGENTS[paper] for run in finished(table, tier, runs)]
     if not found:
+        reasons = [str(nothing_of(table, tier)) for table in AGENTS[paper] if tier in table.tiers]
         raise UserError(f"there is no policy to film: {'; '.join(reasons)}")
-    return [film for run in found for film in _films_of(run)]
+    by_folder = {run.folder: run for run in reversed(found)}  # rows may share a run
+    return [film for run in reversed(by_folder.values()) for film in _films_of(run)]
 
 
-def _films_of(run: Run) -> list[Path]:
+def _films_of(run: Finished) -> list[Path]:
     """The films of a run, played if they lack or are of an earlier result."""
     films = [run.folder / FILM, *([run.folder / CODED] if codec_is_there() else [])]
     result = (run.folder / "result.json").stat().st_mtime
@@ -92,7 +84,7 @@ def codec_is_there() -> bool:
     return CODEC in av.codecs_available
 
 
-def play(run: Run) -> tuple[np.ndarray, float]:
+def play(run: Finished) -> tuple[np.ndarray, float]:
     """One episode of a run's policy without noise.
 
     Returns:

@@ -1,7 +1,8 @@
 """The text domain as one object; what is heavy is imported by the functions that need it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
@@ -27,12 +28,10 @@ def _fetch(name: str, data_root: Path) -> None:
     data.fetch(name, data_root)
 
 
-def _figures(
-    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
-) -> list[Path]:
+def _figures() -> Mapping[str, Mapping[str, Any]]:
     from text import figures
 
-    return figures.write(paper, runs, results, data_root=data_root, to=to)
+    return figures.FIGURES
 
 
 def _export(folder: Path, target: Path) -> Path:

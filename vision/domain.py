@@ -51,12 +51,10 @@ def _fetch(name: str, data_root: Path) -> None:
     (checkpoints if name in checkpoints.CHECKPOINTS else data).fetch(name, data_root)
 
 
-def _figures(
-    paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
-) -> list[Path]:
+def _figures() -> Mapping[str, Mapping[str, Any]]:
     from vision import figures
 
-    return figures.write(paper, runs, results, data_root=data_root, to=to)
+    return figures.FIGURES
 
 
 def _export(folder: Path, target: Path) -> Path:

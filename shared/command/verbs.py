@@ -20,6 +20,7 @@ from shared.experiment.records import Record, read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import Cell, Tier, slug
 from shared.report import claims, files, summary
+from shared.report.figures import write as write_figures
 from shared.report.wording import counted
 
 RESULTS = Path("results")
@@ -168,7 +169,15 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
     if figures is None:
         raise UserError(f"{domain} draws no figures")
     settle(places, domain)
-    found = figures(paper, places.runs, places.results, data_root=places.data, to=to or FIGURES)
+    found = write_figures(
+        domain_of(domain).tables,
+        figures(),
+        paper,
+        places.runs,
+        places.results,
+        places.data,
+        to or FIGURES,
+    )
     if not found:
         raise UserError(f"{domain}/{paper}: there is no figure to draw")
     for file in found:

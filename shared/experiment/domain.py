@@ -19,15 +19,6 @@ Metrics = Mapping[str, Any]
 Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 
-class Figures(Protocol):
-    """Draws the figures of a paper that can be drawn, and prints a line for each that cannot."""
-
-    def __call__(
-        self, paper: str, runs: Path, results: Path, *, data_root: Path, to: Path | None = None
-    ) -> list[Path]:
-        """The files, below ``to`` or else ``results``, of what the runs and records show."""
-
-
 class Film(Protocol):
     """Films the models of a paper's finished runs."""
 
@@ -98,7 +89,7 @@ class Domain:
         datasets: names of what :attr:`fetch` knows.
         fetch: downloads a dataset below the data root where that can be, and verifies it; may say
             what there is.
-        figures: draws the figures of a paper.
+        figures: gives, for each paper, its figures by name: ``shared.report.figures.Drawing``.
         film: films the models of a paper's finished runs.
         export: puts the model of a finished run, given by its folder, with a card into a second
             folder, and returns what to show.
@@ -114,7 +105,7 @@ class Domain:
     experiments: tuple[Experiment[Any], ...]
     datasets: Callable[[], Sequence[str]]
     fetch: Callable[[str, Path], str | None]
-    figures: Figures | None = None
+    figures: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
     film: Film | None = None
     export: Callable[[Path, Path], Path] | None = None
     score: Callable[[Asked], Scores] | None = None

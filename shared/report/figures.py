@@ -1,40 +1,30 @@
-"""What the figures of all domains have in common: one style, runs to draw, files beside tables."""
+"""The papers' figures: what a domain declares of each, from which runs it is drawn, its files.
 
+A domain's module of figures holds ``FIGURES``: for each paper its figures by name. Where something
+lacks, a figure is not drawn, and a line says what it waits for.
+"""
+
+import csv
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
-from shared.experiment.records import Record
+from shared.experiment.records import Record, read_records
 from shared.experiment.runs import write_atomically
-from shared.experiment.tables import Cell, Table, Tier
-from shared.report.measuring import folder_of, measure_finished
-from shared.report.pictures import save
+from shared.experiment.tables import Cell, Column, Row, Table, Tier
+from shared.report import pictures
+from shared.report.measuring import measure_finished
+from shared.report.wording import SCALES, counted, named_seeds
 
-TIERS: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn
-SHADE, GREY = "#eceff3", "#5d6678"
-STYLE: dict[Any, Any] = {
-    "figure.dpi": 150,
-    "savefig.dpi": 150,
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.titleweight": "bold",
-    "axes.axisbelow": True,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.constrained_layout.use": True,
-}
-# For curves, which are read off their axes.
-GRID: dict[Any, Any] = {"axes.grid": True, "grid.color": "#e4e7ec", "legend.frameon": False}
+SOURCES: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn; no smoke
 KINDS = ("png", "pdf")
-
-Drawing = TypeVar("Drawing")
-Config = TypeVar("Config")
 
 
 class Lacking(Exception):
@@ -42,93 +32,213 @@ class Lacking(Exception):
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure, and which table it belongs beside.
-
-    Args:
-        table: one of the paper's.
-        tier: of the runs that are drawn.
-        figure: to be kept as PNG and PDF files.
-        numbers: what is drawn, as the text of a CSV file beside the picture; None for none.
-    """
-
-    table: Table
-    tier: Tier
-    figure: Figure
-    numbers: str | None = None
-
-
-@dataclass(frozen=True)
-class Finished(Generic[Config]):
+class Finished:
     """A finished run of a table, its record and folder; of a committed record that may be gone.
 
     Args:
         cell: the first of the cells that are read from the run.
-        config: the configuration of the run.
-        record: what counts of it.
+        row: of the table.
+        column: that of the cell.
+        value: what the table shows of the run there.
+        record: what the run left, in today's form.
         folder: where it lies, if it does.
     """
 
     cell: Cell
-    config: Config
+    row: Row
+    column: Column
+    value: float
     record: Record
     folder: Path
 
+    @property
+    def config(self) -> Any:
+        """The configuration of the run, of the domain's own class."""
+        return self.cell.config
 
-def finished(
-    kind: type[Config], table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
-) -> list[Finished[Config]]:
-    """What counts for a table in a tier, of runs and committed records, in the table's order.
+    @property
+    def metrics(self) -> Mapping[str, Any]:
+        """Everything that the run measured."""
+        found: Mapping[str, Any] = self.record.result["metrics"]
+        return found
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a figure is drawn from.
 
     Args:
-        kind: of the runs that are looked for, others are left out.
+        runs: finished runs of one table in one tier, row by row, at least one; none for a figure
+            that needs no run.
+        data: where datasets lie.
+        table: that of the runs.
+    """
+
+    runs: Sequence[Finished]
+    data: Path
+    table: Table | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure and its words.
+
+    Args:
+        figure: one of :mod:`shared.report.pictures`.
+        title: stands above.
+        caption: whose figure it follows and what was computed; stands below.
+        runs: those that are shown.
+        numbers: what is drawn, for a CSV file beside the figure; all lines have the same keys.
+    """
+
+    figure: Figure
+    title: str
+    caption: str
+    runs: Sequence[Finished] = ()
+    numbers: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A declared figure.
+
+    Args:
+        draw: draws it; where it waits for something it raises ``Lacking`` or ``MissingData``.
+        tables: names of those whose runs it can be drawn from, the best first; none for a figure
+            that needs no run.
+    """
+
+    draw: Callable[[Source], Drawn]
+    tables: tuple[str, ...] = ()
+
+
+Figures = Mapping[str, Mapping[str, Drawing]]
+
+
+def finished(
+    table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
+) -> list[Finished]:
+    """The conclusive runs of a table in a tier, row by row.
+
+    Args:
         table: one of a domain's.
         tier: of the runs.
         runs: folder of the finished runs.
         committed: records below the folder of results.
     """
-    grid = measure_finished(table, tier, runs, committed).cells
-    counted = {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
-    found: dict[str, Finished[Config]] = {}
-    for cell in table.cells(tier):
-        if cell.address in counted and isinstance(cell.config, kind):
-            config: Config = cell.config
-            run = Finished(cell, config, counted[cell.address], runs / cell.folder)
-            found.setdefault(cell.address, run)
+    cells = {cell.address: cell for cell in reversed(table.cells(tier))}
+    found: dict[str, Finished] = {}
+    for across in measure_finished(table, tier, runs, committed).cells:
+        for each in across:
+            for seed, record in each.records.items():
+                cell = cells[record.address]
+                run = Finished(
+                    cell, each.row, each.column, each.values[seed], record, runs / cell.folder
+                )
+                found.setdefault(record.address, run)
     return list(found.values())
 
 
-def nothing_of(table: Table, what: str, runs: Path, tier: Tier = "short") -> Lacking:
-    """That ``what`` of a table is not there, and the command that makes it."""
+def nothing_of(table: Table, tier: Tier) -> Lacking:
+    """That a table has no finished run in a tier, and the command that makes them."""
     option = "" if tier == "paper" else f" --tier {tier}"
     return Lacking(
-        f"{what.format(table.address)} under {runs}; run ./reproduce.sh {table.domain} "
+        f"no finished run of {table.address} ({SCALES[tier]}); run ./reproduce.sh {table.domain} "
         f"{table.paper} --table {table.name}{option}"
     )
 
 
-def caption(figure: Figure, text: str) -> None:
-    """Put what is shown, and how it was computed, below a figure."""
-    figure.supxlabel(text, fontsize=6.5, color=GREY, wrap=True)
+def by_row(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
+    """The runs by the label of their row."""
+    rows: dict[str, list[Finished]] = {}
+    for run in runs:
+        rows.setdefault(run.row.label, []).append(run)
+    return rows
 
 
-def write_figures(
-    domain: str,
+def by_column(source: Source) -> list[tuple[Column, list[Finished]]]:
+    """The columns that have runs, in the order of the table, with those."""
+    columns: dict[str, list[Finished]] = {}
+    for run in source.runs:
+        columns.setdefault(run.column.label, []).append(run)
+    order = [column.label for column in source.table.columns] if source.table else []
+    return [(columns[each][0].column, columns[each]) for each in order if each in columns]
+
+
+def origin(runs: Sequence[Finished]) -> str:
+    """From which runs a figure is drawn, in one line."""
+    if len(runs) <= 2:
+        return f"Drawn from {' and '.join(run.record.address for run in runs)}."
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for run in runs:
+        seeds.setdefault((run.row.label, run.column.label), []).append(run.cell.seed)
+    fewer = ", some rows with fewer" if len({tuple(sorted(s)) for s in seeds.values()}) > 1 else ""
+    first = runs[0].cell
+    return (
+        f"Drawn from {counted(len(runs), 'run')} of {first.table_address} ({SCALES[first.tier]}), "
+        f"{named_seeds(sorted({run.cell.seed for run in runs}))}{fewer}, protocol "
+        f"{first.config.protocol}."
+    )
+
+
+def draw(
+    drawing: Drawing, tables: Sequence[Table], runs: Path, committed: Sequence[Record], data: Path
+) -> tuple[Tier, Drawn]:
+    """A figure, from the first tier and table that it can be drawn from.
+
+    Args:
+        drawing: the declared figure.
+        tables: those of its paper.
+        runs: folder of the finished runs.
+        committed: records below the folder of results.
+        data: where datasets lie.
+
+    Raises:
+        Lacking: nothing that it can be drawn from.
+        MissingData: a dataset that it needs.
+    """
+    if not drawing.tables:
+        return "paper", _in_style(drawing, Source((), data))
+    known = [table for name in drawing.tables for table in tables if table.name == name]
+    reasons: list[Lacking | MissingData] = []
+    tried = [(tier, table) for tier in SOURCES for table in known if tier in table.tiers]
+    for tier, table in tried:
+        if some := finished(table, tier, runs, committed):
+            try:
+                return tier, _in_style(drawing, Source(some, data, table))
+            except (Lacking, MissingData) as reason:
+                reasons.append(reason)
+    if reasons:
+        raise reasons[0]
+    tier, table = tried[-1]
+    raise nothing_of(table, tier)
+
+
+def _in_style(drawing: Drawing, source: Source) -> Drawn:
+    with mpl.rc_context(pictures.LOOK):
+        return drawing.draw(source)
+
+
+def write(
+    tables: Mapping[str, Sequence[Table]],
+    figures: Figures,
     paper: str,
-    figures: Mapping[str, Mapping[str, Drawing]],
-    draw: Callable[[Drawing], Drawn],
+    runs: Path,
+    results: Path,
+    data: Path,
     to: Path,
-    style: Mapping[Any, Any] = STYLE,
 ) -> list[Path]:
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
     Args:
-        domain: named in errors.
-        paper: one of those that ``figures`` names.
-        figures: for each paper its figures by their names.
-        draw: draws one; where it waits for something it raises ``Lacking`` or ``MissingData``.
-        to: the files go to ``[short/]<domain>/<paper>/figures/`` below it.
-        style: of matplotlib.
+        tables: those of the domain, by paper.
+        figures: those of the domain, by paper.
+        paper: one of ``figures``.
+        runs: folder of the finished runs.
+        results: folder of the committed records.
+        data: where datasets lie.
+        to: the files go to ``[short/]<domain>/<paper>/figures/`` below it, by the tier of the runs
+            that a figure is drawn from; one that needs no run to the paper's.
 
     Returns:
         The PNG and PDF files written, and the CSV files beside them.
@@ -136,21 +246,30 @@ def write_figures(
     Raises:
         UserError: a paper without figures.
     """
+    domain = next(table.domain for some in tables.values() for table in some)
     if paper not in figures:
         raise UserError(f"{domain} has no figures for {paper!r}; it has {', '.join(figures)}")
+    committed = read_records(results)
     written = []
     for name, drawing in figures[paper].items():
-        with mpl.rc_context(dict(style)):
-            try:
-                drawn = draw(drawing)
-            except (Lacking, MissingData) as reason:
-                print(f"{name}: not drawn: {reason}")
-                continue
-            folder = to / folder_of(drawn.table, drawn.tier) / "figures"
-            for kind in KINDS:
-                save(drawn.figure, folder / f"{name}.{kind}")
-                written.append(folder / f"{name}.{kind}")
-        if drawn.numbers is not None:
-            write_atomically(folder / f"{name}.csv", drawn.numbers)
+        try:
+            tier, drawn = draw(drawing, tables[paper], runs, committed, data)
+        except (Lacking, MissingData) as reason:
+            print(f"{name}: not drawn: {reason}")
+            continue
+        title, caption = drawn.title, drawn.caption
+        if drawn.runs:
+            title, caption = f"{title} ({SCALES[tier]})", f"{caption} {origin(drawn.runs)}"
+        pictures.label(drawn.figure, title, caption)
+        folder = to / ("" if tier == "paper" else tier) / domain / paper / "figures"
+        for kind in KINDS:
+            pictures.save(drawn.figure, folder / f"{name}.{kind}")
+            written.append(folder / f"{name}.{kind}")
+        if drawn.numbers:
+            text = io.StringIO()
+            lines = csv.DictWriter(text, list(drawn.numbers[0]), lineterminator="\n")
+            lines.writeheader()
+            lines.writerows(drawn.numbers)
+            write_atomically(folder / f"{name}.csv", text.getvalue())
             written.append(folder / f"{name}.csv")
     return written

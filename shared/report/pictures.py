@@ -1,4 +1,4 @@
-"""Pictures of numbers, in three forms: points with intervals, histograms and curves.
+"""Pictures in three forms, points with intervals, histograms and curves; and images in a grid.
 
 Callers supply numbers and words; the look and the files' formats are settled here. Equal numbers
 give equal files.
@@ -7,16 +7,19 @@ give equal files.
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter
 from numpy.typing import ArrayLike
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
@@ -24,7 +27,11 @@ from PIL.PngImagePlugin import PngInfo
 from shared.experiment.runs import replacing
 
 INK, GREY, RULE, BAND = "#1d2433", "#5d6678", "#d5dae2", "#f5f6f9"
-BLUE, RED = "#0b4f8a", "#c8553d"
+BLUE, RED, GREEN = "#0b4f8a", "#c8553d", "#0b7a75"
+# Okabe and Ito's colours without yellow: apart for every kind of colour vision, and in grey.
+CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
+DASHES = ("-", "--", ":", "-.")  # of names that share a colour
+LEVELS: tuple[Any, ...] = ("--", ":", "-.", (0, (8, 3)), (0, (5, 1, 1, 1, 1, 1)))  # across panels
 LOOK: dict[Any, Any] = {
     "savefig.dpi": 110,
     "font.size": 8.5,
@@ -43,6 +50,11 @@ LOOK: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 LINE = 0.19  # inches of a line of points
+WIDTH, NARROW = 9.0, 6.5  # inches of a figure of images, and of any figure at least
+LEADING = 9  # points from one line of notes above a panel to the next
+THOUSANDS = 10_000  # from here on the places of curves are written as 10k
+DPI = 150  # of a figure in a file of its own
+ABOVE = "above"  # marks a legend that stands where a title would
 COLORS = 128  # of a picture of points; the rare ones are kept, which mean something
 TEXT, FORM = "Numbers", "points-v2"  # of the text in its file; another look needs another form
 # What of a file would differ from one drawing to the next, by its format.
@@ -71,6 +83,17 @@ class Point:
     printed: float | None = None
     color: str = BLUE
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Mean(Point):
+    """A mean over seeds, with the numbers that it is of as small marks.
+
+    Args:
+        each: those numbers.
+    """
+
+    each: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,8 +136,12 @@ class Picture:
     rule: str = ""
 
 
-def points(picture: Picture) -> Figure:
+def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     """Draw points with intervals.
+
+    Args:
+        picture: what is drawn.
+        one_scale: whether all panels have the same scale.
 
     Raises:
         ValueError: no panel.
@@ -131,7 +158,7 @@ def points(picture: Picture) -> Figure:
     with mpl.rc_context(LOOK):
         size = (max(8.4, 2.9 + 2.1 * across), 0.45 + sum(heights) + 0.68 * down)
         figure = Figure(figsize=size)
-        axes = figure.subplots(down, across, squeeze=False, height_ratios=heights)
+        axes = figure.subplots(down, across, sharex=one_scale, squeeze=False, height_ratios=heights)
         for place, axis in enumerate(axes.flat):
             if place < len(panels):
                 _draw(axis, panels[place], labelled=place % across == 0)
@@ -145,7 +172,8 @@ def points(picture: Picture) -> Figure:
             marks.append(Line2D([], [], linestyle="", label=picture.printed, **_PRINTED))
         if picture.rule:
             marks.append(Line2D([], [], label=picture.rule, **_RULE))
-        figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
+        legend = figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
+        legend.set_gid(ABOVE)
     return figure
 
 
@@ -185,6 +213,9 @@ def _draw(axis: Axes, panel: Panel, *, labelled: bool) -> None:
 def _point(axis: Axes, at: float, point: Point) -> None:
     if point.low is not None and point.high is not None:
         axis.plot([point.low, point.high], [at, at], color=point.color, linewidth=1.3)
+    if isinstance(point, Mean):
+        each = [at] * len(point.each)
+        axis.plot(point.each, each, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
     axis.plot([point.value], [at], "o", color=point.color, markersize=4)
     if point.printed is not None:
         axis.plot([point.printed], [at], linestyle="", **_PRINTED)
@@ -202,58 +233,267 @@ def _point(axis: Axes, at: float, point: Point) -> None:
         )
 
 
-def histogram(
-    groups: Mapping[str, ArrayLike], *, unit: str, bins: int = 40, title: str = ""
-) -> Figure:
-    """The distributions of some groups over common bins, each to an area of 1.
+@dataclass(frozen=True)
+class Curves:
+    """A panel of curves over one axis.
 
     Args:
-        groups: by name, its values; at least one, each with finite values.
-        unit: what the values are.
-        bins: how many, over the range of all values.
         title: stands above.
+        across: what the places are.
+        up: what the values are.
+        lines: by name, the values of all runs at each place: their mean is drawn and, where there
+            are several, one standard deviation to each side.
+        levels: by name, what is drawn across the panel; that of a curve's name in its colour.
+        limits: of the values; None for what they need.
+        shade: from which value to which the panel is shaded; None for nowhere.
     """
-    arrays = {name: np.asarray(values, float).ravel() for name, values in groups.items()}
-    edges = np.histogram_bin_edges(np.concatenate(list(arrays.values())), bins)
-    with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(5.0, 3.2))
-        axis = figure.subplots()
-        for name, values in arrays.items():
-            axis.hist(
-                values, edges.tolist(), density=True, histtype="stepfilled", alpha=0.45, label=name
-            )
-        axis.set(xlabel=unit, ylabel="density", title=title)
-        axis.legend()
-    return figure
+
+    title: str
+    across: str
+    up: str
+    lines: Mapping[str, Mapping[float, Sequence[float]]]
+    levels: Mapping[str, float] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
+    shade: tuple[float, float] | None = None
 
 
 def curves(
-    lines: Mapping[str, tuple[ArrayLike, ArrayLike]], *, across: str, up: str, title: str = ""
+    panels: Sequence[Curves],
+    across: int,
+    *,
+    even: bool = False,
+    ordered: bool = False,
+    together: bool = True,
 ) -> Figure:
-    """Curves over a common axis.
+    """Draw curves; a panel without any leaves its place empty.
 
     Args:
-        lines: by name, places across of shape [n], and values of shape [n], or [runs, n] for the
-            mean of runs with the band from the least to the greatest.
-        across: what the places are.
-        up: what the values are.
-        title: stands above.
+        panels: at least one.
+        across: how many stand beside each other.
+        even: whether all places have the same distance, whatever they are; one may be infinite.
+        ordered: whether the order of the names means something; their colours then have one, too.
+        together: whether a name has one colour in all panels, and one legend stands for all; else
+            each panel of the last line has a legend, for those above it, too.
     """
     with mpl.rc_context(LOOK):
-        figure = Figure(figsize=(5.0, 3.2))
-        axis = figure.subplots()
-        for name, (places, values) in lines.items():
-            some = np.atleast_2d(np.asarray(values, float))
-            (line,) = axis.plot(np.asarray(places, float), some.mean(0), label=name)
-            if len(some) > 1:
-                band = some.min(0), some.max(0)
-                axis.fill_between(
-                    np.asarray(places, float), *band, color=line.get_color(), alpha=0.2, linewidth=0
-                )
-        axis.set(xlabel=across, ylabel=up, title=title)
-        axis.grid(visible=True)
-        axis.legend()
+        figure, axes = grid(len(panels), across)
+        every = dict.fromkeys(name for panel in panels for name in panel.lines)
+        across_only = dict.fromkeys(n for panel in panels for n in panel.levels if n not in every)
+        levels = {
+            name: {"color": GREY, "linewidth": 1, "linestyle": LEVELS[number % len(LEVELS)]}
+            for number, name in enumerate(across_only)
+        }
+        places = sorted({x for panel in panels for line in panel.lines.values() for x in line})
+        ticks = {x: number for number, x in enumerate(places)} if even else {x: x for x in places}
+        for number, (axis, panel) in enumerate(zip(axes, panels, strict=True)):
+            looks = _looks(every if together else panel.lines, ordered=ordered)
+            for name, line in panel.lines.items():
+                _curve(axis, {ticks[x]: line[x] for x in sorted(line)}, even, name, looks[name])
+            for name, value in panel.levels.items():
+                look = looks[name] | {"linestyle": ":"} if name in looks else levels[name]
+                axis.axhline(value, label="" if name in looks else name, **look)
+            if panel.shade:
+                axis.axhspan(*panel.shade, color=RULE, alpha=0.5, linewidth=0, zorder=0)
+            axis.set(title=panel.title, xlabel=panel.across, ylabel=panel.up, ylim=panel.limits)
+            axis.grid(visible=True)
+            if even:
+                axis.set_xticks(range(len(places)), [f"{x:.4g}" for x in places], rotation=45)
+            elif places and places[-1] >= THOUSANDS:
+                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+            if not (panel.lines or panel.levels):
+                axis.set_axis_off()
+            elif not together and number >= len(panels) - across:
+                axis.legend()
+        if together:
+            _legend(figure)
     return figure
+
+
+def _curve(
+    axis: Axes, line: Mapping[float, Sequence[float]], even: bool, name: str, look: dict[str, Any]
+) -> None:
+    places = list(line)
+    means = np.array([np.mean(values) for values in line.values()])
+    deviations = np.array([np.std(v, ddof=1) if len(v) > 1 else 0 for v in line.values()])
+    if even:
+        axis.errorbar(
+            places, means, deviations, label=name, marker="o", markersize=3, capsize=2, **look
+        )
+        return
+    axis.plot(places, means, label=name, **look)
+    if deviations.any():
+        ends = means - deviations, means + deviations
+        axis.fill_between(places, *ends, color=look["color"], alpha=0.15, linewidth=0)
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """A panel of distributions.
+
+    Args:
+        title: stands above.
+        groups: by name, the values of each; empty where there are none yet, which is said.
+    """
+
+    title: str
+    groups: Mapping[str, ArrayLike]
+
+
+def histograms(
+    panels: Sequence[Histogram],
+    across: int,
+    *,
+    unit: str,
+    bins: int = 50,
+    limits: tuple[float, float] | None = None,
+    band: tuple[float, float] | None = None,
+) -> Figure:
+    """Draw distributions over common bins, each to an area of 1.
+
+    Args:
+        panels: at least one, one of them with values.
+        across: how many stand beside each other.
+        unit: what the values are.
+        bins: how many.
+        limits: from where to where the bins are; None for the range of all values.
+        band: an interval that is shaded; each mean is then drawn, and said with the share in it.
+    """
+    arrays = [{name: np.ravel(values) for name, values in p.groups.items()} for p in panels]
+    every = [values for groups in arrays for values in groups.values()]
+    edges = np.histogram_bin_edges(np.concatenate(every), bins, limits)
+    looks = _looks(dict.fromkeys(name for groups in arrays for name in groups))
+    with mpl.rc_context(LOOK):
+        figure, axes = grid(len(panels), across)
+        for axis, panel, groups in zip(axes, panels, arrays, strict=True):
+            axis.set(title=panel.title, xlabel=unit, ylabel="density", xlim=(edges[0], edges[-1]))
+            if not groups:
+                axis.text(0.5, 0.5, "no finished run", ha="center", transform=axis.transAxes)
+            if band:
+                axis.set_title(panel.title, pad=7 + LEADING * len(groups))
+                axis.axvspan(*band, color=RULE, alpha=0.5, linewidth=0, zorder=0)
+            for number, (name, values) in enumerate(groups.items()):
+                look = looks[name]
+                density, _ = np.histogram(values, edges, density=True)
+                axis.stairs(density, edges, label=name, **look)
+                if len(groups) == 2:
+                    axis.stairs(density, edges, fill=True, color=look["color"], alpha=0.3)
+                if band:
+                    mean, inside = values.mean(), ((band[0] < values) & (values < band[1])).mean()
+                    axis.axvline(mean, color=look["color"], linewidth=0.9, linestyle="--")
+                    # Above the axes, where no histogram reaches; the colours make it the legend.
+                    axis.annotate(
+                        f"{name}: mean {mean:.2f}, {100 * inside:.0f}% in band",
+                        (0, 1),
+                        (0, 3 + LEADING * (len(groups) - 1 - number)),
+                        xycoords="axes fraction",
+                        textcoords="offset points",
+                        color=look["color"],
+                        fontsize=7,
+                    )
+        if not band:
+            _legend(figure)
+    return figure
+
+
+@dataclass(frozen=True)
+class Tile:
+    """An image under its title.
+
+    Args:
+        image: shape [height, width, 3].
+        title: stands above.
+        color: of the title.
+    """
+
+    image: ArrayLike
+    title: str
+    color: str = INK
+
+
+def images(rows: Sequence[Sequence[Tile]]) -> Figure:
+    """Draw images of one size, each row in a line.
+
+    Args:
+        rows: at least one; all are of one length.
+    """
+    height, width, _ = np.shape(rows[0][0].image)
+    across = len(rows[0])
+    tall = WIDTH / across * height / width + 0.17 * max(
+        tile.title.count("\n") + 2 for row in rows for tile in row
+    )
+    with mpl.rc_context(LOOK):
+        figure, axes = grid(across * len(rows), across, (WIDTH / across, tall))
+        for axis, tile in zip(axes, (tile for row in rows for tile in row), strict=True):
+            axis.imshow(np.asarray(tile.image))
+            axis.set_title(tile.title, color=tile.color, fontsize=7.5, pad=3)
+            axis.set_axis_off()
+    return figure
+
+
+def grid(
+    count: int, across: int, size: tuple[float, float] = (2.7, 2.3)
+) -> tuple[Figure, list[Axes]]:
+    """A figure with axes for some panels, line by line.
+
+    Args:
+        count: of the panels; at least one.
+        across: how many stand beside each other, if there are as many.
+        size: of a panel in inches, width and height.
+
+    Raises:
+        ValueError: no panel.
+    """
+    if not count:
+        raise ValueError("a picture needs at least one panel")
+    across = min(across, count)
+    down = math.ceil(count / across)
+    with mpl.rc_context(LOOK):
+        figure = Figure(figsize=(max(NARROW, size[0] * across), 0.8 + size[1] * down))
+        axes = list(figure.subplots(down, across, squeeze=False).flat)
+    for axis in axes[count:]:
+        axis.remove()
+    return figure, axes[:count]
+
+
+def label(figure: Figure, title: str, caption: str) -> None:
+    """Write a title above a figure, and below it what is shown and how it was computed."""
+    look = FontProperties(size=10, weight="bold")
+    if figure.legends and figure.legends[0].get_gid() == ABOVE:
+        figure.legends[0].set_title(title, look)
+        figure.legends[0].set_alignment("left")
+        figure.set_figheight(figure.get_figheight() + 0.7)
+    else:
+        figure.suptitle(title, color=INK, fontproperties=look)
+    figure.supxlabel(caption, fontsize=6.5, color=GREY, wrap=True)
+
+
+def _looks(names: Iterable[str], *, ordered: bool = False) -> dict[str, dict[str, Any]]:
+    """Colour and dash of each name."""
+    named = list(names)
+    if ordered:
+        shades = mpl.colormaps["viridis"](np.linspace(0, 0.85, len(named)))
+        return {
+            name: {"color": shade, "linewidth": 1.3}
+            for name, shade in zip(named, shades, strict=True)
+        }
+    return {
+        name: {
+            "color": CYCLE[number % len(CYCLE)],
+            "linestyle": DASHES[number // len(CYCLE) % len(DASHES)],
+            "linewidth": 1.3,
+        }
+        for number, name in enumerate(named)
+    }
+
+
+def _legend(figure: Figure) -> None:
+    """One legend for all panels, beside them; the figure grows by its width."""
+    handles: dict[str, Artist] = {}
+    for axis in figure.axes:
+        for handle, name in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    figure.set_figwidth(figure.get_figwidth() + 0.6 + 0.065 * max(map(len, handles)))
+    figure.legend(list(handles.values()), list(handles), loc="outside right center")
 
 
 def save(figure: Figure, file: Path) -> None:
@@ -261,7 +501,7 @@ def save(figure: Figure, file: Path) -> None:
     kind = file.suffix.removeprefix(".")
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as part:
-        figure.savefig(part, format=kind, metadata=dict(VARYING[kind]))
+        figure.savefig(part, format=kind, dpi=DPI, metadata=dict(VARYING[kind]))
 
 
 def write(file: Path, picture: Picture) -> None:

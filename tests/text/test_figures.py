@@ -1,32 +1,24 @@
-import dataclasses
 import random
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
-from PIL import Image
+from drawing import drawn, titles
 from safetensors.torch import save_file
 from torch import Tensor
 
-from shared.errors import UserError
+from shared.experiment.data import MissingData
 from shared.experiment.runs import Run
 from shared.experiment.tables import Cell, Tier
+from shared.report.figures import Drawn, Lacking
 from text import data, figures
 from text.encoder import QuickThought, QuickThoughtConfig
 from text.export import MODEL, PROJECTION
-from text.figures import (
-    FIGURES,
-    Histograms,
-    distances_of,
-    evaluated_pair,
-    scored_pair,
-    write,
-)
+from text.figures import FIGURES, distances_of, evaluated_pair, scored_pair
 from text.tables import TABLES
 from text.tokens import prepare
 
@@ -88,19 +80,8 @@ def finish(runs: Path, data_root: Path, cell: Cell, matrix: Tensor | None = None
     return model
 
 
-def draw(paper: str, runs: Path, data_root: Path) -> Figure:
-    (histograms,) = FIGURES[paper].values()
-    return histograms(runs, data_root)[1]
-
-
-def texts(figure: Figure) -> str:
-    return "\n".join(
-        text.get_text() for text in figure.findobj(match=lambda o: hasattr(o, "get_text"))
-    )
-
-
-def titles(figure: Figure) -> list[str]:
-    return [axis.get_title(loc="left") for axis in figure.axes]
+def draw(figure: str, runs: Path, data_root: Path) -> Drawn:
+    return drawn(TABLES, FIGURES, figure, runs, data_root)[1]
 
 
 def test_what_is_compared() -> None:
@@ -149,11 +130,11 @@ def by_loops(
 def test_distances_are_those_of_the_models_sentences(tmp_path: Path, data_root: Path) -> None:
     cell = cell_of("lmcl", "QT")
     model = finish(tmp_path, data_root, cell)
-    folder, config = tmp_path / cell.folder, dataclasses.asdict(cell.config)
-    found = distances_of(folder, config, data_root, scored_pair)
+    config: Any = cell.config
+    found = distances_of(tmp_path / cell.folder, config, data_root, scored_pair)
     near, far = by_loops(model, cell, data_root, lambda f, g: (f, g))
-    np.testing.assert_allclose(found.neighbours, near, atol=1e-5)
-    np.testing.assert_allclose(found.others, far, atol=1e-5)
+    np.testing.assert_allclose(found["neighbours"], near, atol=1e-5)
+    np.testing.assert_allclose(found["others"], far, atol=1e-5)
     assert len(near) == 2 * 399 - 2 * 13  # 14 chapters, of which the last is cut
 
     matrix = torch.randn(3, 2 * WIDTH, generator=torch.Generator().manual_seed(0))
@@ -161,59 +142,36 @@ def test_distances_are_those_of_the_models_sentences(tmp_path: Path, data_root: 
     model = finish(tmp_path, data_root, cell, matrix)
     found = distances_of(tmp_path / cell.folder, config, data_root, evaluated_pair)
     near, far = by_loops(model, cell, data_root, lambda f, g: (matrix @ torch.cat([f, g]),) * 2)
-    np.testing.assert_allclose(found.neighbours, near, atol=1e-5)
-    np.testing.assert_allclose(found.others, far, atol=1e-5)
+    np.testing.assert_allclose(found["neighbours"], near, atol=1e-5)
+    np.testing.assert_allclose(found["others"], far, atol=1e-5)
 
 
-def test_a_picture_of_the_runs_that_keep_a_model_is_written(
-    tmp_path: Path, data_root: Path
-) -> None:
-    runs = tmp_path / "runs"
+def test_rows_whose_runs_keep_a_model_are_drawn(tmp_path: Path, data_root: Path) -> None:
+    runs, name = tmp_path / "runs", "cllr/figure-3-distances"
     finish(runs, data_root, cell_of("cllr", "DCL"))
-    cell = cell_of("cllr", "CLLR(DCL+nuclear-norm)")
+    cell = cell_of("cllr", "CLLR(DCL+nuclear-norm), norm over batch")
     finish(runs, data_root, cell, torch.randn(3, 2 * WIDTH))
-    figure = draw("cllr", runs, data_root)
-    assert titles(figure) == ["DCL", "CLLR(DCL+nuclear-norm)"]
-    assert "rows of CLLR's table-2-small (short tier)" in texts(figure)
-    file, _ = write("cllr", runs, tmp_path / "results", data_root=data_root)
-    # Those of the short tier lie beside its tables.
-    assert file == tmp_path / "results/short/text/cllr/figures/figure-3-distances.png"
-    with Image.open(file) as picture:
-        assert picture.format == "PNG"
-        assert len(picture.convert("RGB").getcolors(maxcolors=2**24)) > 50
+    found = draw(name, runs, data_root)
+    assert [run.row.label for run in found.runs] == ["DCL", cell.row]
+    # Lines and columns without any run are left out, others leave a place empty.
+    label = "CLLR(DCL+nuclear-norm)"
+    assert titles(found.figure) == ["DCL", label, "QT, cosine", f"{label},\nnorm over batch"]
+    notes = [[text.get_text() for text in axis.texts] for axis in found.figure.axes]
+    assert notes[1] == notes[2] == ["no finished run"]
+    assert [note.split(":")[0] for note in notes[0]] == ["neighbours", "others"]
     shutil.move(runs / cell.folder / MODEL, tmp_path / "away")
-    assert titles(draw("cllr", runs, data_root)) == ["DCL"]
-    finish(runs, data_root, cell_of("cllr", "DCL", "paper"))
-    assert "(paper tier)" in texts(draw("cllr", runs, data_root))  # as soon as it has something
-
-
-def test_what_lacks_is_said_in_one_line(
-    tmp_path: Path, data_root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    paper = "lmcl"
-    assert write(paper, tmp_path / "runs", tmp_path / "results", data_root=data_root) == []
-    (line,) = capsys.readouterr().out.splitlines()
-    assert re.fullmatch(
-        rf"figure-\d-distances: not drawn: no finished run of text/{paper}/table-\d-small with a "
-        rf"model under .*; run ./reproduce.sh text {paper} --table table-\d-small --tier short",
-        line,
-    )
-    finish(tmp_path / "runs", data_root, cell_of(paper, "DCL"))
+    assert titles(draw(name, runs, data_root).figure) == ["DCL"]
     shutil.rmtree(data_root)
-    assert write(paper, tmp_path / "runs", tmp_path / "results", data_root=data_root) == []
-    (line,) = capsys.readouterr().out.splitlines()
-    assert ": not drawn: books: data missing" in line
-    assert not (tmp_path / "results").exists()
-    with pytest.raises(UserError, match="text has no figures for 'mmcl'; it has lmcl, cllr"):
-        write("mmcl", tmp_path, tmp_path, data_root=tmp_path)
+    with pytest.raises(MissingData, match="books: data missing"):
+        draw(name, runs, data_root)
+    shutil.rmtree(next((runs / cell_of("cllr", "DCL").folder).rglob(MODEL)))
+    with pytest.raises(Lacking, match="no finished run of text/cllr/table-2-small still keeps a"):
+        draw(name, runs, data_root)
 
 
 def test_every_row_is_declared() -> None:
-    for paper, drawers in FIGURES.items():
-        for histograms in drawers.values():
-            assert isinstance(histograms, Histograms)
-            assert histograms.paper == paper
-            for label in (label for line in histograms.rows for label in line):
-                assert cell_of(paper, label).row == label
+    for paper, rows in (("lmcl", figures.LMCL_ROWS), ("cllr", figures.CLLR_ROWS)):
+        for label in (label for line in rows for label in line):
+            assert cell_of(paper, label).row == label
     penalty = cell_of("lmcl", "LMCL(DCL+DP)").config.objective.penalties[0]
     assert (penalty.numbers["lower"], penalty.numbers["upper"]) == figures.BAND

@@ -11,7 +11,7 @@ DOMAIN = Domain(
     experiments=(Experiment(Config, measure, data.missing, several=True),),
     datasets=lambda: tuple(data.DATASETS),
     fetch=data.fetch,
-    figures=figures.write,
+    figures=lambda: figures.FIGURES,
     film=figures.film,
     export=export.write,
 )
