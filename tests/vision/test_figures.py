@@ -13,20 +13,8 @@ from shared.report.figures import Drawn, Lacking
 from vision import figures
 from vision.data import Images
 from vision.encoder import make_encoder
-<<<<<<< HEAD
 from vision.export import save_encoder
-from vision.figures import (
-    FIGURES,
-    Places,
-    finished,
-    gradient_map,
-    support_weights,
-    write,
-)
-=======
-from vision.export import FILE, save_encoder
 from vision.figures import FIGURES, gradient_map, support_weights
->>>>>>> b_figures
 from vision.tables import TABLES
 
 TAU, COUNT = 0.25, 20
@@ -44,24 +32,11 @@ def random_pictures(monkeypatch: pytest.MonkeyPatch) -> Images:
     return images
 
 
-<<<<<<< HEAD
-def finish(
-    places: Places, address: str, config: Any, score: float, tier: str, *, keep: bool = False
-) -> None:
-    """A finished run's folder, without the training."""
-    with Run(places.runs / address, config, tier=tier) as run:
-        if keep:
-            torch.manual_seed(config.seed)
-            network = make_encoder(config.backbone, config.stem)
-            save_encoder(network, places.runs / address, config=config)
-        run.finish({"linear_top1": score, "knn_top1": score})
-=======
 def cell_of(
     paper: str, table: str, tier: Tier, row: str, column: str | None = None, seed: int = 0
 ) -> Cell:
     declared = table_of(TABLES, paper, table, tier)
     return declared.cells(tier, row=row, column=column, seeds=(seed,))[0]
->>>>>>> b_figures
 
 
 def keep(runs: Path, cell: Cell) -> None:
@@ -69,7 +44,7 @@ def keep(runs: Path, cell: Cell) -> None:
     folder = finish(runs, cell, {cell_metric(cell): 50.0, "linear_top1": 1.0, "knn_top1": 1.0})
     config: Any = cell.config
     torch.manual_seed(config.seed)
-    save_encoder(make_encoder(config.backbone, config.stem), folder / FILE, config=config)
+    save_encoder(make_encoder(config.backbone, config.stem), folder, config=config)
 
 
 def cell_metric(cell: Cell) -> str:
