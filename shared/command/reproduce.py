@@ -7,12 +7,16 @@ Exit codes: 0 all is done; 1 a cell failed or its data are missing; 2 the input 
 """
 
 import argparse
+import contextlib
 import io
 import math
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.command import domains
@@ -49,6 +53,7 @@ Work on it:
 All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
 INTERRUPTED = 75  # as shared.experiment.runs has it, which takes seconds to be imported
+STOPPED = "interrupted; the same command starts again"
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
@@ -73,7 +78,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may be no UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        return _main(list(sys.argv[1:] if arguments is None else arguments))
+        with _imports_end_cleanly():
+            return _main(list(sys.argv[1:] if arguments is None else arguments))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -81,8 +87,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {describe_os_error(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; the same command starts again", file=sys.stderr)
+        print(STOPPED, file=sys.stderr)
         return INTERRUPTED
+
+
+@contextlib.contextmanager
+def _imports_end_cleanly() -> Iterator[None]:
+    """Exit at once on a SIGINT that arrives while a module is imported.
+
+    A KeyboardInterrupt raised inside the initialization of an extension module, such as torch's,
+    ends in ``std::terminate`` rather than in an exception. Nothing has been started by then.
+    """
+
+    def interrupt(_: int, frame: FrameType | None) -> NoReturn:
+        while frame is not None:
+            if frame.f_code.co_filename.startswith("<frozen importlib"):
+                os.write(2, f"{STOPPED}\n".encode())
+                os._exit(INTERRUPTED)
+            frame = frame.f_back
+        raise KeyboardInterrupt
+
+    main_thread = threading.current_thread() is threading.main_thread()
+    if not main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # it is ignored, or a caller from Python handles it
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _main(arguments: list[str]) -> int:
