@@ -1,6 +1,8 @@
 """What every domain gives is one object, and it says what it lacks."""
 
 import dataclasses
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +32,20 @@ def test_a_domain_is_one_object(name: str) -> None:
     assert domain.tables is domains.tables_of(name)
     for each in domain.experiments:
         assert domain.experiment(each.config()) is each
+
+
+@pytest.mark.parametrize("file", ["shared.py", "shared/__init__.py"])
+@pytest.mark.parametrize("name", domains.DOMAINS)
+def test_another_package_called_shared_is_one_clear_line(
+    name: str, file: str, tmp_path: Path
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    program = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import {name}"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.stderr.splitlines()[-1].startswith(f"ImportError: {tmp_path / file} hides ")
 
 
 def test_what_a_domain_lacks() -> None:
