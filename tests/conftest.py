@@ -129,11 +129,11 @@ def at_once(
     A command of its own takes seconds to import torch, and its first cell as many again: it is for
     what signals and limits are about, and for one run from end to end.
     """
-    from shared.command import domains, reproduce
+    from shared.command import cells, reproduce
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
+    monkeypatch.setattr(cells, "DOMAINS", (*cells.DOMAINS, "toy"))
 
     def call(*arguments: str, code: int = 0, folder: Path = Path(".")) -> tuple[str, str]:
         monkeypatch.setattr(sys, "argv", ["./reproduce.sh", *arguments])

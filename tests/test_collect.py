@@ -11,7 +11,7 @@ import pytest
 from toy.tables import TABLES, run_of
 
 from shared.command import collect, verify
-from shared.command.places import Places
+from shared.command.cells import Places
 from shared.errors import UserError
 from shared.experiment.records import content_hash, read_records
 from tests.test_reproduce import call

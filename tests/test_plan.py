@@ -11,8 +11,7 @@ from rich.console import Console
 from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
-from shared.command.domains import DOMAINS, tables_of
-from shared.command.places import Places, run_folder
+from shared.command.cells import DOMAINS, Places, run_folder, tables_of
 from shared.command.plan import LONG, Cost, Taken, costs_of, planned
 from shared.command.pool import pretraining_of
 from shared.experiment.records import content_hash

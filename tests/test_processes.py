@@ -222,8 +222,7 @@ def test_what_is_said_of_the_processes_that_failed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from shared.command.domains import find_cell
-    from shared.command.places import Places
+    from shared.command.cells import Places, find_cell
 
     (cell,) = find_cell("smoke/graph/mmcl/table-4/graphcl/embedded-sample/seed-0").cells
     places = Places(tmp_path, tmp_path, tmp_path)

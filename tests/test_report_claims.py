@@ -17,7 +17,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 from toy.tables import CLAIM, TABLES
 
-from shared.command.domains import DOMAINS
+from shared.command.cells import DOMAINS
 from shared.experiment.claims import with_claims
 from shared.experiment.records import Record, read_records, read_repeats
 from shared.experiment.tables import Claim, Published, Setting, Table, Tier, Value, canonical

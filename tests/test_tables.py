@@ -7,7 +7,7 @@ import pytest
 from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, SHARED, TABLES
 from toy.train import Config
 
-from shared.command.domains import DOMAINS, tables_of
+from shared.command.cells import DOMAINS, tables_of
 from shared.errors import UserError
 from shared.experiment.records import read_records
 from shared.experiment.tables import (

@@ -14,7 +14,7 @@ from test_reproduce import call
 from toy.tables import TABLES, run_of
 
 from shared.command import verify
-from shared.experiment.arithmetic import arithmetic_used, read_mkl
+from shared.experiment.environment import arithmetic_used, read_mkl
 from shared.experiment.records import Record, content_hash, read_record, record_line
 from shared.experiment.tables import Cell
 from shared.report.measuring import NOT_RUN
@@ -231,7 +231,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
             out, err = at_once("toy", "toy", *only, code=1)
             assert "180" not in out
             assert err.startswith(f"{PLACE}/seed-0: {run}/result.json: its SHA-256")
-            out, _ = at_once("toy", "toy", "--plan", *only)
+            out, _ = at_once("plan", "toy", "toy", *only)
             assert "1 of 2 cells to run" in out
             # Nor with the hash that belongs to it.
             hashed = content_hash(
@@ -405,7 +405,7 @@ def test_what_mkl_says_of_itself() -> None:
 def test_a_variable_that_steers_the_blas_is_seen() -> None:
     """In a process of its own: the libraries read such variables once."""
     program = (
-        "import json; from shared.experiment.arithmetic import arithmetic_used; "
+        "import json; from shared.experiment.environment import arithmetic_used; "
         "print(json.dumps(arithmetic_used()))"
     )
     default, steered = (
@@ -436,7 +436,7 @@ def test_what_processes_find_alike_is_asked_once_and_starts_no_thread() -> None:
     program = (
         "import psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
         "import shared.command.preloaded; "
-        "from shared.experiment.arithmetic import arithmetic_used as used; "
+        "from shared.experiment.environment import arithmetic_used as used; "
         "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
         "used.cache_info().currsize)"
     )

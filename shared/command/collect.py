@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shared.command import verify
-from shared.command.places import Places
+from shared.command.cells import Places
 from shared.errors import UserError
 from shared.experiment.records import Damaged, Record, read_record
 from shared.experiment.tables import Cell, Table

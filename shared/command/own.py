@@ -20,8 +20,15 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.domains import Chosen, choose, choose_tables, most_helpful, with_cells
-from shared.command.places import Places, finished
+from shared.command.cells import (
+    Chosen,
+    Places,
+    choose,
+    choose_tables,
+    finished,
+    most_helpful,
+    with_cells,
+)
 from shared.command.running import run_waiting, say_how_it_went
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
 from shared.errors import UserError, suggestion

@@ -12,8 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.domains import imported
-from shared.command.places import Places, finished
+from shared.command.cells import Places, finished, imported
 from shared.command.pool import pretraining_of
 from shared.command.progress import duration
 from shared.experiment.history import upgraded_config

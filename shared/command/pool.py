@@ -18,8 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from shared.command.domains import imported
-from shared.command.places import Places, run_folder
+from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.distributed import everyone, is_lost
 from shared.errors import UserError, describe_os_error

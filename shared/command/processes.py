@@ -21,8 +21,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from shared.command import slurm
-from shared.command.domains import Chosen
-from shared.command.places import Places, run_folder
+from shared.command.cells import Chosen, Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
 from shared.command.progress import watching
 from shared.command.reproduce import STARTED

@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from shared.command import domains
+from shared.command import cells
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
 
 if TYPE_CHECKING:
-    from shared.command.places import Places
+    from shared.command.cells import Places
 
 USAGE = """\
 Reproduces four papers on margins in contrastive learning (LMCL, CLLR, MMCL and
@@ -57,8 +57,6 @@ STOPPED = "interrupted; the same command starts again"
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
-# Older spellings of verbs.
-FLAGS = {"--plan": "plan", "--figures": "figures", "--video": "film"}
 
 
 class Parser(argparse.ArgumentParser):
@@ -138,9 +136,6 @@ def _main(arguments: list[str]) -> int:
     verb = "run"
     if arguments[0] in VERBS:
         verb = arguments.pop(0)
-    elif flags := [each for each in arguments if each in FLAGS]:
-        verb = FLAGS[flags[0]]
-        arguments.remove(flags[0])
     elif arguments[0].startswith("-") and (late := [each for each in arguments if each in VERBS]):
         raise UserError(f"say the verb first: {program()} {late[0]} ...")
     return VERBS[verb](arguments)
@@ -162,7 +157,7 @@ def _usage() -> str:
 def _version() -> str:
     """The version, and in a checkout the commit."""
     from shared import __version__
-    from shared.experiment.runs import commit
+    from shared.experiment.environment import commit
 
     here = commit()
     changes = ", with changes" if here["dirty"] else ""
@@ -201,7 +196,7 @@ def _run(arguments: Sequence[str]) -> int:
     together = _check_processes(options)
     _say_first(options)
     from shared.command import own, running
-    from shared.command.domains import choose
+    from shared.command.cells import choose
 
     if together > 1:
         from shared.command import processes
@@ -219,12 +214,9 @@ def _plan(arguments: Sequence[str]) -> int:
     parser = _parser("plan", "DOMAIN PAPER", "Say what would run, and what it takes; run nothing.")
     _takes_cells(parser)
     _takes_work(parser)
-    parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
     options, places = _parsed(parser, arguments)
-    if options.again:
-        raise UserError("--again moves runs aside, --plan touches nothing; leave one of them out")
     from shared.command import running
-    from shared.command.domains import choose
+    from shared.command.cells import choose
 
     return running.plan_cells(choose(options), places(), options)
 
@@ -237,12 +229,12 @@ def _noise(arguments: Sequence[str]) -> int:
     _takes_work(parser)
     parser.add_argument("--again", action="store_true", help="see run --help")
     options, _ = _parsed(parser, arguments)
-    from shared.command import noise
-    from shared.command.domains import choose
+    from shared.command import verbs
+    from shared.command.cells import choose
 
     choose(options)
     runs = options.runs.absolute() if FROM in os.environ else options.runs
-    return noise.repeat(arguments, runs)
+    return verbs.noise(arguments, runs)
 
 
 def _explain(arguments: Sequence[str]) -> int:
@@ -250,9 +242,9 @@ def _explain(arguments: Sequence[str]) -> int:
         "explain", "CELL", "A cell on one page: the paper, the loss, the record, the verdict."
     )
     options, places = _parsed(parser, arguments, words=("CELL",))
-    from shared.command import explain
+    from shared.command import verbs
 
-    return explain.print_page(options.words[0], places())
+    return verbs.explain(options.words[0], places())
 
 
 def _status(arguments: Sequence[str]) -> int:
@@ -332,9 +324,9 @@ def _evaluate(arguments: Sequence[str]) -> int:
     options, places = _parsed(parser, arguments, words=("DOMAIN", "MODEL"))
     if options.data and _path(options.data).exists():
         options.data = str(_path(options.data))
-    from shared.command import scoring
+    from shared.command import verbs
 
-    return scoring.evaluate(options.words[0], _path(options.words[1]), options, places())
+    return verbs.evaluate(options.words[0], _path(options.words[1]), options, places())
 
 
 def _data(arguments: Sequence[str]) -> int:
@@ -489,17 +481,17 @@ def _parsed(
 
 def _check_domain(word: str, *others: str) -> None:
     """Refuse what is neither a domain nor, as the first word, a verb."""
-    if word not in domains.DOMAINS:
-        near = suggestion(word, [*domains.DOMAINS, *VERBS, "docs", "test"])
+    if word not in cells.DOMAINS:
+        near = suggestion(word, [*cells.DOMAINS, *VERBS, "docs", "test"])
         if not near.startswith(":"):
-            near = suggestion(word, domains.DOMAINS, "domains are")
-            if others and others[0] in domains.DOMAINS:
+            near = suggestion(word, cells.DOMAINS, "domains are")
+            if others and others[0] in cells.DOMAINS:
                 near = f": the domain comes first, as in {others[0]} {word}"
         raise UserError(f"no domain {word!r}{near}")
 
 
 def _places(options: argparse.Namespace) -> "Places":
-    from shared.command.places import Places
+    from shared.command.cells import Places
     from shared.experiment.data import data_root
     from shared.experiment.runs import check_name
 

@@ -1,20 +1,30 @@
-"""Running chosen cells, each in its own process, and printing the tables that they fill."""
+"""Running chosen cells, each in its own process, and measuring the tables that they fill."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
-from shared.command.domains import Chosen
-from shared.command.places import Places, finished, measure, run_folder, settle
+from shared.command.cells import Chosen, Places, finished, run_folder, settle, undamaged
 from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
-from shared.experiment.records import read_json
+from shared.experiment.environment import OTHER_PATHS, repeats_folder
+from shared.experiment.records import (
+    Damaged,
+    Record,
+    read_failure,
+    read_json,
+    read_record,
+    read_records,
+    read_repeats,
+)
 from shared.experiment.runs import INTERRUPTED, check_config, set_aside
 from shared.experiment.store import forget
-from shared.experiment.tables import Cell
-from shared.report.console import terminal
+from shared.experiment.tables import Cell, Table, Tier
+from shared.report import measuring
+from shared.report.console import Terminal
 from shared.report.measuring import narrowed
 from shared.report.wording import counted, printed_value
 
@@ -59,7 +69,69 @@ def show_tables(
     for each in chosen:
         measured = measure(each.table, each.cells[0].tier, places, outcomes)
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
-        console.print(terminal(narrowed(measured, rows, columns)))
+        console.print(Terminal(narrowed(measured, rows, columns)))
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The records that lie in results, of all tables."""
+
+    records: Sequence[Record]
+    repeats: Sequence[Record]
+
+    @classmethod
+    def read(cls, places: Places) -> "Committed":
+        """Those below ``places.results``: thousands of lines, to be read once for all tables."""
+        return cls(read_records(places.results), read_repeats(places.results))
+
+    def of(self, domain: str) -> "Committed":
+        """Those of one domain, by their addresses."""
+        kept = (
+            [each for each in some if f"/{domain}/" in f"/{each.address}"]
+            for some in (self.records, self.repeats)
+        )
+        return Committed(*kept)
+
+
+def measure(
+    table: Table,
+    tier: Tier,
+    places: Places,
+    outcomes: dict[str, str],
+    committed: Committed | None = None,
+) -> measuring.Measured:
+    """The table as the runs on this disk fill it, and the committed records if they are given."""
+    records: list[Record] = []
+    status = dict(outcomes)
+    for cell in table.cells(tier):
+        folder = run_folder(places, cell)
+        try:
+            record = read_record(folder, cell.address)
+            if record is not None:
+                records.append(record)
+            elif cell.address not in status:
+                status[cell.address] = read_failure(folder) or measuring.NOT_RUN
+        except Damaged as error:
+            status[cell.address] = f"{measuring.REFUSED}: {error}"
+    repeats: list[Record] = []
+    figures: tuple[str, ...] = ()
+    if committed is not None:
+        # Of two records that count for one cell the later is taken: that of this disk.
+        records = [*committed.records, *records]
+        figures = measuring.read_figures(places.results, table, tier)
+        repeats = [*committed.repeats, *_repeated(table, tier, places)]
+    return measuring.measure(table, tier, records, status, figures, repeats)
+
+
+def _repeated(table: Table, tier: Tier, places: Places) -> list[Record]:
+    """The finished runs of a table under other code paths; damaged ones are left out."""
+    found = (
+        undamaged(folder / cell.folder, cell.address)
+        for path in OTHER_PATHS
+        if (folder := repeats_folder(places.runs, path)).is_dir()
+        for cell in {cell.address: cell for cell in table.cells(tier)}.values()
+    )
+    return [record for record in found if record is not None]
 
 
 def run_waiting(

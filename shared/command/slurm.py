@@ -28,8 +28,7 @@ import filelock
 import psutil
 from rich.console import Console
 
-from shared.command.domains import Chosen, find_cell
-from shared.command.places import Places, finished, run_folder
+from shared.command.cells import Chosen, Places, find_cell, finished, run_folder
 from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence

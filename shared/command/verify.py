@@ -22,7 +22,7 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.experiment.arithmetic import REPEATS, path_of
+from shared.experiment.environment import REPEATS, path_of
 from shared.experiment.records import (
     RECORDS,
     REPEATED,

@@ -3,7 +3,7 @@
     config.json        canonical, written first; another configuration is refused
     environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
                        facts, notices of the training; no names of hosts, users and folders, see
-                       :func:`environment`
+                       :mod:`shared.experiment.environment`
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      everything tracked, the step, the seconds, every random state, and a SHA-256
                        of it all; a domain may have it deleted once the run is done
@@ -18,69 +18,41 @@ the checkpoint, and a torn last line, are cut when the run resumes.
 
 import contextlib
 import dataclasses
-import datetime
 import itertools
 import json
 import os
-import platform
 import random
 import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 import filelock
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
 from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
-from shared.experiment.arithmetic import arithmetic_used
+from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences, form_of, upgraded_config
 from shared.experiment.records import HASH, Damaged, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
 from shared.experiment.tables import TIERS, Config, canonical, canonical_json, place_of, run_key
 from shared.experiment.tracking import VARIABLE, weights_and_biases
-from shared.experiment.versions import lock_hash
 from shared.notices import listeners
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "torch-geometric",
-    "scikit-learn",
-    "numpy",
-    "scipy",
-    "safetensors",
-    "transformers",
-    "tokenizers",
-    "mujoco",
-    "dm-control",
-    "gymnasium",
-)
 OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
-# What of a command line is not for others to read: where absolute paths lie, and secrets.
-FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
-SECRETS = re.compile(
-    r"([\w-]*(?:token|secret|passw|credential|api[_-]?key)[\w-]*[= ])(?:\\.|[^\s\\])+",
-    re.IGNORECASE,
-)
-USERS = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 class Locked(UserError):
@@ -214,7 +186,7 @@ class Run:
             _acquire(self._lock, self.folder)
             self._locked_as = self._lock_on_disk()
         try:
-            self._environment = environment(self.workers)
+            self._environment = current_environment(self.workers)
             if self.processes > 1:
                 self._environment["processes"] = self.processes
                 _check_alike(self._environment, self.config)
@@ -692,10 +664,10 @@ def is_aside(folder: Path) -> bool:
 def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
     """Move the runs of a domain to where they would be made today; returns how many were moved.
 
-    A run's folder is named by its configuration: those from before it was, and those of a
-    configuration that a field was added to or renamed in since, lie elsewhere. Looked for once for
-    each form of the configurations, which a file in the domain's folder tells. Runs that were moved
-    aside stay, as do those that somebody works on and a second one of one configuration.
+    A run's folder is named by its configuration, so a field that was added or renamed since gives
+    it another name. Folders are searched once for each form of the configurations, which is kept in
+    a file beside them. Runs that were moved aside stay, as do locked ones and those whose new
+    folder exists already.
 
     Args:
         runs: the folder of runs.
@@ -705,38 +677,30 @@ def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
     mark, form = runs / domain / ".form", form_of(kinds)
     if not os.access(runs, os.W_OK) or (mark.exists() and mark.read_text() == form):
         return 0
-    by_address = f"{domain}/*/*/*/*/seed-*/config.json"
-    found = [("", file) for file in runs.glob(f"{domain}/*/*/config.json")]
-    found += [("paper", file) for file in runs.glob(by_address)]
-    found += [(tier, file) for tier in TIERS for file in (runs / tier).glob(by_address)]
     moved = 0
-    for tier, file in sorted(found):
-        target = _place_today(file, tier, domain, kinds)
+    for file in sorted(runs.glob(f"{domain}/*/*/config.json")):
+        target = _folder_today(file, domain, kinds)
         if target is not None and not (runs / target).exists():
             moved += _moved(file.parent, runs / target)
     write_atomically(mark, form)
     return moved
 
 
-def _place_today(file: Path, tier: str, domain: str, kinds: Collection[type]) -> Path | None:
-    """Where the run of a ``config.json`` belongs below the folder of runs; None if none knows.
+def _folder_today(file: Path, domain: str, kinds: Collection[type]) -> Path | None:
+    """Where the run of a ``config.json`` belongs below the folder of runs; None if unknown.
 
-    The tier is known of a folder that was named by an address, else told by the key that it has.
+    Its tier is the one with which the configuration, as it was written, gives the folder's key.
     """
-    name = file.parent.name
     try:
         config = read_json(file)
-    except Damaged:  # said of the run, should anyone want it
+    except Damaged:  # reported when the run is used
         return None
-    if tier and not re.fullmatch(r"seed-\d+", name):  # it was moved aside
-        return None
-    for each in TIERS if not tier else ():
-        if name.endswith(f"-{run_key(each, config)}"):
-            tier = each
-    for kind in kinds:
+    ends = {tier: f"-{run_key(tier, config)}" for tier in TIERS}
+    tier = next((each for each in TIERS if file.parent.name.endswith(ends[each])), None)
+    for kind in kinds if tier else ():
         today = upgraded_config(config, kind)
-        if tier and today.keys() == {item.name for item in dataclasses.fields(kind)}:
-            return place_of(domain, tier, today)
+        if today.keys() == {item.name for item in dataclasses.fields(kind)}:
+            return place_of(domain, str(tier), today)
     return None
 
 
@@ -829,77 +793,6 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def environment(workers: int) -> dict[str, Any]:
-    """Where and with what a run takes place; hashes of the data are added as they are read.
-
-    It is published with the results, so it names no host and no user: of variables only those that
-    steer the arithmetic are kept, and the command is given by :func:`public`.
-    """
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return {
-        **commit(),
-        "command": public(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
-        "started": now(),
-        "versions": versions,
-        "lock": lock_hash(),
-        "hardware": {
-            "system": "-".join(
-                filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
-            ),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "memory_bytes": psutil.virtual_memory().total,
-            "accelerators": [
-                torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
-            ],
-        },
-        "arithmetic": arithmetic_used(),
-        "threads": torch.get_num_threads(),
-        "workers": workers,
-        "data": {},
-    }
-
-
-def public(command: str) -> str:
-    """A command line without the folders of absolute paths, without secrets and users of addresses.
-
-    >>> public("./reproduce.sh graph mmcl --data-root /home/ada/data")
-    './reproduce.sh graph mmcl --data-root .../data'
-    """
-    text = command.encode("utf-8", "backslashreplace").decode()  # a path may be no UTF-8
-    home = re.escape(os.path.expanduser("~"))
-    text = re.sub(rf"(?<![^\s='\":,]){home}(?=[\s/]|$)", "~", text)
-    return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
-
-
-def commit() -> dict[str, Any]:
-    """The checked-out commit, and whether code that a run uses differs from it."""
-    root = Path(__file__).resolve().parents[2]
-    code = [path.name for path in root.iterdir() if (path / "__init__.py").exists()]
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
-            raise OSError("a copy that is installed inside the checkout of something else")
-        dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
-    except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
-        return {"commit": "unknown", "dirty": True}
-
-
-def now() -> str:
-    """The time, UTC, to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
 def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
     """Refuse a process whose code or configuration is another than the first one's."""
     own = {
@@ -934,14 +827,6 @@ def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
     if len(found) == 1:
         return found[0]
     return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:

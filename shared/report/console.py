@@ -99,11 +99,6 @@ class Terminal:
         return grid
 
 
-def terminal(measured: Measured) -> Terminal:
-    """A measured table for ``rich``'s consoles."""
-    return Terminal(measured)
-
-
 def _cell(cell: MeasuredCell, lines: Sequence[str]) -> Text:
     first, further = ("", "yellow") if cell.values else ("dim", "dim")
     text = Text(lines[0], style=first)

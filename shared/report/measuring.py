@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.experiment.arithmetic import path_of
+from shared.experiment.environment import path_of
 from shared.experiment.records import Record, impossible, read_record
 from shared.experiment.tables import (
     AGGREGATES,

@@ -12,7 +12,7 @@ from rich.console import Console
 from toy.tables import TABLES, run_of
 
 from shared.command import pool, reproduce, slurm
-from shared.command.places import Places
+from shared.command.cells import Places
 
 ROOT = Path(__file__).resolve().parents[2]
 AtOnce = Callable[..., tuple[str, str]]
@@ -24,7 +24,7 @@ def command(
 ) -> AtOnce:
     """The command line in this process, in a folder of its own, with the toy domain."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shared.command.domains.DOMAINS", ("toy",))
+    monkeypatch.setattr("shared.command.cells.DOMAINS", ("toy",))
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words: str, code: int = 0) -> tuple[str, str]:

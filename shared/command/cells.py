@@ -1,6 +1,7 @@
-"""Domains, tables and cells by name: the one list of domains, and the one place that imports them.
+"""Domains, tables and cells by name, and where on this disk their runs, results and data are.
 
-It needs no torch: a mistyped word is answered at once.
+The one list of domains, and the one module that imports them. It needs no torch: a mistyped word is
+answered at once.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import UserError, suggestion
+from shared.experiment.records import Damaged, Record, read_record
 from shared.experiment.tables import TIERS, Cell, Table, Tier, slug
 
 if TYPE_CHECKING:
@@ -187,3 +189,53 @@ def find_cell(address: str, *, seedless: bool = False) -> Chosen:
         raise UserError("; ".join(_no_part(table, tier) for table in named))
     known = suggestion(name, [table.name for table in tables], "there are")
     raise UserError(f"no table {domain}/{paper}/{name}{known}; cells are addressed as {form}")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie."""
+
+    runs: Path
+    results: Path
+    data: Path
+
+    @property
+    def store(self) -> Path:
+        """Where pretrained models lie that several cells share."""
+        from shared.experiment.store import FOLDER  # needs torch
+
+        return self.runs / FOLDER
+
+    def store_of(self, cell: Cell) -> Path | None:
+        """The store of a cell; none for the smoke tier, which trains faster than it would keep."""
+        return None if cell.tier == "smoke" else self.store
+
+
+def settle(places: Places, domain: str) -> None:
+    """Move a domain's runs from where an earlier version put them, and say so."""
+    from shared.experiment.environment import OTHER_PATHS, repeats_folder  # needs torch
+    from shared.experiment.runs import move_earlier
+
+    kinds = list({type(t.config): None for some in tables_of(domain).values() for t in some})
+    for runs in (places.runs, *(repeats_folder(places.runs, path) for path in OTHER_PATHS)):
+        if runs.is_dir() and (moved := move_earlier(runs, domain, kinds)):
+            text = "runs of an earlier version were moved to where they would be made today"
+            print(f"{moved} {text}, below {runs / domain}")
+
+
+def run_folder(places: Places, cell: Cell) -> Path:
+    """The folder of a cell's run, which it shares with every cell of an equal configuration."""
+    return places.runs / cell.folder
+
+
+def finished(cell: Cell, places: Places) -> Record | None:
+    """The finished run of a cell; None, too, for a damaged one, which is refused when run."""
+    return undamaged(run_folder(places, cell), cell.address)
+
+
+def undamaged(folder: Path, address: str) -> Record | None:
+    """The finished run in a folder; None without one, or for a damaged one."""
+    try:
+        return read_record(folder, address)
+    except Damaged:
+        return None
