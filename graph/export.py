@@ -19,7 +19,7 @@ from graph.evaluation import embed
 from graph.evaluation import score as scored
 from shared.errors import UserError
 from shared.experiment.data import sha256_of
-from shared.experiment.domain import Asked, Scores, measure_protocol
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
     CONFIG,
     FILE,
@@ -90,7 +90,7 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on its data set or another of its width.
 
     Raises:

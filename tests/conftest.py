@@ -26,7 +26,7 @@ with suppress(ImportError):
 
 torch.set_num_threads(1)
 
-# Asked apart from rl's own search, which would else excuse its own mistakes.
+# EvaluationRequest apart from rl's own search, which would else excuse its own mistakes.
 NO_RENDERER = sys.platform == "linux" and not any(map(find_library, ("EGL", "OSMesa")))
 if NO_RENDERER:
     os.environ["MUJOCO_GL"] = "off"  # else DM Control takes a display that is not there, and aborts

@@ -272,7 +272,7 @@ def test_claims_of_a_file_reach_their_table(tmp_path: Path) -> None:
         ("toy/table-1", "toy/table-9", "no table toy/table-9"),
         ('"plain"', '"worst"', "one: undeclared rows"),
         ("pairs =", "rows =", "comparisons: pairs, rows|comparisons: rows"),
-        (ENTRY, ENTRY + ENTRY, "one stands there twice"),
+        (ENTRY, ENTRY + ENTRY, "one is declared twice"),
         (ENTRY, '[settings."toy/table-1".paper]\nword = "own"', "a setting is one of"),
     ],
 )

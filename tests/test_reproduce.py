@@ -280,7 +280,7 @@ def test_finished_runs_of_a_tier_are_filmed(
         (("film", "toy"), "say what to run"),
         (("film", "toy", "toy", "--row", "plain"), "no option --row; there are: --help"),
         (("figures", "toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("figures", "toy", "toy"), "toy/toy: there is no figure to draw"),
+        (("figures", "toy", "toy"), "toy/toy: no figure can be drawn"),
         (("figures", "graph", "mmcl"), "graph draws no figures"),
         (("figures", "toy"), "say what to run"),
         (("export",), "say what to run"),
@@ -317,9 +317,9 @@ def test_export_of_a_finished_run(
     assert out == f"exports/short/{address}/model.json\n"
     (short / "result.json").unlink()
     for arguments, text in (
-        (("mine",), "mine is not where the cells of a domain lie; name it with --domain"),
+        (("mine",), "mine is not in a domain's folder of runs; name the domain with --domain"),
         (("mine", "--domain", "tractor"), "no domain 'tractor'"),
-        (("yours",), "no run 'yours': neither a run's folder nor the address of a cell"),
+        (("yours",), "no run 'yours': neither the folder of a run nor the address of a cell"),
         (
             ("toy/toy/table-1/plain/left/seed-9",),
             "has no run in runs/; run it with --cell toy/toy/",
@@ -430,7 +430,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("grahp", "mmcl"), "no domain 'grahp': did you mean graph?"),
         (("graph", "mcml"), "graph has no paper 'mcml': did you mean mmcl?"),
         (("toy", "toy", "--tier", "smok"), "no tier 'smok': did you mean smoke?"),
-        (("--runs", "x", "report"), "say the verb first: ./reproduce.sh report"),
+        (("--runs", "x", "report"), "the verb comes first: ./reproduce.sh report"),
         (("--cell", "toy/toy/table-1/plain/left"), "a cell is addressed as"),
         (("--cell", "toy/toy/table-7/plain/left/seed-0"), "no table toy/toy/table-7"),
         (("data", "toy", "--dataset", "cars"), "toy has no dataset 'cars'; it has: toys"),
@@ -482,11 +482,11 @@ def test_the_installed_command_speaks_of_itself(
     assert reproduce.main(["help"]) == 0
     out = capsys.readouterr().out
     assert "\n  margins graph mmcl  " in out
-    assert "In a checkout alone, by ./reproduce.sh: test, benchmark, docs" in out
+    assert "Only in a checkout, by ./reproduce.sh: test, benchmark, docs" in out
     assert out.count("./reproduce.sh") == 1
     assert reproduce.main(["plan", "graph", "mmcl", "--rwo", "x"]) == 2
     assert reproduce.main(["--runs", "x", "report"]) == 2
-    assert "say the verb first: margins report" in capsys.readouterr().err
+    assert "the verb comes first: margins report" in capsys.readouterr().err
 
 
 def test_a_package_of_the_same_name_is_one_clear_line(
@@ -599,7 +599,7 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, err
-    assert out.count("stopping once what runs is saved; with Ctrl-C at once") == 1
+    assert out.count("stopping after running cells have saved; Ctrl-C again stops at once") == 1
     assert "interrupted; the same command goes on from here" in out
     assert not any(tmp_path.rglob("failure.json"))
 

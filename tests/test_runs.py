@@ -513,7 +513,7 @@ def test_a_closed_terminal_asks_to_stop_as_a_scheduler_does(tmp_path: Path) -> N
     ],
 )
 def test_a_record_discloses_no_folder_user_or_secret(command: str, shown: str) -> None:
-    assert environment.public(command.replace("HOME", os.path.expanduser("~"))) == shown
+    assert environment.redacted(command.replace("HOME", os.path.expanduser("~"))) == shown
 
 
 def test_an_environment_names_neither_host_nor_user_nor_variables(

@@ -23,7 +23,7 @@ from torch import Tensor
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
 from shared.experiment.data import SUMS, check_sums, sha256_of
-from shared.experiment.domain import Asked, Scores, measure_protocol
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
     REMEDY,
     Export,
@@ -145,7 +145,7 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, needs, _describe)
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score an exported folder, or any encoder that transformers reads, by named protocols.
 
     Raises:

@@ -14,7 +14,7 @@ from torch import nn
 
 from shared.errors import UserError, suggestion
 from shared.experiment.data import sha256_of, sha256_of_files
-from shared.experiment.domain import Asked, Scores, measure_protocol
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
     CONFIG,
     FILE,
@@ -101,7 +101,7 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on UCF-101, another data set or a folder.
 
     Raises:

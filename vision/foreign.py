@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from shared.errors import UserError, suggestion
 from shared.experiment.data import sha256_of
-from shared.experiment.domain import Asked, Scores, measure_protocol
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.folders import LeftOut
 from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
@@ -73,7 +73,7 @@ class Match:
         )
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score a checkpoint, or an export of this project, by named protocols.
 
     Raises:

@@ -41,7 +41,7 @@ PACKAGES = (
     "dm-control",
     "gymnasium",
 )
-# What a user can steer that choice with.
+# The variables that control this choice.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "MKL_CBWR",
@@ -55,8 +55,8 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
 )
 NOT_READ = "not read"
-# Other code paths of one processor, by name: cells are repeated under them to see how far the same
-# seed moves. Where a processor lacks a path, its libraries take another, and the record says which.
+# Other code paths of one processor, by name: cells are repeated under them to measure numerical
+# noise. If a processor lacks a path, its libraries choose another, and the record says which.
 OTHER_PATHS: Mapping[str, Mapping[str, str]] = {
     "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},
     "compatible": {"MKL_CBWR": "COMPATIBLE"},
@@ -64,7 +64,7 @@ OTHER_PATHS: Mapping[str, Mapping[str, str]] = {
 }
 REPEATS = "arithmetic"  # the folder of such repeats, below that of runs; one for each path
 LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
-# What of a command line is not for others to read: where absolute paths lie, and secrets.
+# What is removed from a published command line: the folders of absolute paths, and secrets.
 FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
 SECRETS = re.compile(
     r"([\w-]*(?:token|secret|passw|credential|api[_-]?key)[\w-]*[= ])(?:\\.|[^\s\\])+",
@@ -77,7 +77,7 @@ def current_environment(workers: int) -> dict[str, Any]:
     """Where and with what a run takes place; hashes of the data are added as they are read.
 
     It is published with the results, so it names no host and no user: of variables only those that
-    steer the arithmetic are kept, and the command is given by :func:`public`.
+    affect the arithmetic are kept, and the command is passed through :func:`redacted`.
     """
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
@@ -85,7 +85,7 @@ def current_environment(workers: int) -> dict[str, Any]:
             versions[package] = metadata.version(package)
     return {
         **commit(),
-        "command": public(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
+        "command": redacted(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
         "started": now(),
         "versions": versions,
         "lock": lock_hash(),
@@ -107,20 +107,20 @@ def current_environment(workers: int) -> dict[str, Any]:
     }
 
 
-def public(command: str) -> str:
-    """A command line without the folders of absolute paths, without secrets and users of addresses.
+def redacted(command: str) -> str:
+    """A command line without the folders of absolute paths, secrets, and user names in URLs.
 
-    >>> public("./reproduce.sh graph mmcl --data-root /home/ada/data")
+    >>> redacted("./reproduce.sh graph mmcl --data-root /home/ada/data")
     './reproduce.sh graph mmcl --data-root .../data'
     """
-    text = command.encode("utf-8", "backslashreplace").decode()  # a path may be no UTF-8
+    text = command.encode("utf-8", "backslashreplace").decode()  # paths may not be UTF-8
     home = re.escape(os.path.expanduser("~"))
     text = re.sub(rf"(?<![^\s='\":,]){home}(?=[\s/]|$)", "~", text)
     return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
 
 
 def commit() -> dict[str, Any]:
-    """The checked-out commit, and whether code that a run uses differs from it."""
+    """The checked-out commit, and whether code that runs use has uncommitted changes."""
     root = Path(__file__).resolve().parents[2]
     code = [path.name for path in root.iterdir() if (path / "__init__.py").exists()]
 
@@ -132,7 +132,7 @@ def commit() -> dict[str, Any]:
 
     try:
         if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
-            raise OSError("a copy that is installed inside the checkout of something else")
+            raise OSError("installed inside the checkout of another project")
         dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
     except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
@@ -145,9 +145,9 @@ def now() -> str:
 
 
 def lock_hash(lock: Path = LOCK) -> str | None:
-    """The SHA-256 of the lock; None without one, or where what is installed departs from it.
+    """The SHA-256 of the lock file; None without one, or if the installed versions differ from it.
 
-    The local part of a version does not count: ``2.13.0+cpu`` is 2.13.0, built for other hardware.
+    The local part of a version is ignored: ``2.13.0+cpu`` is 2.13.0, built for other hardware.
     """
     if not lock.exists():
         return None
@@ -157,7 +157,7 @@ def lock_hash(lock: Path = LOCK) -> str | None:
 
 @functools.cache
 def _is_installed(lock: str) -> bool:
-    # A package that has other versions on other systems stands there more than once.
+    # A package may be pinned several times, for different systems.
     pinned: dict[str, set[str]] = {}
     for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE):
         pinned.setdefault(name, set()).add(version)
@@ -171,13 +171,12 @@ def _is_installed(lock: str) -> bool:
 
 @functools.cache
 def arithmetic_used() -> dict[str, Any]:
-    """Instructions of torch, the BLAS it uses and that BLAS's path, those of numpy and scipy.
+    """The CPU capability of torch, its BLAS and code path, and those of numpy and scipy.
 
-    ``bfloat16`` is there where :mod:`shared.precision` computes it without instructions for it.
-    ``variables`` holds those of ``VARIABLES`` that are set. What a library does not tell is "not
-    read".
+    ``bfloat16`` is present where :mod:`shared.precision` emulates it. ``variables`` has those of
+    ``VARIABLES`` that are set. What a library does not report is "not read".
     """
-    import scipy.linalg  # noqa: F401  (so that its BLAS is listed whoever asks)
+    import scipy.linalg  # noqa: F401  (so that its BLAS is always listed)
 
     others = [
         f"{each['internal_api']} {each['version']} {each.get('architecture', NOT_READ)}"
@@ -185,7 +184,7 @@ def arithmetic_used() -> dict[str, Any]:
         if each["user_api"] == "blas"
         and "opencv" not in each["filepath"]  # loaded in some runs only
     ]
-    # Only where it is so: what other records computed with is called what it always was.
+    # Only where it is emulated, so that other records keep their form.
     software = {} if native_bfloat16("cpu") else {"bfloat16": "rounded float32"}
     return {
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
@@ -197,9 +196,9 @@ def arithmetic_used() -> dict[str, Any]:
 
 
 def path_of(environment: Mapping[str, Any]) -> str | None:
-    """What a run computed with, as one line of text that can be compared; None if not on record.
+    """The code path of a run, as one line of text that can be compared; None if not recorded.
 
-    Variables are no part of it: they are how a path was asked for, not which one was taken.
+    Variables are left out: they request a path, and do not say which one was taken.
     """
     if "arithmetic" not in environment:
         return None
@@ -213,7 +212,7 @@ def repeats_folder(runs: Path, path: str) -> Path:
 
 
 def read_mkl(text: str) -> dict[str, str]:
-    """MKL's own words, as ``MKL_VERBOSE`` prints them: its version, its path, and MKL_CBWR's."""
+    """MKL's version, its code path and that of MKL_CBWR, from the output of ``MKL_VERBOSE``."""
     about = re.search(r"MKL_VERBOSE (\S*MKL .*?) for (.*?), \w+ [\d.]+GHz", text)
     library, path = about.groups() if about else ("MKL", NOT_READ)
     branch = re.search(r"\bCNR:(\S+)", text)
@@ -221,9 +220,9 @@ def read_mkl(text: str) -> dict[str, str]:
 
 
 def _mkl() -> dict[str, str]:
-    """What MKL says when it multiplies; it has no other public way to ask for the path it takes."""
+    """What MKL reports when it multiplies; it has no other public way to query its code path."""
     name = "MKL_VERBOSE_OUTPUT_FILE"
-    if {"MKL_VERBOSE", name} & set(os.environ):  # someone else listens
+    if {"MKL_VERBOSE", name} & set(os.environ):  # the user's own verbose output
         return read_mkl("")
     with tempfile.TemporaryDirectory() as folder:
         file = os.environ[name] = str(Path(folder, "verbose"))
@@ -231,16 +230,16 @@ def _mkl() -> dict[str, str]:
             with torch.backends.mkl.verbose(torch.backends.mkl.VERBOSE_ON):
                 _ = torch.ones(2, 2) @ torch.ones(2, 2)
             return read_mkl(Path(file).read_text())
-        except (OSError, RuntimeError):  # another MKL may not know the file, or be silent
+        except (OSError, RuntimeError):  # another MKL may not know the variable, or report nothing
             return read_mkl("")
         finally:
             del os.environ[name]
 
 
 def _built_with() -> dict[str, str]:
-    """The BLAS that torch was built with, where it is not MKL; its path is among numpy's or none's.
+    """The BLAS that torch was built with, where it is not MKL.
 
-    A BLAS that threadpoolctl knows (OpenBLAS, BLIS) is listed beside numpy's.
+    The path of one that threadpoolctl knows (OpenBLAS, BLIS) is listed with numpy's.
     """
     found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
     return {"library": found[1] if found else NOT_READ, "path": NOT_READ, "cbwr": NOT_READ}

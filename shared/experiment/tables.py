@@ -230,7 +230,7 @@ class Seeds:
     rows: tuple[str, ...] = ()
     tiers: tuple[Tier, ...] = ("paper",)
 
-    def speak_of(self, tier: Tier, row: Row, column: Column) -> bool:
+    def applies_to(self, tier: Tier, row: Row, column: Column) -> bool:
         """Whether these are the seeds of ``row`` in ``column`` in ``tier``."""
         return (
             tier in self.tiers
@@ -444,7 +444,7 @@ class Table:
         for tier in self.tiers:
             for row in self.rows:
                 for column in self.columns_of(tier):
-                    if sum(each.speak_of(tier, row, column) for each in self.fewer) > 1:
+                    if sum(each.applies_to(tier, row, column) for each in self.fewer) > 1:
                         raise ValueError(
                             f"{where}: seeds of {row.label} in {column.label} are declared twice"
                         )
@@ -467,7 +467,7 @@ class Table:
         """The declared seeds of a row in a column; none where the row has no part in it."""
         seeds = self.seeds.get(tier, ())
         for each in self.fewer:
-            if each.speak_of(tier, row, column):
+            if each.applies_to(tier, row, column):
                 seeds = each.seeds
         return tuple(_seeds_of(row, seeds))
 
