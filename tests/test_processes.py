@@ -101,7 +101,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(whole: Path, tmp_pat
     expected = (
         f"{folder} holds a run that was begun on 2 processes, not 4; go on with --processes 2"
     )
-    assert err == f"{SLOW}: {expected}, or move it aside and run anew with --again\n"
+    assert err == f"{SLOW}: {expected}, or move it aside and start over with --again\n"
     _, err = call(tmp_path, "--cell", SLOW, code=1)
     assert "was begun on 2 processes, not 1; go on with --processes 2" in err
 

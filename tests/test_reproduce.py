@@ -737,5 +737,5 @@ def test_a_folder_of_runs_whose_name_is_no_utf_8_is_refused(
 ) -> None:
     words = () if verb == "report" else ("toy",) if verb == "verify" else ("toy", "toy")
     _, err = at_once(verb, *words, "--runs", os.fsdecode(b"runs-\xff"), code=2)
-    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is no UTF-8")
+    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is not UTF-8")
     assert err.count("\n") == 1

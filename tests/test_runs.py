@@ -477,7 +477,7 @@ def test_a_folder_that_was_removed_is_not_written_to(
         other = Run(folder, Config()) if anew else contextlib.nullcontext()
         with other:
             before = sorted(tmp_path.rglob("*"))
-            with pytest.raises(Locked, match="run: the folder was removed while its run went on"):
+            with pytest.raises(Locked, match="run: the folder was removed during its run"):
                 {
                     "log": lambda: run.log(1, loss=0.5),
                     "checkpoint": lambda: run.checkpoint(1),
