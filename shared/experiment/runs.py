@@ -91,10 +91,10 @@ class Logger(Protocol):
     """Receives the log of a run as well."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One line."""
+        """Receive one line."""
 
     def close(self) -> None:
-        """The run has ended."""
+        """Called when the run ends."""
 
 
 class Run:
@@ -104,30 +104,30 @@ class Run:
     SIGTERM, SIGINT and SIGHUP a request: the next :meth:`checkpoint` saves and raises
     :class:`Interrupted`.
 
-    Of several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
-    configuration. The first one's holds the lock and writes, the others read its checkpoint; the
-    steps go on, are saved and end together, and :meth:`alone` leaves the rest to the first.
+    With several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
+    configuration. The first one holds the lock and writes, the others read its checkpoint; all do
+    the same steps, save and stop together, and after :meth:`alone` only the first continues.
 
     Args:
-        folder: where the run lives.
+        folder: the folder of the run.
         config: its configuration.
         tier: of the cell; free text for runs outside tables.
         workers: how many processes or threads the run may use.
         data_root: the folder of datasets.
         allow_missing: whether the run may leave out files that are missing or unreadable; the
             environment records it.
-        progress: called with (done, total, what) as the run goes on.
+        progress: called with (done, total, what) during the run.
         store: the folder of shared pretrained models, see :mod:`shared.experiment.store`; None for
             no sharing.
 
     Attributes:
         stopping: whether the run was asked to stop.
-        keep_checkpoint: set to False, :meth:`finish` deletes the checkpoint.
+        keep_checkpoint: whether :meth:`finish` keeps the checkpoint.
         loggers: also receive each line of the log; :mod:`shared.experiment.tracking` has one.
         means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
         temporary: folders that :meth:`finish` deletes once the result is written.
-        saved_step: the step that the checkpoint on disk holds; None without one.
-        processes: how many work on the run.
+        saved_step: the step of the checkpoint on disk; None without one.
+        processes: the number of processes of the run.
 
     Raises:
         Locked: another process uses the folder; later, when writing: it was removed.
@@ -198,7 +198,7 @@ class Run:
                 for part in self.folder.glob(".*.part"):  # partial files of killed processes
                     part.unlink(missing_ok=True)
                 check_config(self.folder, self.config)
-                check_begun(self.folder, self.processes)
+                check_same_processes(self.folder, self.processes)
                 if not (self.folder / "config.json").exists():
                     write_atomically(self.folder / "config.json", canonical_json(self.config))
                 self._note_environment()
@@ -581,7 +581,7 @@ def check_config(folder: Path, config: Config) -> None:
     """Compare the folder's configuration with ``config``.
 
     Raises:
-        Conflict: they differ; the text names the keys.
+        Conflict: they differ; the message names the keys.
     """
     file = folder / "config.json"
     if file.exists() and (differing := differences(read_json(file), config)):
@@ -621,28 +621,28 @@ def check_processes(config: Config, processes: int) -> None:
         )
 
 
-def check_begun(folder: Path, processes: int) -> None:
-    """Refuse to go on from the checkpoint of another number of processes.
+def check_same_processes(folder: Path, processes: int) -> None:
+    """Refuse to resume a checkpoint with another number of processes.
 
     Raises:
-        Conflict: the run in the folder was begun on another number.
+        Conflict: the run was started with another number.
     """
     if not (folder / "checkpoint.pt").exists() or (folder / "result.json").exists():
         return
-    begun = read_json(folder / "environment.json").get("processes", 1)
-    if begun != processes:
+    before = read_json(folder / "environment.json").get("processes", 1)
+    if before != processes:
         raise Conflict(
-            f"{folder} holds a run that was begun on {begun} process{'es' * (begun > 1)}, not "
-            f"{processes}; go on with --processes {begun}, or move it aside and start over with "
-            f"--again"
+            f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
+            f"not {processes}; continue with --processes {before}, or move it aside and start over "
+            f"with --again"
         )
 
 
 def set_aside(folder: Path) -> Path:
-    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return where it is.
+    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return its path.
 
     Raises:
-        Locked: another process holds the folder.
+        Locked: another process uses the folder.
     """
     lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
     _acquire(lock, folder)
@@ -660,7 +660,7 @@ def is_aside(folder: Path) -> bool:
 
 
 def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
-    """Move the runs of a domain to where they would be made today; returns how many were moved.
+    """Move the runs of a domain to the folders that they would have today; returns their number.
 
     A run's folder is named by its configuration, so a field that was added or renamed since gives
     it another name. Folders are searched once for each form of the configurations, which is kept in
@@ -669,18 +669,18 @@ def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
 
     Args:
         runs: the folder of runs.
-        domain: whose runs.
+        domain: the domain of the runs.
         kinds: the classes of the domain's configurations.
     """
-    mark, form = runs / domain / ".form", form_of(kinds)
-    if not os.access(runs, os.W_OK) or (mark.exists() and mark.read_text() == form):
+    known, form = runs / domain / ".form", form_of(kinds)
+    if not os.access(runs, os.W_OK) or (known.exists() and known.read_text() == form):
         return 0
     moved = 0
     for file in sorted(runs.glob(f"{domain}/*/*/config.json")):
         target = _folder_today(file, domain, kinds)
         if target is not None and not (runs / target).exists():
             moved += _moved(file.parent, runs / target)
-    write_atomically(mark, form)
+    write_atomically(known, form)
     return moved
 
 

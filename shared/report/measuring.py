@@ -185,9 +185,8 @@ def measure(
         figures: names of the paper's pictures, from :func:`read_figures`.
         repeats: finished runs under other code paths, of this or any other table.
     """
-    written: dict[
-        int, Record
-    ] = {}  # by identity of the upgraded record, the record as it was written
+    # By identity of an upgraded record, the record as it was written.
+    written: dict[int, Record] = {}
     by_address = joined(table, tier, records, written)
     again = joined(table, tier, repeats, written)
 
@@ -215,22 +214,22 @@ def measure(
     }
     kept |= {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
     ignored = tuple(
-        f"{address}: not among the declared rows, columns and seeds, so it does not count"
+        f"{address}: not among the declared rows, columns and seeds, so it is not used"
         for address in sorted(kept)
         if address not in known
     )
     made = {record.address: record for record in (written[id(each)] for each in kept.values())}
     every = tuple(made[address] for address in sorted(made))
     aggregates = _aggregate(table, grid)
-    valid = {
+    by_path = {
         (record.address, path_of(record.environment)): written[id(record)]
         for cells in grid
         for cell in cells
         for some in cell.repeats.values()
         for record in some
     }
-    under = tuple(valid[key] for key in sorted(valid, key=str))
-    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates, under)
+    again_written = tuple(by_path[key] for key in sorted(by_path, key=str))
+    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates, again_written)
 
 
 def joined(
@@ -244,8 +243,8 @@ def joined(
 
     Args:
         table: the declared table.
-        tier: of its cells.
-        records: of this or any other table.
+        tier: the tier of the cells.
+        records: records of this or any other table.
         written: receives, by identity of each returned record, the record as it was written.
     """
     prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
