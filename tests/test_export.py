@@ -77,7 +77,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"mine: holds thesis\.tex, which no export wrote; name "):
+    with pytest.raises(UserError, match=r"mine: holds thesis\.tex, which no export wrote; choose "):
         write(tmp_path / "run", tmp_path / "mine")
     (tmp_path / "file").write_text("a file")
     with pytest.raises(UserError, match="file: is a file; choose a folder with --to"):

@@ -174,7 +174,10 @@ def test_a_class_that_only_holds_folders_is_named(tmp_path: Path) -> None:
         (("val/cat/0.png",), r"pets: has val/ and no train/; images belong in train/<class>/"),
         (("train/0.png", "val/cat/0.png"), r"val: has folders of classes, .*train has none"),
         (("train/0.png", "car/0.png"), r"if train is a class, put all classes below train/"),
-        (("train/cat/0.heic",), r"no images in it \(.png, .jpg\); there are 1 .heic; images lie"),
+        (
+            ("train/cat/0.heic",),
+            r"no images in it \(.png, .jpg\); there are 1 .heic; images belong",
+        ),
         (("train/.cat/0.png",), r"train: no images in it"),
     ],
 )

@@ -386,7 +386,7 @@ def _inconsistent_data(
                 most = usual if 2 * times > len(some) else by_seed[seed][0][0]
                 if digest != most:
                     yield (
-                        f"{where}: {name} differs from the rest of the column {column}: "
+                        f"{where}: {name} has another hash than the rest of the column {column}: "
                         f"{digest[:12]}..., not {most[:12]}..."
                     )
 
