@@ -5,7 +5,7 @@ from pathlib import Path
 
 from graph.config import Config
 from graph.tables import TABLES
-from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
+from shared.experiment.domain import Domain, EvaluationRequest, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
 
 
@@ -33,7 +33,7 @@ def _export(folder: Path, target: Path) -> Path:
     return export.write(folder, target)
 
 
-def _score(asked: Asked) -> Scores:
+def _score(asked: EvaluationRequest) -> Scores:
     from graph import export
 
     return export.score(asked)

@@ -19,7 +19,7 @@ from graph.evaluation import embed
 from graph.evaluation import score as scored
 from shared.errors import UserError
 from shared.experiment.data import sha256_of
-from shared.experiment.domain import Asked, Scores
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
     CONFIG,
     FILE,
@@ -39,7 +39,6 @@ from shared.experiment.export import (
 )
 from shared.experiment.records import Record
 from shared.experiment.runs import Run
-from shared.experiment.scoring import measured
 from shared.experiment.tables import canonical
 from shared.functions import function_name
 
@@ -91,7 +90,7 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on its data set or another of its width.
 
     Raises:
@@ -118,7 +117,7 @@ def score(asked: Asked) -> Scores:
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), "data": name},
         protocols={
-            each: measured(config, each, by, asked)
+            each: measure_protocol(config, each, by, asked)
             for each in asked.protocols or (config.protocol,)
         },
     )

@@ -1,13 +1,13 @@
-"""Several processes under torchrun: who am I, whose rows, gathering with gradient, one model.
+"""Several processes under torchrun: ranks, parts of a batch, gathering with gradient, one model.
 
 Shapes: B rows of this process, G rows of all, C channels.
 
 Without an initialised process group every function behaves as on a single process, and on a single
-process none communicates. All processes must call what communicates equally often.
+process none communicates. Functions that communicate must be called equally often by all processes.
 
-A batch of G rows lies over the processes in the order of their ranks, each with a part as even as
-can be (:func:`part`). What is drawn at random for a batch process 0 draws for all of it
-(:func:`from_first`), so that it is the same however many processes there are.
+A batch of G rows is divided evenly among the processes in the order of their ranks (:func:`part`).
+Random draws for a batch are made by process 0 (:func:`from_first`), so that they do not depend on
+the number of processes.
 """
 
 import inspect
@@ -30,9 +30,9 @@ Given = TypeVar("Given")
 
 
 def initialise() -> None:
-    """Join the process group that torchrun describes in the environment; none there: do nothing.
+    """Join the process group that torchrun describes in the environment, if there is one.
 
-    Tensors of GPUs go by nccl, those of the CPU by gloo; each process has a GPU of its own.
+    Tensors on GPUs use nccl, those on the CPU gloo; each process has its own GPU.
     """
     if "RANK" not in os.environ or dist.is_initialized():
         return
@@ -44,7 +44,7 @@ def initialise() -> None:
 
 
 def leave() -> None:
-    """Wait for all processes, and leave the group: each is then on its own."""
+    """Wait for all processes, and leave the group; each then works as a single process."""
     if dist.is_initialized():
         dist.barrier()
         dist.destroy_process_group()
@@ -61,7 +61,7 @@ def world_size() -> int:
 
 
 def part(count: int) -> slice:
-    """Which of ``count`` rows of all processes are this one's; the first have one more, if any."""
+    """This process's part of ``count`` rows; the first processes have one more if it is uneven."""
     base, more = divmod(count, world_size())
     start = rank() * base + min(rank(), more)
     return slice(start, start + base + (rank() < more))
@@ -70,16 +70,16 @@ def part(count: int) -> slice:
 def gather(local: Tensor, count: int | None = None) -> Tensor:
     """The rows of all processes in the order of their ranks, (B, D) -> (G, D), with gradient.
 
-    The gradients of all processes with respect to a row are added up on the process that owns it,
+    The gradients of all processes with respect to a row are summed on the process that owns it,
     so that averaging parameter gradients over processes (as DistributedDataParallel does) gives the
     gradient of the mean of the local losses.
 
     Args:
         local: (B, D).
-        count: G, where each process has its :func:`part` of them; None: all hold as many rows.
+        count: G, if each process has its :func:`part` of them; None: all have equally many rows.
 
     Raises:
-        ValueError: on every process, where one of them holds another number of rows, or rows of
+        ValueError: on every process, if one of them has another number of rows, or rows of
             another size.
     """
     world = world_size()
@@ -90,8 +90,8 @@ def gather(local: Tensor, count: int | None = None) -> Tensor:
 
 
 def _check_rows(local: Tensor, count: int | None) -> None:
-    """Raise on every process what :func:`gather` promises to raise, before they wait in vain."""
-    # By the CPU where a group has it: no GPU is waited for.
+    """Raise the errors of :func:`gather` on every process, before any waits for the others."""
+    # On the CPU if the group has a backend for it, without waiting for a GPU.
     device = "cpu" if "cpu:" in str(dist.get_backend_config()) else local.device
     own = torch.tensor([len(local), math.prod(local.shape[1:])], device=device)
     sizes = [torch.empty_like(own) for _ in range(world_size())]
@@ -116,7 +116,7 @@ def _check_rows(local: Tensor, count: int | None) -> None:
 
 
 def _gathered(local: Tensor, count: int | None = None) -> Tensor:
-    """:func:`gather` of what is known to fit together."""
+    """:func:`gather` without checks."""
     world = world_size()
     if world == 1:
         return local
@@ -131,9 +131,9 @@ def _gathered(local: Tensor, count: int | None = None) -> Tensor:
 
 
 def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
-    """:func:`gather` for numbers of rows that may differ, and where those of this process begin.
+    """:func:`gather` for differing numbers of rows, and the index of this process's first row.
 
-    It waits for the device once, to learn the numbers.
+    It waits for the device once, for the numbers.
     """
     counts = lengths(local).tolist()
     padding = local.new_zeros(max(counts) - len(local), *local.shape[1:])
@@ -143,37 +143,37 @@ def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
 
 
 def lengths(local: Tensor) -> Tensor:
-    """The number of rows that each process holds, (processes,) int."""
+    """The number of rows of each process, (processes,) int."""
     return _gathered(torch.full((1,), len(local), device=local.device))
 
 
 def total(local: Tensor) -> Tensor:
-    """The sum over processes of a tensor of one shape, with :func:`gather`'s gradient."""
+    """The sum over processes of a tensor, with :func:`gather`'s gradient."""
     return local if world_size() == 1 else _gathered(local[None]).sum(0)
 
 
 def share_of_mean(local: Tensor, count: Tensor | None = None) -> Tensor:
     """This process's share of the mean over the rows of all processes, (N,) -> scalar.
 
-    The mean over processes of what they return is that mean, however many rows each has.
+    The mean of the shares over processes is that mean, however many rows each has.
 
     Args:
         local: (N,), N may differ between processes.
-        count: how many rows of this process count in the mean, a scalar; None: all.
+        count: the number of rows of this process to average over, a scalar; None: all.
     """
     count = lengths(local).sum() if count is None else total(count)
     return local.sum() * (world_size() / count.clamp(min=1).to(local.dtype))
 
 
 def from_first(values: Tensor) -> Tensor:
-    """The values of process 0, written over ``values`` on all others."""
+    """The values of process 0, copied into ``values`` on all others."""
     if world_size() > 1:
         dist.broadcast(values, 0)
     return values
 
 
 def everyone(value: Given) -> list[Given]:
-    """What each process gives, by rank: anything that can be pickled."""
+    """The values of all processes, by rank: anything that can be pickled."""
     values: list[Any] = [value] * world_size()
     if world_size() > 1:
         dist.all_gather_object(values, value)
@@ -181,14 +181,14 @@ def everyone(value: Given) -> list[Given]:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether an error says that another process cannot be reached any more."""
+    """Whether an error says that another process is no longer reachable."""
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and world_size() > 1 and "gloo" in str(error)
     )
 
 
 def anywhere(*flags: bool) -> tuple[bool, ...]:
-    """For each flag, whether it is set on any process; a GPU is not waited for."""
+    """For each flag, whether it is set on any process; does not wait for a GPU."""
     if world_size() == 1:
         return flags
     values = torch.tensor(flags, dtype=torch.uint8)
@@ -197,19 +197,19 @@ def anywhere(*flags: bool) -> tuple[bool, ...]:
 
 
 def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[Its, Given]:
-    """The function, as DistributedDataParallel calls it for the parameters of the modules.
+    """The function wrapped in DistributedDataParallel for the parameters of the modules.
 
-    On one process it is the function itself. On several the modules start as those of process 0,
-    and each backward pass gives their parameters the gradients' mean over processes.
+    On one process it is the function itself. On several the modules start with the values of
+    process 0, and each backward pass averages the gradients over processes.
 
     Args:
         function: the forward pass; called once before each backward pass.
-        modules: all whose parameters are trained in it.
+        modules: all modules with trained parameters.
     """
     if world_size() == 1:
         return function
-    # Buffers are the same everywhere: batch norms are synchronised, queues filled alike. Later
-    # versions of torch have another name for it, and warn of the first.
+    # Buffers are equal on all processes: batch norms are synchronised, queues filled alike. Later
+    # versions of torch renamed the option, and warn about the old name.
     known = inspect.signature(DistributedDataParallel.__init__).parameters
     name = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
     options: dict[str, Any] = {name: False}
@@ -220,7 +220,7 @@ def replicated(function: Callable[Its, Given], *modules: nn.Module) -> Callable[
 
 
 class _Called(nn.Module):
-    """A function, with the modules that it works on."""
+    """A function with its modules, as a module."""
 
     def __init__(self, function: Callable[..., Any], modules: tuple[nn.Module, ...]) -> None:
         super().__init__()
@@ -233,12 +233,12 @@ class _Called(nn.Module):
 
 def _mean_in_order(
     state: None,
-    bucket: dist.GradBucket,  # type: ignore[name-defined]  # has it at run time alone
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # exists only at run time
 ) -> torch.futures.Future[Tensor]:
-    """The mean over processes, added up in the order of their ranks.
+    """The mean over processes, summed in the order of their ranks.
 
-    In which order gloo's own sum adds depends on where in its bucket a gradient lies, and the
-    buckets of a first step are others than those of the next: a resumed run would differ.
+    The order of gloo's own sum depends on the position of a gradient in its bucket, and the buckets
+    of the first step differ from later ones, so that a resumed run would differ.
     """
     own = bucket.buffer()
     parts = [torch.empty_like(own) for _ in range(world_size())]
@@ -252,17 +252,17 @@ def _mean_in_order(
 
 
 def synchronise(module: nn.Module, groups: int = 1) -> None:
-    """Let the batch norms inside a module normalise by the batch of all processes.
+    """Make the batch norms in a module use the statistics of the batch of all processes.
 
     On one process nothing changes.
 
     Args:
-        module: on its device; its batch norms change their class and keep all else.
-        groups: into how many the processes are divided, each normalised by itself, as one process
-            would normalise the batch in as many passes.
+        module: on its device; its batch norms change their class and keep everything else.
+        groups: the number of groups of processes, each normalised separately, as one process would
+            normalise the batch in that many passes.
 
     Raises:
-        UserError: a number of processes that cannot be divided so.
+        UserError: a number of processes that cannot be divided into the groups.
     """
     if world_size() == 1:
         return
@@ -272,10 +272,10 @@ def synchronise(module: nn.Module, groups: int = 1) -> None:
             f"share evenly; take one, or a multiple of {groups}"
         )
     if groups == 1 and any(parameter.is_cuda for parameter in module.parameters()):
-        nn.SyncBatchNorm.convert_sync_batchnorm(module)  # has kernels of its own, for GPUs alone
+        nn.SyncBatchNorm.convert_sync_batchnorm(module)  # has its own kernels, only for GPUs
         return
     for norm in [each for each in module.modules() if isinstance(each, _BatchNorm)]:
-        # The object stays, and with it who holds it: optimisers, a teacher's average.
+        # The object stays the same for those that refer to it: optimisers, a teacher's average.
         norm.__class__ = _SynchronisedNorm
         assert isinstance(norm, _SynchronisedNorm)
         norm.groups = groups
@@ -307,7 +307,7 @@ class _SynchronisedNorm(_BatchNorm):
         pass
 
     def _follow(self, mean: Tensor, variance: Tensor) -> None:
-        """Take one pass into the running statistics, as torch's batch norm does."""
+        """Update the running statistics with one pass, as torch's batch norm does."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -330,7 +330,7 @@ def _moments(rows: Tensor) -> Tensor:
 
 
 def _united(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean (C,), variance (C,) and count of several processes' moments together."""
+    """Mean (C,), variance (C,) and count over the moments of several processes."""
     count = moments[:, -1:]
     means, deviations = moments[:, :-1].chunk(2, dim=1)
     all_ = count.sum()
@@ -340,7 +340,7 @@ def _united(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Normalised(torch.autograd.Function):
-    """A batch norm with given statistics, and the gradient through them, too."""
+    """A batch norm with given statistics, including the gradient through them."""
 
     @staticmethod
     def forward(
@@ -395,7 +395,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _SumOfOwnRows(torch.autograd.Function):
-    """The transpose of :class:`_Gather`, and the other way round: second derivatives are right."""
+    """The transpose of :class:`_Gather` and vice versa, so that second derivatives are right."""
 
     @staticmethod
     def forward(ctx: Any, everyone: Tensor) -> Tensor:

@@ -43,12 +43,12 @@ from shared.projection import LowRankProjection
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
-# Losses that equal similarities give the logarithm of the number of candidates (margins more), and
-# that a collapse of the embeddings brings there.
+# Losses whose value for equal similarities, and so for collapsed embeddings, is the logarithm of
+# the number of candidates (more with margins).
 SOFTMAX = (info_nce, debiased_nce, hard_nce, margin_nce)
-WARM_UP = 200  # steps in which a loss may be there
+WARM_UP = 200  # steps in which a loss may have that value
 NEAR_CHANCE = 0.05  # nats
-LOOKS = 3  # in a row that find it there
+LOOKS = 3  # consecutive checks that find it there
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,11 +70,11 @@ class Term:
 def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any) -> Term:
     """A :class:`Term`, checked against the function's signature and ranges.
 
-    A learned temperature, an ``nn.Parameter``, is where that of each criterion starts from.
+    An ``nn.Parameter`` as temperature is learned; it is the initial value of each criterion's.
 
     Raises:
-        ValueError: a function that no later process could find again, such as a lambda; a number
-            that the function does not take, one that it needs, or one that is out of range.
+        ValueError: a function that another process cannot import, such as a lambda; an unknown
+            number, a missing one, or one out of range.
     """
     identity(function)
     check_names(function, numbers)
@@ -107,10 +107,10 @@ class Projection:
 
 @dataclass(frozen=True, repr=False)
 class Objective:
-    """What is minimised: ``mean loss + sum weight * mean penalty + weight * projection``.
+    """The minimised sum: ``mean loss + sum weight * mean penalty + weight * projection``.
 
     Raises:
-        ValueError: a loss or penalty that is no :class:`Term`, a projection of another type.
+        ValueError: a loss or penalty that is not a :class:`Term`, a projection of another type.
     """
 
     loss: Term
@@ -136,9 +136,9 @@ class Objective:
     def waits(self) -> bool:
         """Whether its value waits for an accelerator, and so cannot be captured in a CUDA graph.
 
-        It does for the solver behind :func:`shared.losses.max_margin`, and for the singular values
-        of a nuclear norm. What :class:`Criterion` and :class:`LowRankProjection` look at now and
-        then is not meant: ``check_every`` spaces the one, and a capture leaves the other out.
+        This is so for the solver behind :func:`shared.losses.max_margin`, and for the singular
+        values of a nuclear norm. It is not about the checks of :class:`Criterion`, which
+        ``check_every`` spaces, and of :class:`LowRankProjection`, which a capture leaves out.
         """
         projection = self.projection
         nuclear = projection is not None and projection.options.get("norm") == "nuclear"
@@ -163,20 +163,20 @@ class Objective:
 
 
 class Criterion(nn.Module):
-    """Runs an :class:`Objective`; holds what of it is trained.
+    """Evaluates an :class:`Objective`, and has its trained parameters.
 
-    That is its projection, a learned similarity, and learned temperatures: each criterion has
-    temperatures of its own, which start from those of the objective. An optimiser takes
-    ``criterion.parameters()``.
+    They are those of the projection, of a learned similarity, and learned temperatures, of which
+    each criterion has its own, initialised from the objective. Give ``criterion.parameters()`` to
+    the optimiser.
 
     Args:
         objective: the objective.
         dim: see :meth:`Objective.build`.
         similarity: see :meth:`Objective.build`.
-        check_every: on an accelerator the loss is looked at for NaN, and similarities that have to
-            be cosines for their range, every so many steps only, since each look waits for the
-            device; on the CPU at every step. As often it is seen whether the loss of a softmax is
-            near that of equal similarities, after ``WARM_UP`` steps, and a notice says so once.
+        check_every: the number of steps between checks for NaN in the loss and for the range of
+            cosines on an accelerator, since each check waits for the device; on the CPU they are
+            made at every step. After ``WARM_UP`` steps the loss of a softmax is compared as often
+            with that of equal similarities, and a notice warns once of a collapse.
     """
 
     def __init__(
@@ -238,9 +238,9 @@ class Criterion(nn.Module):
 
         Args:
             pairs: N anchors, M candidates.
-            others: there are none; embeddings without a builder are refused by them.
-            features: what the projection works on, (B, H) or one such matrix for each view; None
-                takes the anchors.
+            others: none are allowed; they catch embeddings that were passed without a builder.
+            features: the input of the projection, (B, H) or one such matrix for each view; None for
+                the anchors.
             step: counted from 0; named in the error when embeddings are not finite.
 
         Raises:
@@ -267,7 +267,7 @@ class Criterion(nn.Module):
             if looked_at and getattr(self.objective.loss.function, "needs_negatives", False):
                 check_negatives(self.objective.loss.function.__name__, pairs)
             value = self.objective.loss(pairs, similarity)
-            # Anchors without a positive have no loss; they do not count in the mean.
+            # Anchors without a positive have no loss, and are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
             if (step or 0) >= WARM_UP and (step or 0) % self.check_every == 0:
@@ -311,7 +311,7 @@ class Criterion(nn.Module):
     def _look_for_collapse(
         self, pairs: Pairs, similarity: Tensor, mean: Tensor, step: int | None
     ) -> None:
-        """Say once if the loss stays near that of embeddings which are all alike."""
+        """Warn once if the loss stays near that of identical embeddings."""
         if self.objective.loss.function not in SOFTMAX or not len(similarity):
             return
         value = self.objective.loss(pairs, similarity.mean().expand_as(similarity))
@@ -332,7 +332,7 @@ def _parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
 
 
 def _with_own_parameters(objective: Objective) -> Objective:
-    """The objective with its learned numbers copied; what was one parameter is one again."""
+    """The objective with copies of its learned numbers; a shared parameter stays shared."""
     terms = (objective.loss, *objective.penalties)
     own = {old: nn.Parameter(old.detach().clone(), old.requires_grad) for old in _parameters(terms)}
 
@@ -356,12 +356,12 @@ def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
 
 
 def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
-    # Not the loss alone: of anchors without a positive it is 0 whatever their embeddings are.
+    # Embeddings as well: the loss of anchors without a positive is 0 whatever they are.
     finite = torch.isfinite(pairs.anchor).all()
     if pairs.candidate is not pairs.anchor:
         finite = finite & torch.isfinite(pairs.candidate).all()
     value = torch.where(finite, value.detach(), math.nan)
-    # Together, so that no process waits for one that has stopped.
+    # On all processes together, so that none waits for one that has stopped.
     if torch.isfinite(total(value) if pairs.blocks else value):
         return
     where = "" if step is None else f" at step {step}"

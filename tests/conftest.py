@@ -26,7 +26,7 @@ with suppress(ImportError):
 
 torch.set_num_threads(1)
 
-# Asked apart from rl's own search, which would else excuse its own mistakes.
+# EvaluationRequest apart from rl's own search, which would else excuse its own mistakes.
 NO_RENDERER = sys.platform == "linux" and not any(map(find_library, ("EGL", "OSMesa")))
 if NO_RENDERER:
     os.environ["MUJOCO_GL"] = "off"  # else DM Control takes a display that is not there, and aborts
@@ -129,11 +129,11 @@ def at_once(
     A command of its own takes seconds to import torch, and its first cell as many again: it is for
     what signals and limits are about, and for one run from end to end.
     """
-    from shared.command import domains, reproduce
+    from shared.command import cells, reproduce
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
-    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "toy"))
+    monkeypatch.setattr(cells, "DOMAINS", (*cells.DOMAINS, "toy"))
 
     def call(*arguments: str, code: int = 0, folder: Path = Path(".")) -> tuple[str, str]:
         monkeypatch.setattr(sys, "argv", ["./reproduce.sh", *arguments])

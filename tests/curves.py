@@ -178,7 +178,7 @@ def in_double() -> Iterator[None]:
 
 def losses_of(case: str, folder: Path, *, double: bool, first: int = STEPS) -> list[float]:
     """The first losses of a run, the mean over processes of their shares."""
-    from shared.command.domains import imported
+    from shared.command.cells import imported
 
     run = Watched(folder, config_of(case), data_root=folder.parent / "data")
     run.first, run.double, run.fixed = first, double, case.endswith(FIXED)

@@ -264,9 +264,9 @@ def page(every: list[Seen]) -> str:
         "# Numerics and speed",
         "",
         "After this page you know how far the losses and their derivatives are from reference",
-        "implementations, and how fast they are. Compared is every combination of",
-        f"{len(LOSSES)} losses, {len(BUILDERS)} builders of pairs, {len(PENALTIES)} penalties and",
-        f"{len(DTYPES)} dtypes: value, gradient, and Hessian along a direction. The tables show",
+        "implementations, and how fast they are. Value, gradient, and Hessian along a direction",
+        f"are compared for every combination of {len(LOSSES)} losses, {len(BUILDERS)} builders of",
+        f"pairs, {len(PENALTIES)} penalties and {len(DTYPES)} dtypes. The tables show",
         "the largest absolute error, divided by the largest entry where that exceeds 1;",
         "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both; a test",
         f"computes them again and allows {UNSTEADY:.0f} times the error written here, "

@@ -16,8 +16,8 @@ FILES = re.findall(r"^`([\w/.]+\.py)`:\n\n```python\n(.*?)```", PAGE, re.DOTALL 
 
 def call(folder: Path, *arguments: str, code: int = 0) -> str:
     program = (
-        "import sys; from shared.command import domains, reproduce; "
-        "domains.DOMAINS += ('arrows',); sys.exit(reproduce.main())"
+        "import sys; from shared.command import cells, reproduce; "
+        "cells.DOMAINS += ('arrows',); sys.exit(reproduce.main())"
     )
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments],
@@ -38,7 +38,7 @@ def test_the_domain_of_the_page_runs(tmp_path: Path) -> None:
     for name, text in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    out = call(tmp_path, "arrows", "mine", "--plan")
+    out = call(tmp_path, "plan", "arrows", "mine")
     assert "arrows/mine/table-1: Arrows" in out
     call(tmp_path, "arrows", "mine", "--column", "noise 0.4", "--seeds", "0,1")
     finished = list((tmp_path / "runs/arrows").glob("*/*-seed-0-*/result.json"))
@@ -48,6 +48,6 @@ def test_the_domain_of_the_page_runs(tmp_path: Path) -> None:
         assert 40 < json.loads(file.read_text())["metrics"]["accuracy"] < 99, file
         losses = [json.loads(line)["loss"] for line in file.with_name("log.jsonl").open()]
         assert losses[-1] < losses[0] - 0.1, file
-    assert "arrows draws no figures" in call(tmp_path, "arrows", "mine", "--figures", code=2)
+    assert "arrows draws no figures" in call(tmp_path, "figures", "arrows", "mine", code=2)
     address = "arrows/mine/table-1/infonce/noise-0-4/seed-0"
     assert "arrows exports no models" in call(tmp_path, "export", address, code=2)

@@ -59,7 +59,7 @@ def test_domains_are_found_in_one_place() -> None:
         if finders & {name for _, name in imports(path)}
     }
     # compat.py looks for torchvision before it is imported, and own.py brings a file of the user's
-    assert found == {"command/domains.py", "command/own.py", "compat.py"}
+    assert found == {"command/cells.py", "command/own.py", "compat.py"}
 
 
 def test_there_is_something_to_read() -> None:
@@ -99,7 +99,7 @@ def test_every_room_is_there_and_holds_something() -> None:
         ("core", "from shared import experiment"),
         ("experiment", "def later():\n    from shared.report import measuring"),
         ("experiment", "import shared.command.pool"),
-        ("report", "from shared.command.domains import DOMAINS"),
+        ("report", "from shared.command.cells import DOMAINS"),
         ("report", "from shared import __main__"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from toy.tables import TABLES, run_of
 
 from shared.command import collect, verify
-from shared.command.places import Places
+from shared.command.cells import Places
 from shared.errors import UserError
 from shared.experiment.records import content_hash, read_records
 from tests.test_reproduce import call
@@ -104,7 +104,7 @@ def test_a_run_without_a_hash_or_of_no_cell_is_refused(source: Path, tmp_path: P
     addresses, refused = taken(source, tmp_path)
     assert addresses == {f"{PLACE}/seed-2"}
     assert any("lacks 'sha256'" in fault for fault in refused)
-    assert any("toy/moved: a run of no cell that is declared today" in fault for fault in refused)
+    assert any("toy/moved: belongs to no cell that is declared today" in fault for fault in refused)
 
 
 def test_what_is_no_folder_of_runs_is_said(

@@ -195,9 +195,11 @@ def test_http_is_refused_also_where_https_leads_to_it(site: Path, tmp_path: Path
     sha256 = zipped(site / "moved.zip", "set/a.txt")
     for url in ("http://data.example/moved.zip", "ftp://data.example/a", "file:///etc/passwd"):
         message = error_of(lambda url=url: fetch_archive("set", url, tmp_path / "d", sha256))
-        assert message == f"set: download from {url} failed: only https is trusted"
+        assert message == f"set: download from {url} failed: only https is accepted"
     message = error_of(lambda: fetch_archive("set", f"{SITE}/moved.zip", tmp_path / "d", sha256))
-    assert message.endswith("only https is trusted, it leads to http://elsewhere.example/moved.zip")
+    assert message.endswith(
+        "only https is accepted, it redirects to http://elsewhere.example/moved.zip"
+    )
     assert not files_below(tmp_path / "d")
 
 

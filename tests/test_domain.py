@@ -10,8 +10,8 @@ import pytest
 import toy
 from toy.train import Config
 
-from shared.command import domains, verbs
-from shared.command.places import Places
+from shared.command import cells, verbs
+from shared.command.cells import Places
 from shared.errors import UserError
 from shared.experiment.domain import Experiment
 from shared.experiment.runs import Run
@@ -21,15 +21,15 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def test_every_package_with_tables_is_a_domain() -> None:
     packages = {file.parent.name for file in ROOT.glob("*/tables.py")}
-    assert packages == set(domains.DOMAINS) == set(domains.present_domains())
+    assert packages == set(cells.DOMAINS) == set(cells.present_domains())
 
 
-@pytest.mark.parametrize("name", domains.DOMAINS)
+@pytest.mark.parametrize("name", cells.DOMAINS)
 def test_a_domain_is_one_object(name: str) -> None:
-    domain = domains.domain_of(name)
-    assert domain is domains.imported(name)
+    domain = cells.domain_of(name)
+    assert domain is cells.imported(name)
     assert domain.name == name
-    assert domain.tables is domains.tables_of(name)
+    assert domain.tables is cells.tables_of(name)
     for each in domain.experiments:
         assert domain.experiment(each.config()) is each
 
@@ -52,8 +52,8 @@ def test_what_a_domain_lacks() -> None:
     """As of today; who adds one of these removes it here."""
     lacking = {
         name: [what for what in ("figures", "film", "export") if getattr(domain, what) is None]
-        for name in domains.DOMAINS
-        if (domain := domains.domain_of(name))
+        for name in cells.DOMAINS
+        if (domain := cells.domain_of(name))
     }
     assert lacking == {
         "vision": ["film"],
@@ -65,7 +65,7 @@ def test_what_a_domain_lacks() -> None:
 
 
 def test_a_domain_without_exports_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bare = dataclasses.replace(domains.domain_of("graph"), export=None)
+    bare = dataclasses.replace(cells.domain_of("graph"), export=None)
     monkeypatch.setattr(verbs, "domain_of", lambda name: bare)
     (tmp_path / "config.json").write_text("{}")
     places = Places(tmp_path, tmp_path, tmp_path)
@@ -108,7 +108,7 @@ def test_a_domain_has_its_own_tables_only() -> None:
 
 def test_a_package_without_a_domain_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match=r"json gives no DOMAIN; see shared\.experiment\.domain"):
-        domains.imported("json")
-    monkeypatch.setattr(domains, "DOMAINS", (*domains.DOMAINS, "no_such_package"))
+        cells.imported("json")
+    monkeypatch.setattr(cells, "DOMAINS", (*cells.DOMAINS, "no_such_package"))
     with pytest.raises(UserError, match="no_such_package is not implemented yet"):
-        domains.domain_of("no_such_package")
+        cells.domain_of("no_such_package")

@@ -77,10 +77,10 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match=r"mine: holds thesis\.tex, which no export wrote; name "):
+    with pytest.raises(UserError, match=r"mine: holds thesis\.tex, which no export wrote; choose "):
         write(tmp_path / "run", tmp_path / "mine")
     (tmp_path / "file").write_text("a file")
-    with pytest.raises(UserError, match="file: is a file; name a folder with --to"):
+    with pytest.raises(UserError, match="file: is a file; choose a folder with --to"):
         write(tmp_path / "run", tmp_path / "file")
     with pytest.raises(UserError, match="file/export: cannot be written"):
         write(tmp_path / "run", tmp_path / "file" / "export")
@@ -222,11 +222,11 @@ def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a finished run"):
         write(tmp_path / "nothing", target)
     finished(tmp_path / "smoke", tier="smoke")
-    with pytest.raises(UserError, match="a smoke run proves the path only"):
+    with pytest.raises(UserError, match="a smoke run only shows that the code runs"):
         write(tmp_path / "smoke", target)
     finished(tmp_path / "lost")
     (tmp_path / "lost" / FILE).unlink()
-    with pytest.raises(UserError, match=r"encoder\.safetensors: the run keeps no such file"):
+    with pytest.raises(UserError, match=r"encoder\.safetensors: the run has no such file"):
         write(tmp_path / "lost", target)
     finished(tmp_path / "foreign")
     set_config(tmp_path / "foreign", '{"backbone": "resnet18", "seed": 0}')

@@ -167,11 +167,17 @@ def test_a_class_that_only_holds_folders_is_named(tmp_path: Path) -> None:
     ("names", "said"),
     [
         ((*USUAL, "valid/cat/0.png"), r"pets: has val/ and valid/, which are the same part; keep"),
-        ((*USUAL, "val/violet/0.png"), r"val: violet is no class of .*train; images lie in train/"),
-        (("val/cat/0.png",), r"pets: has val/ and no train/; images lie in train/<class>/"),
+        (
+            (*USUAL, "val/violet/0.png"),
+            r"val: violet is no class of .*train; images belong in train/",
+        ),
+        (("val/cat/0.png",), r"pets: has val/ and no train/; images belong in train/<class>/"),
         (("train/0.png", "val/cat/0.png"), r"val: has folders of classes, .*train has none"),
         (("train/0.png", "car/0.png"), r"if train is a class, put all classes below train/"),
-        (("train/cat/0.heic",), r"no images in it \(.png, .jpg\); there are 1 .heic; images lie"),
+        (
+            ("train/cat/0.heic",),
+            r"no images in it \(.png, .jpg\); there are 1 .heic; images belong",
+        ),
         (("train/.cat/0.png",), r"train: no images in it"),
     ],
 )
@@ -184,7 +190,9 @@ def test_a_layout_that_has_no_meaning_is_refused(
 
 
 def test_a_folder_that_is_not_there_is_missing_data(tmp_path: Path) -> None:
-    with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images lie in"):
+    with pytest.raises(
+        MissingData, match=r"data missing in .*; make that folder: images belong in"
+    ):
         read(tmp_path / "none")
 
 

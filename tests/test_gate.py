@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.command.domains import every_table
+from shared.command.cells import every_table
 from shared.command.verify import check
 from shared.experiment.tables import canonical_json
 

@@ -16,7 +16,7 @@ import shared
 from graph.config import Config
 from graph.tables import TABLES
 from shared import Objective, Projection, distance_polarization, info_nce, term
-from shared.command.domains import DOMAINS, tables_of
+from shared.command.cells import DOMAINS, tables_of
 from shared.experiment.history import (
     History,
     added,
@@ -384,12 +384,13 @@ def finish(folder: Path, config: Any, tier: str = "paper") -> None:
 def test_runs_of_an_earlier_version_are_moved_to_where_they_would_be_made(tmp_path: Path) -> None:
     config = Today(gain=1.0, steps=4)
     cell = toy_cell("new", config)
-    old = tmp_path / "toy/toy/table-1/old/left/seed-7"
+    key = run_key("paper", json.loads(older(config)))
+    old = tmp_path / f"toy/works/untrained-seed-7-{key}"
     with Run(old, config, tier="paper") as run:
         train(dataclasses.replace(config, steps=2), run)
     (old / "config.json").write_text(older(config))
     assert move_earlier(tmp_path, "toy", [Toy, Today]) == 1
-    assert not (tmp_path / "toy/toy").exists()
+    assert not old.exists()
     with Run(tmp_path / cell.folder, config) as run:
         assert run.track() == 2  # goes on where it was
         run.finish(train(config, run))
@@ -420,8 +421,10 @@ def test_what_is_where_it_belongs_or_aside_or_locked_stays(tmp_path: Path) -> No
     for seed, folder in enumerate(places):
         finish(folder, Today(seed=seed))
     aside = set_aside(places[1])
-    held = tmp_path / "short/toy/toy/table-1/old/left/seed-2"
+    before = json.loads(older(Today(seed=2)))
+    held = tmp_path / f"toy/works/untrained-seed-2-{run_key('short', before)}"
     with Run(held, Today(seed=2)):
+        (held / "config.json").write_text(json.dumps(before))
         assert move_earlier(tmp_path, "toy", [Today]) == 0
     assert places[0].is_dir()
     assert aside.is_dir()

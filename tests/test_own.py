@@ -206,7 +206,7 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     table = ("--table", "4", "--tier", "smoke", "--seeds", "0-1")
     spelled = f"{losses.name}:my_loss,{numbers}"
     out, _ = at_once(domain, paper, *table, "--with", spelled)
-    assert f"{domain}/{paper}/table-4: held against {baseline}, which" in out
+    assert f"{domain}/{paper}/table-4: compared with {baseline}, which" in out
     assert f'objective.loss.function: "info_nce" -> {losses.stem}.my_loss with source ' in out
     home = tmp_path / "runs/own" / domain
     mine, theirs = values(home, metric), values(tmp_path / "runs" / domain, metric)

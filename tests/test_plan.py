@@ -11,8 +11,7 @@ from rich.console import Console
 from toy.tables import TABLES as TOY
 
 from graph.tables import TABLE_4
-from shared.command.domains import DOMAINS, tables_of
-from shared.command.places import Places, run_folder
+from shared.command.cells import DOMAINS, Places, run_folder, tables_of
 from shared.command.plan import LONG, Cost, Taken, costs_of, planned
 from shared.command.pool import pretraining_of
 from shared.experiment.records import content_hash
@@ -147,7 +146,7 @@ def test_rows_cost_what_their_records_say(tmp_path: Path) -> None:
     assert taken["mmcl-pgd-both-views"] != taken["graphcl"]
     assert costs["GraphCL", "REDDIT-MULTI-5K"].each.source == "declared"
     words = " ".join(text_of(TABLE_4, here).split())
-    assert "Time and memory: ~ as committed records took, elsewhere; ~ as other rows" in words
+    assert "Time and memory: ~ from committed records of other machines; ~ as other rows" in words
 
 
 def test_data_that_are_not_there_are_named_with_the_remedy(tmp_path: Path) -> None:

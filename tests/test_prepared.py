@@ -71,7 +71,7 @@ def test_errors_of_the_file_system_say_what_helps(tmp_path: Path) -> None:
         build_once(tmp_path / "file" / "made", build)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'file' / 'made'}: cannot be written (")
-    assert message.endswith("with room that can be written: --data-root or SUITE_DATA")
+    assert message.endswith("with free space: --data-root or SUITE_DATA")
     full = OSError(28, os.strerror(28))
     with pytest.raises(UserError, match=r"x: cannot be written \(No space left .*\); make room"):
         with writing(Path("x"), "make room"):

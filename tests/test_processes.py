@@ -21,7 +21,7 @@ from shared.command import processes
 from shared.errors import UserError
 from shared.experiment import runs
 from shared.experiment.domain import Experiment
-from shared.experiment.runs import Conflict, Run, check_begun, check_processes
+from shared.experiment.runs import Conflict, Run, check_processes, check_same_processes
 from tests import curves
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,12 +98,11 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(whole: Path, tmp_pat
 
     _, err = call(tmp_path, "--cell", SLOW, "--processes", "4", code=1)
     folder = run_of(Path("runs"), SLOW)
-    expected = (
-        f"{folder} holds a run that was begun on 2 processes, not 4; go on with --processes 2"
-    )
-    assert err == f"{SLOW}: {expected}, or move it aside and run anew with --again\n"
+    expected = f"{folder} holds a run that was started with 2 processes, not 4; continue with "
+    expected += "--processes 2"
+    assert err == f"{SLOW}: {expected}, or move it aside and start over with --again\n"
     _, err = call(tmp_path, "--cell", SLOW, code=1)
-    assert "was begun on 2 processes, not 1; go on with --processes 2" in err
+    assert "was started with 2 processes, not 1; continue with --processes 2" in err
 
     reached = (tmp_path / folder / "log.jsonl").read_text().count("\n")
     killed = start(tmp_path, *arguments)
@@ -172,12 +171,14 @@ def test_kinds_of_runs_that_take_one_process_say_so(tmp_path: Path) -> None:
 
 def test_another_number_of_processes_is_refused_once_there_is_a_checkpoint(tmp_path: Path) -> None:
     with Run(tmp_path, Config()) as run:
-        check_begun(tmp_path, 2)
+        check_same_processes(tmp_path, 2)
         run.track()
         run.checkpoint(1)
-    check_begun(tmp_path, 1)
-    with pytest.raises(Conflict, match=r"begun on 1 process, not 2; go on with --processes 1, or"):
-        check_begun(tmp_path, 2)
+    check_same_processes(tmp_path, 1)
+    with pytest.raises(
+        Conflict, match=r"started with 1 process, not 2; continue with --processes 1, or"
+    ):
+        check_same_processes(tmp_path, 2)
 
 
 def test_processes_with_another_code_or_configuration_are_refused(
@@ -222,8 +223,7 @@ def test_what_is_said_of_the_processes_that_failed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from shared.command.domains import find_cell
-    from shared.command.places import Places
+    from shared.command.cells import Places, find_cell
 
     (cell,) = find_cell("smoke/graph/mmcl/table-4/graphcl/embedded-sample/seed-0").cells
     places = Places(tmp_path, tmp_path, tmp_path)

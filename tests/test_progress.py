@@ -9,7 +9,7 @@ from rich.console import Console
 from toy.tables import TABLES
 
 from shared.command import progress
-from shared.command.domains import Chosen
+from shared.command.cells import Chosen
 from shared.command.progress import duration, sentence, watching
 from shared.command.running import main_metrics
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from shared.command import domains, reproduce
-from shared.command.domains import tables_of
+from shared.command import cells, reproduce
+from shared.command.cells import Places, tables_of
 from shared.command.own import load_loss
-from shared.command.places import Places
 from shared.command.settings import with_settings
 from shared.command.verbs import write_results
 from shared.errors import UserError
@@ -48,7 +47,7 @@ def test_there_is_something_to_check() -> None:
     assert {"graph mmcl --tier smoke", "test"} <= set(COMMANDS)
     assert len(COMMANDS) > 40
     assert LOSS.startswith("# my_losses.py\n")
-    assert len(CODE) == len(domains.DOMAINS)
+    assert len(CODE) == len(cells.DOMAINS)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -69,9 +68,9 @@ def test_every_command_is_accepted(
     if verb in ("test", "benchmark", "docs"):
         assert f'if [ "${{1:-}}" = {verb} ]' in (ROOT / "reproduce.sh").read_text()
     elif verb == "data":
-        assert words[1:] in [[each] for each in domains.DOMAINS]
+        assert words[1:] in [[each] for each in cells.DOMAINS]
     elif verb == "figures":
-        assert domains.domain_of(words[1]).figures is not None
+        assert cells.domain_of(words[1]).figures is not None
         assert words[2:] in [[each] for each in tables_of(words[1])]
     elif verb == "explain":
         assert reproduce.main([*words, *runs]) == 0

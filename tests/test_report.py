@@ -30,7 +30,7 @@ from shared.experiment.tables import (
 )
 from shared.report import files, pictures
 from shared.report.claims import readings
-from shared.report.console import terminal
+from shared.report.console import Terminal
 from shared.report.files import csv_text, latex, markdown
 from shared.report.measuring import Measured, MeasuredCell, measure, read_figures
 from shared.report.wording import further_of, headline, legend_of
@@ -181,7 +181,7 @@ def found(measured: Measured, row: str, column: str) -> MeasuredCell:
 def shown(measured: Measured, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as capture:
-        console.print(terminal(measured))
+        console.print(Terminal(measured))
     return capture.get()
 
 

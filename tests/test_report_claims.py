@@ -17,7 +17,7 @@ from statsmodels.formula.api import ols
 from statsmodels.stats.multitest import multipletests
 from toy.tables import CLAIM, TABLES
 
-from shared.command.domains import DOMAINS
+from shared.command.cells import DOMAINS
 from shared.experiment.claims import with_claims
 from shared.experiment.records import Record, read_records, read_repeats
 from shared.experiment.tables import Claim, Published, Setting, Table, Tier, Value, canonical
@@ -272,7 +272,7 @@ def test_claims_of_a_file_reach_their_table(tmp_path: Path) -> None:
         ("toy/table-1", "toy/table-9", "no table toy/table-9"),
         ('"plain"', '"worst"', "one: undeclared rows"),
         ("pairs =", "rows =", "comparisons: pairs, rows|comparisons: rows"),
-        (ENTRY, ENTRY + ENTRY, "one stands there twice"),
+        (ENTRY, ENTRY + ENTRY, "one is declared twice"),
         (ENTRY, '[settings."toy/table-1".paper]\nword = "own"', "a setting is one of"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 import torch
 from toy.tables import TABLES, run_of
 
-from shared.command import domains, pool, reproduce
+from shared.command import cells, pool, reproduce
 from shared.errors import UserError
 from shared.experiment.runs import Run
 
@@ -83,13 +83,13 @@ def test_a_table_runs_reports_and_is_not_run_again(
 
 
 def test_plan_runs_nothing(tmp_path: Path, at_once: Callable[..., tuple[str, str]]) -> None:
-    out, _ = at_once("toy", "toy", "--plan")
+    out, _ = at_once("plan", "toy", "toy")
     assert "12 of 12 cells to run" in out
     assert list(tmp_path.iterdir()) == []
 
 
 def test_plan_counts_what_is_done(done: Path, at_once: Callable[..., tuple[str, str]]) -> None:
-    out, _ = at_once("toy", "toy", "--plan", folder=done)
+    out, _ = at_once("plan", "toy", "toy", folder=done)
     assert "0 of 12 cells to run" in out
     assert "measured on this machine" in out
 
@@ -111,7 +111,7 @@ def test_selection_by_table_row_column_seeds(
 def test_tables_and_figures_by_number_or_name(
     at_once: Callable[..., tuple[str, str]], table: str, name: str
 ) -> None:
-    out, _ = at_once("toy", "partial", "--table", table, "--plan")
+    out, _ = at_once("plan", "toy", "partial", "--table", table)
     assert f"toy/partial/{name}: " in out
     assert out.count("toy/partial/") == 1
 
@@ -120,7 +120,7 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
     arguments = ("toy", "partial", "--table", "figure-3")
-    out, _ = at_once(*arguments, "--plan")
+    out, _ = at_once("plan", *arguments)
     words = " ".join(out.split())
     assert "6 of 6 cells to run" in words
     assert "Data to get first: toys: data missing in" in words
@@ -145,9 +145,9 @@ def test_threads_and_jobs_share_the_cores(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     for threads, jobs in ((1, 8), (3, 2), (16, 1)):
-        out, _ = at_once("toy", "toy", "--plan", "--threads", str(threads))
+        out, _ = at_once("plan", "toy", "toy", "--threads", str(threads))
         assert f"cells to run, {jobs} at a time" in out
-    out, _ = at_once("toy", "toy", "--plan", "--threads", "3", "--jobs", "5")
+    out, _ = at_once("plan", "toy", "toy", "--threads", "3", "--jobs", "5")
     assert "cells to run, 5 at a time" in out
 
 
@@ -242,7 +242,7 @@ def test_paths_are_as_seen_from_where_the_user_stands(
 def test_figures_go_where_it_says_and_beside_their_tables_when_asked(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
-    out, _ = at_once("toy", "partial", "--figures")
+    out, _ = at_once("figures", "toy", "partial")
     folder = "exports/figures/toy/partial/figures"
     names = [f"{name}.{kind}" for name in ("figure-3", "overview") for kind in ("png", "pdf")]
     assert out.split() == [f"{folder}/{name}" for name in names]
@@ -264,7 +264,7 @@ def test_finished_runs_of_a_tier_are_filmed(
 ) -> None:
     at_once("toy", "toy", "--tier", "short", "--row", "better")
     before = contents(tmp_path)
-    out, _ = at_once("toy", "toy", "--video", "--tier", "short")
+    out, _ = at_once("film", "toy", "toy", "--tier", "short")
     films = [f"{run_of(Path('runs'), 'short/toy/toy/table-1/better/left/seed-0')}/episode.gif"]
     assert out.split() == films
     assert set(contents(tmp_path)) == {*before, *films}  # nothing was run
@@ -273,15 +273,15 @@ def test_finished_runs_of_a_tier_are_filmed(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("toy", "lcml", "--video"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("toy", "toy", "--video"), "toy/toy: there is no finished run of the paper tier to film"),
-        (("graph", "mmcl", "--video"), "graph films nothing"),  # it draws nothing either
-        (("text", "lmcl", "--video"), "text films nothing"),
+        (("film", "toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
+        (("film", "toy", "toy"), "toy/toy: there is no finished run of the paper tier to film"),
+        (("film", "graph", "mmcl"), "graph films nothing"),  # it draws nothing either
+        (("film", "text", "lmcl"), "text films nothing"),
         (("film", "toy"), "say what to run"),
         (("film", "toy", "toy", "--row", "plain"), "no option --row; there are: --help"),
-        (("toy", "lcml", "--figures"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
-        (("toy", "toy", "--figures"), "toy/toy: there is no figure to draw"),
-        (("graph", "mmcl", "--figures"), "graph draws no figures"),
+        (("figures", "toy", "lcml"), "toy has no paper 'lcml'; it has: toy, broken, slow"),
+        (("figures", "toy", "toy"), "toy/toy: no figure can be drawn"),
+        (("figures", "graph", "mmcl"), "graph draws no figures"),
         (("figures", "toy"), "say what to run"),
         (("export",), "say what to run"),
     ],
@@ -317,9 +317,9 @@ def test_export_of_a_finished_run(
     assert out == f"exports/short/{address}/model.json\n"
     (short / "result.json").unlink()
     for arguments, text in (
-        (("mine",), "mine is not where the cells of a domain lie; name it with --domain"),
+        (("mine",), "mine is not in a domain's folder of runs; name the domain with --domain"),
         (("mine", "--domain", "tractor"), "no domain 'tractor'"),
-        (("yours",), "no run 'yours': neither a run's folder nor the address of a cell"),
+        (("yours",), "no run 'yours': neither the folder of a run nor the address of a cell"),
         (
             ("toy/toy/table-1/plain/left/seed-9",),
             "has no run in runs/; run it with --cell toy/toy/",
@@ -334,12 +334,12 @@ def test_export_of_a_finished_run(
 def test_a_table_is_left_out_of_a_tier_without_seeds(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
-    out, _ = at_once("toy", "costly", "--plan")
+    out, _ = at_once("plan", "toy", "costly")
     assert "toy/costly/table-1: " in out
     assert "toy/costly/table-2: " in out
     why = "error: toy/costly/table-2 has no short tier; add --tier paper or --tier smoke\n"
     for seeds in ((), ("--seeds", "0")):
-        out, _ = at_once("toy", "costly", "--plan", "--tier", "short", *seeds)
+        out, _ = at_once("plan", "toy", "costly", "--tier", "short", *seeds)
         assert "toy/costly/table-1: " in out
         assert "table-2" not in out
         arguments = ("toy", "costly", "--table", "2", "--tier", "short", *seeds)
@@ -430,7 +430,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("grahp", "mmcl"), "no domain 'grahp': did you mean graph?"),
         (("graph", "mcml"), "graph has no paper 'mcml': did you mean mmcl?"),
         (("toy", "toy", "--tier", "smok"), "no tier 'smok': did you mean smoke?"),
-        (("--runs", "x", "report"), "say the verb first: ./reproduce.sh report"),
+        (("--runs", "x", "report"), "the verb comes first: ./reproduce.sh report"),
         (("--cell", "toy/toy/table-1/plain/left"), "a cell is addressed as"),
         (("--cell", "toy/toy/table-7/plain/left/seed-0"), "no table toy/toy/table-7"),
         (("data", "toy", "--dataset", "cars"), "toy has no dataset 'cars'; it has: toys"),
@@ -482,11 +482,11 @@ def test_the_installed_command_speaks_of_itself(
     assert reproduce.main(["help"]) == 0
     out = capsys.readouterr().out
     assert "\n  margins graph mmcl  " in out
-    assert "In a checkout alone, by ./reproduce.sh: test, benchmark, docs" in out
+    assert "Only in a checkout, by ./reproduce.sh: test, benchmark, docs" in out
     assert out.count("./reproduce.sh") == 1
     assert reproduce.main(["plan", "graph", "mmcl", "--rwo", "x"]) == 2
     assert reproduce.main(["--runs", "x", "report"]) == 2
-    assert "say the verb first: margins report" in capsys.readouterr().err
+    assert "the verb comes first: margins report" in capsys.readouterr().err
 
 
 def test_a_package_of_the_same_name_is_one_clear_line(
@@ -498,7 +498,7 @@ def test_a_package_of_the_same_name_is_one_clear_line(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UserError, match=f"{tmp_path}/graph hides the suite's package 'graph'"):
-        domains.imported("graph")
+        cells.imported("graph")
     monkeypatch.delitem(sys.modules, "graph")
 
 
@@ -535,7 +535,7 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
     shutil.copytree(done / "runs", tmp_path / "runs")
     before = contents(tmp_path)
     code = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000));" + (
-        "from shared.command import domains, reproduce; domains.DOMAINS = ('toy',); "
+        "from shared.command import cells, reproduce; cells.DOMAINS = ('toy',); "
         "sys.exit(reproduce.main())"
     )
     process = subprocess.run(
@@ -599,7 +599,7 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, err
-    assert out.count("stopping once what runs is saved; with Ctrl-C at once") == 1
+    assert out.count("stopping after running cells have saved; Ctrl-C again stops at once") == 1
     assert "interrupted; the same command goes on from here" in out
     assert not any(tmp_path.rglob("failure.json"))
 
@@ -661,7 +661,7 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
         assert float(line["measured_mean"]) == pytest.approx(base[metric])
     records = (tmp_path / "results/toy/shared/table-1.records.jsonl").read_text().splitlines()
     assert len(records) == 14
-    plan, _ = at_once("toy", "shared", "--plan")
+    plan, _ = at_once("plan", "toy", "shared")
     assert "0 of 14 cells to run" in plan
     assert "both" in plan
 
@@ -737,5 +737,5 @@ def test_a_folder_of_runs_whose_name_is_no_utf_8_is_refused(
 ) -> None:
     words = () if verb == "report" else ("toy",) if verb == "verify" else ("toy", "toy")
     _, err = at_once(verb, *words, "--runs", os.fsdecode(b"runs-\xff"), code=2)
-    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is no UTF-8")
+    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is not UTF-8")
     assert err.count("\n") == 1

@@ -21,10 +21,10 @@ from toy.train import Config
 from toy.train import measure as train
 
 from shared.errors import UserError
-from shared.experiment import runs, seal
+from shared.experiment import environment, runs, seal
+from shared.experiment.environment import lock_hash
 from shared.experiment.records import read_failure, read_record
 from shared.experiment.runs import Conflict, Interrupted, Locked, Means, Run
-from shared.experiment.versions import lock_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -427,7 +427,7 @@ def test_further_facts_are_recorded_and_stay(tmp_path: Path) -> None:
 
 
 def test_versions_of_what_the_domains_use_are_recorded() -> None:
-    versions = runs.environment(workers=1)["versions"]
+    versions = environment.current_environment(workers=1)["versions"]
     for package in ("torch", "torchvision", "safetensors", "scikit-learn"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             assert versions[package] == metadata.version(package)
@@ -477,7 +477,7 @@ def test_a_folder_that_was_removed_is_not_written_to(
         other = Run(folder, Config()) if anew else contextlib.nullcontext()
         with other:
             before = sorted(tmp_path.rglob("*"))
-            with pytest.raises(Locked, match="run: the folder was removed while its run went on"):
+            with pytest.raises(Locked, match="run: the folder was removed during its run"):
                 {
                     "log": lambda: run.log(1, loss=0.5),
                     "checkpoint": lambda: run.checkpoint(1),
@@ -513,7 +513,7 @@ def test_a_closed_terminal_asks_to_stop_as_a_scheduler_does(tmp_path: Path) -> N
     ],
 )
 def test_a_record_discloses_no_folder_user_or_secret(command: str, shown: str) -> None:
-    assert runs.public(command.replace("HOME", os.path.expanduser("~"))) == shown
+    assert environment.redacted(command.replace("HOME", os.path.expanduser("~"))) == shown
 
 
 def test_an_environment_names_neither_host_nor_user_nor_variables(
@@ -521,7 +521,7 @@ def test_an_environment_names_neither_host_nor_user_nor_variables(
 ) -> None:
     monkeypatch.setenv("SUITE_COMMAND", f"./reproduce.sh --runs {tmp_path}/deep/runs")
     monkeypatch.setenv("WANDB_API_KEY", "a-secret-of-mine")
-    found = runs.environment(1)
+    found = environment.current_environment(1)
     assert set(found) == {
         *("commit", "dirty", "command", "started", "versions", "lock", "hardware", "arithmetic"),
         *("threads", "workers", "data"),

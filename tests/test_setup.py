@@ -23,7 +23,7 @@ from packaging.utils import canonicalize_name
 
 import shared
 from shared.command import reproduce
-from shared.experiment.versions import LOCK, lock_hash
+from shared.experiment.environment import LOCK, lock_hash
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("shared", "graph", "rl", "text", "video", "vision")
@@ -480,9 +480,7 @@ def outside(wheel: Path, tmp_path: Path) -> Callable[..., str]:
 def test_the_wheel_runs_outside_the_checkout(outside: Callable[..., str], tmp_path: Path) -> None:
     read = "import graph.tables as t; print(t.__file__, t.TABLES['mmcl'][0].published.rows != {})"
     assert outside("-c", read).split() == [str(tmp_path / "site/graph/tables.py"), "True"]
-    out = outside(
-        "-m", "shared", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG", "--plan"
-    )
+    out = outside("-m", "shared", "plan", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG")
     assert "20 of 20 cells to run" in out
 
 
@@ -494,5 +492,5 @@ def test_the_wheel_does_not_take_the_commit_of_someone_else(
     who = ["-c", "user.name=A", "-c", "user.email=a@b"]
     commit = ["commit", "--quiet", "--allow-empty", "--message", "theirs"]
     subprocess.run(["git", "-C", str(tmp_path), *who, *commit], check=True)
-    out = outside("-c", "from shared.experiment.runs import commit; print(commit())")
+    out = outside("-c", "from shared.experiment.environment import commit; print(commit())")
     assert out == "{'commit': 'unknown', 'dirty': True}\n"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from shared.command.domains import domain_of
+from shared.command.cells import domain_of
 from shared.experiment.runs import Run
 from tests import agreement
 from tests.simulated_device import SimulatedDevice

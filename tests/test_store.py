@@ -17,7 +17,7 @@ from shared.experiment.store import (
     RECORD,
     SAVED,
     forget,
-    is_kept,
+    is_stored,
     key_of,
     pretrained,
     seconds_alone,
@@ -78,8 +78,8 @@ def test_the_second_takes_what_the_first_trained(tmp_path: Path, run: Run) -> No
         pretrained(other, {"steps": 4}, DATA, trainer("third", calls))
     assert calls == ["first", "third"]
     assert (folder / "model").read_text() == "first"
-    assert is_kept(tmp_path / "encoders", PART)
-    assert not is_kept(tmp_path / "encoders", {"steps": 5})
+    assert is_stored(tmp_path / "encoders", PART)
+    assert not is_stored(tmp_path / "encoders", {"steps": 5})
 
 
 def test_a_training_that_fails_leaves_nothing(tmp_path: Path, run: Run) -> None:
@@ -94,7 +94,7 @@ def test_a_training_that_fails_leaves_nothing(tmp_path: Path, run: Run) -> None:
         pretrained(run, PART, DATA, train)
     assert [path for path in (tmp_path / "encoders").iterdir() if path.is_dir()] == []
     pretrained(run, PART, DATA, trainer())
-    assert is_kept(tmp_path / "encoders", PART)
+    assert is_stored(tmp_path / "encoders", PART)
 
 
 def test_a_second_process_waits_for_the_first_and_takes_its_encoder(
@@ -140,6 +140,6 @@ def test_what_is_forgotten_is_trained_anew(tmp_path: Path, run: Run) -> None:
     forget(tmp_path / "encoders", {})
     assert folder.is_dir()
     forget(tmp_path / "encoders", run.environment)
-    assert not is_kept(tmp_path / "encoders", PART)
+    assert not is_stored(tmp_path / "encoders", PART)
     pretrained(run, PART, DATA, trainer("new"))
     assert (folder / "model").read_text() == "new"

@@ -7,7 +7,7 @@ import pytest
 from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, SHARED, TABLES
 from toy.train import Config
 
-from shared.command.domains import DOMAINS, tables_of
+from shared.command.cells import DOMAINS, tables_of
 from shared.errors import UserError
 from shared.experiment.records import read_records
 from shared.experiment.tables import (
@@ -265,7 +265,7 @@ def test_canonical_form() -> None:
     assert canonical(value)["b"] == [1, 2.5]
     assert canonical(value)["c"]["comparisons"][0]["columns"] == ["left", "right"]
     assert canonical_json({"b": 1, "a": 2}) == '{\n  "a": 2,\n  "b": 1\n}\n'
-    with pytest.raises(TypeError, match="cannot stand in a configuration"):
+    with pytest.raises(TypeError, match="cannot be part of a configuration"):
         canonical({"x": object()})
 
 

@@ -14,7 +14,7 @@ from test_reproduce import call
 from toy.tables import TABLES, run_of
 
 from shared.command import verify
-from shared.experiment.arithmetic import arithmetic_used, read_mkl
+from shared.experiment.environment import arithmetic_used, read_mkl
 from shared.experiment.records import Record, content_hash, read_record, record_line
 from shared.experiment.tables import Cell
 from shared.report.measuring import NOT_RUN
@@ -70,8 +70,8 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
     assert checked.faults == checked.notes == ()
     (group,) = checked.groups
     assert (group.name, group.committed, group.count) == ("toy/toy/table-1", True, 3)
-    assert [each.record for each in checked.counted] == records
-    assert {each.cell.address for each in checked.counted} == {each.address for each in records}
+    assert [each.record for each in checked.matched] == records
+    assert {each.cell.address for each in checked.matched} == {each.address for each in records}
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
         (lambda r: dataclasses.replace(r, sha256="0" * 64), "was altered: its SHA-256"),
         (
             lambda r: changed(dataclasses.replace(r, config=r.config | {"steps": 9}), {}),
-            "does not count: stale: measured with another configuration",
+            "is not valid: stale: measured with another configuration",
         ),
         (
             lambda r: changed(dataclasses.replace(r, result=r.result | {"protocol": "v0"}), {}),
-            "does not count: stale: measured with protocol v0",
+            "is not valid: stale: measured with protocol v0",
         ),
         (
             lambda r: changed(
@@ -118,21 +118,24 @@ def test_every_fault_of_a_record_is_one_line(
     assert len(named) == 1
     assert "\n" not in named[0]
     assert f"{file}, line 2: " in named[0] or "two records" in fault
-    assert {each.record.address for each in checked.counted} >= {third.address}
+    assert {each.record.address for each in checked.matched} >= {third.address}
 
 
 def test_records_of_no_table_are_a_fault(tmp_path: Path, records: list[Record]) -> None:
     commit(tmp_path / "results", records[:1], "toy/toy/table-9")
     (fault,) = check(tmp_path).faults
-    assert "does not count: no table declares it today" in fault
+    assert "is not valid: no table declares it today" in fault
 
 
 @pytest.mark.parametrize(
     ("data", "faults"),
     [
         ([{"toys": "a"}] * 3, []),
-        ([{"toys": "a"}, {"toys": "b"}, {"toys": "a"}], [(2, "other toys than the rest")]),
-        ([{"toys": "a"}, {}, {"toys": "a"}], [(2, "names no data, as others like it do")]),
+        (
+            [{"toys": "a"}, {"toys": "b"}, {"toys": "a"}],
+            [(2, "toys has another hash than the rest")],
+        ),
+        ([{"toys": "a"}, {}, {"toys": "a"}], [(2, "names no data, unlike others of its kind")]),
         # What each seed makes itself is another with each.
         ([{"toys": "a", "frames": each} for each in "abc"], []),
     ],
@@ -167,7 +170,7 @@ def test_frames_of_one_seed_are_the_same_in_every_row(
     rows = [framed(first, "1"), framed(second, "2"), framed(other, "3")]
     commit(tmp_path / "results", rows)
     (fault,) = check(tmp_path).faults
-    assert "line 3: other frames than the rest of the column left" in fault
+    assert "line 3: frames has another hash than the rest of the column left" in fault
 
 
 def test_what_a_processor_is_called_is_no_markup(
@@ -208,7 +211,7 @@ def test_exit_codes(
     assert err.startswith("error: no domain 'nowhere'")
     file.write_text(content)
     _, err = at_once("verify", "toy", "--rerun", "1", "--row", "better", code=2)
-    assert err.startswith("error: nothing to run anew")
+    assert err.startswith("error: nothing to run again")
 
 
 def test_an_edited_run_is_a_fault_and_does_not_count(
@@ -231,7 +234,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
             out, err = at_once("toy", "toy", *only, code=1)
             assert "180" not in out
             assert err.startswith(f"{PLACE}/seed-0: {run}/result.json: its SHA-256")
-            out, _ = at_once("toy", "toy", "--plan", *only)
+            out, _ = at_once("plan", "toy", "toy", *only)
             assert "1 of 2 cells to run" in out
             # Nor with the hash that belongs to it.
             hashed = content_hash(
@@ -243,7 +246,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
             )
             file.write_text(json.dumps(content | {"sha256": hashed}))
             _, err = at_once("verify", "toy", code=1)
-            assert "does not count: refused: accuracy is 180, outside -inf to 100" in err
+            assert "is not valid: refused: accuracy is 180, outside -inf to 100" in err
         file.write_text(good)
 
 
@@ -264,19 +267,19 @@ def test_cells_are_run_anew_and_compared(
     assert fault.startswith(f"fault: {other.address}: on the same processor, BLAS path, versions")
     assert "accuracy differs by -1e-09" in fault
     (line,) = (each for each in out.splitlines() if each.startswith(f"{far.address}: other proc"))
-    assert "Another on record): accuracy differs by -1e-09" in line
+    assert "Another recorded): accuracy differs by -1e-09" in line
     assert "spread over 3 seeds" in line
     assert line.endswith(": within 3 of it")
-    assert "3 of 5 cells could be run: no further one is there" in out
+    assert "3 of 5 cells could be run; there are no others" in out
     assert not (tmp_path / "runs").exists()
     out, _ = at_once("verify", "toy", "--rerun", "5", "--seeds", "0")
     assert "equal to the bit" in out
     assert "1 of 5 cells could be run" in out
 
 
-def counted(record: Record, row: str = "plain", seed: int = 0) -> verify.Counted:
+def counted(record: Record, row: str = "plain", seed: int = 0) -> verify.Matched:
     (cell,) = TABLE.cells(row=row, column="left", seeds=[seed])
-    return verify.Counted(TABLE, cell, dataclasses.replace(record, address=cell.address))
+    return verify.Matched(TABLE, cell, dataclasses.replace(record, address=cell.address))
 
 
 OTHER = {"hardware": {"processor": "Another"}}
@@ -290,7 +293,7 @@ OTHER = {"hardware": {"processor": "Another"}}
         ({"versions": {"torch": "1", "absent": "2"}}, "other versions of torch: accuracy"),
         ({"threads": 2}, "another number of threads"),
         ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, "an accelerator"),
-        (None, "BLAS path not on record"),
+        (None, "BLAS path not recorded"),
     ],
 )
 def test_other_circumstances_are_judged_by_the_spread_over_seeds(
@@ -326,7 +329,7 @@ def test_a_single_seed_is_judged_by_other_rows_or_not_at_all(records: list[Recor
     anew = changed(first, {}, {"accuracy": value + 4.0})
     outcome = verify.compare(recorded, anew, [recorded])
     assert outcome.fault is False
-    assert ", not judged: one seed is on record" in outcome.text
+    assert ", not comparable: one seed is recorded" in outcome.text
     others = [
         counted(changed(first, {}, {"accuracy": float(seed)}), "better", seed) for seed in (0, 1)
     ]
@@ -342,7 +345,7 @@ def test_other_data_are_a_fault(records: list[Record]) -> None:
     outcome = verify.compare(counted(first), changed(first, {"data": {"toys": "ab"}}), [])
     assert (outcome.fault, outcome.text) == (
         True,
-        "the data are others than the record names by their hash",
+        "the data differ from those of the record, by their hash",
     )
 
 
@@ -351,7 +354,7 @@ def test_in_place_of_a_cell_without_data_comes_another(
 ) -> None:
     every = [counted(record, seed=seed) for seed, record in enumerate(records)]
     far = dataclasses.replace(every[1].cell, column="far")
-    away = verify.Counted(TABLE, far, dataclasses.replace(records[1], address=far.address))
+    away = verify.Matched(TABLE, far, dataclasses.replace(records[1], address=far.address))
     asked: list[list[int]] = []
 
     def start(cells: list[Cell]) -> dict[str, str]:
@@ -371,9 +374,9 @@ def test_in_place_of_a_cell_without_data_comes_another(
 
 def test_a_sample_is_a_matter_of_the_number_alone(records: list[Record]) -> None:
     every = [counted(records[0], seed=seed) for seed in range(20)]
-    order = [each.cell.seed for each in verify.drawn(every, 0)]
-    assert order == [each.cell.seed for each in verify.drawn(reversed(every), 0)]
-    assert order != [each.cell.seed for each in verify.drawn(every, 1)]
+    order = [each.cell.seed for each in verify.shuffled(every, 0)]
+    assert order == [each.cell.seed for each in verify.shuffled(reversed(every), 0)]
+    assert order != [each.cell.seed for each in verify.shuffled(every, 1)]
     assert sorted(order) == list(range(20)) != order
 
 
@@ -405,7 +408,7 @@ def test_what_mkl_says_of_itself() -> None:
 def test_a_variable_that_steers_the_blas_is_seen() -> None:
     """In a process of its own: the libraries read such variables once."""
     program = (
-        "import json; from shared.experiment.arithmetic import arithmetic_used; "
+        "import json; from shared.experiment.environment import arithmetic_used; "
         "print(json.dumps(arithmetic_used()))"
     )
     default, steered = (
@@ -436,7 +439,7 @@ def test_what_processes_find_alike_is_asked_once_and_starts_no_thread() -> None:
     program = (
         "import psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
         "import shared.command.preloaded; "
-        "from shared.experiment.arithmetic import arithmetic_used as used; "
+        "from shared.experiment.environment import arithmetic_used as used; "
         "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
         "used.cache_info().currsize)"
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
+from shared.experiment.domain import Domain, EvaluationRequest, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
 from text.config import Config
 from text.tables import TABLES
@@ -40,7 +40,7 @@ def _export(folder: Path, target: Path) -> Path:
     return export.write(folder, target)
 
 
-def _score(asked: Asked) -> Scores:
+def _score(asked: EvaluationRequest) -> Scores:
     from text import export
 
     return export.score(asked)

@@ -23,7 +23,7 @@ from torch import Tensor
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError, suggestion
 from shared.experiment.data import SUMS, check_sums, sha256_of
-from shared.experiment.domain import Asked, Scores
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
     REMEDY,
     Export,
@@ -35,7 +35,6 @@ from shared.experiment.export import (
 )
 from shared.experiment.records import Record
 from shared.experiment.runs import Run
-from shared.experiment.scoring import measured
 
 make_torchvision_importable()
 
@@ -146,7 +145,7 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, needs, _describe)
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score an exported folder, or any encoder that transformers reads, by named protocols.
 
     Raises:
@@ -172,7 +171,7 @@ def score(asked: Asked) -> Scores:
             run.record_data(tasks=task_fingerprint(tasks, run.data_root))
             return evaluate(encode, run.data_root, tasks=tasks, protocol=protocol)
 
-        return measured(Config(tasks=tasks), protocol, by, asked)
+        return measure_protocol(Config(tasks=tasks), protocol, by, asked)
 
     facts = {"model": str(asked.model), "data": list(tasks)}
     weights = asked.model / "model.safetensors"

@@ -14,7 +14,7 @@ from torch import nn
 
 from shared.errors import UserError, suggestion
 from shared.experiment.data import sha256_of, sha256_of_files
-from shared.experiment.domain import Asked, Scores
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.export import (
     CONFIG,
     FILE,
@@ -34,7 +34,6 @@ from shared.experiment.export import (
 )
 from shared.experiment.records import Record
 from shared.experiment.runs import Run
-from shared.experiment.scoring import measured
 from shared.experiment.tables import canonical
 from shared.functions import function_name
 from video.augmentation import MEAN, STD
@@ -102,7 +101,7 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on UCF-101, another data set or a folder.
 
     Raises:
@@ -144,7 +143,7 @@ def score(asked: Asked) -> Scores:
     file = file_of(asked.model)
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), "data": name},
-        protocols={each: measured(config, each, by, asked) for each in protocols},
+        protocols={each: measure_protocol(config, each, by, asked) for each in protocols},
     )
 
 

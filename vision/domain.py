@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from shared.experiment.data import MissingData
-from shared.experiment.domain import Asked, Domain, Experiment, Metrics, Scores
+from shared.experiment.domain import Domain, EvaluationRequest, Experiment, Metrics, Scores
 from shared.experiment.runs import Run
 from shared.experiment.store import part_of
 from vision.config import PRETRAINING, Config, ToyConfig
@@ -63,7 +63,7 @@ def _export(folder: Path, target: Path) -> Path:
     return export.write(folder, target)
 
 
-def _score(asked: Asked) -> Scores:
+def _score(asked: EvaluationRequest) -> Scores:
     from vision import foreign
 
     return foreign.score(asked)

@@ -25,9 +25,8 @@ from torch import Tensor, nn
 
 from shared.errors import UserError, suggestion
 from shared.experiment.data import sha256_of
-from shared.experiment.domain import Asked, Scores
+from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
 from shared.experiment.folders import LeftOut
-from shared.experiment.scoring import measured
 from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
 from vision.encoder import BUILDERS, make_encoder, name_of
@@ -74,7 +73,7 @@ class Match:
         )
 
 
-def score(asked: Asked) -> Scores:
+def score(asked: EvaluationRequest) -> Scores:
     """Score a checkpoint, or an export of this project, by named protocols.
 
     Raises:
@@ -124,7 +123,7 @@ def score(asked: Asked) -> Scores:
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LeftOut)  # the summary has been printed
-            return measured(config, each, scored, asked)
+            return measure_protocol(config, each, scored, asked)
 
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), "keys": list(lines), "data": name},

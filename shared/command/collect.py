@@ -1,8 +1,8 @@
 """Finished runs made elsewhere: each is checked before ``report`` takes it into results/.
 
-The folder is one of runs, as ``--runs`` names it, copied from another machine. A run is refused
-unless its hash is right, its commit is in the history of this checkout and was clean, and it counts
-for a cell as it is declared today. A cell that has another record already keeps it.
+The folder has the layout of ``--runs``, copied from another machine. A run is refused
+unless its hash is right, its commit is in the history of this checkout and was clean, and it is
+valid for a cell as declared today. A cell that already has another record keeps it.
 """
 
 import subprocess
@@ -11,24 +11,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from shared.command import verify
-from shared.command.places import Places
+from shared.command.cells import Places
 from shared.errors import UserError
 from shared.experiment.records import Damaged, Record, read_record
 from shared.experiment.tables import Cell, Table
 
-LARGEST = 2**30  # bytes of all files that are read, in sum
+LARGEST = 2**30  # bytes, total size of the files that are read
 FILES = ("config.json", "environment.json", "result.json")
 
 
 def collected(
     source: Path, tables: Sequence[Table], places: Places
 ) -> tuple[list[Record], list[str]]:
-    """The records of the runs below ``source`` that are taken, and why others are not.
+    """The accepted records of the runs below ``source``, and why the others are refused.
 
     Args:
         source: a folder of runs.
         tables: those of all domains.
-        places: where the records lie that are there already.
+        places: the folder of the records that exist already.
 
     Raises:
         UserError: no such folder, no finished run in it, or files larger than ``LARGEST``.
@@ -44,7 +44,7 @@ def collected(
     cells = _cells(tables)
     there = {
         each.cell.address: each.record.sha256
-        for each in verify.check(tables, places.results, source / "none").counted
+        for each in verify.check(tables, places.results, source / "none").matched
     }
     taken: list[Record] = []
     refused: list[str] = []
@@ -52,7 +52,7 @@ def collected(
     for folder in found:
         own = cells.get(folder.relative_to(source).as_posix())
         if own is None:
-            refused.append(f"{folder}: a run of no cell that is declared today")
+            refused.append(f"{folder}: belongs to no cell that is declared today")
             continue
         try:
             record = read_record(folder, own[0].address)
@@ -77,7 +77,7 @@ def collected(
 
 
 def _cells(tables: Sequence[Table]) -> dict[str, list[Cell]]:
-    """By the folder of their run, the cells that can enter results."""
+    """The cells that can enter results, by the folder of their run."""
     found: dict[str, list[Cell]] = {}
     for table in tables:
         for tier in table.tiers:
@@ -89,7 +89,7 @@ def _cells(tables: Sequence[Table]) -> dict[str, list[Cell]]:
 
 
 def _is_in_history(commit: str) -> bool:
-    """Whether a commit is the one that is checked out, or came before it."""
+    """Whether a commit is the checked-out one or an ancestor of it."""
     if not verify.COMMIT.fullmatch(commit):
         return False
     command = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
@@ -97,4 +97,4 @@ def _is_in_history(commit: str) -> bool:
     try:
         return subprocess.run(command, cwd=root, capture_output=True, check=False).returncode == 0
     except OSError:
-        raise UserError("--from looks commits up with git; install git") from None
+        raise UserError("--from needs git to look up commits; install git") from None

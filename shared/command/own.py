@@ -1,6 +1,6 @@
-"""Runs of one's own beside the tables: changed configurations, and a loss as one more row.
+"""User runs beside the tables: changed configurations, and a loss of the user's as one more row.
 
-They lie in ``runs/own/`` and their results say tier "own", which no table and no report takes.
+They are in ``runs/own/``, and their results have the tier "own", which no table or report uses.
 """
 
 import argparse
@@ -20,9 +20,16 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.domains import Chosen, choose, choose_tables, most_helpful, with_cells
-from shared.command.places import Places, finished
-from shared.command.running import run_waiting, say_how_it_went
+from shared.command.cells import (
+    Chosen,
+    Places,
+    choose,
+    choose_tables,
+    finished,
+    most_helpful,
+    with_cells,
+)
+from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
 from shared.errors import UserError, suggestion
 from shared.experiment.history import differing, shown
@@ -39,36 +46,38 @@ Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by s
 
 
 def run_with_settings(options: argparse.Namespace, places: Places) -> int:
-    """Run the chosen cells with the changes of ``--set``, and print what came out.
+    """Run the chosen cells with the changes of ``--set``, and print the results.
 
     Raises:
-        UserError: a setting that a chosen row cannot take.
+        UserError: a setting that does not fit a chosen row.
     """
     console = Console()
     declared = choose(options)
     chosen = [dataclasses.replace(each, cells=_set(each.cells, options.set)) for each in declared]
     home = _own(places)
-    text = f"Runs of your own, in {home.runs}: they enter no table and no report."
+    text = f"These runs are yours, in {home.runs}; they enter no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
     for before, after in zip(declared, chosen, strict=True):
         _print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
     pool = run_waiting(chosen, home, options, console, own=True)
     for each in chosen:
         _print_values(console, each, f"with {', '.join(options.set)}", _values(each, home))
-    return say_how_it_went(console, pool, again=options.again)
+    return print_ending(console, pool, again=options.again)
 
 
 def run_with_loss(options: argparse.Namespace, places: Places) -> int:
-    """Run a loss of the user's as the row "mine" of tables, and hold it against their baselines.
+    """Run a loss of the user's as the row "mine" of tables, and compare it with their baselines.
 
-    Both rows are run over the same seeds; the baseline's are the table's own runs, unless
-    ``--set`` changes them, too.
+    Both rows have the same seeds. The baseline uses the table's runs, unless ``--set`` changes its
+    configuration as well.
 
     Raises:
-        UserError: a loss that cannot be one, or no table with a row to hold it against.
+        UserError: an unusable loss, or no table with a row to compare it with.
     """
     if options.cell:
-        raise UserError("--with takes DOMAIN PAPER, and chooses with --table, --row, --column")
+        raise UserError(
+            "--with takes DOMAIN PAPER in place of --cell; choose with --table, --row and --column"
+        )
     console = Console()
     loss = load_loss(*options.loss)
     baselines, refused, reasons = [], [], {}
@@ -82,12 +91,12 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
             refused.append(error)
             continue
         baselines.append(Chosen(table, _set(cells, options.set)))
-        reasons[table.address] = f"held against {row.label}, {why}"
+        reasons[table.address] = f"compared with {row.label}, {why}"
     if not baselines:
         raise most_helpful(refused)
     baselines = with_cells(baselines)
     home = _own(places)
-    text = f"Your loss as the row {MINE!r}, in {home.runs}: it enters no table and no report."
+    text = f"Your loss is the row {MINE!r}, in {home.runs}; it enters no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
     if not is_defined_alone(loss):
         text = (
@@ -101,24 +110,24 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
         _print_changes(console, what, each.cells, mine[-1].cells)
     pools = [run_waiting(mine, home, options, console, own=True)]
     theirs = home if options.set else places
-    if not pools[0].interrupted:  # an own loss that fails is seen before the baseline has run
+    if not pools[0].interrupted:  # a loss that fails is reported before the baseline runs
         plain = argparse.Namespace(**{**vars(options), "again": False})
         pools.append(run_waiting(baselines, theirs, plain, console, own=bool(options.set)))
     for ours, other in zip(mine, baselines, strict=True):
         _print_pairs(console, ours, other, _values(ours, home), _values(other, theirs))
-    return say_how_it_went(console, *pools, again=options.again)
+    return print_ending(console, *pools, again=options.again)
 
 
 def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
-    """The loss in a file of the user's, called once on a few pairs to see that it is one.
+    """The loss in a file of the user's, called once on a few pairs to check it.
 
     Args:
-        file: a module; what lies beside it can be imported from it.
+        file: a module; it can import modules beside it.
         name: of a function ``(pairs, similarity, *, numbers) -> (N,)``.
         settings: its numbers, ``NAME=VALUE``.
 
     Raises:
-        UserError: no such file, function or number, or a function that is no loss.
+        UserError: no such file, function or number, or a function that is not a loss.
     """
     if not file.is_file():
         raise UserError(f"--with {file}: there is no such file")
@@ -162,10 +171,10 @@ def is_defined_alone(loss: Term) -> bool:
 
 
 def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Row, str]:
-    """The row of a table that a further one is held against, and why that one.
+    """The row of a table that a user's loss is compared with, and why that one.
 
-    The row ``wanted``, else the one that most of the paper's claims are made against, else the
-    first one with a published line, else the first; of those that train and have a loss.
+    Among the rows that train with a loss: the row ``wanted``, else the one that most of the paper's
+    claims compare with, else the first that the paper prints, else the first.
 
     Raises:
         UserError: there is none.
@@ -190,7 +199,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
 
 
 def _able(table: Table, tier: Tier) -> list[Row]:
-    """The rows that train with a loss that another can take the place of."""
+    """The rows that train with a replaceable loss."""
     objectives: dict[str, Any] = {}
     for cell in table.cells(tier):
         if getattr(cell.config, "train", True):
@@ -211,7 +220,7 @@ def _with_loss(cell: Cell, loss: Term) -> Cell:
 
 
 def _try(loss: Term, file: Path) -> None:
-    """Refuse what gives no number for each anchor, or none that depends on the embeddings."""
+    """Refuse a loss that returns no value per anchor, or has no gradient."""
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(3, 4, generator=generator, requires_grad=True) for _ in range(2)]
     pairs = two_views(*views)
@@ -257,14 +266,14 @@ def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def _own(places: Places) -> Places:
-    """Places whose runs lie apart from those of the tables."""
+    """Places with a folder of runs apart from that of the tables."""
     return dataclasses.replace(places, runs=places.runs / OWN)
 
 
 def _print_changes(
     console: Console, what: str, before: Sequence[Cell], after: Sequence[Cell]
 ) -> None:
-    """What the configurations of cells change, and in which rows if not in all."""
+    """Print which fields of the configurations change, and in which rows if not in all."""
     changes: dict[str, dict[str, None]] = {}
     for there, here in zip(before, after, strict=True):
         for path, *pair in differing(canonical(there.config), canonical(here.config)):
@@ -278,7 +287,7 @@ def _print_changes(
 
 
 def _values(chosen: Chosen, places: Places) -> Values:
-    """What the finished cells have measured."""
+    """The metrics of the finished cells."""
     tier = chosen.cells[0].tier
     metrics = {
         column.label: chosen.table.metric_of(column) for column in chosen.table.columns_of(tier)
@@ -299,7 +308,7 @@ def _shown(values: Mapping[int, float]) -> str:
 
 
 def _print_values(console: Console, chosen: Chosen, what: str, values: Values) -> None:
-    """Rows and columns of numbers that stand beside no published ones."""
+    """Print rows and columns of numbers without published ones."""
     rows, columns = (dict.fromkeys(pair[i] for pair in values) for i in (0, 1))
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     grid.add_column("method")
@@ -314,7 +323,7 @@ def _print_values(console: Console, chosen: Chosen, what: str, values: Values) -
 def _print_pairs(
     console: Console, ours: Chosen, other: Chosen, mine: Values, theirs: Values
 ) -> None:
-    """A line for each column: both rows, and whether one's own is better."""
+    """Print a line for each column: both rows, and whether the user's is better."""
     baseline = other.cells[0].row
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("column", baseline, MINE, f"{MINE} is, against {baseline}"):
@@ -322,8 +331,8 @@ def _print_pairs(
     for (_, column), values in mine.items():
         against = theirs[baseline, column]
         word, sentence = compared(values, against)
-        verdict = Text(word, style=COLOURS[word]).append(f": {sentence}", style="default")
-        grid.add_row(Text(column), _shown(against), _shown(values), verdict)
+        outcome = Text(word, style=COLOURS[word]).append(f": {sentence}", style="default")
+        grid.add_row(Text(column), _shown(against), _shown(values), outcome)
     _print_head(console, ours, f"{MINE} beside {baseline}")
     console.print(grid)
 

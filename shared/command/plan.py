@@ -1,4 +1,4 @@
-"""What would run, and the time, memory and disk that it would take; nothing is trained for it."""
+"""What would run, and the time, memory and disk that it would take; nothing is trained."""
 
 import json
 import statistics
@@ -12,20 +12,19 @@ from rich.console import Group, RenderableType
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.command.domains import imported
-from shared.command.places import Places, finished
+from shared.command.cells import Places, finished, imported
 from shared.command.pool import pretraining_of
 from shared.command.progress import duration
 from shared.experiment.history import upgraded_config
 from shared.experiment.records import RECORDS, Damaged, Record, records_in
-from shared.experiment.store import SAVED, is_kept, seconds_alone
+from shared.experiment.store import SAVED, is_stored, seconds_alone
 from shared.experiment.tables import Cell, Column, Table, Tier, canonical
 from shared.report.measuring import folder_of
 
-# Where the figures are from, the best first; a ~ marks those that no run on this machine has shown.
+# Sources of an estimate, the best first; ~ marks those that no run on this machine measured.
 SOURCES = {
     "measured": "measured on this machine",
-    "recorded": "~ as committed records took, elsewhere",
+    "recorded": "~ from committed records of other machines",
     "scaled": "~ in proportion to a run of another length",
     "column": "~ as other rows of the column took",
     "declared": "~ declared for one CPU core",
@@ -98,16 +97,16 @@ def planned(
     jobs: int,
     counted: set[str] | None = None,
 ) -> RenderableType:
-    """What is done, and what the rest will take: rows and columns in 80 characters.
+    """What is done, and what the rest will take, in rows and columns of 80 characters.
 
     A table that would take more than a hundred days is one line.
 
     Args:
         table: the table.
         cells: those of it that were chosen.
-        places: where finished runs and committed records lie.
+        places: the folders of finished runs and committed records.
         jobs: how many cells run at a time.
-        counted: what other tables of the plan have counted, see :func:`costs_of`.
+        counted: what other tables of the plan include already, see :func:`costs_of`.
     """
     costs = costs_of(table, cells, places, set() if counted is None else counted)
     if sum(cost.time for cost in costs.values()) / jobs >= LONG:
@@ -130,7 +129,7 @@ def planned(
 
 
 def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
-    """A sentence for each dataset that cells which are to run need and that is not there."""
+    """A sentence for each dataset that unfinished cells need and that is missing."""
     found: dict[str, None] = {}
     for cell in cells:
         missing = imported(cell.domain).experiment(cell.config).missing
@@ -145,18 +144,18 @@ def missing_data(cells: Sequence[Cell], places: Places) -> list[str]:
 def costs_of(
     table: Table, cells: Sequence[Cell], places: Places, counted: set[str] | None = None
 ) -> Costs:
-    """What each row takes in each column, as far as finished runs say.
+    """The estimated cost of each row in each column.
 
-    Those of an equal configuration, whatever the seed, come first: on this machine, else among the
-    committed records. Then come runs that differ in the length of the training alone, in
-    proportion; then the other rows of the column; at last what the column declares.
+    The best source is a run of an equal configuration with any seed, on this machine or else among
+    the committed records. Next are runs that differ only in the length of training, scaled by it;
+    then the other rows of the column; last, what the column declares.
 
     Args:
         table: the table.
         cells: those of it that were chosen.
-        places: where finished runs and committed records lie.
-        counted: configurations and pretrainings that other cells of the plan are charged for, to
-            which those of these cells are added; None: each cell is charged for all it needs.
+        places: the folders of finished runs and committed records.
+        counted: configurations and pretrainings that the plan includes already, to which those of
+            these cells are added; None: each cell is estimated on its own.
     """
     cells = tuple({cell.address: cell for cell in cells}.values())
     every = {cell.address: cell for cell in (*table.cells(cells[0].tier), *cells)}
@@ -187,7 +186,7 @@ def costs_of(
 def _runs_by_key(
     table: Table, cell: Cell, places: Places
 ) -> defaultdict[str, list[tuple[Record, str]]]:
-    """The committed records of a table's tiers by :func:`_key`, as they would be written today."""
+    """The committed records of a table's tiers by :func:`_key`, in today's form."""
     found: defaultdict[str, list[tuple[Record, str]]] = defaultdict(list)
     upgraded: dict[str, dict[str, object]] = {}  # by the configuration as it was written
     tiers: list[Tier] = [tier for tier in table.tiers if tier != "smoke"]
@@ -205,7 +204,7 @@ def _runs_by_key(
 
 
 def _key(config: Mapping[str, object]) -> str:
-    """What configurations have in common that differ in seed and length of the training alone."""
+    """A key over a configuration without its seed and its length of training."""
     left_out = ("seed", *LENGTHS)
     return json.dumps({k: v for k, v in config.items() if k not in left_out}, sort_keys=True)
 
@@ -213,7 +212,7 @@ def _key(config: Mapping[str, object]) -> str:
 def _taken(
     config: Mapping[str, object], runs: Mapping[str, Sequence[tuple[Record, str]]]
 ) -> Taken | None:
-    """What a run of a configuration takes, as runs of its key say; None where none does."""
+    """The cost of a run, estimated from runs of its key; None without any."""
     found: defaultdict[str, list[tuple[Record, float]]] = defaultdict(list)
     for record, source in runs.get(_key(config), ()):
         ratio = _ratio(record.config, config)
@@ -234,7 +233,7 @@ def _taken(
 
 
 def _ratio(there: Mapping[str, object], here: Mapping[str, object]) -> float | None:
-    """How many times as long ``here`` trains as ``there``; None where that is no one number."""
+    """How many times as long ``here`` trains as ``there``; None where they are not comparable."""
     ratio = 1.0
     for name in LENGTHS:
         before, after = there.get(name), here.get(name)
@@ -247,7 +246,7 @@ def _ratio(there: Mapping[str, object], here: Mapping[str, object]) -> float | N
 
 
 def _like(others: Sequence[Taken], column: Column) -> Taken:
-    """What a row without known runs takes: as the other rows of its column, or as declared."""
+    """The cost of a row without known runs: as other rows of its column, or as declared."""
     if not others:
         return Taken(60 * column.minutes, column.gigabytes, "declared")
     # Not the lower of two: that may be a baseline that trains nothing.
@@ -256,9 +255,9 @@ def _like(others: Sequence[Taken], column: Column) -> Taken:
 
 
 def _shared(cells: Sequence[Cell], each: Taken, places: Places, counted: set[str]) -> float:
-    """Seconds of cells that differ in their seeds alone that others are charged for.
+    """Seconds that cells, which differ only in their seed, save by sharing runs and encoders.
 
-    What they run and train is charged to them from now on.
+    What they run and train is added to ``counted``.
     """
     shared = 0.0
     stored = places.store.is_dir()
@@ -272,7 +271,7 @@ def _shared(cells: Sequence[Cell], each: Taken, places: Places, counted: set[str
         if run in counted:
             shared += each.seconds
         elif trained is not None and (
-            encoder in counted or (stored and is_kept(places.store, trained))
+            encoder in counted or (stored and is_stored(places.store, trained))
         ):
             shared += each.seconds - (each.evaluation or 0.0)
         counted |= {run, encoder}
@@ -287,7 +286,7 @@ def _time(costs: Sequence[Cost]) -> str:
 
 
 def _in_one_line(table: Table, costs: Sequence[Cost], jobs: int) -> str:
-    """A table that would take very long: its time, and where most of that figure is from."""
+    """A table that would take very long: its time, and the source of most of that estimate."""
     done, seeds = (sum(getattr(cost, name) for cost in costs) for name in ("done", "seeds"))
     seconds = sum(cost.time for cost in costs) / jobs
     source = max(costs, key=lambda cost: cost.time).each.source
@@ -295,7 +294,7 @@ def _in_one_line(table: Table, costs: Sequence[Cost], jobs: int) -> str:
 
 
 def _grids(labels: Sequence[str], lines: Mapping[str, Sequence[str]]) -> Iterator[Grid]:
-    """The matrix in as many grids, one below the other, as its width asks for."""
+    """The matrix, split by columns into grids that fit the width."""
     first = min(LABEL, max(map(len, labels)))
     waiting = list(lines)
     while waiting:
@@ -327,7 +326,7 @@ def _summary(costs: Sequence[Cost], jobs: int) -> Iterator[str]:
         f"{memory * min(jobs, max(left, 1)):.1f} GB of memory, {max(1, left // 2)} MB of disk."
     )
     if saved := sum(cost.shared for cost in costs):
-        yield f"Without what is run once for several it would be {duration(saved / jobs)} more."
+        yield f"Without sharing runs and encoders it would be {duration(saved / jobs)} more."
     used = {cost.each.source for cost in costs}
     if known := "; ".join(words for name, words in SOURCES.items() if name in used):
         yield f"Time and memory: {known}."

@@ -1,4 +1,4 @@
-"""The processes of cells: each runs in one of its own, beside others, and says how it went."""
+"""Runs cells side by side, each in its own process, and collects their outcomes."""
 
 import contextlib
 import multiprocessing
@@ -18,8 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from shared.command.domains import imported
-from shared.command.places import Places, run_folder
+from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.distributed import everyone, is_lost
 from shared.errors import UserError, describe_os_error
@@ -38,12 +37,12 @@ from shared.experiment.runs import (
 from shared.experiment.tables import Cell, Config, canonical_json
 from shared.report.measuring import NOT_RUN
 
-# Seconds in which a second SIGINT is no second wish: a terminal and a wrapper may both send one.
-ECHO = 1.0
+# Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
+DUPLICATE_SIGINT = 1.0
 
 
 def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
-    """What of a cell's configuration is pretraining that others may share; None if nothing is."""
+    """The pretraining part of a cell's configuration, which other cells may share; None without."""
     pretraining = imported(cell.domain).experiment(cell.config).pretraining
     return None if pretraining is None else pretraining(cell.config)
 
@@ -51,19 +50,19 @@ def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
 class Pool:
     """Runs cells side by side, each in a process of its own that starts with everything imported.
 
-    Processes are forked from a server that has imported the domain and trained nothing: that is
+    Processes are forked from a server that has imported the domain and trained nothing, which is
     fast, and safe for threads, CUDA and renderers.
 
     Args:
-        places: where runs and data lie.
+        places: the folders of runs and data.
         jobs: how many cells run at a time.
         threads: of each cell.
         allow_missing: see :class:`shared.experiment.runs.Run`.
         download: whether missing data are fetched.
         console: where progress is shown.
-        own: whether the runs are someone's own, of the tier "own", which no table takes.
+        own: whether these are user runs, of the tier "own", which no table uses.
         main: by address, the metric that a cell is run for, and what the paper prints there.
-        minutes: after which the cells are told to save and stop; None: they get all their time.
+        minutes: after which the cells save and stop; None: no limit.
     """
 
     def __init__(
@@ -102,16 +101,16 @@ class Pool:
         """Run the cells; what kept some from being done is then in ``outcomes``.
 
         Args:
-            cells: of one domain, no two with one key.
-            before: called when nothing but the first cell's start is left to do, unless the
-                command was told to stop by then.
+            cells: of one domain, with distinct keys.
+            before: called just before the first cell starts, unless the command was interrupted
+                by then.
         """
         context = multiprocessing.get_context("forkserver")
         own = (f"{cells[0].domain}.{module}" for module in ("domain", "train"))
         modules = ("shared.command.pool", "torch.utils.tensorboard", "scipy.linalg")
         context.set_forkserver_preload([*own, *modules, "shared.command.preloaded"])
         workers = max(1, cores() // min(self.jobs, len(cells)))
-        self._waiting, told = list(cells), False
+        self._waiting, stopping = list(cells), False
         self._trained_as = {
             cell.address: canonical_json(part)
             for cell in cells
@@ -134,9 +133,11 @@ class Pool:
                     watch.started(cell)
                 if self._is_time_up() and not asked:
                     asked.append(signal.SIGTERM)
-                if asked and not told:
-                    told = True
-                    self.console.print("stopping once what runs is saved; with Ctrl-C at once")
+                if asked and not stopping:
+                    stopping = True
+                    self.console.print(
+                        "stopping after running cells have saved; Ctrl-C again stops at once"
+                    )
                     for _, process, _ in self._running.values():
                         process.terminate()
                 if len(asked) > 1:
@@ -148,7 +149,7 @@ class Pool:
         self.interrupted |= bool(asked and self._waiting)
 
     def _next(self) -> Cell | None:
-        """Take the first cell that waits; those whose encoder may be in training come last."""
+        """Take the first waiting cell; those whose encoder may be in training come last."""
         running = (cell.address for cell, _, _ in self._running.values())
         trained = {self._trained_as.get(address) for address in running} - {None}
         free = sorted(self._waiting, key=lambda cell: self._trained_as.get(cell.address) in trained)
@@ -157,7 +158,7 @@ class Pool:
         return next(iter(free), None)
 
     def _is_time_up(self) -> bool:
-        """Whether the minutes that the command has are over."""
+        """Whether the time limit of the command has passed."""
         return self.minutes is not None and time.monotonic() - self._begun >= 60 * self.minutes
 
     def _free_device(self) -> str | None:
@@ -168,14 +169,14 @@ class Pool:
         return min(self._devices, key=lambda device: taken[device])
 
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
-        """Take one message of a process; any but progress is its last."""
+        """Handle one message of a process; any but "progress" is its last."""
         cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
         except EOFError:
             process.join()
             why = f"failed: its process ended with code {process.exitcode}"
-            # Told to stop before it could listen, a process just ends.
+            # A process that is stopped before it handles signals just ends.
             message = ("interrupted",) if stopping else ("failed", "", why)
         if message[0] == "progress":
             watch.heard(cell, *message[1:])
@@ -197,11 +198,11 @@ class Pool:
 
     def _note(self, cell: Cell, message: tuple[Any, ...]) -> None:
         _, trace, why = message
-        with contextlib.suppress(OSError):  # a full disk is the failure already reported
+        with contextlib.suppress(OSError):  # a full disk has been reported already
             record_failure(run_folder(self.places, cell), why, trace)
 
     def _fetch(self, cell: Cell, name: str) -> bool:
-        """Try once to fetch a dataset that a cell misses."""
+        """Try once to fetch a dataset that a cell lacks."""
         if not self.download or name in self._tried:
             return False
         self._tried.add(name)
@@ -215,7 +216,7 @@ class Pool:
 
 
 def _start_server() -> None:
-    """Start what the processes are forked of; a terminal's signals are for this process alone."""
+    """Start the server that processes are forked from; it ignores the terminal's signals."""
     ignored = [number for number in STOPS if number != signal.SIGTERM]
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     try:
@@ -235,8 +236,8 @@ def _work(
     device: str | None,
     pipe: Connection,
 ) -> None:
-    """The process of one cell: run it, and say through the pipe how it went."""
-    if device is not None:  # before anything asks for the GPUs; renderers go by it, too
+    """The process of one cell: run it, and send its outcome through the pipe."""
+    if device is not None:  # before anything uses the GPUs; renderers read it as well
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     set_up_torch(threads)
 
@@ -275,12 +276,12 @@ def set_up_torch(threads: int) -> None:
 
 
 def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
-    """Run a cell, unless another process has done so by now, and say how it went.
+    """Run a cell, unless another process has done so by now, and return the outcome.
 
     Returns:
         One of: "done" and the result; "interrupted"; "missing", a dataset and why; "refused" and
         why; "failed", the traceback and why; of several processes also "served", for those that
-        the first leaves behind, and "lost", the traceback and why, for those that others left.
+        are not needed after training, and "lost", the traceback and why, when another one is gone.
     """
     folder = run.folder
     try:
@@ -292,7 +293,7 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
             if finished:
                 run.alone()
             else:
-                with _told_together(run):
+                with _stopped_together(run):
                     run.finish(domain.measure(cell.config, run))
             record = read_record(folder, cell.address)
         assert record is not None  # just written
@@ -326,10 +327,10 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
 
 
 @contextlib.contextmanager
-def _told_together(run: Run) -> Iterator[None]:
-    """Processes of a run's own hear what tells it to stop, too, and are gone before it has stopped.
+def _stopped_together(run: Run) -> Iterator[None]:
+    """Treat the end of a run's helper processes as an interruption when the run was interrupted.
 
-    Terminals and schedulers tell all of a job's processes at once.
+    Terminals and schedulers signal all processes of a job at once, so helpers may end first.
     """
     try:
         yield
@@ -340,7 +341,7 @@ def _told_together(run: Run) -> Iterator[None]:
 
 
 def lost(processes: int, which: str = "one", went: str = "ended") -> str:
-    """What to say when one of several processes has gone without a word."""
+    """The message when one of several processes ended without a message."""
     return (
         f"failed: {which} of its {processes} processes {went}; "
         f"the same command goes on from the last checkpoint"
@@ -348,7 +349,7 @@ def lost(processes: int, which: str = "one", went: str = "ended") -> str:
 
 
 def _stop_with_parent(run: Run) -> None:
-    """Save and stop when the process that started this one is gone."""
+    """Save and stop when the parent process is gone."""
     parent, number = multiprocessing.parent_process(), os.getppid()
 
     def watch() -> None:
@@ -363,20 +364,20 @@ def _stop_with_parent(run: Run) -> None:
 
 @contextlib.contextmanager
 def asked_to_stop() -> Iterator[list[int]]:
-    """A list that fills when one of ``STOPS`` arrives: once, and again for a later SIGINT alone.
+    """A list of the received ``STOPS``: the first signal, then only later SIGINTs.
 
-    Schedulers and wrappers repeat themselves, and a run needs its time to save.
+    Schedulers and wrappers repeat signals, and a run needs time to save.
     """
     asked: list[int] = []
-    echoes_until = 0.0
+    duplicates_until = 0.0
 
     def note(number: int, frame: FrameType | None) -> None:
-        nonlocal echoes_until
+        nonlocal duplicates_until
         if number == signal.SIGHUP:
             _leave_terminal()
         if not asked:
-            echoes_until = time.monotonic() + ECHO
-        if not asked or (number == signal.SIGINT and time.monotonic() > echoes_until):
+            duplicates_until = time.monotonic() + DUPLICATE_SIGINT
+        if not asked or (number == signal.SIGINT and time.monotonic() > duplicates_until):
             asked.append(number)
 
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # as nohup wants it
@@ -390,7 +391,7 @@ def asked_to_stop() -> Iterator[list[int]]:
 
 
 def _leave_terminal() -> None:
-    """Say nothing more where nobody listens: writing to a terminal that has gone is an error."""
+    """Send output to /dev/null: writing to a terminal that is gone is an error."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in (1, 2):
         with contextlib.suppress(OSError):
@@ -401,7 +402,7 @@ def _leave_terminal() -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[None]:
-    """What libraries leave in the folder for temporary files goes when the block is left."""
+    """Give libraries a folder for temporary files that is deleted at the end of the block."""
     before = os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as folder:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
@@ -419,7 +420,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
-    # The allocator of the CPU has no exception of its own, only these words.
+    # The CPU allocator raises a plain RuntimeError with one of these phrases.
     words = ("not enough memory", "can't allocate memory")
     return isinstance(error, RuntimeError) and any(each in str(error) for each in words)
 
@@ -430,12 +431,12 @@ def _describe_out_of_memory(config: Config) -> str:
 
 
 def default_jobs(threads: int) -> int:
-    """How many cells of so many threads run at a time where nobody says: on GPUs, one each."""
+    """How many cells with so many threads run at a time by default: one for each GPU, if any."""
     return len(visible_devices()) or max(1, cores() // threads)
 
 
 def cores() -> int:
-    """The cores that this process may use: those it is bound to, or of its task of Slurm."""
+    """The number of cores that this process may use, by its affinity and its Slurm task."""
     bound = hasattr(os, "sched_getaffinity")  # not on macOS
     here = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
     return min(here, int(os.environ.get("SLURM_CPUS_PER_TASK", here)))

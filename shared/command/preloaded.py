@@ -7,8 +7,7 @@ a thread or asks for a GPU: a process that is forked must find neither.
 
 import torch._inductor.config  # noqa: F401  (what torch.use_deterministic_algorithms imports)
 
-from shared.experiment.arithmetic import arithmetic_used
-from shared.experiment.versions import lock_hash
+from shared.experiment.environment import arithmetic_used, lock_hash
 
 arithmetic_used()
 lock_hash()

@@ -1,7 +1,7 @@
 """One cell on several processes: torchrun's, which ``--processes`` calls.
 
-All of them go through :func:`take_part`; the first does what a pool does for a cell of one process.
-Of several that fail one says why, the first to fail, unless it was killed and could not.
+All of them run :func:`take_part`; the first also does what a pool does for a cell of one process.
+If several fail, the first to fail reports why, unless it was killed.
 """
 
 import contextlib
@@ -21,8 +21,7 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from shared.command import slurm
-from shared.command.domains import Chosen
-from shared.command.places import Places, run_folder
+from shared.command.cells import Chosen, Places, run_folder
 from shared.command.pool import cores, lost, outcome, set_up_torch
 from shared.command.progress import watching
 from shared.command.reproduce import STARTED
@@ -37,7 +36,7 @@ from shared.experiment.runs import (
 )
 from shared.experiment.tables import Cell
 
-LEFT = 76  # exit code of a process that another has left, when nobody has heard why
+LEFT = 76  # exit code when another process is gone, for an unknown reason
 
 
 def launch(
@@ -52,9 +51,9 @@ def launch(
     check_processes(cell.config, options.processes)
     os.environ[STARTED] = str(options.processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(options.threads))
-    if sys.platform == "linux":  # the name of a machine need not lead to it
+    if sys.platform == "linux":  # the host name may not resolve to this machine
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    for name in list(logging.root.manager.loggerDict):  # torchrun's report, here one line
+    for name in list(logging.root.manager.loggerDict):  # replace torchrun's report by one line
         if name.startswith("torch.distributed.elastic"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
     words = ["--standalone", "--local-addr=localhost", f"--nproc-per-node={options.processes}"]
@@ -64,22 +63,22 @@ def launch(
         return INTERRUPTED
     except ChildFailedError as error:
         codes = {number: failure.exitcode for number, failure in error.failures.items()}
-        return _say_why(cell, places, options.processes, codes)
+        return _explain_failures(cell, places, options.processes, codes)
     return 0
 
 
-def _say_why(cell: Cell, places: Places, processes: int, codes: dict[int, int]) -> int:
-    """The exit code, given those of the processes that failed; says what none of them could."""
-    # SIGTERM is the launcher's own, after another process had failed.
+def _explain_failures(cell: Cell, places: Places, processes: int, codes: dict[int, int]) -> int:
+    """The exit code, given those of the failed processes; reports those that were killed."""
+    # The launcher sends SIGTERM after another process has failed.
     killed = {number: -code for number, code in codes.items() if code < 0}
     killed = {number: by for number, by in killed.items() if by != signal.SIGTERM}
-    spoken = {code for code in codes.values() if code > 0} - {LEFT}
-    if INTERRUPTED in spoken or (spoken and not killed):
-        return INTERRUPTED if INTERRUPTED in spoken else max(spoken)
+    reported = {code for code in codes.values() if code > 0} - {LEFT}
+    if INTERRUPTED in reported or (reported and not killed):
+        return INTERRUPTED if INTERRUPTED in reported else max(reported)
     why = lost(processes)
     for number, by in killed.items():
         why = lost(processes, f"process {number}", f"was killed ({signal.Signals(by).name})")
-    return _tell(cell, places, ("failed", "", why))
+    return _report_failure(cell, places, ("failed", "", why))
 
 
 def take_part(
@@ -107,9 +106,9 @@ def take_part(
             if rank() == 0:
                 print("interrupted; the same command goes on from here")
             return INTERRUPTED
-        case "lost" if STARTED in os.environ:  # launch says it, who knows more
+        case "lost" if STARTED in os.environ:  # launch reports it, with the exit codes
             return LEFT
-    return _tell(cell, places, message) if _first_to_fail() else 1
+    return _report_failure(cell, places, message) if _first_to_fail() else 1
 
 
 def _take_part(
@@ -123,7 +122,7 @@ def _take_part(
     (going, *_) = everyone(bool(waiting))
     if not going:
         return ("done",) if rank() == 0 else ("served",)
-    console = Console(quiet=rank() > 0)  # the first process speaks
+    console = Console(quiet=rank() > 0)  # only the first process prints
     with watching(console, 1, main_metrics(chosen)) as watch:
         watch.started(cell)
 
@@ -147,22 +146,22 @@ def _take_part(
     return message
 
 
-def _tell(cell: Cell, places: Places, message: tuple[Any, ...]) -> int:
-    """Say and note why there is no result; returns the exit code."""
+def _report_failure(cell: Cell, places: Places, message: tuple[Any, ...]) -> int:
+    """Print and record why there is no result; returns the exit code."""
     if message[0] in ("failed", "lost"):
-        with contextlib.suppress(OSError):  # a full disk is the failure already reported
+        with contextlib.suppress(OSError):  # a full disk has been reported already
             record_failure(run_folder(places, cell), message[2], message[1])
     print(f"{cell.address}: {message[-1]}", file=sys.stderr, flush=True)
     return 1
 
 
 def _first_to_fail() -> bool:
-    """Whether no other process has failed before; asked once."""
+    """Whether this process is the first to fail; called once."""
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
         store = dist.TCPStore(  # type: ignore[attr-defined]  # has it at run time alone
             *where, is_master=False, timeout=timedelta(seconds=5)
         )
         return bool(store.add("suite/failed", 1) == 1)
-    except (RuntimeError, ValueError):  # it has gone with the process that kept it
+    except (RuntimeError, ValueError):  # the process that hosted the store is gone
         return True

@@ -1,4 +1,4 @@
-"""What is shown while cells run: bars on a terminal, elsewhere a line now and then."""
+"""Progress of running cells: bars on a terminal, elsewhere a line every few seconds."""
 
 import contextlib
 import time
@@ -19,14 +19,14 @@ from rich.table import Column
 from shared.experiment.tables import Cell
 from shared.report.wording import counted
 
-EVERY = 5.0  # seconds between two lines, where there is no terminal
-LEAST = 20  # characters of a label, however narrow the terminal
+EVERY = 5.0  # seconds between two lines without a terminal
+LEAST = 20  # minimal characters of a label on a narrow terminal
 Main = Mapping[str, tuple[str, str]]
 
 
 @contextlib.contextmanager
 def watching(console: Console, total: int, main: Main | None = None) -> Iterator["Watch"]:
-    """A watch over ``total`` cells.
+    """Show the progress of ``total`` cells while the block runs.
 
     Args:
         console: where to.
@@ -39,7 +39,7 @@ def watching(console: Console, total: int, main: Main | None = None) -> Iterator
         table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
     )
     bars = Progress(
-        label,  # takes what the others leave, so that counts and times are never cut
+        label,  # shrinks first, so that counts and times are never cut
         BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeRemainingColumn(elapsed_when_finished=True),
@@ -52,10 +52,10 @@ def watching(console: Console, total: int, main: Main | None = None) -> Iterator
 
 
 class Watch:
-    """Is told how the cells go on, and shows it.
+    """Receives the progress of cells, and shows it.
 
     Args:
-        bars: one for all cells, to which one for each that runs is added.
+        bars: has one bar for all cells; one for each running cell is added.
         total: how many cells there are.
         main: by address, the metric that a cell is run for, and what the paper prints there.
     """
@@ -76,18 +76,18 @@ class Watch:
         self._running[cell.address] = self.bars.add_task(label, total=None)
 
     def heard(self, cell: Cell, done: int, total: int, what: str) -> None:
-        """A cell says how far it is; other work starts another bar, whose pace is its own."""
+        """A cell reports progress; a new phase of work restarts its bar and time estimate."""
         bar, label = self._running[cell.address], f"{label_of(cell)}: {what}"
         if self.bars.tasks[self.bars.task_ids.index(bar)].description != label:
             self.bars.reset(bar, total=total, description=label)
         self.bars.update(bar, completed=done, total=total)
 
     def stopped(self, cell: Cell) -> None:
-        """A cell waits again."""
+        """A cell went back to waiting."""
         self.bars.remove_task(self._running.pop(cell.address))
 
     def ended(self, cell: Cell, message: tuple[Any, ...]) -> None:
-        """A cell has said its last: one line, of its main metric or why there is none."""
+        """A cell ended: print one line, its main metric or why there is none."""
         self.stopped(cell)
         self.bars.advance(self._all)
         done, total = self._count(self._all)
@@ -100,7 +100,7 @@ class Watch:
         self._print(f"{count}{label}: {text}")
 
     def tick(self) -> None:
-        """Some time has passed; bars move by themselves."""
+        """Print a line when it is due; bars refresh by themselves."""
         if not (self.bars.disable and self._running):
             return
         if time.monotonic() - self._printed >= EVERY:
@@ -124,12 +124,12 @@ class Watch:
 
 
 def label_of(cell: Cell) -> str:
-    """What a cell is called while it runs."""
+    """The label of a running cell."""
     return f"{cell.row} / {cell.column} / seed {cell.seed}"
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it: "8 s", "2.5 min", "31 h", "4.2 d", "1.5 years"."""
+    """A time in a readable unit: "8 s", "2.5 min", "31 h", "4.2 d", "1.5 years"."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     size, unit = (60, "min") if seconds < 90 * 60 else (3600, "h")
@@ -140,7 +140,7 @@ def duration(seconds: float) -> str:
 
 
 def sentence(message: tuple[Any, ...], metric: str = "", printed: str = "") -> str:
-    """The last word of a cell: its main metric beside the printed one, or why there is none.
+    """The outcome of a cell: its main metric beside the printed one, or why there is none.
 
     Args:
         message: of :func:`shared.command.pool.outcome`.

@@ -1,9 +1,9 @@
-"""The command line: its words and options; what they ask for is done by the other modules.
+"""The command line: parses words and options, and calls the module that does the work.
 
-Nothing heavy is imported before the words are understood: a mistyped one is answered at once.
+Nothing heavy is imported before the words are parsed, so that a typo is reported at once.
 
-Exit codes: 0 all is done; 1 a cell failed or its data are missing; 2 the input cannot be used;
-75 interrupted, the same command goes on.
+Exit codes: 0 done; 1 a cell failed or its data are missing; 2 unusable input; 75 interrupted, the
+same command continues.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from shared.command import domains
+from shared.command import cells
 from shared.errors import UserError, describe_os_error, program, suggestion
 from shared.experiment.tables import TIERS
 
 if TYPE_CHECKING:
-    from shared.command.places import Places
+    from shared.command.cells import Places
 
 USAGE = """\
 Reproduces four papers on margins in contrastive learning (LMCL, CLLR, MMCL and
@@ -43,7 +43,7 @@ Use what was run:
   verify      check every record; --rerun 3 runs three cells again
   noise       run cells again with other instructions of the processor
   status      what became of the cells sent to Slurm (run --help: --slurm)
-  explain     one cell: the paper, the configuration, the record, the verdict
+  explain     one cell: paper, configuration, records, outcomes of claims
   figures     the figures of a paper       film      an episode of each agent
   export      the model of a run           evaluate  any model, by our protocols
 Work on it:
@@ -54,18 +54,16 @@ All options of a verb: ./reproduce.sh plan --help; of a run: run --help
 """
 INTERRUPTED = 75  # as shared.experiment.runs has it, which takes seconds to be imported
 STOPPED = "interrupted; the same command starts again"
-STARTED = "SUITE_PROCESSES"  # set in processes that --processes has started
+STARTED = "SUITE_PROCESSES"  # set in processes that --processes started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
-# Older spellings of verbs.
-FLAGS = {"--plan": "plan", "--figures": "figures", "--video": "film"}
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as everything here does."""
+    """Reports errors in one line, like every command of the suite."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise what is wrong.
+        """Raise a parsing error.
 
         Raises:
             UserError: always.
@@ -75,7 +73,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a folder's name may be no UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of folders may not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _imports_end_cleanly():
@@ -96,7 +94,7 @@ def _imports_end_cleanly() -> Iterator[None]:
     """Exit at once on a SIGINT that arrives while a module is imported.
 
     A KeyboardInterrupt raised inside the initialization of an extension module, such as torch's,
-    ends in ``std::terminate`` rather than in an exception. Nothing has been started by then.
+    ends in ``std::terminate`` rather than in an exception. Nothing has started by then.
     """
 
     def interrupt(_: int, frame: FrameType | None) -> NoReturn:
@@ -127,7 +125,7 @@ def _main(arguments: list[str]) -> int:
     if arguments[0] in ("-h", "--help", "help"):
         print(_usage(), end="")
         return 0
-    if arguments[0] in CHECKOUT_ONLY:  # reproduce.sh answers them itself
+    if arguments[0] in CHECKOUT_ONLY:  # reproduce.sh handles them itself
         raise UserError(
             f"{arguments[0]} needs the checkout: clone the repository, then "
             f"./reproduce.sh {arguments[0]}"
@@ -138,20 +136,17 @@ def _main(arguments: list[str]) -> int:
     verb = "run"
     if arguments[0] in VERBS:
         verb = arguments.pop(0)
-    elif flags := [each for each in arguments if each in FLAGS]:
-        verb = FLAGS[flags[0]]
-        arguments.remove(flags[0])
     elif arguments[0].startswith("-") and (late := [each for each in arguments if each in VERBS]):
-        raise UserError(f"say the verb first: {program()} {late[0]} ...")
+        raise UserError(f"the verb comes first: {program()} {late[0]} ...")
     return VERBS[verb](arguments)
 
 
 def _usage() -> str:
-    """``USAGE`` as called here; installed without the checkout, what needs that is left out."""
+    """``USAGE`` with the name of the program; without a checkout, its commands are left out."""
     if program() == "./reproduce.sh":
         return USAGE
     before, _, rest = USAGE.partition("Work on it:\n")
-    checkout = f"In a checkout alone, by ./reproduce.sh: {', '.join(CHECKOUT_ONLY)}\n"
+    checkout = f"Only in a checkout, by ./reproduce.sh: {', '.join(CHECKOUT_ONLY)}\n"
     return (
         (before + checkout + rest[rest.index("All options") :])
         .replace("  ./reproduce.sh", "  margins")
@@ -162,7 +157,7 @@ def _usage() -> str:
 def _version() -> str:
     """The version, and in a checkout the commit."""
     from shared import __version__
-    from shared.experiment.runs import commit
+    from shared.experiment.environment import commit
 
     here = commit()
     changes = ", with changes" if here["dirty"] else ""
@@ -174,26 +169,26 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_cells(parser)
     _takes_work(parser)
     add = parser.add_argument
-    add("--again", action="store_true", help="move the chosen runs aside, and run them anew")
+    add("--again", action="store_true", help="move the chosen runs aside, and start over")
     add(
         "--set",
         action="append",
         metavar="NAME=VALUE",
         default=[],
-        help="change a field of the configuration, or objective.NUMBER; outside the tables",
+        help="change a field of the configuration, or objective.NUMBER; enters no table",
     )
     add(
         "--with",
         dest="loss",
         type=_loss,
         metavar="FILE.py:LOSS[,NUMBER=...]",
-        help="a loss of yours as the row 'mine'; the baseline it is paired with: --row",
+        help="your loss as the row 'mine'; --row chooses the baseline to compare with",
     )
     add(
         "--processes",
         type=_positive,
         metavar="N",
-        help="that share the batch of one run, each with a GPU where there are; with --cell",
+        help="processes that share the batch of one run, a GPU each if any; with --cell",
     )
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
@@ -201,7 +196,7 @@ def _run(arguments: Sequence[str]) -> int:
     together = _check_processes(options)
     _say_first(options)
     from shared.command import own, running
-    from shared.command.domains import choose
+    from shared.command.cells import choose
 
     if together > 1:
         from shared.command import processes
@@ -216,15 +211,14 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _plan(arguments: Sequence[str]) -> int:
-    parser = _parser("plan", "DOMAIN PAPER", "Say what would run, and what it takes; run nothing.")
+    parser = _parser(
+        "plan", "DOMAIN PAPER", "Print what would run and what it would cost; run nothing."
+    )
     _takes_cells(parser)
     _takes_work(parser)
-    parser.add_argument("--again", action="store_true", help=argparse.SUPPRESS)
     options, places = _parsed(parser, arguments)
-    if options.again:
-        raise UserError("--again moves runs aside, --plan touches nothing; leave one of them out")
     from shared.command import running
-    from shared.command.domains import choose
+    from shared.command.cells import choose
 
     return running.plan_cells(choose(options), places(), options)
 
@@ -237,22 +231,24 @@ def _noise(arguments: Sequence[str]) -> int:
     _takes_work(parser)
     parser.add_argument("--again", action="store_true", help="see run --help")
     options, _ = _parsed(parser, arguments)
-    from shared.command import noise
-    from shared.command.domains import choose
+    from shared.command import verbs
+    from shared.command.cells import choose
 
     choose(options)
     runs = options.runs.absolute() if FROM in os.environ else options.runs
-    return noise.repeat(arguments, runs)
+    return verbs.noise(arguments, runs)
 
 
 def _explain(arguments: Sequence[str]) -> int:
     parser = _parser(
-        "explain", "CELL", "A cell on one page: the paper, the loss, the record, the verdict."
+        "explain",
+        "CELL",
+        "One cell: the paper's number, the configuration, the records, the outcomes of claims.",
     )
     options, places = _parsed(parser, arguments, words=("CELL",))
-    from shared.command import explain
+    from shared.command import verbs
 
-    return explain.print_page(options.words[0], places())
+    return verbs.explain(options.words[0], places())
 
 
 def _status(arguments: Sequence[str]) -> int:
@@ -307,7 +303,7 @@ def _export(arguments: Sequence[str]) -> int:
 
 
 def _evaluate(arguments: Sequence[str]) -> int:
-    what = "Score a trained model, this project's or another's, by a domain's protocols."
+    what = "Score a trained model, of this project or another, with a domain's protocols."
     parser = _parser("evaluate", "DOMAIN MODEL", what)
     add = parser.add_argument
     add(
@@ -315,30 +311,33 @@ def _evaluate(arguments: Sequence[str]) -> int:
         help="vision, video: a folder of classes, or a data set; graph: a data set; text: tasks",
     )
     add("--protocol", type=_names, default=(), metavar="NAME,...", help="default: the domain's")
-    add("--seed", type=int, default=0, help="of everything random in a protocol; default: 0")
+    add("--seed", type=int, default=0, help="seed of a protocol's random draws; default: 0")
     add(
         "--skip-damaged",
         action="store_const",
         const=True,
         help="vision, video: leave out files of the folder that cannot be decoded, and list them",
     )
-    add("--out", type=_path, metavar="FILE.json", help="where the numbers go, too")
+    add("--out", type=_path, metavar="FILE.json", help="also write the numbers there")
     add = parser.add_argument_group("vision").add_argument
     add("--backbone", help="resnet50, any name of timm, ...; default: the ResNet that fits")
-    add("--stem", help="its first layers: imagenet, cifar, small, strided; default: what fits")
-    add("--prefix", help="of the keys that count; default: that under which most fit")
-    add("--size", type=_positive, help="of the images in pixels; default: the data's")
-    add("--statistics", help="whose colours normalise: a data set, or none; default: the data's")
+    add("--stem", help="first layers: imagenet, cifar, small, strided; default: what fits")
+    add("--prefix", help="prefix of the keys to load; default: the one with the most matches")
+    add("--size", type=_positive, help="size of the images in pixels; default: the data's")
+    add(
+        "--statistics",
+        help="colour statistics to normalise with: a data set, or none; default: the data's",
+    )
     options, places = _parsed(parser, arguments, words=("DOMAIN", "MODEL"))
     if options.data and _path(options.data).exists():
         options.data = str(_path(options.data))
-    from shared.command import scoring
+    from shared.command import verbs
 
-    return scoring.evaluate(options.words[0], _path(options.words[1]), options, places())
+    return verbs.evaluate(options.words[0], _path(options.words[1]), options, places())
 
 
 def _data(arguments: Sequence[str]) -> int:
-    parser = _parser("data", "DOMAIN", "Fetch what is missing of a domain's data, verify the rest.")
+    parser = _parser("data", "DOMAIN", "Download the missing data of a domain, verify the rest.")
     parser.add_argument("--dataset", help="one dataset")
     options, places = _parsed(parser, arguments, words=("DOMAIN",))
     from shared.command import verbs
@@ -349,8 +348,8 @@ def _data(arguments: Sequence[str]) -> int:
 def _verify(arguments: Sequence[str]) -> int:
     parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run.")
     add = parser.add_argument
-    add("--rerun", type=_positive, metavar="N", help="records whose cells are run anew")
-    add("--draw", type=int, default=0, help="with --rerun: another number, other cells")
+    add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
+    add("--draw", type=int, default=0, help="with --rerun: another number selects other cells")
     _takes_choice(parser)
     _takes_work(parser)
     options, places = _parsed(parser, arguments, words=("[DOMAIN]",))
@@ -359,7 +358,7 @@ def _verify(arguments: Sequence[str]) -> int:
     return verbs.verify_records(options.words[0] if options.words else None, places(), options)
 
 
-# What the first word may be; without one of them it is "run".
+# The verbs; without one the verb is "run".
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
@@ -380,10 +379,15 @@ def _parser(verb: str, words: str, what: str) -> Parser:
     parser = Parser(prog=f"{program()} {verb}", description=what, allow_abbrev=False)
     parser.add_argument("words", nargs="*", metavar=words or "WORD", help=argparse.SUPPRESS)
     parser.usage = f"%(prog)s {words} [OPTION ...]".replace("  ", " ")
-    add = parser.add_argument_group("places, as seen from where you stand").add_argument
-    add("--data-root", type=_path, help="where datasets lie; default: SUITE_DATA, else data/")
-    add("--runs", type=_path, default=Path("runs"), help="where runs lie")
-    add("--results", type=_path, default=Path("results"), help="where the report goes")
+    add = parser.add_argument_group("folders, relative to the current one").add_argument
+    add("--data-root", type=_path, help="datasets; default: SUITE_DATA, else data/")
+    add("--runs", type=_path, default=Path("runs"), help="runs; default: runs/")
+    add(
+        "--results",
+        type=_path,
+        default=Path("results"),
+        help="results and report; default: results/",
+    )
     return parser
 
 
@@ -411,14 +415,16 @@ def _takes_work(parser: Parser) -> None:
     add = parser.add_argument
     add("--jobs", type=_positive, help="cells at a time; default: cores / threads, on a GPU one")
     add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
-    add("--no-download", action="store_true", help="do not fetch missing data")
+    add("--no-download", action="store_true", help="do not download missing data")
     add(
         "--allow-missing",
         "--skip-damaged",
         action="store_true",
-        help="leave out files that data sets lack or that cannot be decoded",
+        help="leave out files that are missing or cannot be decoded",
     )
-    add("--minutes", type=_minutes, help="save and stop then; the same command goes on")
+    add(
+        "--minutes", type=_minutes, help="save and stop after this time; the same command continues"
+    )
 
 
 def _takes_executor(parser: Parser) -> None:
@@ -433,20 +439,20 @@ def _takes_executor(parser: Parser) -> None:
 
 
 def _check_executor(options: argparse.Namespace) -> None:
-    """Refuse options of Slurm without it, and Slurm for runs of one's own."""
+    """Refuse Slurm's options without --slurm, and --slurm for user runs."""
     names = ("partition", "time", "memory", "gpus", "cores", "array_limit")
     stray = [name for name in names if getattr(options, name) is not None]
     if stray and not options.slurm:
         name = stray[0].replace("_", "-")
-        raise UserError(f"--{name} is of --slurm; add that, or leave --{name} out")
+        raise UserError(f"--{name} needs --slurm; add that, or leave --{name} out")
     if options.slurm and options.minutes:
-        raise UserError("--minutes is of runs that this command waits for; of a task it is --time")
+        raise UserError("--minutes does not go with --slurm; set the time of a task with --time")
     if options.slurm and (options.set or options.loss):
-        raise UserError("--slurm is for cells of the tables; leave --set and --with out, or it")
+        raise UserError("--slurm runs cells of the tables; leave out --slurm, or --set and --with")
 
 
 def _check_processes(options: argparse.Namespace) -> int:
-    """How many processes work on the run: torchrun's, or those asked for."""
+    """How many processes work on the run: torchrun's, or those of --processes."""
     started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 0
     asked = options.processes or started or 1
     if started and asked != started:
@@ -457,19 +463,19 @@ def _check_processes(options: argparse.Namespace) -> int:
             f"--set, --with and --slurm"
         )
     if asked > 1 and options.minutes:
-        raise UserError(f"--minutes is of runs of one process, not of {asked}; leave one out")
+        raise UserError(f"--minutes does not work with {asked} processes; leave it out")
     return asked
 
 
 def _parsed(
     parser: Parser, arguments: Sequence[str], words: tuple[str, ...] | None = None
 ) -> tuple[argparse.Namespace, "Callable[[], Places]"]:
-    """The options, and what makes the places, which needs more than the words do.
+    """The options, and a function that makes the places, which imports more.
 
     Args:
         parser: of the verb.
         arguments: what follows the verb.
-        words: what the verb is followed by; None for DOMAIN PAPER, or neither and ``--cell``.
+        words: the positional arguments; None for DOMAIN PAPER, or none with ``--cell``.
     """
     options, unknown = parser.parse_known_intermixed_args(arguments)
     known = parser.format_help().replace(",", " ").split()
@@ -488,18 +494,18 @@ def _parsed(
 
 
 def _check_domain(word: str, *others: str) -> None:
-    """Refuse what is neither a domain nor, as the first word, a verb."""
-    if word not in domains.DOMAINS:
-        near = suggestion(word, [*domains.DOMAINS, *VERBS, "docs", "test"])
+    """Refuse a word that is not a domain; suggest a domain or a verb."""
+    if word not in cells.DOMAINS:
+        near = suggestion(word, [*cells.DOMAINS, *VERBS, "docs", "test"])
         if not near.startswith(":"):
-            near = suggestion(word, domains.DOMAINS, "domains are")
-            if others and others[0] in domains.DOMAINS:
+            near = suggestion(word, cells.DOMAINS, "domains are")
+            if others and others[0] in cells.DOMAINS:
                 near = f": the domain comes first, as in {others[0]} {word}"
         raise UserError(f"no domain {word!r}{near}")
 
 
 def _places(options: argparse.Namespace) -> "Places":
-    from shared.command.places import Places
+    from shared.command.cells import Places
     from shared.experiment.data import data_root
     from shared.experiment.runs import check_name
 
@@ -516,7 +522,7 @@ def _places(options: argparse.Namespace) -> "Places":
 
 
 def _say_first(options: argparse.Namespace) -> None:
-    """The first line, at once: torch and the tables take a while."""
+    """Print a first line at once: importing torch and the tables takes a while."""
     if os.environ.get("RANK", "0") != "0" or STARTED in os.environ:
         return
     what = options.cell or f"{'/'.join(options.words)}, {options.tier} tier"
@@ -524,7 +530,7 @@ def _say_first(options: argparse.Namespace) -> None:
 
 
 def _path(text: str) -> Path:
-    """A path as seen from where the user stands: reproduce.sh runs in the checkout."""
+    """A path relative to the user's folder: reproduce.sh itself runs in the checkout."""
     return Path(os.environ.get(FROM, ""), text)
 
 

@@ -1,26 +1,36 @@
-"""Running chosen cells, each in its own process, and printing the tables that they fill."""
+"""Running chosen cells, each in its own process, and measuring the tables that they fill."""
 
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
 
-from shared.command.domains import Chosen
-from shared.command.places import Places, finished, measure, run_folder, settle
+from shared.command.cells import Chosen, Places, finished, move_runs, run_folder, undamaged
 from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
-from shared.experiment.records import read_json
+from shared.experiment.environment import OTHER_PATHS, repeats_folder
+from shared.experiment.records import (
+    Damaged,
+    Record,
+    read_failure,
+    read_json,
+    read_record,
+    read_records,
+    read_repeats,
+)
 from shared.experiment.runs import INTERRUPTED, check_config, set_aside
 from shared.experiment.store import forget
-from shared.experiment.tables import Cell
-from shared.report.console import terminal
+from shared.experiment.tables import Cell, Table, Tier
+from shared.report import measuring
+from shared.report.console import Terminal
 from shared.report.measuring import narrowed
 from shared.report.wording import counted, printed_value
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
-    """Print what of the cells is done and what the rest takes; returns the exit code."""
+    """Print which cells are done and what the rest would cost; returns the exit code."""
     console = Console()
     _checked(chosen, places)
     jobs = options.jobs or default_jobs(options.threads)
@@ -31,7 +41,7 @@ def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Names
 
 
 def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
-    """Run what is not done of the cells, and print their tables; returns the exit code."""
+    """Run the unfinished cells, and print their tables; returns the exit code."""
     console = Console()
     if options.slurm:
         from shared.command import slurm
@@ -42,24 +52,86 @@ def run_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namesp
         return slurm.submit(chosen, waiting, places, options, console) if waiting else 0
     pool = run_waiting(chosen, places, options, console)
     show_tables(chosen, places, pool.outcomes, console)
-    return say_how_it_went(console, pool, again=options.again)
+    return print_ending(console, pool, again=options.again)
 
 
 def show_tables(
     chosen: Sequence[Chosen], places: Places, outcomes: dict[str, str], console: Console
 ) -> None:
-    """Print the rows and columns of the tables that the cells lie in.
+    """Print the rows and columns of the chosen cells.
 
     Args:
         chosen: the cells.
-        places: where their runs lie.
+        places: the folders of runs, results and data.
         outcomes: by address, why a cell has no result.
         console: where to.
     """
     for each in chosen:
         measured = measure(each.table, each.cells[0].tier, places, outcomes)
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
-        console.print(terminal(narrowed(measured, rows, columns)))
+        console.print(Terminal(narrowed(measured, rows, columns)))
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The committed records of all tables."""
+
+    records: Sequence[Record]
+    repeats: Sequence[Record]
+
+    @classmethod
+    def read(cls, places: Places) -> "Committed":
+        """Read those below ``places.results``: thousands of lines, read once for all tables."""
+        return cls(read_records(places.results), read_repeats(places.results))
+
+    def of(self, domain: str) -> "Committed":
+        """Those of one domain, by their addresses."""
+        kept = (
+            [each for each in some if f"/{domain}/" in f"/{each.address}"]
+            for some in (self.records, self.repeats)
+        )
+        return Committed(*kept)
+
+
+def measure(
+    table: Table,
+    tier: Tier,
+    places: Places,
+    outcomes: dict[str, str],
+    committed: Committed | None = None,
+) -> measuring.Measured:
+    """The table as measured by the runs on this disk and, if given, the committed records."""
+    records: list[Record] = []
+    status = dict(outcomes)
+    for cell in table.cells(tier):
+        folder = run_folder(places, cell)
+        try:
+            record = read_record(folder, cell.address)
+            if record is not None:
+                records.append(record)
+            elif cell.address not in status:
+                status[cell.address] = read_failure(folder) or measuring.NOT_RUN
+        except Damaged as error:
+            status[cell.address] = f"{measuring.REFUSED}: {error}"
+    repeats: list[Record] = []
+    figures: tuple[str, ...] = ()
+    if committed is not None:
+        # The later of two valid records of a cell is taken: the one of this disk.
+        records = [*committed.records, *records]
+        figures = measuring.read_figures(places.results, table, tier)
+        repeats = [*committed.repeats, *_repeated(table, tier, places)]
+    return measuring.measure(table, tier, records, status, figures, repeats)
+
+
+def _repeated(table: Table, tier: Tier, places: Places) -> list[Record]:
+    """The finished runs of a table under other code paths; damaged ones are left out."""
+    found = (
+        undamaged(folder / cell.folder, cell.address)
+        for path in OTHER_PATHS
+        if (folder := repeats_folder(places.runs, path)).is_dir()
+        for cell in {cell.address: cell for cell in table.cells(tier)}.values()
+    )
+    return [record for record in found if record is not None]
 
 
 def run_waiting(
@@ -70,14 +142,14 @@ def run_waiting(
     *,
     own: bool = False,
 ) -> Pool:
-    """Run what is not done of the cells; the pool then says what kept some from being done.
+    """Run the unfinished cells; the returned pool has the outcomes of those without a result.
 
     Args:
         chosen: the cells.
-        places: where their runs lie.
+        places: the folders of runs, results and data.
         options: how to run them.
         console: where progress is shown.
-        own: whether they are someone's own, see :class:`shared.command.pool.Pool`.
+        own: whether these are user runs, see :class:`shared.command.pool.Pool`.
     """
     waiting = not_done(chosen, places, options, console)
     pool = Pool(
@@ -97,9 +169,9 @@ def run_waiting(
 
 
 def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
-    """By address the metric of a cell's first column, and what the paper prints there, if any.
+    """By address the metric of a cell's first column, and what the paper prints there, if anything.
 
-    On the embedded data of the smoke tier nothing is printed.
+    No printed number applies to the embedded data of the smoke tier.
     """
     found: dict[str, tuple[str, str]] = {}
     for each in chosen:
@@ -107,7 +179,7 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
         labels = {row.label: row.published for row in table.rows}
         for cell in each.cells:
             columns = {column.label: column for column in table.columns_of(cell.tier)}
-            label = labels.get(cell.row)  # someone's own row stands in no table
+            label = labels.get(cell.row)  # a user's row is in no table
             value = table.published.value(label, cell.column) if label else None
             printed = "" if value is None or cell.tier == "smoke" else printed_value(value)
             found.setdefault(cell.address, (table.metric_of(columns[cell.column]), printed))
@@ -117,7 +189,7 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
 def not_done(
     chosen: Sequence[Chosen], places: Places, options: argparse.Namespace, console: Console
 ) -> list[Cell]:
-    """What is not done of the cells, or all of them to be run again; the cheapest first."""
+    """The unfinished cells, or with --again all of them; the cheapest first."""
     places.runs.mkdir(parents=True, exist_ok=True)
     cells = _checked(chosen, places, again=options.again)
     waiting = [cell for cell in cells if options.again or finished(cell, places) is None]
@@ -129,7 +201,7 @@ def not_done(
 
 
 def _cheapest_first(cells: Sequence[Cell], chosen: Sequence[Chosen]) -> list[Cell]:
-    """The cells in such an order that most of a table is there long before its largest column."""
+    """The cells, those of cheap columns first, so that most of a table is finished early."""
     minutes = {
         (each.table.address, column.label): column.minutes
         for each in chosen
@@ -139,8 +211,8 @@ def _cheapest_first(cells: Sequence[Cell], chosen: Sequence[Chosen]) -> list[Cel
     return sorted(cells, key=lambda cell: minutes[cell.table_address, cell.column])
 
 
-def say_how_it_went(console: Console, *pools: Pool, again: bool) -> int:
-    """Say what kept cells from being done; returns the exit code."""
+def print_ending(console: Console, *pools: Pool, again: bool) -> int:
+    """Print why cells have no result; returns the exit code."""
     if any(pool.interrupted for pool in pools):
         without = " without --again" if again else ""
         console.print(f"interrupted; the same command{without} goes on from here")
@@ -152,7 +224,7 @@ def say_how_it_went(console: Console, *pools: Pool, again: bool) -> int:
 
 
 def _every(chosen: Sequence[Chosen]) -> list[Cell]:
-    """One cell for each run: columns and tables may read theirs from one and the same."""
+    """One cell for each run: columns and tables may share a run."""
     cells: dict[str, Cell] = {}
     for each in chosen:
         for cell in each.cells:
@@ -161,8 +233,8 @@ def _every(chosen: Sequence[Chosen]) -> list[Cell]:
 
 
 def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
-    """The cells, checked; before anything runs, as a conflict must not come up after hours."""
-    settle(places, chosen[0].table.domain)
+    """One cell for each run, checked up front: a conflict must not surface after hours."""
+    move_runs(places, chosen[0].table.domain)
     cells = _every(chosen)
     for cell in cells if not again else ():
         check_config(run_folder(places, cell), cell.config)
@@ -170,7 +242,7 @@ def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -
 
 
 def move_aside(cells: Sequence[Cell], places: Places, console: Console) -> None:
-    """Move every run of the cells aside, and say so; their encoders leave the store."""
+    """Move the runs of the cells aside, and say so; delete their encoders from the store."""
     moved = []
     for cell in cells:
         if (folder := run_folder(places, cell)).exists():

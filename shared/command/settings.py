@@ -1,4 +1,4 @@
-"""Settings given as text, ``NAME=VALUE``, typed by the fields and functions that they set."""
+"""Settings given as text, ``NAME=VALUE``, converted to the type of what they set."""
 
 import dataclasses
 import inspect
@@ -11,7 +11,7 @@ from shared.experiment.tables import AnyConfig
 from shared.objective import Objective, Term, term
 from shared.projection import LowRankProjection
 
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 SWITCH = {"true": True, "false": False}
 
 
@@ -19,7 +19,7 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
     """``config`` with settings such as ``epochs=3`` and ``objective.temperature=0.1`` applied.
 
     ``objective.NUMBER`` is a number of the loss; ``objective.PENALTY.NUMBER`` one of a penalty or,
-    as ``objective.projection.NUMBER``, of the projection, and ``weight`` is one of theirs.
+    as ``objective.projection.NUMBER``, of the projection; both also have a ``weight``.
 
     Raises:
         UserError: an unknown name, or a value of another type or out of range.
@@ -50,13 +50,13 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
 
 
 def typed(name: str, text: str, hint: Any) -> Any:
-    """The value that ``text`` is for something declared as ``hint``.
+    """The value of ``text`` as something declared as ``hint``.
 
     Raises:
-        UserError: it is none; named by ``name``.
+        UserError: it has another type; the message begins with ``name``.
     """
     options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if text == "None" and NoneType in options:  # "none" may be a text with a meaning of its own
+    if text == "None" and NoneType in options:  # "none" may itself be a valid text
         return None
     for option in options:
         try:
@@ -72,10 +72,10 @@ def typed(name: str, text: str, hint: Any) -> Any:
 
 
 def numbers_of(function: Callable[..., Any]) -> dict[str, Any]:
-    """The numbers that a loss or penalty takes by name, and how they are declared."""
+    """The keyword arguments of a loss or penalty, with their type hints."""
     try:
         hints = get_type_hints(function)
-    except (NameError, TypeError):  # of a user's function, which need not be typed
+    except (NameError, TypeError):  # a user's function may have no types
         hints = {}
     return {
         name: hints.get(name, Any)
@@ -85,7 +85,7 @@ def numbers_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def checked_term(function: Callable[..., Any], weight: float, numbers: Mapping[str, Any]) -> Term:
-    """The term, with what is wrong with it as an error for the user."""
+    """The term; an invalid one raises a UserError."""
     try:
         return term(function, weight=weight, **numbers)
     except ValueError as error:
@@ -126,7 +126,7 @@ def _with_number(objective: Objective, path: str, text: str) -> Objective:
 
 
 def _value(text: str, hint: Any) -> Any:
-    """The value; ValueError if there is none."""
+    """The value; raises ValueError if ``text`` does not fit."""
     if hint is NoneType and text.lower() == "none":
         return None
     if hint in (bool, Any) and text.lower() in SWITCH:

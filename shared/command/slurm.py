@@ -1,13 +1,13 @@
-"""A grid of cells as one array job of Slurm, submitted through submitit, and what became of it.
+"""Cells as one array job of Slurm, submitted through submitit, and their status.
 
-A task of the array is one call of the command line, ``--cell ADDRESS``; the same command again
-submits what is neither done nor in the queue.
+A task of the array calls the command line with ``--cell ADDRESS``; the same command again submits
+the cells that are neither done nor queued.
 
-    runs/.slurm/jobs.json       by address, the task that each cell was last submitted as
+    runs/.slurm/jobs.json       by address, the task in which each cell was last submitted
     runs/.slurm/12_0_0_log.out  what task 0 of job 12 printed
 
-Shortly before its time is over a task has its cell save, and goes back into the queue; so do tasks
-that Slurm preempts, and those whose node fails. A task that is cancelled, killed or fails ends.
+Shortly before its time limit a task saves and goes back into the queue; so do tasks that Slurm
+preempts, and those whose node fails. A task that is cancelled, killed or fails is not requeued.
 """
 
 import contextlib
@@ -28,8 +28,7 @@ import filelock
 import psutil
 from rich.console import Console
 
-from shared.command.domains import Chosen, find_cell
-from shared.command.places import Places, finished, run_folder
+from shared.command.cells import Chosen, Places, find_cell, finished, run_folder
 from shared.command.plan import costs_of
 from shared.command.pool import pretraining_of
 from shared.command.progress import sentence
@@ -40,15 +39,15 @@ from shared.experiment.tables import Cell, canonical_json
 
 MODULE = "shared"  # what runs a cell: python -m MODULE --cell ADDRESS
 FOLDER = ".slurm"  # in the folder of runs
-NOTICE = 120  # seconds before the time limit at which a task is told to save
-TASKS = 64  # at a time, where nobody says
+NOTICE = 120  # seconds before the time limit at which a task saves
+TASKS = 64  # at a time, by default
 
 
 class Task:
-    """One task of the array: cells that share what is trained, one after the other.
+    """One task of the array: cells that share an encoder, one after the other.
 
     Args:
-        command: that runs a cell, but for its address.
+        command: runs a cell when its address is appended.
         addresses: of the cells.
     """
 
@@ -58,10 +57,10 @@ class Task:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> None:
-        """Run the cells; ends with the worst of their exit codes."""
+        """Run the cells, and exit with the highest of their exit codes."""
         codes = []
         for address in self.addresses:
-            # Slurm signals every process of a task, and it is this one's to act on it.
+            # Slurm signals every process of a task; only this one acts on it.
             self.process = subprocess.Popen(
                 [*self.command, "--cell", address],
                 preexec_fn=lambda: signal.signal(signal.SIGUSR2, signal.SIG_IGN),
@@ -72,12 +71,14 @@ class Task:
         sys.exit(max(codes))
 
     def checkpoint(self) -> Any:
-        """Have the cell save; submitit calls it when the time is nearly over, and requeues."""
+        """Have the cell save; submitit calls this near the time limit, and requeues the task."""
         from submitit.helpers import DelayedSubmission
 
         if self.process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
-                process = psutil.Process(self.process.pid)  # Popen's own wait is interrupted
+                process = psutil.Process(
+                    self.process.pid
+                )  # a second Popen.wait would be interrupted
                 process.terminate()
                 process.wait()
         return DelayedSubmission(Task(self.command, self.addresses))
@@ -93,9 +94,9 @@ def submit(
     """Submit the cells that are not in the queue as one array job; returns the exit code.
 
     Args:
-        chosen: tables and cells that were asked for.
-        waiting: those of them that are not done, in the order in which to run them.
-        places: where things lie.
+        chosen: the chosen tables and cells.
+        waiting: the unfinished ones, in the order in which to run them.
+        places: the folders of runs, results and data.
         options: of the command line.
         console: to print to.
 
@@ -110,14 +111,14 @@ def submit(
     places = Places(*(path.absolute() for path in (places.runs, places.results, places.data)))
     folder = places.runs / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(folder / ".lock"):  # two commands would submit the same
+    with filelock.FileLock(folder / ".lock"):  # two commands would submit the same cells
         jobs, queue = _jobs(places.runs), _queue()
         queued = [find_cell(address).cells[0] for address, job in jobs.items() if job in queue]
         busy = {run_folder(places, cell) for cell in queued}
         left = [cell for cell in waiting if run_folder(places, cell) not in busy]
         if len(left) < len(waiting):
-            console.print(f"{len(waiting) - len(left)} cells are in the queue already")
-        groups: dict[str, list[Cell]] = {}  # what trains one encoder is one task
+            console.print(f"{len(waiting) - len(left)} cells are queued already")
+        groups: dict[str, list[Cell]] = {}  # cells that share an encoder are one task
         for cell in left:
             groups.setdefault(canonical_json(pretraining_of(cell) or cell.config), []).append(cell)
         if not groups:
@@ -131,7 +132,7 @@ def submit(
             time=minutes,
             mem=f"{math.ceil(1024 * gigabytes)}M",
             cpus_per_task=options.cores or options.threads,
-            # Since 22.05, srun does not take it over from the job.
+            # Since Slurm 22.05, srun does not inherit it from the job.
             srun_args=[f"--cpus-per-task={options.cores or options.threads}"],
             array_parallelism=options.array_limit or TASKS,
             signal_delay_s=NOTICE,
@@ -141,7 +142,7 @@ def submit(
         command = [
             *(sys.executable, "-m", MODULE, "--jobs", "1", "--threads", str(options.threads)),
             *("--runs", str(places.runs), "--results", str(places.results)),
-            # Nodes often reach no network, and hundreds of tasks would fetch at once.
+            # Nodes often have no network, and hundreds of tasks would download at once.
             *("--data-root", str(places.data), "--no-download"),
             *(["--allow-missing"] if options.allow_missing else []),
         ]
@@ -169,7 +170,7 @@ def submit(
 
 
 def print_status(places: Places) -> int:
-    """Show for every cell that was submitted what became of it; returns the exit code.
+    """Print the state of every submitted cell; returns the exit code.
 
     Raises:
         UserError: nothing was submitted, or Slurm is missing.
@@ -193,9 +194,9 @@ def print_status(places: Places) -> int:
 def _limits(
     chosen: Sequence[Chosen], cells: Sequence[Cell], places: Places, options: Namespace
 ) -> tuple[int, float]:
-    """Minutes and gigabytes of a task: as asked for, else by the plan of the largest cell.
+    """Minutes and gigabytes of a task: the options, else the plan's estimate of the largest cell.
 
-    An array has one limit for all of its tasks. Too little time costs no work.
+    All tasks of an array have the same limits. A task that runs out of time loses no work.
     """
     addresses = {cell.address for cell in cells}
     expected = [
@@ -211,23 +212,23 @@ def _limits(
 
 
 def _jobs(runs: Path) -> dict[str, str]:
-    """By address, the task that each cell was last submitted as."""
+    """By address, the task in which each cell was last submitted."""
     file = runs / FOLDER / "jobs.json"
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
 
 def _queue() -> dict[str, str]:
-    """The user's tasks that Slurm has not ended: by name their state, and what they wait for.
+    """The user's queued and running tasks: their state by name, and the reason.
 
     Raises:
-        UserError: Slurm is not there, or does not answer.
+        UserError: Slurm is missing, or does not answer.
     """
     command = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%r")
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True)
     except FileNotFoundError:
         raise UserError(
-            "squeue is not on the PATH; call from a login node of the cluster"
+            "squeue is not on the PATH; run this on a login node of the cluster"
         ) from None
     except subprocess.CalledProcessError as error:
         why = " ".join(error.stderr.split()) or f"exit code {error.returncode}"
@@ -237,13 +238,13 @@ def _queue() -> dict[str, str]:
 
 
 def _state(address: str, job: str, queue: dict[str, str], places: Places) -> tuple[str, str]:
-    """One of done, queued, running and failed, and the last that is known of a cell."""
+    """One of done, queued, running and failed, and the latest message about a cell."""
     (cell,) = find_cell(address).cells
     folder, log = run_folder(places, cell), places.runs / FOLDER / f"{job}_0_log.out"
     if record := finished(cell, places):
         return "done", sentence(("done", record.result, None))
     if (state := queue.get(job)) is None:
-        lost = f"no log: cancelled before it began, or its node does not see {log.parent}"
+        lost = f"no log: cancelled before it started, or its node cannot reach {log.parent}"
         return "failed", read_failure(folder) or _last_line(log) or lost
     if re.match("RUNNING|CONFIGURING|COMPLETING", state):
         return "running", _last_line(folder / "log.jsonl") or _last_line(log)
@@ -251,6 +252,6 @@ def _state(address: str, job: str, queue: dict[str, str], places: Places) -> tup
 
 
 def _last_line(file: Path) -> str:
-    """The last line of a log that is not submitit's; empty without one."""
+    """The last line of a log that is not from submitit; empty without one."""
     lines = file.read_text(errors="replace").splitlines() if file.is_file() else []
     return next((line for line in reversed(lines) if line and "submitit " not in line), "")

@@ -1,43 +1,70 @@
-"""What the verbs do that run no cells of their own: report, verify, figures, film, export, data."""
+"""The verbs other than ``run``, ``plan`` and ``status``.
+
+``noise`` repeats cells under other instructions of one processor, to see how far rounding alone
+moves a seed. Libraries choose their instructions when they are loaded, so each choice is a command
+of its own, with its runs in ``RUNS/arithmetic/PATH``; ``report`` puts them beside the records.
+"""
 
 import argparse
 import contextlib
 import dataclasses
+import json
+import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
-from shared.command import collect, domains, verify
-from shared.command.domains import domain_of, find_cell, tables_of_paper
-from shared.command.places import Committed, Places, measure, run_folder, settle
+from shared.command import cells, collect, verify
+from shared.command.cells import (
+    Places,
+    domain_of,
+    find_cell,
+    move_runs,
+    run_folder,
+    tables_of_paper,
+)
 from shared.command.pool import Pool, default_jobs
+from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
+from shared.experiment.domain import EvaluationRequest
+from shared.experiment.environment import OTHER_PATHS, repeats_folder
+from shared.experiment.history import differing, shown
 from shared.experiment.records import Record, read_record
-from shared.experiment.runs import Interrupted
-from shared.experiment.tables import Cell, Tier, slug
+from shared.experiment.runs import INTERRUPTED, Interrupted, write_atomically
+from shared.experiment.tables import Cell, Table, Tier, canonical, slug
 from shared.report import claims, files, summary
 from shared.report.figures import write as write_figures
-from shared.report.wording import counted
+from shared.report.measuring import Measured, MeasuredCell, narrowed
+from shared.report.wording import SCALES, counted, gain_text, named_seeds, printed_value
 
 RESULTS = Path("results")
-README = Path("README.md")  # it says in short what the project's own results hold
+README = Path("README.md")  # has the outcomes of the project's own results in short
 NO_RECORDS = (
     "note: no committed records below {}; they come with the checkout, not with the package"
 )
-FIGURES = Path("exports/figures")  # beside no committed file
+FIGURES = Path("exports/figures")  # no committed files are there
+COMMIT = 10  # characters shown of one
+# Options of evaluate that some domains have.
+FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged")
 
 
 def report(places: Places, source: Path | None = None, *, tex: bool = False) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     Args:
-        places: where both lie.
-        source: a folder of finished runs made elsewhere; each is checked before it is taken.
-        tex: whether to write every table as LaTeX, too.
+        places: the folders of runs, results and data.
+        source: a folder of finished runs made elsewhere; each is checked first.
+        tex: whether to write every table as LaTeX as well.
 
     Returns:
         The exit code: 1 if a run of ``source`` was refused.
@@ -45,7 +72,7 @@ def report(places: Places, source: Path | None = None, *, tex: bool = False) -> 
     taken: list[Record] = []
     refused: list[str] = []
     if source is not None:
-        taken, refused = collect.collected(source, domains.every_table(), places)
+        taken, refused = collect.collected(source, cells.every_table(), places)
         print(f"{counted(len(taken), 'run')} taken from {source}, {len(refused)} refused")
     results = write_results(places, taken, tex=tex)
     if not any(each.records for each in results.tables):
@@ -63,17 +90,17 @@ def write_results(
     """Write the pages, pictures, CSV files and records below ``places.results``.
 
     Args:
-        places: where records and runs lie.
+        places: the folders of runs, results and data.
         taken: further records.
-        tex: whether to write every table as LaTeX, too.
+        tex: whether to write every table as LaTeX as well.
     """
     committed = Committed.read(places)
     committed = Committed([*committed.records, *taken], committed.repeats)
     tables = []
-    for domain in domains.present_domains():
-        settle(places, domain)
+    for domain in cells.present_domains():
+        move_runs(places, domain)
         own = committed.of(domain)
-        for table in domains.every_table(domain):
+        for table in cells.every_table(domain):
             tiers = (tier for tier in table.tiers if tier != "smoke")
             tables += [measure(table, tier, places, {}, own) for tier in tiers]
     every = claims.readings(tables)
@@ -89,11 +116,11 @@ def write_results(
 
 
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
-    """Check records and finished runs; with ``--rerun`` run some of the records' cells anew."""
+    """Check records and finished runs; with ``--rerun`` run some recorded cells again."""
     console = Console()
-    for each in domains.present_domains() if domain is None else (domain,):
-        settle(places, each)
-    checked = verify.check(domains.every_table(domain), places.results, places.runs, domain)
+    for each in cells.present_domains() if domain is None else (domain,):
+        move_runs(places, each)
+    checked = verify.check(cells.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     if not any(each.committed for each in checked.groups):
         print(NO_RECORDS.format(places.results))
@@ -101,7 +128,7 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
     for note in checked.notes:
         print(f"note: {note}")
     if options.rerun:
-        for outcome in _run_anew(checked.counted, places, options, console):
+        for outcome in _run_again(checked.matched, places, options, console):
             text = ": ".join(filter(None, (outcome.address, outcome.text)))
             if outcome.fault:
                 faults.append(text)
@@ -111,14 +138,14 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
 
 
 def print_faults(faults: Sequence[str]) -> int:
-    """Print what is wrong, a line each, to stderr; returns the exit code."""
+    """Print each fault as a line on stderr; returns the exit code."""
     for fault in faults:
         print(f"fault: {fault}", file=sys.stderr)
     return 1 if faults else 0
 
 
-def _run_anew(
-    counted: Sequence[verify.Counted],
+def _run_again(
+    matched: Sequence[verify.Matched],
     places: Places,
     options: argparse.Namespace,
     console: Console,
@@ -131,9 +158,9 @@ def _run_anew(
             and (options.seeds is None or cell.seed in options.seeds)
         )
 
-    waiting = verify.drawn((each for each in counted if wanted(each.cell)), options.draw)
+    waiting = verify.shuffled((each for each in matched if wanted(each.cell)), options.draw)
     if not waiting:
-        raise UserError("nothing to run anew: no record that counts is of what was asked for")
+        raise UserError("nothing to run again: no valid record matches the options")
     jobs = options.jobs or default_jobs(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         new = dataclasses.replace(places, runs=Path(folder))
@@ -146,29 +173,29 @@ def _run_anew(
             console=console,
         )
 
-        def start(cells: list[Cell]) -> Mapping[str, str]:
-            pool.run(cells)
+        def start(some: list[Cell]) -> Mapping[str, str]:
+            pool.run(some)
             if pool.interrupted:
                 raise Interrupted
             return pool.outcomes
 
-        yield from verify.rerun(waiting, options.rerun, counted, new.runs, start)
+        yield from verify.rerun(waiting, options.rerun, matched, new.runs, start)
 
 
 def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int:
-    """Draw the figures of a paper; prints where they are.
+    """Draw the figures of a paper, and print their paths.
 
     Args:
         domain: the domain.
         paper: one of its papers.
-        places: where runs, records and data lie.
-        to: the folder of the figures; None for ``exports/figures``, where none is committed.
+        places: the folders of runs, results and data.
+        to: the folder of the figures; None for ``exports/figures``.
     """
     tables_of_paper(domain, paper)
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
-    settle(places, domain)
+    move_runs(places, domain)
     found = write_figures(
         domain_of(domain).tables,
         figures(),
@@ -179,19 +206,19 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
         to or FIGURES,
     )
     if not found:
-        raise UserError(f"{domain}/{paper}: there is no figure to draw")
+        raise UserError(f"{domain}/{paper}: no figure can be drawn")
     for file in found:
         print(file)
     return 0
 
 
 def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
-    """Film the finished runs of a paper in a tier; prints where the films are."""
+    """Film the finished runs of a paper in a tier, and print the paths of the films."""
     tables_of_paper(domain, paper)
     shoot = domain_of(domain).film
     if shoot is None:
         raise UserError(f"{domain} films nothing")
-    settle(places, domain)
+    move_runs(places, domain)
     files = shoot(paper, tier, places.runs)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
@@ -201,26 +228,28 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
 
 
 def export(run: str, folder: Path, domain: str | None, target: Path | None, places: Places) -> int:
-    """Write the model of a finished run, given by folder or address; prints where it is."""
+    """Write the model of a finished run, given by folder or address, and print its path."""
     address = Path(run)
     if not (folder / "config.json").exists():
         try:
             cell = find_cell(run).cells[0]
         except UserError:
             raise UserError(
-                f"no run {run!r}: neither a run's folder nor the address of a cell"
+                f"no run {run!r}: neither the folder of a run nor the address of a cell"
             ) from None
-        settle(places, cell.domain)
+        move_runs(places, cell.domain)
         folder = run_folder(places, cell)
         if not (folder / "config.json").exists():
             raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
     else:
         address = Path(folder.resolve().name)
-        with contextlib.suppress(ValueError):  # it lies elsewhere
+        with contextlib.suppress(ValueError):  # it is elsewhere
             address = folder.resolve().relative_to(places.runs.resolve())
-    home = next((part for part in address.parts if part in domains.DOMAINS), "")
+    home = next((part for part in address.parts if part in cells.DOMAINS), "")
     if domain is None and not home:
-        raise UserError(f"{folder} is not where the cells of a domain lie; name it with --domain")
+        raise UserError(
+            f"{folder} is not in a domain's folder of runs; name the domain with --domain"
+        )
     domain = domain or home
     write = domain_of(domain).export
     if write is None:
@@ -232,7 +261,7 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
 
 
 def fetch(domain: str, dataset: str | None, places: Places) -> int:
-    """Fetch what is missing, verify what is there; one line for each dataset."""
+    """Download missing datasets and verify the others; print a line for each."""
     found = domain_of(domain)
     datasets = found.datasets()
     names = [dataset] if dataset else list(datasets)
@@ -252,3 +281,160 @@ def fetch(domain: str, dataset: str | None, places: Places) -> int:
             failed += 1
             print(error, file=sys.stderr)
     return 1 if failed else 0
+
+
+def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
+    """Score a model with protocols of a domain, print the numbers, and write them with ``--out``.
+
+    Raises:
+        UserError: a domain that scores no models, an option that it does not have, an output in the
+            folder of results, or a model or data that the domain cannot use.
+    """
+    domain = domain_of(name)
+    if domain.score is None:
+        raise UserError(f"{name} cannot score models; vision, text, graph and video can")
+    given = {each: getattr(options, each) for each in FURTHER}
+    given = {each: str(value) for each, value in given.items() if value is not None}
+    if stray := sorted(given.keys() - set(domain.scored_by)):
+        option = stray[0].replace("_", "-")
+        raise UserError(f"{name} has no --{option} in evaluate; leave it out")
+    out: Path | None = options.out
+    if out is not None and out.resolve().is_relative_to(places.results.resolve()):
+        raise UserError(f"--out {out}: this folder is for runs of the tables; choose another")
+    if not model.exists():
+        raise UserError(f"{model}: there is no such file or folder; give a trained model")
+    console = Console()
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    try:
+        scores = domain.score(
+            EvaluationRequest(
+                model=model,
+                data=options.data,
+                protocols=options.protocol,
+                data_root=places.data,
+                seed=options.seed,
+                options=given,
+                say=say,
+            )
+        )
+    except (ValueError, FloatingPointError) as error:  # caused by the user's data or network
+        on = f" on {options.data}" if options.data else ""
+        raise UserError(f"{model}{on}: {error}") from error
+    console.print(_grid({each: found["metrics"] for each, found in scores.protocols.items()}))
+    if out is not None:
+        content = {"domain": name, "seed": options.seed, **scores.facts}
+        content["protocols"] = scores.protocols
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, json.dumps(content, indent=2) + "\n")
+        say(f"written to {out}")
+    return 0
+
+
+def _grid(scores: Mapping[str, Mapping[str, Any]]) -> Grid:
+    """A line for each number of each protocol."""
+    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in ("protocol", "metric", "value"):
+        grid.add_column(column, justify="right" if column == "value" else "left")
+    for protocol, metrics in scores.items():
+        for metric, value in metrics.items():
+            if isinstance(value, int | float):
+                grid.add_row(protocol, metric, f"{value:.2f}")
+    return grid
+
+
+def explain(address: str, places: Places) -> int:
+    """Print what is known about a cell, by its address with or without seed.
+
+    Raises:
+        UserError: no such cell.
+    """
+    chosen = find_cell(address, seedless=True)
+    if not chosen.cells:
+        raise UserError(f"{address}: the row has no such seed")
+    console = Console()
+    for line in _explanation(chosen.table, chosen.cells, places):
+        console.print(Text(line, style="" if line.startswith(" ") else "bold"))
+    return 0
+
+
+def _explanation(table: Table, of_seeds: Sequence[Cell], places: Places) -> Iterator[str]:
+    """The lines about one row in one column; ``of_seeds`` has a cell for each seed."""
+    cell = of_seeds[0]
+    measured = measure(table, cell.tier, places, {}, Committed.read(places))
+    ((found,),) = narrowed(measured, {cell.row}, {cell.column}).cells
+    yield f"{cell.row}, {cell.column} ({SCALES[cell.tier]}): {table.section}, {table.title}"
+    yield f"  printed: {printed_value(found.published)} {table.unit}"
+    if found.row.deviation:
+        yield f"  {found.row.deviation}"
+    yield "Configuration, where it differs from the table's"
+    for path, there, here in differing(canonical(table.config), canonical(cell.config)):
+        if path not in ("seed", "history"):
+            yield f"  {path}: {shown(there)} -> {shown(here)}"
+    yield f"Records: {table.metric_of(found.column)}, protocol {table.protocol}"
+    yield from _explained_records(of_seeds, found)
+    yield "Claims, in the last report"
+    yield from _explained_claims(measured, cell, places)
+
+
+def _explained_records(of_seeds: Sequence[Cell], found: MeasuredCell) -> Iterator[str]:
+    missing: dict[str, list[int]] = {}
+    for cell in of_seeds:
+        if record := found.records.get(cell.seed):
+            made = record.environment
+            changed = ", with uncommitted changes" if made["dirty"] else ""
+            yield (
+                f"  seed {cell.seed}: {found.values[cell.seed]:.4g}, commit "
+                f"{made['commit'][:COMMIT]}{changed}, {made['hardware'].get('processor')}"
+            )
+        else:
+            why = found.missing.get(cell.seed, "not a declared seed")
+            missing.setdefault(why, []).append(cell.seed)
+    yield from (f"  {named_seeds(seeds)}: {why}" for why, seeds in missing.items())
+
+
+def _explained_claims(measured: Measured, cell: Cell, places: Places) -> Iterator[str]:
+    file = places.results / "claims.json"
+    every = json.loads(file.read_text(encoding="utf-8"))["readings"] if file.exists() else []
+    for each in every:
+        here = (each["address"], each["tier"], each["column"])
+        if here == (measured.table.address, cell.tier, cell.column) and cell.row in (
+            each["better"],
+            each["than"],
+        ):
+            gain = gain_text(each["gain"], each["low"], each["high"])
+            yield f"  {each['better']} over {each['than']}: {each['outcome']}, {gain}"
+
+
+def noise(arguments: Sequence[str], runs: Path) -> int:
+    """Run the command line ``arguments`` under each other code path; returns the highest exit code.
+
+    Finished cells are skipped, as in any run; an interrupt ends the command.
+    """
+    # How this command was started: as a module or a script.
+    start = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
+    worst = 0
+    for path, variables in OTHER_PATHS.items():
+        words = " ".join(f"{name}={value}" for name, value in variables.items())
+        print(f"instructions {path}: {words}", flush=True)
+        where = ("--runs", str(repeats_folder(runs, path)))
+        code = _run_command([*start, *arguments, *where], os.environ | variables)
+        if code == INTERRUPTED:
+            return INTERRUPTED
+        worst = max(worst, code)
+    return worst
+
+
+def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """The exit code of a command; SIGTERM is forwarded to it, and its end awaited."""
+    with subprocess.Popen(command, env=environment) as child:
+        before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+        # A terminal signals both; the child saves its state.
+        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return child.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGINT, interrupt)

@@ -1,9 +1,9 @@
-"""Checking what is on record: whether it is what was written, counts, and comes out again.
+"""Checks of the records: unaltered, valid for a declared cell, reproducible.
 
 :func:`check` reads every record in ``results/`` and every finished run; nothing is computed.
-:func:`rerun` runs some of the recorded cells anew. Numbers are the same to the bit on one kind of
+:func:`rerun` runs some of the recorded cells again. Numbers are equal to the bit on one kind of
 processor, with one path of the BLAS and one set of versions; elsewhere a single seed can only be
-held against how far seeds lie apart.
+compared with the spread over seeds.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.experiment.arithmetic import REPEATS, path_of
+from shared.experiment.environment import REPEATS, path_of
 from shared.experiment.records import (
     RECORDS,
     REPEATED,
@@ -35,15 +35,15 @@ from shared.experiment.runs import OWN, is_aside
 from shared.experiment.tables import TIERS, Cell, Table, Tier, run_key
 from shared.report.measuring import NOT_RUN, fault_of, refused
 
-DEVIATIONS = 3.0  # how many standard deviations over seeds another processor may lie away
+DEVIATIONS = 3.0  # standard deviations over seeds by which another processor may differ
 PATHS = {"cpu_capability": "CPU capability", "blas": "BLAS path", "numpy_and_scipy": "numpy's BLAS"}
 COMMIT = re.compile("[0-9a-f]{40}")
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 
 
 @dataclass(frozen=True)
-class Counted:
-    """A committed record and a cell that it counts for."""
+class Matched:
+    """A valid committed record and the cell that it belongs to."""
 
     table: Table
     cell: Cell
@@ -57,8 +57,8 @@ class Group:
     Args:
         name: ``[tier/]domain/paper/table`` of records, ``domain/dataset`` of runs.
         committed: whether they are records in ``results/``.
-        records: those that could be read, by where they stand.
-        count: how many of them count for a cell.
+        records: the readable ones, by file and line.
+        count: how many of them are valid for a cell.
     """
 
     name: str
@@ -74,22 +74,22 @@ class Checked:
     Args:
         groups: what was read.
         faults: what is wrong, one line each.
-        notes: what is not wrong, but has to be said.
-        counted: the committed records that count.
+        notes: what is worth knowing without being wrong, one line each.
+        matched: the valid committed records.
     """
 
     groups: tuple[Group, ...]
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    counted: tuple[Counted, ...]
+    matched: tuple[Matched, ...]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of running one recorded cell anew.
+    """The outcome of running one recorded cell again.
 
     Args:
-        address: of the cell; empty for a remark about all.
+        address: of the cell; empty for a remark about all of them.
         fault: whether it contradicts the record.
         text: one line.
     """
@@ -102,31 +102,31 @@ class Outcome:
 def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None = None) -> Checked:
     """Check every record below ``results`` and every finished run below ``runs``.
 
-    A committed record has to be as it was written, possible, made by a clean commit, from the same
-    data as the others of its column, and to count for a cell of ``tables``; a run on this disk has
-    to be as it was written and possible.
+    A committed record must be unaltered and plausible, from a clean commit, from the same data as
+    the others of its column, and valid for a cell of ``tables``; a run on this disk must be
+    unaltered and plausible.
 
     Args:
         tables: those of the domain, or of all.
         results: the folder of results.
         runs: the folder of runs; it need not exist.
-        domain: the only domain to look at; None for all.
+        domain: the only domain to check; None for all.
     """
     declared = _declared(tables)
     groups: list[Group] = []
     faults: list[str] = []
-    counted: list[Counted] = []
+    matched: list[Matched] = []
     for file, name in _files(results, RECORDS, domain):
         records = _readable(file, faults)
-        found, wrong = _judged(declared.get(name), records)
+        found, wrong = _matched(declared.get(name), records)
         for address, times in Counter(record.address for record in records.values()).items():
             if times > 1:
                 wrong.append((name, f"two records of {address}"))
         groups.append(Group(name, True, records, len(found)))
         faults += [f"{where}: {fault}" for where, fault in wrong]
-        counted += found.values()
-    faults += _odd_data(groups, declared)
-    for group, found_wrong in _repeats(results, declared, counted, domain):
+        matched += found.values()
+    faults += _inconsistent_data(groups, declared)
+    for group, found_wrong in _repeats(results, declared, matched, domain):
         groups.append(group)
         faults += found_wrong
     notes = _not_in_history(groups)
@@ -134,12 +134,12 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         groups.append(group)
         faults += found_wrong
         if idle := len(group.records) - group.count:
-            notes.append(f"{group.name}: {idle} finished, but of no cell as it is declared today")
-    return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(counted))
+            notes.append(f"{group.name}: {idle} finished, but of no cell that is declared today")
+    return Checked(tuple(groups), tuple(faults), tuple(notes), tuple(matched))
 
 
 def objections(tables: Sequence[Table], records: Iterable[Record]) -> dict[str, str]:
-    """By address, why a record cannot be taken into the results; those that can are not named.
+    """By address, why a record cannot enter the results; valid ones are left out.
 
     Args:
         tables: those of all domains.
@@ -149,19 +149,21 @@ def objections(tables: Sequence[Table], records: Iterable[Record]) -> dict[str, 
     found = {}
     for record in records:
         name = record.address.rsplit("/", 3)[0]
-        _, wrong = _judged(declared.get(name), {"": record})
+        _, wrong = _matched(declared.get(name), {"": record})
         if wrong:
             found[record.address] = "; ".join(fault for _, fault in wrong)
         elif name.startswith("smoke/"):
-            found[record.address] = "the smoke tier proves the path only and never enters results"
+            found[record.address] = (
+                "the smoke tier only shows that the code runs, and never enters results"
+            )
     return found
 
 
 def summary(checked: Checked) -> Grid:
-    """One line for each table of results, and for each table with runs on this disk."""
+    """One line for each table of results, and for each dataset with runs on this disk."""
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     grid.add_column("table", no_wrap=True)
-    for name in ("records", "count", "clean commit", "data hash"):
+    for name in ("records", "valid", "clean commit", "data hash"):
         grid.add_column("\n".join(name.split()), justify="right", no_wrap=True)
     processors: Counter[str] = Counter()
     for group in checked.groups:
@@ -176,33 +178,33 @@ def summary(checked: Checked) -> Grid:
         processors.update(str(each["hardware"].get("processor")) for each in environments)
         grid.add_row(Text(f"{'' if group.committed else 'runs: '}{group.name}"), *map(str, numbers))
     on = ", ".join(f"{name}: {count}" for name, count in sorted(processors.items()))
-    grid.caption = Text(f"By processor: {on or 'nothing is on record'}")
+    grid.caption = Text(f"By processor: {on or 'no records'}")
     return grid
 
 
-def drawn(counted: Iterable[Counted], choice: int) -> list[Counted]:
-    """The records in an order that only ``choice`` decides; a longer sample begins as a shorter."""
+def shuffled(matched: Iterable[Matched], draw: int) -> list[Matched]:
+    """The records in a random order seeded by ``draw``; longer samples begin with shorter ones."""
 
-    def rank(each: Counted) -> str:
-        return hashlib.sha256(f"{choice} {each.record.address}".encode()).hexdigest()
+    def rank(each: Matched) -> str:
+        return hashlib.sha256(f"{draw} {each.record.address}".encode()).hexdigest()
 
-    return sorted(counted, key=rank)
+    return sorted(matched, key=rank)
 
 
 def rerun(
-    waiting: Sequence[Counted],
+    waiting: Sequence[Matched],
     number: int,
-    everything: Sequence[Counted],
+    everything: Sequence[Matched],
     runs: Path,
     start: Callable[[list[Cell]], Mapping[str, str]],
 ) -> Iterator[Outcome]:
-    """Run recorded cells anew and compare; in place of a cell that lacks its data comes another.
+    """Run recorded cells again and compare; a cell without its data is replaced by another.
 
     Args:
         waiting: the candidates, in the order in which they are taken.
         number: how many to run.
-        everything: all records that count: how far seeds lie apart.
-        runs: where ``start`` puts the runs.
+        everything: all valid records, for the spread over seeds.
+        runs: the folder in which ``start`` makes the runs.
         start: runs cells of one domain; gives by address why one has no result.
     """
     left, done = list(waiting), 0
@@ -222,25 +224,25 @@ def rerun(
             done += 1
             anew = read_record(runs / each.cell.folder, address)
             if anew is None:
-                yield Outcome(address, True, why or "failed without a word")
+                yield Outcome(address, True, why or "failed without a message")
             else:
                 yield compare(each, anew, everything)
         left = [each for each in left if (each.table.address, each.cell.source) not in lacking]
     if done < number:
-        yield Outcome("", False, f"{done} of {number} cells could be run: no further one is there")
+        yield Outcome("", False, f"{done} of {number} cells could be run; there are no others")
 
 
-def compare(recorded: Counted, anew: Record, everything: Sequence[Counted]) -> Outcome:
-    """Hold a run of the same cell against its record.
+def compare(recorded: Matched, anew: Record, everything: Sequence[Matched]) -> Outcome:
+    """Compare a new run of a cell with its record.
 
-    Equal bits are equal. Other bits contradict the record on the same kind of processor, BLAS
-    path, versions and threads; elsewhere only if a metric that the table shows lies further away
-    than ``DEVIATIONS`` standard deviations over the recorded seeds.
+    On the same kind of processor, BLAS path, versions and threads the bits must be equal; elsewhere
+    the metrics that the table shows may differ by ``DEVIATIONS`` standard deviations over the
+    recorded seeds.
     """
     address, record = recorded.record.address, recorded.record
     if record.environment["data"] != anew.environment["data"]:
-        return Outcome(address, True, "the data are others than the record names by their hash")
-    others = _other_circumstances(record.environment, anew.environment)
+        return Outcome(address, True, "the data differ from those of the record, by their hash")
+    others = _differing_conditions(record.environment, anew.environment)
     if _numbers(record) == _numbers(anew):
         return Outcome(address, False, "; ".join(["equal to the bit", *others]))
     names = {
@@ -251,12 +253,12 @@ def compare(recorded: Counted, anew: Record, everything: Sequence[Counted]) -> O
     texts, fault = [], False
     for name in sorted(names):
         there, here = (float(each.result["metrics"][name]) for each in (record, anew))
-        text = f"{name} differs by {here - there:+.6g} ({here:.6g}, {there:.6g} on record)"
+        text = f"{name} differs by {here - there:+.6g} ({here:.6g}, {there:.6g} recorded)"
         spread, of_what = _spread(recorded, name, everything)
         if not others:
             fault = True
         elif spread is None:
-            text = f"{text}, not judged: {of_what}"
+            text = f"{text}, not comparable: {of_what}"
         else:
             outside = abs(here - there) > DEVIATIONS * spread
             fault |= outside
@@ -278,7 +280,7 @@ def _files(results: Path, ending: str, domain: str | None) -> Iterator[tuple[Pat
 
 
 def _readable(file: Path, faults: list[str]) -> dict[str, Record]:
-    """The records of a file by where they stand; lines that are none are added to ``faults``."""
+    """The records of a file by their line; unreadable lines are added to ``faults``."""
     records = {}
     for number, record in enumerate(records_in(file), start=1):
         if isinstance(record, Damaged):
@@ -288,11 +290,11 @@ def _readable(file: Path, faults: list[str]) -> dict[str, Record]:
     return records
 
 
-def _judged(
+def _matched(
     declared: tuple[Table, Tier] | None, records: Mapping[str, Record]
-) -> tuple[dict[str, Counted], list[tuple[str, str]]]:
-    """By where it stands what a good record counts for; where each other stands, and its fault."""
-    counted: dict[str, Counted] = {}
+) -> tuple[dict[str, Matched], list[tuple[str, str]]]:
+    """Match records with cells: the valid ones by their line, and the line and fault of others."""
+    matched: dict[str, Matched] = {}
     wrong: list[tuple[str, str]] = []
     by_key: dict[str, list[Cell]] = {}
     by_address: dict[str, list[Cell]] = {}
@@ -303,28 +305,28 @@ def _judged(
             by_key.setdefault(cell.key, []).append(cell)
             by_address.setdefault(cell.address, []).append(cell)
     for where, record in records.items():
-        whys = [_unfit(record)]
+        whys = [_invalid(record)]
         if declared is None:
-            whys.append("does not count: no table declares it today")
+            whys.append("is not valid: no table declares it today")
         else:
             today = record.upgraded(type(table.config))
             same = by_key.get(run_key(str(record.result["tier"]), today.config), [])
             cells = [cell for cell in same if cell.address == record.address] or same
             cells = cells or by_address.get(record.address, [])
             if not cells:
-                whys.append("does not count: not among the declared rows, columns and seeds")
+                whys.append("is not valid: not among the declared rows, columns and seeds")
             for cell in cells:
                 if why := fault_of(today, cell, table, metrics[cell.column]):
-                    whys.append(f"does not count: {why}")
+                    whys.append(f"is not valid: {why}")
         if found := sorted(set(filter(None, whys))):
             wrong += [(where, f"{record.address} {why}") for why in found]
         else:
-            counted[where] = Counted(table, cells[0], replace(record, address=cells[0].address))
-    return counted, wrong
+            matched[where] = Matched(table, cells[0], replace(record, address=cells[0].address))
+    return matched, wrong
 
 
-def _unfit(record: Record) -> str | None:
-    """What no committed record may be, whatever it is of; None if it is fit."""
+def _invalid(record: Record) -> str | None:
+    """Why a record must not be committed, whichever cell it is of; None if nothing forbids it."""
     environment = record.environment
     if environment["dirty"]:
         return "was not measured at a clean commit"
@@ -339,7 +341,7 @@ def _unfit(record: Record) -> str | None:
 
 
 def _not_finite(value: Any, name: str = "") -> Iterator[str]:
-    """The metrics, also those below others, that are infinite or not a number."""
+    """The metrics, nested ones included, that are infinite or not a number."""
     if isinstance(value, Mapping):
         for key, each in value.items():
             yield from _not_finite(each, f"{name}.{key}" if name else key)
@@ -350,12 +352,14 @@ def _not_finite(value: Any, name: str = "") -> Iterator[str]:
         yield f"{name} is {value}"
 
 
-def _odd_data(groups: Sequence[Group], declared: Mapping[str, tuple[Table, Tier]]) -> Iterator[str]:
-    """Records made from other data than those beside them.
+def _inconsistent_data(
+    groups: Sequence[Group], declared: Mapping[str, tuple[Table, Tier]]
+) -> Iterator[str]:
+    """Records whose data differ from those of the records beside them.
 
-    In one column and seed a name has one hash. Over seeds, too, where most agree: what a run makes
-    itself, frames for one, is another with each seed. A record without data is odd where others of
-    the same kind of configuration have some.
+    A dataset has one hash in a column and seed, and one over all seeds where most of them agree:
+    data that a run makes itself, such as frames, may differ from seed to seed. A record without
+    data is a fault where others of the same kind of configuration have some.
     """
     with_data: set[type] = set()
     for group in groups:
@@ -367,7 +371,7 @@ def _odd_data(groups: Sequence[Group], declared: Mapping[str, tuple[Table, Tier]
             data = record.environment["data"]
             if not data and group.name in declared:
                 if type(declared[group.name][0].config) in with_data:
-                    yield f"{where}: {record.address} names no data, as others like it do"
+                    yield f"{where}: {record.address} names no data, unlike others of its kind"
             column, _, seed = record.address.rpartition("/")
             for name, digest in data.items():
                 place = column.rpartition("/")[2], name
@@ -382,7 +386,7 @@ def _odd_data(groups: Sequence[Group], declared: Mapping[str, tuple[Table, Tier]
                 most = usual if 2 * times > len(some) else by_seed[seed][0][0]
                 if digest != most:
                     yield (
-                        f"{where}: other {name} than the rest of the column {column}: "
+                        f"{where}: {name} has another hash than the rest of the column {column}: "
                         f"{digest[:12]}..., not {most[:12]}..."
                     )
 
@@ -395,7 +399,7 @@ def _finished(
     for file in sorted(runs.glob("*/*/*/result.json")):
         name = file.parent.parent.relative_to(runs).as_posix()
         first = name.partition("/")[0]
-        # What the report holds against its records, and runs of no table: shared.command.own.
+        # Without repeats under other code paths, and user runs.
         if first not in (REPEATS, OWN) and domain in (None, first) and not is_aside(file.parent):
             found.setdefault(name, []).append(file.parent)
     domains = {name.partition("/")[0] for name in found}
@@ -422,7 +426,7 @@ def _finished(
                 if column.label == cell.column
                 and (why := refused(record.result["metrics"], table, table.metric_of(column)))
             }
-            faults += [f"{folder}: {record.address} does not count: {why}" for why in sorted(wrong)]
+            faults += [f"{folder}: {record.address} is not valid: {why}" for why in sorted(wrong)]
             count += bool(homes) and not wrong
         yield Group(name, False, records, count), faults
 
@@ -430,19 +434,19 @@ def _finished(
 def _repeats(
     results: Path,
     declared: Mapping[str, tuple[Table, Tier]],
-    counted: Sequence[Counted],
+    matched: Sequence[Matched],
     domain: str | None,
 ) -> Iterator[tuple[Group, list[str]]]:
     """The committed records of runs under other code paths, and what is wrong with them.
 
-    Each has to be fit to be committed, of a cell whose record counts, and under a path that neither
+    Each must be fit to be committed, of a cell with a valid record, and under a path that neither
     that record nor another repeat of it has.
     """
-    paths = {each.record.address: path_of(each.record.environment) for each in counted}
+    paths = {each.record.address: path_of(each.record.environment) for each in matched}
     for file, name in _files(results, REPEATED, domain):
         faults: list[str] = []
         records = _readable(file, faults)
-        right, wrong = _judged(declared.get(name), records)
+        right, wrong = _matched(declared.get(name), records)
         seen: set[tuple[str, str | None]] = set()
         for where, record in records.items():
             path = path_of(record.environment)
@@ -467,7 +471,7 @@ def _declared(tables: Iterable[Table]) -> dict[str, tuple[Table, Tier]]:
 
 
 def _not_in_history(groups: Iterable[Group]) -> list[str]:
-    """A note on commits that this repository does not know; none where there is no git to ask."""
+    """Notes on commits that this repository does not have, or that git is missing."""
     records = [record for group in groups if group.committed for record in group.records.values()]
     commits = sorted({record.environment["commit"] for record in records})
     try:
@@ -480,28 +484,28 @@ def _not_in_history(groups: Iterable[Group]) -> list[str]:
             check=True,
         )
     except (OSError, subprocess.CalledProcessError):
-        return ["no git here: commits of records were not looked up"] if commits else []
+        return ["no git here: the commits of records were not looked up"] if commits else []
     unknown = [line.split()[0] for line in done.stdout.splitlines() if line.endswith("missing")]
     return [f"commit {each} of a record is not in this copy's history" for each in unknown]
 
 
-def _other_circumstances(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What decides bits and is not the same; empty where equal bits are promised."""
+def _differing_conditions(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """The conditions for equal bits that do not hold; empty where bits must be equal."""
     found = []
     processors = [str(each["hardware"].get("processor")) for each in (there, here)]
     if processors[0] != processors[1]:
-        found.append(f"other processor ({processors[1]}, {processors[0]} on record)")
+        found.append(f"other processor ({processors[1]}, {processors[0]} recorded)")
     if any(each["hardware"].get("accelerators") for each in (there, here)):
-        found.append("an accelerator, which promises no bits")
+        found.append("an accelerator, where bits may differ")
     if "arithmetic" not in there:
-        found.append("BLAS path not on record")
+        found.append("BLAS path not recorded")
     else:
         found += [
             f"other {words}"
             for name, words in PATHS.items()
             if there["arithmetic"].get(name) != here["arithmetic"].get(name)
         ]
-    # What only one of them has installed, neither the one's run nor the other's has used.
+    # A package that only one of them has installed was used by neither.
     first, second = there["versions"], here["versions"]
     if names := sorted(name for name in first if second.get(name, first[name]) != first[name]):
         found.append(f"other versions of {', '.join(names)}")
@@ -511,15 +515,15 @@ def _other_circumstances(there: Mapping[str, Any], here: Mapping[str, Any]) -> l
 
 
 def _numbers(record: Record) -> dict[str, Any]:
-    """Metrics but for details, which also hold times."""
+    """The metrics without details, which include times."""
     metrics = record.result["metrics"]
     return {name: value for name, value in metrics.items() if not isinstance(value, dict)}
 
 
 def _spread(
-    recorded: Counted, metric: str, everything: Iterable[Counted]
+    recorded: Matched, metric: str, everything: Iterable[Matched]
 ) -> tuple[float | None, str]:
-    """Standard deviation over recorded seeds, and of what; None where nothing has two seeds."""
+    """Standard deviation over recorded seeds, and of which; None where no row has two seeds."""
     by_row: dict[str, list[float]] = {}
     cell = recorded.cell
     for each in everything:
@@ -534,4 +538,4 @@ def _spread(
     if others:
         mean = math.sqrt(statistics.fmean(sd * sd for sd in others))
         return mean, f"over seeds of {len(others)} other rows of the column (this row has one seed)"
-    return None, "one seed is on record, and nothing tells how far seeds lie apart"
+    return None, "one seed is recorded, so the spread over seeds is unknown"

@@ -4,7 +4,7 @@ Each ``[[claim]]`` has the keys of :class:`~shared.experiment.tables.Claim` and,
 ``[[claim.comparisons]]``, which rows are compared where: ``tables`` (``paper/table``), ``pairs`` of
 rows (the one that the gain is of, first), and optionally ``columns`` (all if left out), ``tiers``
 (those of the table, but for smoke), ``metric`` and ``beside``. ``[settings."paper/table".tier]``
-says how a tier stands to the paper.
+says how a tier relates to the paper.
 """
 
 import dataclasses
@@ -26,8 +26,8 @@ def with_claims(
 
     Raises:
         ValueError: a claim without a source or a place, with an unknown key or form, without the
-            number that its form needs, or twice; an unknown table, row, column, metric or setting;
-            more than three differences.
+            number that its form needs, or declared twice; an unknown table, row, column, metric or
+            setting; more than three differences.
     """
     content = tomllib.loads(file.read_text(encoding="utf-8"))
     known = {f"{table.paper}/{table.name}" for some in tables.values() for table in some}
@@ -35,7 +35,7 @@ def with_claims(
     for entry in content.get("claim", ()):
         claim = _claim(entry, f"{file}: {entry.get('id', 'a claim without id')}")
         if claim.id in claims:
-            raise ValueError(f"{file}: {claim.id} stands there twice")
+            raise ValueError(f"{file}: {claim.id} is declared twice")
         claims[claim.id] = claim, entry["comparisons"]
     named = {
         name for _, places in claims.values() for each in places for name in each.get("tables", ())

@@ -1,8 +1,8 @@
-"""What every domain needs of data: where they lie, what is missing, and what says they are whole.
+"""Data of all domains: where they are, what is missing, and checksums.
 
-A folder that is written once carries ``SHA256SUMS``, as sha256sum writes and checks it: exports,
-and what is prepared from the data. Archives are downloaded over https, compared with a SHA-256 that
-is part of the code, and only then unpacked, to nowhere but their folder.
+Folders that are written once, which are exports and data prepared for training, have a
+``SHA256SUMS`` in the format of sha256sum. Archives are downloaded over https, compared with a
+SHA-256 in the code, and only then unpacked, never outside their folder.
 """
 
 import contextlib
@@ -22,16 +22,16 @@ from shared.errors import UserError
 from shared.experiment.runs import replacing, write_atomically
 
 SUMS = "SHA256SUMS"
-TIMEOUT = 60.0  # seconds without a byte after which a download is given up
+TIMEOUT = 60.0  # seconds without a byte after which a download fails
 
 
 class MissingData(UserError):
-    """A dataset that is not on this disk; cells that need it are 'not run', the others go on.
+    """A dataset that is not on this disk; cells that need it are 'not run', the others continue.
 
     Args:
         name: of the dataset.
         folder: where it belongs.
-        command: what fetches it.
+        command: downloads it.
         how: what to do where no command can.
     """
 
@@ -47,7 +47,7 @@ class MissingData(UserError):
         return type(self), (self.name, self.folder, self.command, self.how)
 
 
-APPROXIMATE = " approximate"  # ends the fingerprint of data that are not the published files
+APPROXIMATE = " approximate"  # suffix of fingerprints of data that are not the published files
 MARKER = "APPROXIMATE.json"
 
 
@@ -60,10 +60,10 @@ class Approximation:
 
 
 def approximation(folder: Path) -> Approximation | None:
-    """What ``APPROXIMATE.json`` in a folder of data says of them; None without one.
+    """The content of ``APPROXIMATE.json`` in a folder of data; None without one.
 
     Raises:
-        UserError: a marker that says neither.
+        UserError: a marker without it.
     """
     marker = folder / MARKER
     if not marker.is_file():
@@ -73,8 +73,8 @@ def approximation(folder: Path) -> Approximation | None:
         return Approximation(str(said["what"]), dict(said.get("md5", {})))
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{marker}: no marker of approximate data ({error}); it is an object with 'what' and "
-            f"'md5'"
+            f"{marker}: not a marker of approximate data ({error}); it has to be an object with "
+            f"'what' and 'md5'"
         ) from error
 
 
@@ -106,7 +106,7 @@ def sha256_of(file: Path) -> str:
 
 
 def sha256_of_lines(lines: Iterable[str]) -> str:
-    """SHA-256 over lines of text, in which names of files need not be UTF-8."""
+    """SHA-256 over lines of text, whose file names need not be UTF-8."""
     digest = hashlib.sha256()
     for line in lines:
         digest.update(line.encode(errors="surrogateescape") + b"\n")
@@ -124,10 +124,10 @@ def check_sums(folder: Path, remedy: str, names: Iterable[str] | None = None) ->
     Args:
         folder: with sums of :func:`write_sums`.
         remedy: what the message says to do.
-        names: of the files that must be listed, and no others; None: whichever are.
+        names: the files that must be listed, and no others; None for any.
 
     Raises:
-        UserError: there are no sums, or they are not those of the files; one line.
+        UserError: the sums are missing or wrong; one line.
     """
     sums = folder / SUMS
     if not sums.is_file():
@@ -148,10 +148,10 @@ def check_sums(folder: Path, remedy: str, names: Iterable[str] | None = None) ->
 
 
 def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -> str:
-    """What ``compute`` gives of files, kept in the file ``stamp`` for as long as they are the same.
+    """The result of ``compute``, cached in the file ``stamp`` until one of ``files`` changes.
 
-    They are while their order, names, sizes and times of modification are. Where one may only read,
-    it is computed every time.
+    A change is one of order, names, sizes or times of modification. In a read-only folder nothing
+    is cached.
     """
     state = state_of(files)
     with contextlib.suppress(OSError, ValueError):
@@ -165,12 +165,12 @@ def remembered(stamp: Path, files: Iterable[Path], compute: Callable[[], str]) -
 
 
 def state_of(files: Iterable[Path]) -> str:
-    """SHA-256 over order, names, sizes and times of modification of files, there or not."""
+    """SHA-256 over order, names, sizes and times of modification of files, missing or not."""
     return sha256_of_lines(f"{file.parent.name}/{file.name} {_state(file)}" for file in files)
 
 
 def _state(file: Path) -> str:
-    """What changes when a file does."""
+    """Size and time of modification, or "missing"."""
     try:
         status = file.stat()
     except OSError:
@@ -179,20 +179,19 @@ def _state(file: Path) -> str:
 
 
 def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None:
-    """Put what an archive holds into ``folder``, all of it or nothing.
+    """Download an archive into ``folder`` and unpack it there, completely or not at all.
 
-    The archive is downloaded to that folder, unless it lies there already as it should be, and
-    kept.
+    An archive with the right checksum that is there already is used; the archive is kept.
 
     Args:
         name: of the dataset, for messages.
         url: of a zip or tar file, https.
         folder: made if it is not there.
-        sha256: of the archive; None where nobody has published it.
+        sha256: of the archive; None where none is published.
 
     Raises:
-        UserError: no https, another checksum, a member that leads out of the folder, or whatever
-            else keeps the archive from being had; one line, and nothing is unpacked.
+        UserError: no https, another checksum, a member that leads out of the folder, or a failed
+            download; one line, and nothing is unpacked.
     """
     archive = folder / url.rpartition("/")[2]
     part = folder / f".{archive.name}.unpacked"
@@ -204,11 +203,11 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         _unpack(archive, part)
         for path in part.iterdir():
             path.replace(folder / path.name)
-    # What a download raises depends on the transport and on the archive.
+    # The exception depends on the transport and on the archive.
     except Exception as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        by_hand = f"; without network, put the file into {folder} and run the same command"
-        offline = by_hand if type(error) is URLError else ""  # no answer: HTTPError is one
+        by_hand = f"; without a network, put the file into {folder} and run the same command"
+        offline = by_hand if type(error) is URLError else ""  # no answer; an HTTPError is an answer
         raise UserError(f"{name}: download from {url} failed: {reason}{offline}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
@@ -216,10 +215,10 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
 
 def _download(url: str, file: Path, sha256: str | None) -> None:
     if not url.startswith("https://"):
-        raise ValueError("only https is trusted")
+        raise ValueError("only https is accepted")
     with urlopen(url, timeout=TIMEOUT) as response, replacing(file) as part:
         if not response.url.startswith("https://"):
-            raise ValueError(f"only https is trusted, it leads to {response.url}")
+            raise ValueError(f"only https is accepted, it redirects to {response.url}")
         with part.open("wb") as stream:
             shutil.copyfileobj(response, stream, 1 << 20)
         if sha256 is not None and (found := sha256_of(part)) != sha256:
@@ -230,13 +229,13 @@ def _unpack(archive: Path, folder: Path) -> None:
     folder.mkdir()
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as members:
-            for name in members.namelist():  # extractall would put it elsewhere without a word
+            for name in members.namelist():  # extractall would silently write it elsewhere
                 if not (folder / name).resolve().is_relative_to(folder.resolve()):
                     raise ValueError(f"its member {name!r} leads out of the folder")
             members.extractall(folder)
     else:
         with tarfile.open(archive) as members:
-            for member in members:  # extractall refuses what leads out from Python 3.11.4 on alone
+            for member in members:  # extractall is safe only from Python 3.11.4 on
                 target = folder / member.name
                 if not target.resolve().is_relative_to(folder.resolve()):
                     raise ValueError(f"its member {member.name!r} leads out of the folder")

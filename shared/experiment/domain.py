@@ -1,9 +1,12 @@
-"""What a domain is to everyone outside it: one object, in which what it lacks is None.
+"""The interface of a domain: one object, with None for what the domain does not have.
 
-A domain is a package whose front gives it as ``DOMAIN``. Tables and configurations are there at
-once, so that planning and reporting stay quick; a function imports what is heavy when it is called.
+A domain is a package with a ``DOMAIN``. Tables and configurations are imported with it, and its
+functions import what is heavy when they are called, so that planning and reporting stay fast.
 """
 
+import dataclasses
+import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,17 +30,17 @@ class Film(Protocol):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What ``./reproduce.sh evaluate`` was asked for; what is not said is the domain's to choose.
+class EvaluationRequest:
+    """The arguments of ``./reproduce.sh evaluate``; the domain chooses what is left out.
 
     Attributes:
         model: a checkpoint or an exported folder.
-        data: what to score on, in the domain's words: a folder, a data set, tasks.
+        data: what to score on: a folder, a data set or tasks, depending on the domain.
         protocols: by name.
-        data_root: where data sets lie.
-        seed: of everything random in a protocol.
-        options: further ones of the domain, by name.
-        say: prints a line as soon as it is known.
+        data_root: the folder of data sets.
+        seed: of all random draws of a protocol.
+        options: further options of the domain, by name.
+        say: prints a line at once.
     """
 
     model: Path
@@ -51,7 +54,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Scores:
-    """What came out: facts of model and data; for each protocol metrics and environment."""
+    """Scores of a model: facts about model and data; for each protocol metrics and environment."""
 
     facts: Mapping[str, Any]
     protocols: Mapping[str, Mapping[str, Any]]
@@ -59,16 +62,16 @@ class Scores:
 
 @dataclass(frozen=True)
 class Experiment(Generic[Its]):
-    """A kind of configuration, and what is done with one.
+    """A class of configurations, and the functions that run one.
 
     Args:
         config: the configuration's class; a table's row in this domain is an instance of it.
-        measure: trains and evaluates as a configuration says; gives the metrics of its protocol.
-        missing: what of a run's data is not below the data root, at a glance; None where only the
-            run itself finds out.
-        several: whether a run may take several processes, see :mod:`shared.distributed`.
-        pretraining: the fields of a configuration, canonical, that say what is trained and kept in
-            the store, see :mod:`shared.experiment.store`; None where runs share nothing.
+        measure: trains and evaluates a configuration; returns the metrics of its protocol.
+        missing: a quick check for data that are not below the data root; None where only the run
+            itself finds out.
+        several: whether a run may use several processes, see :mod:`shared.distributed`.
+        pretraining: the part of a canonical configuration that identifies an encoder in the store,
+            see :mod:`shared.experiment.store`; None where runs share nothing.
     """
 
     config: type[Its]
@@ -80,24 +83,24 @@ class Experiment(Generic[Its]):
 
 @dataclass(frozen=True)
 class Domain:
-    """A domain: its tables, its experiments, its data, and what can be made of finished runs.
+    """A domain: its tables, experiments and data, and what it makes from finished runs.
 
     Args:
         name: of the package, and the first word of the addresses of its cells.
         tables: by paper.
         experiments: one for each class of configuration.
-        datasets: names of what :attr:`fetch` knows.
-        fetch: downloads a dataset below the data root where that can be, and verifies it; may say
-            what there is.
-        figures: gives, for each paper, its figures by name: ``shared.report.figures.Drawing``.
+        datasets: the names that :attr:`fetch` takes.
+        fetch: downloads a dataset below the data root where possible, and verifies it; may return a
+            description.
+        figures: returns, for each paper, its figures by name: ``shared.report.figures.Drawing``.
         film: films the models of a paper's finished runs.
-        export: puts the model of a finished run, given by its folder, with a card into a second
-            folder, and returns what to show.
+        export: writes the model of a finished run, given by its folder, with a card into a second
+            folder, and returns the path to print.
         score: scores a trained model, this project's or another's, by the domain's protocols.
-        scored_by: the options of :attr:`score` beside those of every domain.
+        scored_by: the options of :attr:`score` beyond those of every domain.
 
     Raises:
-        ValueError: a table of another domain, or one whose configuration no experiment has.
+        ValueError: a table of another domain, or one without an experiment for its configuration.
     """
 
     name: str
@@ -108,7 +111,7 @@ class Domain:
     figures: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
     film: Film | None = None
     export: Callable[[Path, Path], Path] | None = None
-    score: Callable[[Asked], Scores] | None = None
+    score: Callable[[EvaluationRequest], Scores] | None = None
     scored_by: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -118,7 +121,7 @@ class Domain:
             self.experiment(table.config)
 
     def experiment(self, config: Config) -> Experiment[Any]:
-        """What is done with a configuration.
+        """The experiment of a configuration.
 
         Raises:
             ValueError: no experiment has configurations of its class.
@@ -131,11 +134,11 @@ class Domain:
         raise ValueError(f"{self.name} has no experiment with a {kind}; it has some with: {known}")
 
     def measure(self, config: Config, run: Run) -> Metrics:
-        """Do what a configuration says, and give the metrics of its protocol.
+        """Run a configuration, and return the metrics of its protocol.
 
         Raises:
             ValueError: as :meth:`experiment`.
-            UserError: several processes, which its kind of run cannot use.
+            UserError: several processes, where the experiment takes one.
         """
         if run.processes > 1 and not self.experiment(config).several:
             raise UserError(
@@ -144,3 +147,37 @@ class Domain:
             )
         metrics: Metrics = self.experiment(config).measure(config, run)
         return metrics
+
+
+def measure_protocol(
+    config: Any,
+    protocol: str,
+    score: Callable[[Any, Run], Mapping[str, Any]],
+    asked: EvaluationRequest,
+) -> dict[str, Any]:
+    """Score a model with one protocol: its metrics, printed at once, and the environment.
+
+    Args:
+        config: the configuration to score with; its protocol and seed are set here.
+        protocol: its name.
+        score: returns the metrics; its run has a temporary folder.
+        asked: the request, with the seed and the folder of data.
+    """
+    config = dataclasses.replace(config, protocol=protocol, seed=asked.seed)
+    asked.say(f"{protocol}: measuring")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Run(
+            Path(folder) / "run",
+            config,
+            data_root=asked.data_root,
+            allow_missing="skip_damaged" in asked.options,
+        ) as run,
+    ):
+        metrics = dict(score(config, run))
+        # At once, so that finished scores are seen even if the next protocol fails.
+        for metric, value in metrics.items():
+            if isinstance(value, int | float):
+                asked.say(f"{protocol}: {metric} {value:.2f}")
+        environment = json.loads((run.folder / "environment.json").read_text(encoding="utf-8"))
+    return {"metrics": metrics, "environment": environment}

@@ -1,10 +1,10 @@
-"""What exports of all domains have in common: weights, checked folders, the model card.
+"""Exports of all domains: weights, checked folders, the model card.
 
-weights        of an encoder of images, graphs or clips encoder.safetensors, whose metadata say
-               how it is built and carry a SHA-256 over the file's content
-config.json    of the run; of text, that of transformers
+weights        encoder.safetensors for images, graphs and clips; its metadata say how to build the
+               network and have a SHA-256 over the content
+config.json    of the run; for text, that of transformers
 SHA256SUMS     of every file but the card, as sha256sum writes and checks it
-README.md      the model card as the Hugging Face hub reads it; ``card.md.j2`` is its form
+README.md      the model card for the Hugging Face hub, from the template ``card.md.j2``
 """
 
 import contextlib
@@ -37,7 +37,7 @@ CONFIG = "config.json"
 DIGEST = "sha256"  # the key of the metadata
 REMEDY = "copy or export it again"
 RUN_REMEDY = "delete the folder and run its cell again"
-# Names of parameters begin with these where the library's network is wrapped; files have its own.
+# Prefixes of parameters where a library's network is wrapped; files are without them.
 WRAPPERS = ("model.", "network.")
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -45,24 +45,24 @@ Network = TypeVar("Network", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Export:
-    """What a domain says of a trained network; the rest of its card is the run's record.
+    """What a domain exports of a trained network; the rest of the card is from the run's record.
 
     Args:
         files: by name in the exported folder, a file to copy or the content.
         name: the words of the model's name, before the losses.
-        losses: that it was trained by; none of a baseline.
+        losses: the losses it was trained with; empty for a baseline.
         about: what it is and how it was trained.
-        takes: what goes in.
-        gives: what comes out.
+        takes: the input.
+        gives: the output.
         loading: how to load the files, Markdown.
-        pipeline: what it does, in the hub's words.
-        inputs: what its features are of, in one word.
+        pipeline: the hub's name of the task.
+        inputs: the kind of input, in one word.
         evaluated: the dataset that it was measured on.
-        left_out: metrics that are no result.
+        left_out: metrics that the card leaves out.
         notes: paragraphs that follow the numbers.
-        data: what precedes the hashes of the data.
-        library: that loads it, in the hub's words.
-        projected: whether the numbers are those of what is exported.
+        data: the text before the hashes of the data.
+        library: the hub's name of the library that loads it.
+        projected: whether the metrics are of the exported features.
     """
 
     files: Mapping[str, Path | bytes]
@@ -91,7 +91,7 @@ def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -
     Args:
         module: on any device.
         folder: made if it is not there; the file in it is replaced in one move.
-        metadata: what is needed to rebuild the network.
+        metadata: what rebuilding the network needs.
     """
     state = {name: item.detach().cpu() for name, item in module.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -100,9 +100,9 @@ def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -
 
 
 def weights_of_run(folder: Path, needs: Sequence[str]) -> tuple[Path | bytes, dict[str, str]]:
-    """The weights that a run keeps as :class:`Export` takes them, and their metadata."""
+    """The weights that a run keeps, for :class:`Export`, and their metadata."""
     state, metadata = read_weights(folder / FILE, needs)
-    # Earlier versions kept the names of the wrapper.
+    # Earlier versions kept the prefix of the wrapper.
     return _packed(state, metadata) if _wrapper_of(state) else folder / FILE, metadata
 
 
@@ -110,7 +110,7 @@ def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tenso
     """Tensors and metadata of a file that :func:`save_weights` left.
 
     Args:
-        path: the file; or a folder, whose ``SHA256SUMS`` are compared, too.
+        path: the file; or a folder, whose ``SHA256SUMS`` are checked as well.
         needs: names that the metadata must have.
 
     Raises:
@@ -125,7 +125,7 @@ def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tenso
     if DIGEST in metadata:
         if metadata[DIGEST] != _digest(state, metadata):
             raise damaged(file, "its SHA-256 is not the one written into it")
-    elif path.is_dir():  # of an earlier version, which wrote it into SHA256SUMS alone
+    elif path.is_dir():  # an earlier version wrote the digest into SHA256SUMS only
         check_sums(path, REMEDY, (FILE, CONFIG) if (path / CARD).exists() else (FILE,))
     if missing := [name for name in needs if name not in metadata]:
         raise UserError(
@@ -148,12 +148,12 @@ def file_of(path: Path) -> Path:
 
 
 def fill(make: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
-    """The network that ``make`` gives, with a state that a module or a file had, in eval mode.
+    """The network of ``make`` with the given state, in eval mode.
 
     Raises:
-        RuntimeError: names or shapes that are not those of the network.
+        RuntimeError: names or shapes that do not fit the network.
     """
-    with torch.random.fork_rng(devices=[]):  # a run's random numbers go on as they are
+    with torch.random.fork_rng(devices=[]):  # leaves the run's random state unchanged
         made = make()
     wanted = made.state_dict()
     if state.keys() != wanted.keys():
@@ -163,10 +163,10 @@ def fill(make: Callable[[], Network], state: Mapping[str, Tensor]) -> Network:
 
 
 def remade(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
-    """The network that ``make`` gives, with the state of ``module``, in eval mode.
+    """The network of ``make`` with the state of ``module``, in eval mode.
 
     Raises:
-        ValueError: ``make`` gives another network.
+        ValueError: ``make`` returns another network.
     """
     try:
         return fill(make, module.state_dict())
@@ -175,28 +175,28 @@ def remade(module: nn.Module, make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def network_of(path: Path, said: str, given: Callable[..., Any] | None) -> Any:
-    """What makes the network of a file: the function given, or the name that the file says.
+    """What makes the network of a file: the given function, or the name in the file.
 
     Raises:
-        UserError: a function of one's own made it, and none is given.
+        UserError: it was made by a user's function, and none is given.
     """
     if given is None and "@" in said:
         name = function_name(said)
         raise UserError(
-            f"{path}: its network is made by {name}; give that function, too: "
+            f"{path}: its network is made by {name}; pass that function as well: "
             f"load_encoder(path, {name.rpartition('.')[2]})"
         )
     return said if given is None else given
 
 
 def damaged(path: Path, reason: str, remedy: str = REMEDY) -> UserError:
-    """That a file or folder is not as it was written, in one line."""
+    """The error for a file or folder that is not as it was written; one line."""
     return UserError(f"{path}: damaged or edited ({' '.join(reason.split())}); {remedy}")
 
 
 @contextlib.contextmanager
 def naming_damage(path: Path, remedy: str = REMEDY) -> Iterator[None]:
-    """Turn what reading a damaged file raises into one line that names it."""
+    """Turn exceptions from reading a damaged file into one line that names it."""
     try:
         yield
     except (SafetensorError, OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
@@ -204,12 +204,12 @@ def naming_damage(path: Path, remedy: str = REMEDY) -> Iterator[None]:
 
 
 def _wrapper_of(state: Mapping[str, Tensor]) -> str:
-    """What all names begin with, if it is one of :data:`WRAPPERS`; else nothing."""
+    """The prefix of all names, if it is one of :data:`WRAPPERS`; else empty."""
     return next((each for each in WRAPPERS if all(name.startswith(each) for name in state)), "")
 
 
 def _packed(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """The content of a file of weights, under the names of the network that is wrapped."""
+    """The content of a file of weights, under the names of the wrapped network."""
     wrapper = _wrapper_of(state)
     state = {name.removeprefix(wrapper): item.contiguous() for name, item in state.items()}
     metadata = {"format": "pt", **metadata}
@@ -217,7 +217,7 @@ def _packed(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
 
 
 def _digest(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
-    """SHA-256 over the metadata without itself, and every tensor's name, type, shape and bytes."""
+    """SHA-256 over the metadata without it, and the name, type, shape and bytes of each tensor."""
     rest = {name: text for name, text in metadata.items() if name != DIGEST}
     digest = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
     for name in sorted(state):
@@ -237,17 +237,17 @@ def export_run(
     needs: Sequence[str],
     describe: Callable[[Path, Record], Export],
 ) -> Path:
-    """Put a finished run's model and its card into ``target``, a folder, and return it.
+    """Write the model of a finished run and its card to the folder ``target``, and return it.
 
-    It is filled beside its place and moved there when it is complete.
+    The folder is filled under another name and moved when it is complete.
 
     Args:
         folder: of the run.
         target: of a new folder, or of an earlier export, which it replaces.
         kind: the domain's class of configurations.
-        needs: the files, below that of the run, that a run with a model keeps.
-        describe: checks them, and says what to export; told the run's folder and its record in
-            today's form.
+        needs: the files, below the run's folder, that a run with a model keeps.
+        describe: checks them, and returns what to export; called with the run's folder and its
+            record in today's form.
 
     Raises:
         UserError: a run that is not finished, of the smoke tier, of another domain or without a
@@ -257,7 +257,9 @@ def export_run(
     if record is None:
         raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
     if record.result["tier"] == "smoke":
-        raise UserError(f"{folder}: a smoke run proves the path only; export one of another tier")
+        raise UserError(
+            f"{folder}: a smoke run only shows that the code runs; export one of another tier"
+        )
     record = record.upgraded(kind)
     if lacking := [each.name for each in fields(kind) if each.name not in record.config]:
         raise UserError(
@@ -267,13 +269,13 @@ def export_run(
     files = [folder / name for name in needs]
     if missing := [file for file in files if not file.is_file()]:
         raise UserError(
-            f"{missing[0]}: the run keeps no such file; baselines train no model, any other run "
+            f"{missing[0]}: the run has no such file; baselines train no model, any other run "
             f"has to be run again (--again)"
         )
     if (files[0].parent / SUMS).is_file():
         check_sums(files[0].parent, RUN_REMEDY, [file.name for file in files])
     export = describe(folder, record)
-    with _taking_the_place_of(target.resolve()) as part:
+    with _replacing_folder(target.resolve()) as part:
         sums = {}
         for name, source in export.files.items():
             (part / name).parent.mkdir(exist_ok=True)
@@ -290,10 +292,10 @@ def export_run(
 
 
 @contextlib.contextmanager
-def _taking_the_place_of(target: Path) -> Iterator[Path]:
-    """A folder beside ``target`` to fill, which takes its place if all goes well."""
+def _replacing_folder(target: Path) -> Iterator[Path]:
+    """A folder to fill, which replaces ``target`` if the block succeeds."""
     if target.is_file():
-        raise UserError(f"{target}: is a file; name a folder with --to")
+        raise UserError(f"{target}: is a file; choose a folder with --to")
     there = {str(each.relative_to(target)) for each in target.rglob("*") if not each.is_dir()}
     known = {SUMS, CARD, FILE}
     if SUMS in there:
@@ -301,12 +303,12 @@ def _taking_the_place_of(target: Path) -> Iterator[Path]:
         known |= {line.partition("  ")[2] for line in lines}
     if foreign := sorted(there - known):
         raise UserError(
-            f"{target}: holds {foreign[0]}, which no export wrote; name another folder with --to"
+            f"{target}: holds {foreign[0]}, which no export wrote; choose another folder with --to"
         )
     part, before = (
         target.with_name(f".{target.name}.{os.getpid()}.{end}") for end in ("part", "before")
     )
-    with writing(target, "name another folder with --to"):
+    with writing(target, "choose another folder with --to"):
         part.mkdir(parents=True)
         try:
             yield part
@@ -323,7 +325,7 @@ def _taking_the_place_of(target: Path) -> Iterator[Path]:
 
 def _card(export: Export, record: Record, sums: Mapping[str, str]) -> str:
     """The text of the card; ``sums`` are the SHA-256 of the files, by name."""
-    # nothing is HTML here, so nothing is escaped
+    # The card is Markdown, so nothing is escaped.
     forms = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -346,7 +348,7 @@ def _card(export: Export, record: Record, sums: Mapping[str, str]) -> str:
 
 
 def numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a result, without its lists and words."""
+    """The numeric entries of a result."""
     return {name: value for name, value in content.items() if isinstance(value, int | float)}
 
 
@@ -357,7 +359,7 @@ def loss_names(objective: Mapping[str, Any]) -> list[str]:
 
 
 def training_of(config: Mapping[str, Any], inputs: str) -> str:
-    """How a canonical configuration trains an encoder on its inputs, for the card."""
+    """How a canonical configuration trains an encoder on ``inputs``, for the card."""
     if not config.get("train", True):
         return f"not trained at all, as initialised with seed {config['seed']}: a baseline"
     method = f" by {config['method']}" if "method" in config else ""
@@ -378,8 +380,8 @@ def loading(
         package: of this project.
         made_by: the network's name, canonical.
         use: a line with the ``encoder``.
-        library: that has the network, too.
-        alone: how to load it with that library alone, after ``import torch`` and ``load_file``.
+        library: another library that has the network.
+        alone: lines that load it with that library alone, after ``import torch`` and ``load_file``.
     """
     module, _, name = function_name(made_by).rpartition(".")
     own = "@" in made_by

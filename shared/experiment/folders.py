@@ -1,15 +1,15 @@
-"""Folders of one's own data, a folder for each class, as torchvision's ImageFolder has them.
+"""User data in folders, one for each class, as for torchvision's ImageFolder.
 
     pets/train/<class>/     to train on; classes are numbered in the order of their names
     pets/val/<class>/       to test on, or pets/test/; not needed for pretraining
-    pets/<class>/           without these folders, all is to train on
-    pets/                   files and no folders of classes: pretraining without labels
+    pets/<class>/           without these folders, everything is to train on
+    pets/                   files without folders of classes: pretraining without labels
 
-``training``, ``valid``, ``validation`` and ``testing`` are other names of the parts, in any case of
-letters. A class's files may lie at any depth below its folder.
+The parts may also be called ``training``, ``valid``, ``validation`` and ``testing``, in upper or
+lower case. The files of a class may be at any depth below its folder.
 
-Images and videos pass here alike: the domain gives the endings of its files and says which of them
-are damaged.
+The module serves images and videos: the domain supplies the endings of its files and a check for
+damaged ones.
 """
 
 import os
@@ -24,9 +24,9 @@ from shared.errors import UserError
 from shared.experiment.data import MissingData
 
 TRAIN = ("train", "training")
-TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that is there is taken
+TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that exists is used
 SPLITS = (*TRAIN, *TEST[0], *TEST[1])
-# What systems and programs leave in folders beside names that begin with a dot.
+# Files of operating systems and programs, beside names that begin with a dot.
 LEFTOVERS = {
     "__macosx",
     "@eadir",
@@ -37,26 +37,26 @@ LEFTOVERS = {
     "ehthumbs.db",
     "desktop.ini",
 }
-MOST_NAMED = 100  # damaged files in one error
-FEWER_NAMED = 5  # folders or classes in a summary
+MOST_NAMED = 100  # damaged files listed in one error
+FEWER_NAMED = 5  # folders or classes listed in a summary
 
 
 class LeftOut(UserWarning):
-    """Something of a folder is not used; the text is :meth:`Folder.summary`."""
+    """Part of a folder is not used; the text is :meth:`Folder.summary`."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What lies in a folder, as far as it can be used.
+    """The usable content of a folder.
 
     Attributes:
         path: the folder.
-        what: "images", or whatever it holds.
-        classes: their names, in the order of their numbers; none where there are no labels.
-        train: files to train on and the numbers of their classes, -1 where there are no classes.
-        test: likewise to test on; None: there is no such part.
-        left_out: what is there and not used, with its number, for messages.
-        odd: what else is not as one would expect it, likewise.
+        what: the kind of files, such as "images".
+        classes: their names, in the order of their numbers; empty without labels.
+        train: files to train on and the numbers of their classes, -1 without classes.
+        test: likewise to test on; None without such a part.
+        left_out: unused content with its number, for messages.
+        odd: other unexpected content, likewise.
     """
 
     path: Path
@@ -68,7 +68,7 @@ class Folder:
     odd: tuple[str, ...] = ()
 
     def summary(self) -> str:
-        """One line: counts, what is left out, and what is odd."""
+        """One line: counts, unused and unexpected content."""
         of = f" of {_count(len(self.classes), 'classes')}" if self.classes else " without classes"
         tested = "" if self.test is None else f" to train on, {len(self.test):,} to test on"
         line = f"{printable(self.path)}: {_count(len(self.train), self.what)}{of}{tested}"
@@ -77,35 +77,35 @@ class Folder:
         return "; ".join([line, *self.odd])
 
     def warn(self) -> None:
-        """Warn with the summary where something is left out or odd."""
+        """Warn with the summary if something is unused or unexpected."""
         if self.left_out or self.odd:
             warnings.warn(self.summary(), LeftOut, stacklevel=3)
 
 
 def layout_of(what: str) -> str:
-    """Where "images", or whatever it is, should lie; ends the errors about such folders."""
-    return f"{what} lie in train/<class>/ and, to test on, in val/<class>/ or test/<class>/"
+    """The expected layout of a folder of ``what``, for the end of an error."""
+    return f"{what} belong in train/<class>/ and, to test on, in val/<class>/ or test/<class>/"
 
 
 def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Folder:
     """The files of a folder and their classes, in the order of their paths.
 
-    Left out and counted are hidden names and leftovers of systems (``.ipynb_checkpoints``,
-    ``._x.png``, ``Thumbs.db``) at every level, files of other endings, links to folders and files
-    that are read anyway, files beside the folders of classes, and folders beside ``train``. A
-    folder that only holds one of its own name or a part's (``train/train/cat``) is gone through. A
-    file is neither opened nor measured here, see :func:`undamaged`.
+    Left out and counted are hidden files and files of systems (``.ipynb_checkpoints``, ``._x.png``,
+    ``Thumbs.db``) at every level, files with other endings, links to folders and files that are
+    read anyway, files beside the folders of classes, and folders beside ``train``. A folder whose
+    only content is a folder of its own name or a part's (``train/train/cat``) is skipped. Files are
+    not opened here, see :func:`undamaged`.
 
     Args:
         path: the folder; its names need not be UTF-8.
-        name: what its data are called.
-        what: what should lie there, "images" for one.
-        endings: of the files that are read, in small letters, with their dots.
+        name: of the dataset.
+        what: the kind of files, such as "images".
+        endings: of the files to read, in lower case, with their dots.
 
     Raises:
         MissingData: there is no such folder.
-        UserError: nothing to train on, two folders for the same part, a class to test on alone, or
-            a folder that cannot be read.
+        UserError: nothing to train on, two folders for the same part, a class only in the test
+            part, or a folder that cannot be read.
     """
     if not path.is_dir():
         raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
@@ -114,7 +114,7 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     except OSError as error:
         where = printable(error.filename or path)
         raise UserError(
-            f"{where}: cannot be read ({error.strerror}); allow it, or leave it out"
+            f"{where}: cannot be read ({error.strerror}); change its permissions, or remove it"
         ) from error
 
 
@@ -145,17 +145,17 @@ def undamaged(
     what: str,
     skip_damaged: bool = False,
 ) -> list[int]:
-    """Positions of the files that can be used, all of which are looked at.
+    """Positions of the undamaged files; every file is checked.
 
     Args:
         files: of a folder.
-        fault_of: what is wrong with one, None if nothing is; called from several threads.
+        fault_of: returns what is wrong with a file, or None; called from several threads.
         place: the folder, for messages.
-        what: "images", or whatever they are.
+        what: the kind of files, such as "images".
         skip_damaged: leave damaged ones out, with a warning that lists them.
 
     Raises:
-        UserError: some are damaged, which it names all, and are not to be left out.
+        UserError: some are damaged, and ``skip_damaged`` is off; it lists them.
     """
     with ThreadPool() as pool:
         faults = list(pool.imap(fault_of, files, chunksize=16))
@@ -186,7 +186,7 @@ def _below(place: Path, file: Path) -> Path:
 
 
 class _Reader:
-    """Reads one folder, and keeps count of what it leaves out."""
+    """Reads one folder, and counts what it leaves out."""
 
     def __init__(self, path: Path, what: str, endings: Sequence[str]) -> None:
         self.path, self.what, self.endings = path, what, tuple(endings)
@@ -207,8 +207,8 @@ class _Reader:
         self._note_unused(root, train, test)
         train = self._unwrapped(train)
         test = None if test is None else self._unwrapped(test)
-        as_told = train.parent == self.path and train.name.lower() in TRAIN
-        if train != self.path and not as_told:
+        as_documented = train.parent == self.path and train.name.lower() in TRAIN
+        if train != self.path and not as_documented:
             self.odd.append(f"read from {printable(_below(self.path, train))}/")
         self.known = self.read_anyway(root, train, test)
 
@@ -233,7 +233,7 @@ class _Reader:
         )
 
     def read_anyway(self, root: Path, *parts: Path | None) -> set[tuple[int, int]]:
-        """The folders that a link inside a class must not lead to: classes, parts, all above."""
+        """The folders that a link inside a class must not lead to: classes, parts, all parents."""
         places = [self.path, *self.path.resolve().parents, root, *self._folders(root)]
         for part in parts:
             if part is not None:
@@ -241,7 +241,7 @@ class _Reader:
         return {_identity(place) for place in places}
 
     def _parts(self, root: Path) -> dict[str, Path]:
-        """The folders of "train", "val" and "test" that are there."""
+        """The existing folders of "train", "val" and "test"."""
         found: dict[str, Path] = {}
         for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
             there = [each for each in self._folders(root) if each.name.lower() in names]
@@ -253,7 +253,7 @@ class _Reader:
         return found
 
     def _note_unused(self, root: Path, train: Path, test: Path | None) -> None:
-        """What lies beside the folders of the parts."""
+        """Note unused content beside the folders of the parts."""
         if train == root:
             return
         strays = [each for each in self._folders(root) if each not in (train, test)]
@@ -296,7 +296,7 @@ class _Reader:
 
     def part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
         """The files of each class of a part, each file once."""
-        self._visible(place)  # counts what is hidden
+        self._visible(place)  # counts hidden files
         seen, taken = set(self.known), set[tuple[int, int]]()
         files: dict[str, list[Path]] = {}
         for name in names:
@@ -348,7 +348,7 @@ class _Reader:
         yield str(place), files
 
     def _drop_links(self, files: dict[str, list[Path]]) -> None:
-        """Leave out links to files that are read anyway; they stand in ``files`` then no more."""
+        """Remove links to files that are read anyway from ``files``."""
         if not self.symlinks:
             return
         everything = [file for some in files.values() for file in some]
@@ -361,7 +361,7 @@ class _Reader:
                 real.add(identity)
 
     def _unwrapped(self, place: Path, also: Sequence[str] = ()) -> Path:
-        """The folder that others are merely wrapped around, as archives are often unpacked."""
+        """The innermost of nested folders, as unpacking an archive often makes them."""
         while True:
             inside = self._folders(place)
             if len(inside) != 1 or self._direct(place):
@@ -381,7 +381,7 @@ class _Reader:
         return [each.name for each in self._folders(place)]
 
     def _flat(self, place: Path) -> list[Path]:
-        """The files of a folder without classes; those of other endings are counted."""
+        """The files of a folder without classes; those with other endings are counted."""
         for each in self._visible(place, count=False):
             if not _is_folder(each) and not self._is_ours(each):
                 self.other[Path(each.name).suffix.lower()] += 1
@@ -391,7 +391,7 @@ class _Reader:
         return files[""]
 
     def _direct(self, place: Path) -> list[Path]:
-        """The files of a folder itself."""
+        """The files directly in a folder."""
         entries = self._visible(place, count=False)
         return [Path(each.path) for each in entries if not _is_folder(each) and self._is_ours(each)]
 
@@ -400,12 +400,12 @@ class _Reader:
         return [Path(each.path) for each in entries if _is_folder(each)]
 
     def _is_ours(self, entry: os.DirEntry[str]) -> bool:
-        """Whether it is a file of such an ending, or a link to none, which is a damaged file."""
+        """Whether it is a file with one of the endings; a broken link is a damaged file."""
         ending = Path(entry.name).suffix.lower()
         return ending in self.endings and (entry.is_symlink() or entry.is_file())
 
     def _visible(self, place: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
-        """What is in a folder and not hidden, by name."""
+        """The entries of a folder that are not hidden, by name."""
         with os.scandir(place) as entries:
             found = sorted(entries, key=lambda each: each.name)
         seen = [each for each in found if not _is_hidden(each.name)]
@@ -424,7 +424,7 @@ class _Reader:
         yield from self.unused
 
     def _nothing(self, place: Path) -> UserError:
-        """Why there is nothing to train on."""
+        """The error that there is nothing to train on."""
         if others := ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items())):
             found = f"; there are {others}"
         else:
@@ -454,7 +454,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """What two paths to the same folder or file have in common."""
+    """Device and inode, which are equal for two paths to the same folder or file."""
     status = path.stat()
     return status.st_dev, status.st_ino
 

@@ -1,13 +1,13 @@
-"""Configurations of earlier days, brought to the form that they have today.
+"""Upgrades of older configurations to today's form.
 
-A record counts as long as its meaning is unchanged, whatever the code is called by now. What an
-older record has without saying so stands beside the field that was added later::
+A record stays valid as long as its meaning is unchanged, even if the code is renamed. A field that
+was added later says which value older records have::
 
     symmetric: bool = added(False, was=True)  # runs from before the field had both directions
 
-Renames and moves stand in the one :class:`History` of a domain, which its configurations carry as
-``history: ClassVar[History]``; those of the core, which all domains share, in :data:`CORE`. The
-core itself declares an added field by ``field(default=..., metadata={"was": ...})``.
+Renames and moves are in the :class:`History` of a domain, which its configurations have as
+``history: ClassVar[History]``; those of the core, which all domains share, are in :data:`CORE`. The
+core declares an added field by ``field(default=..., metadata={"was": ...})``.
 """
 
 import copy
@@ -30,23 +30,22 @@ NOTHING: Final = object()
 
 @dataclass(frozen=True)
 class History:
-    """What was called otherwise in older records; applied from first to last.
+    """Renames since older records were written; applied from first to last.
 
-    A renaming never gives an old name a new meaning: a key that stands here as old cannot be
-    declared again.
+    An old name never gets a new meaning: it cannot be declared again.
 
     Args:
         renamed: ``"Class.old.path"`` to ``"new.path"``, both below a dataclass of that name; a
             path leads through mappings and dataclasses.
-        values: ``"Class.path"`` to what its values were called, each with its name of today.
-        removed: ``"Class.path"`` to the one value that a run could have and still be what a run
-            without the field is; records with another value do not count.
+        values: ``"Class.path"`` to the old names of its values, each with today's name.
+        removed: ``"Class.path"`` to the value with which a run equals one without the field;
+            records with another value are stale.
         functions: old names of functions of the project to new ones.
-        numbers: ``"function.old"`` to the new name of a function's number; the function by its
-            name of today.
+        numbers: ``"function.old"`` to the new name of a function's argument, under the function's
+            current name.
 
     Raises:
-        ValueError: a value that is both an old and a new one.
+        ValueError: a value that is listed as both old and new.
     """
 
     renamed: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -74,20 +73,20 @@ def added(
 
     Args:
         default: of the field.
-        was: the value that runs had from before the field was there.
+        was: the value of runs from before the field existed.
         default_factory: makes the default, in place of ``default``.
     """
-    field: Any = dataclasses.field  # whose types know one of the two
+    field: Any = dataclasses.field  # its types allow only one of the two
     return field(default=default, default_factory=default_factory, metadata={WAS: was})
 
 
 def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """A canonical configuration of any age as it would be today; unknown keys stay."""
+    """A canonical configuration of any age in today's form; unknown keys stay."""
     return _object(copy.deepcopy(dict(config)), kind, _histories(kind))
 
 
 def differences(config: Mapping[str, Any], today: Any) -> list[str]:
-    """What ``config``, of any age, says otherwise than ``today``: one phrase for each key.
+    """Where ``config``, of any age, differs from ``today``: one phrase for each key.
 
     Args:
         config: canonical, as it was written.
@@ -98,7 +97,7 @@ def differences(config: Mapping[str, Any], today: Any) -> list[str]:
 
 
 def form_of(kinds: Iterable[type]) -> str:
-    """A digest of what :func:`upgraded_config` goes by, for some classes of configurations."""
+    """A digest of everything that :func:`upgraded_config` uses for these classes."""
     waiting, found = list(kinds), []
     for kind in waiting:
         fields = [
@@ -112,7 +111,7 @@ def form_of(kinds: Iterable[type]) -> str:
 
 
 def _parts_of(hints: Iterable[Any]) -> Iterator[Any]:
-    """Hints, and what they are made of."""
+    """Type hints and their arguments, recursively."""
     for hint in hints:
         yield hint
         yield from _parts_of(get_args(hint))
@@ -182,7 +181,7 @@ def _take(value: dict[str, Any], path: list[str]) -> Any:
 
 
 def _move(value: dict[str, Any], old: list[str], new: list[str]) -> None:
-    """Move what is at ``old``, if anything is; never over something."""
+    """Move the value at ``old``, if there is one; never overwrite."""
     if _at(value, old) is NOTHING or _at(value, new) is not NOTHING:
         return
     target = value
@@ -194,7 +193,7 @@ def _move(value: dict[str, Any], old: list[str], new: list[str]) -> None:
 
 
 def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Path and both values of every place where two canonical values differ."""
+    """Path and both values of every difference between two canonical values."""
     if isinstance(there, Mapping) and isinstance(here, Mapping):
         for name in sorted(there.keys() | here.keys()):
             pair = there.get(name, NOTHING), here.get(name, NOTHING)
@@ -207,7 +206,7 @@ def differing(there: Any, here: Any, path: str = "") -> Iterator[tuple[str, Any,
 
 
 def _compared(there: Any, here: Any) -> str:
-    """``3 there, 4 here``; of functions of one name, the name once."""
+    """``3 there, 4 here``; the name of two functions with one name only once."""
     first, second = shown(there), "no such key" if here is NOTHING else shown(here)
     start = first.rpartition(" ")[0]
     if start.endswith(" with source") and second.startswith(start):
@@ -216,7 +215,7 @@ def _compared(there: Any, here: Any) -> str:
 
 
 def shown(value: Any) -> str:
-    """A canonical value in one short line."""
+    """A canonical value as one short line."""
     if value is NOTHING:
         return "nothing"
     if isinstance(value, str) and (found := FUNCTION.fullmatch(value)):

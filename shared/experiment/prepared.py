@@ -1,4 +1,4 @@
-"""Folders that are prepared from the data once, by whichever process comes first, and then kept."""
+"""Folders that one process prepares from the data, and all others use."""
 
 import contextlib
 import shutil
@@ -10,16 +10,16 @@ from filelock import FileLock, Timeout
 from shared.errors import UserError
 from shared.experiment.data import SUMS, check_sums
 
-ROOM = "name a data root with room that can be written: --data-root or SUITE_DATA"
+ROOM = "choose a writable data root with free space: --data-root or SUITE_DATA"
 
 
 @contextlib.contextmanager
 def writing(target: Path, remedy: str = ROOM) -> Iterator[None]:
-    """Says of an error of the file system what it hindered and what helps.
+    """Turn an OSError into an error that says what could not be written, and the remedy.
 
     Args:
-        target: what is written.
-        remedy: what the message says to do.
+        target: the file or folder.
+        remedy: the end of the message.
 
     Raises:
         UserError: in place of an OSError; one line.
@@ -39,16 +39,16 @@ def build_once(
     whole: Callable[[Path], bool] | None = None,
     waiting: Callable[[], None] | None = None,
 ) -> None:
-    """Have ``build`` fill a folder, unless that was done, or another process is just doing it.
+    """Have ``build`` fill a folder, unless it is complete; wait if another process is filling it.
 
-    It is filled under another name and moved in one step when it is complete; what a killed process
-    left is deleted.
+    It is filled under another name and moved in one step; leftovers of killed processes are
+    deleted.
 
     Args:
-        folder: made, with those above it.
-        build: told where to put everything.
-        last: the files that a complete folder has.
-        whole: says of a complete folder whether it can be used; one that cannot is built anew.
+        folder: the folder; parents are made.
+        build: called with the folder to fill.
+        last: the files that make a folder complete.
+        whole: whether a complete folder is usable; an unusable one is built again.
         waiting: called every second while another process is at work on it.
 
     Raises:
@@ -69,7 +69,7 @@ def build_once(
                 try:
                     lock.acquire(timeout=-1 if waiting is None else 1)
                 except Timeout:
-                    assert waiting is not None  # else there is none
+                    assert waiting is not None  # without it the lock waits for ever
                     waiting()
             stack.callback(lock.release)
         if is_built():
@@ -86,15 +86,15 @@ def build_once(
 
 
 def check_prepared(folders: Path, pattern: str) -> None:
-    """Compare what was prepared in ``folders``, in folders of such names, with its sums.
+    """Check the sums of the prepared folders in ``folders`` whose names match ``pattern``.
 
     Raises:
-        UserError: something is damaged; one line.
+        UserError: one is damaged; one line.
     """
     for sums in sorted(folders.glob(f"{pattern}/{SUMS}")):
         check_sums(sums.parent, made_again(sums.parent))
 
 
 def made_again(folder: Path) -> str:
-    """What helps where a prepared folder is damaged."""
+    """The remedy for a damaged prepared folder."""
     return f"delete {folder}, to have it made again"

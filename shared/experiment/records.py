@@ -1,8 +1,8 @@
-"""What a finished run leaves behind: reading it back, and whether it can be believed.
+"""Records of finished runs: reading and checking them.
 
-A run's result carries a SHA-256 over configuration, environment and result; a record, its copy in
-``results/``, carries the same one. Whoever edits a number by hand is found out; the hash is no
-signature, and says nothing of someone who computes it anew.
+A run's result has a SHA-256 over configuration, environment and result; its record, the copy in
+``results/``, has the same one. It detects edited numbers; it is not a signature, and anyone can
+compute it again.
 """
 
 import datetime
@@ -20,9 +20,9 @@ from shared.experiment.tables import UNITS
 
 HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
-LARGEST = 2**63  # no integer of a record is further from 0, so that each is a float, too
-RECORDS = ".records.jsonl"  # how the files in results/ end that hold a table's records
-REPEATED = ".arithmetic.jsonl"  # and those of the same cells under other code paths
+LARGEST = 2**63  # larger integers are refused, so that each converts to a float
+RECORDS = ".records.jsonl"  # suffix of the files of a table's records in results/
+REPEATED = ".arithmetic.jsonl"  # suffix of those of the same cells under other code paths
 
 
 def _is_text(value: Any) -> bool:
@@ -54,14 +54,14 @@ def _is(kind: type) -> Callable[[Any], bool]:
 
 
 def _names(shape: Mapping[str, Callable[[Any], bool]]) -> Callable[[Any], bool]:
-    """An object whose known keys hold what ``shape`` says."""
+    """Check for an object whose known keys have the types in ``shape``."""
     return lambda value: (
         isinstance(value, dict) and all(shape[key](value[key]) for key in value if key in shape)
     )
 
 
 Shape = Mapping[str, Callable[[Any], bool]]
-# What every reader may count on.
+# The required keys.
 SHAPE: Mapping[str, Shape] = {
     "config": {},
     "environment": {
@@ -89,7 +89,7 @@ SHAPE: Mapping[str, Shape] = {
         "peak_memory_bytes": _is_count,
     },
 }
-# What some have; ``run_at`` stood in a copy of another cell's run.
+# Optional keys; ``run_at`` is in older copies of another cell's run.
 OPTIONAL: Mapping[str, Shape] = {
     "environment": {
         "allow_missing": _is(bool),
@@ -113,23 +113,23 @@ OPTIONAL: Mapping[str, Shape] = {
     },
     "result": {"finished": _is_time, HASH: _is_text},
 }
-ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may lie this far above 100
+ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may exceed 100 by this much
 
 
 class Damaged(UserError):
-    """A file of a run, or a record, that is not what was written; it does not count."""
+    """A file of a run, or a record, that is not as it was written; it is not used."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run, as its files say.
+    """A finished run, from its files.
 
     Args:
         address: of its cell.
         config: canonical configuration.
-        environment: where and with what it took place.
+        environment: commit, versions, hardware, data.
         result: metrics, protocol, tier, seconds, memory.
-        sha256: see :func:`content_hash`; None for one that was never written.
+        sha256: see :func:`content_hash`; None if it was never written.
     """
 
     address: str
@@ -139,17 +139,17 @@ class Record:
     sha256: str | None = None
 
     def upgraded(self, kind: type) -> "Record":
-        """The record as it would be written today, where ``kind`` is its configuration's class."""
+        """The record in today's form, where ``kind`` is the class of its configuration."""
         return replace(self, config=upgraded_config(self.config, kind))
 
 
 def content_hash(
     config: Mapping[str, Any], environment: Mapping[str, Any], result: Mapping[str, Any]
 ) -> str:
-    """SHA-256 over a run: of JSON without spaces, keys sorted, numbers as Python prints them.
+    """SHA-256 over a run: of JSON without spaces, with sorted keys and Python's number format.
 
-    The address is no part of it, nor is ``run_at`` of the environment: cells with equal
-    configurations have the same run.
+    The address and the environment's ``run_at`` are left out: cells with equal configurations have
+    the same run.
     """
     content = {
         "config": config,
@@ -171,10 +171,10 @@ def impossible(name: str, value: Any, unit: str) -> str | None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object that a JSON file of a run holds.
+    """The object in a JSON file of a run.
 
     Raises:
-        Damaged: no such file, no JSON, or something else than an object.
+        Damaged: no such file, no JSON, or no object.
     """
     try:
         return _parse(file.read_bytes())
@@ -188,7 +188,7 @@ def read_record(folder: Path, address: str) -> Record | None:
     """The finished run in ``folder``; None if there is none.
 
     Raises:
-        Damaged: a file that lacks something, or content other than its hash says.
+        Damaged: a file that lacks something, or does not match its hash.
     """
     if not (folder / "result.json").exists():
         return None
@@ -213,7 +213,7 @@ def read_records(results: Path) -> list[Record]:
     """All records below ``results``, in the order of their files and lines.
 
     Raises:
-        Damaged: a line that is not a record, or content other than its hash says.
+        Damaged: a line that is not a record, or does not match its hash.
     """
     return _read(results, RECORDS)
 
@@ -234,7 +234,7 @@ def _read(results: Path, ending: str) -> list[Record]:
 
 
 def records_in(file: Path) -> Iterator[Record | Damaged]:
-    """For each line of a file of records the record, or the error that it deserves."""
+    """For each line of a file of records the record, or its error."""
     for number, line in enumerate(file.read_bytes().splitlines(), start=1):
         try:
             yield _record(_parse(line))
@@ -248,10 +248,10 @@ def record_line(record: Record) -> str:
 
 
 def read_failure(folder: Path) -> str | None:
-    """Why the last attempt gave no result; None if nothing kept it from one.
+    """Why the last attempt failed; None if it did not.
 
     Raises:
-        Damaged: a file that does not say it.
+        Damaged: a file without a reason.
     """
     file = folder / "failure.json"
     if not file.exists():
@@ -263,17 +263,17 @@ def read_failure(folder: Path) -> str | None:
 
 
 def is_altered(record: Record) -> bool:
-    """Whether the content is other than the hash says."""
+    """Whether the content does not match the hash."""
     return record.sha256 != content_hash(record.config, record.environment, record.result)
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-    """The object in ``text``; ValueError, in words that go on from "is", if there is none."""
+    """The object in ``text``; the text of its ValueError continues "... is"."""
     try:
         content = json.loads(
             text.decode(), parse_constant=_number, parse_float=_number, parse_int=_integer
         )
-        if b"\\ud" in text.lower():  # half of a pair of surrogates cannot be printed
+        if b"\\ud" in text.lower():  # a lone surrogate cannot be printed
             json.dumps(content, ensure_ascii=False).encode()
     except ValueError as error:
         raise ValueError(f"not JSON ({error})") from None
@@ -298,7 +298,7 @@ def _integer(text: str) -> int:
 
 
 def _record(content: dict[str, Any]) -> Record:
-    """The record in the object of one line; ValueError if it is none."""
+    """The record in the object of one line; ValueError if it is not one."""
     kinds = {"address": str, **dict.fromkeys(SHAPE, dict), HASH: str}
     for name, kind in kinds.items():
         if name not in content:
@@ -317,7 +317,7 @@ def _record(content: dict[str, Any]) -> Record:
 
 
 def _misshapen(content: Mapping[str, Any], part: str) -> str | None:
-    """What is wrong with the shape of a part of a record; None if nothing."""
+    """What is wrong with the keys and types of a part of a record; None if nothing."""
     if lacking := SHAPE[part].keys() - content.keys():
         return f"lacks {min(lacking)!r}"
     for name, fits in {**SHAPE[part], **OPTIONAL.get(part, {})}.items():

@@ -2,89 +2,61 @@
 
     config.json        canonical, written first; another configuration is refused
     environment.json   commit, command, versions, hardware, arithmetic, hashes of the data, further
-                       facts, notices of the training; no names of hosts, users and folders, see
-                       :func:`environment`
+                       facts, warnings of the training; no names of hosts, users and folders, see
+                       :mod:`shared.experiment.environment`
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
-    checkpoint.pt      everything tracked, the step, the seconds, every random state, and a SHA-256
-                       of it all; a domain may have it deleted once the run is done
-    checkpoint.previous.pt  the one before it, in case that is damaged; gone once the run is done
-    failure.json       why the last attempt gave no result; gone once the run is done
+    checkpoint.pt      tracked objects, step, seconds and random states, with a SHA-256; a domain
+                       may delete it once the run is done
+    checkpoint.previous.pt  the one before it, in case that is damaged; deleted at the end
+    failure.json       why the last attempt failed; deleted at the end
     result.json        metrics, and the hash of the run; its existence means done
 
 Every file is written beside its target, flushed to disk, and moved over it, so that a process
-killed at any moment leaves either the old or the new one. The log alone is appended to; lines past
-the checkpoint, and a torn last line, are cut when the run resumes.
+killed at any moment leaves either the old or the new one. Only the log is appended to; lines past
+the checkpoint, and an incomplete last line, are cut when the run resumes.
 """
 
 import contextlib
 import dataclasses
-import datetime
 import itertools
 import json
 import os
-import platform
 import random
 import re
 import resource
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
 
 import filelock
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 
 from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
-from shared.experiment.arithmetic import arithmetic_used
+from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences, form_of, upgraded_config
 from shared.experiment.records import HASH, Damaged, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
 from shared.experiment.tables import TIERS, Config, canonical, canonical_json, place_of, run_key
 from shared.experiment.tracking import VARIABLE, weights_and_biases
-from shared.experiment.versions import lock_hash
 from shared.notices import listeners
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "torch-geometric",
-    "scikit-learn",
-    "numpy",
-    "scipy",
-    "safetensors",
-    "transformers",
-    "tokenizers",
-    "mujoco",
-    "dm-control",
-    "gymnasium",
-)
 OWN = "own"  # the tier of runs outside tables
-LOCK_WAIT = 10.0  # seconds; a process that was just told to stop gets to its checkpoint in them
+LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
-# What of a command line is not for others to read: where absolute paths lie, and secrets.
-FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
-SECRETS = re.compile(
-    r"([\w-]*(?:token|secret|passw|credential|api[_-]?key)[\w-]*[= ])(?:\\.|[^\s\\])+",
-    re.IGNORECASE,
-)
-USERS = re.compile(r"(?<=://)[^\s/@]+@")
 
 
 class Locked(UserError):
-    """Another process holds the folder, or it is no longer the folder that this one began in."""
+    """Another process uses the folder, or the folder was removed during the run."""
 
 
 class Conflict(UserError):
@@ -92,14 +64,14 @@ class Conflict(UserError):
 
 
 class Interrupted(SystemExit):
-    """The run was told to stop and has saved its state."""
+    """The run was asked to stop and has saved its state."""
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)
 
 
 class Served(SystemExit):
-    """A process that is not the first of its run has nothing left to do."""
+    """A process other than the first of its run has nothing left to do."""
 
     def __init__(self) -> None:
         super().__init__(0)
@@ -112,17 +84,17 @@ class Stateful(Protocol):
         """The state."""
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Take the state over."""
+        """Restore the state."""
 
 
 class Logger(Protocol):
-    """Takes what a run logs, beside its folder."""
+    """Receives the log of a run as well."""
 
     def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """One line."""
+        """Receive one line."""
 
     def close(self) -> None:
-        """The run is left."""
+        """Called when the run ends."""
 
 
 class Run:
@@ -132,37 +104,37 @@ class Run:
     SIGTERM, SIGINT and SIGHUP a request: the next :meth:`checkpoint` saves and raises
     :class:`Interrupted`.
 
-    Of several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
-    configuration. The first one's holds the lock and writes, the others read its checkpoint; the
-    steps go on, are saved and end together, and :meth:`alone` leaves the rest to the first.
+    With several processes (torchrun's, see :mod:`shared.distributed`) each has a run of the same
+    configuration. The first one holds the lock and writes, the others read its checkpoint; all do
+    the same steps, save and stop together, and after :meth:`alone` only the first continues.
 
     Args:
-        folder: where the run lives.
+        folder: the folder of the run.
         config: its configuration.
         tier: of the cell; free text for runs outside tables.
         workers: how many processes or threads the run may use.
-        data_root: where datasets lie.
-        allow_missing: whether the run may leave out files that a dataset lacks or that cannot be
-            read; the environment says so.
-        progress: called with (done, total, what) as the run goes on.
-        store: where pretrained models are shared, see :mod:`shared.experiment.store`; None: they
-            are not.
+        data_root: the folder of datasets.
+        allow_missing: whether the run may leave out files that are missing or unreadable; the
+            environment records it.
+        progress: called with (done, total, what) during the run.
+        store: the folder of shared pretrained models, see :mod:`shared.experiment.store`; None for
+            no sharing.
 
     Attributes:
         stopping: whether the run was asked to stop.
-        keep_checkpoint: set to False, :meth:`finish` deletes the checkpoint.
-        loggers: that get each line of the log, too; :mod:`shared.experiment.tracking` has one.
-        means: of what the steps give it; :meth:`steps` logs them, a checkpoint holds them.
-        temporary: folders that :meth:`finish` deletes, too, once the result is written.
-        saved_step: the step that the checkpoint on disk holds; None without one.
-        processes: how many work on the run.
+        keep_checkpoint: whether :meth:`finish` keeps the checkpoint.
+        loggers: also receive each line of the log; :mod:`shared.experiment.tracking` has one.
+        means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
+        temporary: folders that :meth:`finish` deletes once the result is written.
+        saved_step: the step of the checkpoint on disk; None without one.
+        processes: the number of processes of the run.
 
     Raises:
-        Locked: another process holds the folder; later, by what writes there: it was removed.
+        Locked: another process uses the folder; later, when writing: it was removed.
         Conflict: the folder was made with another configuration.
-        UserError: a folder whose name is no UTF-8; of several processes, when the batch cannot be
-            divided among them, another number began the run, or they have another code or
-            configuration than the first.
+        UserError: a folder whose name is not UTF-8; with several processes, a batch that cannot be
+            divided among them, a run that another number of them began, or processes whose code
+            or configuration differs from the first one's.
     """
 
     def __init__(
@@ -199,7 +171,7 @@ class Run:
         self._seconds_before = 0.0
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
-        self._locked_as: tuple[int, int] | None = None  # the file that the lock is on
+        self._locked_as: tuple[int, int] | None = None  # device and inode of the locked file
         self._handlers: dict[int, Any] = {}
         self._writer: Any = None
 
@@ -214,7 +186,7 @@ class Run:
             _acquire(self._lock, self.folder)
             self._locked_as = self._lock_on_disk()
         try:
-            self._environment = environment(self.workers)
+            self._environment = current_environment(self.workers)
             if self.processes > 1:
                 self._environment["processes"] = self.processes
                 _check_alike(self._environment, self.config)
@@ -223,10 +195,10 @@ class Run:
             if notices := self._notices_before():
                 self._environment["notices"] = notices
             if self._first:
-                for part in self.folder.glob(".*.part"):  # what a killed process left half-written
+                for part in self.folder.glob(".*.part"):  # partial files of killed processes
                     part.unlink(missing_ok=True)
                 check_config(self.folder, self.config)
-                check_begun(self.folder, self.processes)
+                check_same_processes(self.folder, self.processes)
                 if not (self.folder / "config.json").exists():
                     write_atomically(self.folder / "config.json", canonical_json(self.config))
                 self._note_environment()
@@ -269,27 +241,27 @@ class Run:
         self._note_environment()
 
     def record(self, **facts: str) -> None:
-        """Note further facts about where or with what the run takes place, by name."""
+        """Note further facts about the environment of the run, by name."""
         self._environment.setdefault("facts", {}).update(facts)
         self._note_environment()
 
     @property
     def environment(self) -> Mapping[str, Any]:
-        """Where and with what the run takes place, as far as it is known."""
+        """The environment of the run, as far as it is known."""
         return self._environment
 
     def wait_for_another(self) -> None:
-        """Say that another process is doing what this run needs.
+        """Report that the run waits for another process.
 
         Raises:
-            Interrupted: the run was told to stop.
+            Interrupted: the run was asked to stop.
         """
         self.progress(0, 1, "waiting for another run")
         if self.stopping:
             raise Interrupted
 
     def alone(self) -> None:
-        """From here on the first process works alone; the others end, and nobody waits for them.
+        """From here on only the first process works; the others end.
 
         Raises:
             Served: in all processes but the first.
@@ -300,11 +272,11 @@ class Run:
                 raise Served
 
     def track(self, **objects: Stateful) -> int:
-        """Name what a checkpoint holds, restore it if there is one, and give the step reached.
+        """Register the objects of a checkpoint, restore them from it, and return the step reached.
 
-        In place of a damaged checkpoint the one before it is used, with a warning that says so: the
-        steps between the two are repeated, to the same numbers. What is tracked and has files of
-        its own must therefore be able to go back by one checkpoint.
+        In place of a damaged checkpoint the one before it is used, with a warning: the steps
+        between the two are repeated with the same results. Tracked objects with files of their own
+        must therefore be able to go back by one checkpoint.
 
         Raises:
             UserError: a checkpoint that does not fit the objects, or is damaged as is the one
@@ -315,7 +287,7 @@ class Run:
         step = 0
         (saved, *_) = everyone(file.exists())
         if saved:
-            # The first alone: it may have to put the one before in a damaged one's place.
+            # Only the first process: it may have to replace a damaged checkpoint.
             state = self._saved_state(file) if self._first else None
             everyone(None)
             if state is None:
@@ -323,16 +295,16 @@ class Run:
             try:
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
-                # Not every run of earlier days had means.
+                # Checkpoints of older runs have no means.
                 self.means.load_state_dict(state["objects"].get("means", Means().state_dict()))
                 step = self.saved_step = int(state["step"])
                 self._seconds_before = float(state["seconds"])
                 self._random_of_others = state.get("random_of_others", [])
                 every_state = [state["random"], *self._random_of_others]
                 restore_random_state(every_state[rank()])
-            except UserError:  # what is tracked has files of its own, and names them
+            except UserError:  # from an object with files of its own, which it names
                 raise
-            except Exception as error:  # what does not fit can raise anything
+            except Exception as error:  # a state that does not fit can raise anything
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise UserError(
                     f"{file} cannot be resumed ({reason}); delete the folder to start again"
@@ -352,28 +324,26 @@ class Run:
         save_every: float = 0.0,
         also: Callable[[int], Mapping[str, float]] | None = None,
     ) -> Iterator[int]:
-        """The steps of a loop that are left, from the one that :meth:`track` has reached.
+        """The remaining steps of a loop, after those that :meth:`track` restored.
 
-        After each step whoever watches is told, every ``log_every`` steps and after the last one
-        the :attr:`means` are logged, and what is tracked is saved when that is due::
+        After each step progress is reported, every ``log_every`` steps and after the last one the
+        :attr:`means` are logged, and a checkpoint is saved when due::
 
             run.track(model=model, optimiser=optimiser)
             for step in run.steps(1000, "training", log_every=100, save_every=120.0):
                 run.means.add(train_step(model, optimiser, step))
 
         Args:
-            total: how many steps there are, counted from 0, those done before included.
-            what: the loop is doing, for whoever watches.
-            unit: what a step counts for in log, checkpoint and progress; a step that was reached
-                counts so, too.
-            log_every: steps that a line of the log is the mean of.
-            save_every: seconds between two checkpoints, see :meth:`checkpoint`. One that is older
-                than a tenth of them is renewed after the last step, since an evaluation can take
-                long, too.
-            also: further numbers for the line of the log that a step ends, by name.
+            total: the number of steps, those done before included.
+            what: what the loop does, for the progress.
+            unit: the size of a step in log, checkpoint and progress.
+            log_every: the number of steps over which a line of the log averages.
+            save_every: seconds between two checkpoints, see :meth:`checkpoint`. One older than a
+                tenth of that is renewed after the last step, since an evaluation can take long.
+            also: returns further numbers for a line of the log, by name.
 
         Raises:
-            Interrupted: after a step and its save, when the run was told to stop.
+            Interrupted: after a step and its save, when the run was asked to stop.
         """
         first = self._reached // unit
         for step in range(first, total):
@@ -408,17 +378,17 @@ class Run:
             logger.log(step, numbers)
 
     def progress(self, done: int, total: int, what: str) -> None:
-        """Tell whoever watches how far the run is."""
+        """Report the progress of the run."""
         if self._progress is not None:
             self._progress(done, total, what)
 
     def checkpoint(self, step: int, *, every: float = 0.0) -> None:
-        """Save what is tracked; then stop, if that was asked for.
+        """Save the tracked objects; then stop, if the run was asked to.
 
-        Large models with short epochs would spend much of their time on saves: ``every`` spaces
-        them out. A run that is killed then repeats up to that much work, to the same numbers; one
-        that is told to stop still loses nothing. The last step of a run is best saved without
-        ``every``, so that the checkpoint holds what is evaluated.
+        ``every`` spaces out saves of large models with short epochs. A run that is killed then
+        repeats up to that much work, with the same results; one that is interrupted still loses
+        nothing. The last step is best saved without ``every``, so that the checkpoint has the
+        evaluated state.
 
         Args:
             step: the step reached.
@@ -426,7 +396,7 @@ class Run:
                 always.
 
         Raises:
-            Interrupted: after the save, when the run was told to stop.
+            Interrupted: after the save, when the run was asked to stop.
         """
         due = self._first and time.monotonic() - self._saved >= every
         if not any(anywhere(self.stopping, due)):  # all processes, or none
@@ -456,20 +426,20 @@ class Run:
         file = self.folder / "checkpoint.pt"
         with replacing(file) as part:
             write_sealed(part, state)
-            # A link, so that there is no moment without a checkpoint; none before the first save,
-            # nor on a file system without links.
+            # A link, so that there is always a checkpoint. It fails before the first save, and on
+            # file systems without links.
             with contextlib.suppress(OSError):
                 self._previous.unlink(missing_ok=True)
                 os.link(file, self._previous)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the result; the run is done. Of several processes, the first alone gets here."""
+        """Write the result, which ends the run. Only the first of several processes gets here."""
         self.alone()
         self._check_lock()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
-        (self.folder / "result.json").unlink(missing_ok=True)  # of the same run, finished before
+        (self.folder / "result.json").unlink(missing_ok=True)  # of an earlier finish of this run
         self._note_environment()
         result = {
             "metrics": canonical(metrics),
@@ -495,7 +465,7 @@ class Run:
         return self.folder / "checkpoint.previous.pt"
 
     def _saved_state(self, file: Path) -> Any:
-        """What the checkpoint holds, or the one before it, which then takes its place."""
+        """The state in the checkpoint; a damaged one is replaced by the one before it."""
         try:
             return read_sealed(file)
         except ValueError as error:
@@ -521,27 +491,27 @@ class Run:
         return found.st_dev, found.st_ino
 
     def _check_lock(self) -> None:
-        """Refuse to write where another process may be at work by now.
+        """Refuse to write where another process may work by now.
 
         Raises:
-            Locked: the folder was removed while the run went on, and perhaps made anew.
+            Locked: the folder was removed during the run, and perhaps made again.
         """
         if self._locked_as != self._lock_on_disk():
             raise Locked(
-                f"{self.folder}: the folder was removed while its run went on, so this process "
-                f"stops; the same command starts the run anew"
+                f"{self.folder}: the folder was removed during its run, so this process "
+                f"stops; the same command starts the run again"
             )
 
     def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
         self.stopping = True
 
     def keep_notice(self, text: str) -> None:
-        """Note a line about the training for whoever reads the record."""
+        """Add a warning of the training to the record."""
         self._environment.setdefault("notices", []).append(text)
         self._note_environment()
 
     def _notices_before(self) -> list[str]:
-        """Notices of the part of the run that a checkpoint holds."""
+        """The warnings from before the checkpoint."""
         file = self.folder / "environment.json"
         if not file.exists() or not (self.folder / "checkpoint.pt").exists():
             return []
@@ -550,13 +520,13 @@ class Run:
 
     def _note_environment(self) -> None:
         if not self._first or (self.folder / "result.json").exists():
-            return  # the hash of a result speaks of the file that is there
+            return  # the hash of a result includes the existing file
         self._check_lock()
         text = json.dumps(self._environment, indent=2) + "\n"
         write_atomically(self.folder / "environment.json", text)
 
     def _trim_log(self, step: int) -> None:
-        """Cut what was logged after the checkpoint: it is about to be computed again."""
+        """Cut the log after the checkpoint: those steps are repeated."""
         file = self.folder / LOG
         if not file.exists():
             return
@@ -565,17 +535,17 @@ class Run:
             try:
                 if json.loads(line)["step"] > step:
                     break
-            except (ValueError, KeyError):  # a line torn by a kill
+            except (ValueError, KeyError):  # a line cut off by a kill
                 break
             kept.append(line + "\n")
         write_atomically(file, "".join(kept))
 
 
 class Means:
-    """Running means of the parts of the loss; nothing waits for the device before they are taken.
+    """Running means of the parts of the loss; only :meth:`take` waits for the device.
 
-    A part that some steps lack counts in those that have it. It has a state, so that the log of an
-    interrupted epoch comes out as if it had not been.
+    A part that some steps lack is averaged over the others. The state is in checkpoints, so that an
+    interrupted epoch is logged like any other.
     """
 
     def __init__(self) -> None:
@@ -583,7 +553,7 @@ class Means:
         self._counts: dict[str, int] = {}
 
     def add(self, parts: dict[str, Tensor]) -> None:
-        """Take the scalars of one step in."""
+        """Add the scalars of one step."""
         for name, value in parts.items():
             value, sum_ = value.double(), self._sums.get(name)
             self._sums[name] = value if sum_ is None else sum_.to(value.device) + value
@@ -600,7 +570,7 @@ class Means:
         return {"sums": self._sums, "counts": self._counts}
 
     def load_state_dict(self, state: dict[str, object], /) -> None:
-        """Take sums and counts over."""
+        """Restore sums and counts."""
         sums, counts = state["sums"], state["counts"]
         assert isinstance(sums, dict)
         assert isinstance(counts, dict)
@@ -611,28 +581,28 @@ def check_config(folder: Path, config: Config) -> None:
     """Compare the folder's configuration with ``config``.
 
     Raises:
-        Conflict: they differ; the text names the keys.
+        Conflict: they differ; the message names the keys.
     """
     file = folder / "config.json"
     if file.exists() and (differing := differences(read_json(file), config)):
         raise Conflict(
             f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
-            f"move it aside and run anew with --again, or choose another folder with --runs"
+            f"move it aside and start over with --again, or choose another folder with --runs"
         )
 
 
 def check_name(folder: Path) -> None:
-    """Refuse a folder whose name is no UTF-8, which TensorBoard's files cannot lie in.
+    """Refuse a folder whose name is not UTF-8, in which TensorBoard cannot write.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not.
     """
     try:
         str(folder).encode()
     except UnicodeEncodeError:
         raise UserError(
-            f"{folder!r}: the name is no UTF-8, and TensorBoard writes to no such folder; rename "
-            f"it, or choose another with --runs"
+            f"{folder!r}: the name is not UTF-8, and TensorBoard cannot write there; rename it, "
+            f"or choose another folder with --runs"
         ) from None
 
 
@@ -651,28 +621,28 @@ def check_processes(config: Config, processes: int) -> None:
         )
 
 
-def check_begun(folder: Path, processes: int) -> None:
-    """Refuse to go on from the checkpoint of another number of processes.
+def check_same_processes(folder: Path, processes: int) -> None:
+    """Refuse to resume a checkpoint with another number of processes.
 
     Raises:
-        Conflict: the run in the folder was begun on another number.
+        Conflict: the run was started with another number.
     """
     if not (folder / "checkpoint.pt").exists() or (folder / "result.json").exists():
         return
-    begun = read_json(folder / "environment.json").get("processes", 1)
-    if begun != processes:
+    before = read_json(folder / "environment.json").get("processes", 1)
+    if before != processes:
         raise Conflict(
-            f"{folder} holds a run that was begun on {begun} process{'es' * (begun > 1)}, not "
-            f"{processes}; go on with --processes {begun}, or move it aside and run anew with "
-            f"--again"
+            f"{folder} holds a run that was started with {before} process{'es' * (before > 1)}, "
+            f"not {processes}; continue with --processes {before}, or move it aside and start over "
+            f"with --again"
         )
 
 
 def set_aside(folder: Path) -> Path:
-    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return where it is.
+    """Move a run to a folder beside its own, ``NAME`` to ``NAME.1``, and return its path.
 
     Raises:
-        Locked: another process holds the folder.
+        Locked: another process uses the folder.
     """
     lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
     _acquire(lock, folder)
@@ -690,58 +660,50 @@ def is_aside(folder: Path) -> bool:
 
 
 def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
-    """Move the runs of a domain to where they would be made today; returns how many were moved.
+    """Move the runs of a domain to the folders that they would have today; returns their number.
 
-    A run's folder is named by its configuration: those from before it was, and those of a
-    configuration that a field was added to or renamed in since, lie elsewhere. Looked for once for
-    each form of the configurations, which a file in the domain's folder tells. Runs that were moved
-    aside stay, as do those that somebody works on and a second one of one configuration.
+    A run's folder is named by its configuration, so a field that was added or renamed since gives
+    it another name. Folders are searched once for each form of the configurations, which is kept in
+    a file beside them. Runs that were moved aside stay, as do locked ones and those whose new
+    folder exists already.
 
     Args:
         runs: the folder of runs.
-        domain: whose runs.
+        domain: the domain of the runs.
         kinds: the classes of the domain's configurations.
     """
-    mark, form = runs / domain / ".form", form_of(kinds)
-    if not os.access(runs, os.W_OK) or (mark.exists() and mark.read_text() == form):
+    known, form = runs / domain / ".form", form_of(kinds)
+    if not os.access(runs, os.W_OK) or (known.exists() and known.read_text() == form):
         return 0
-    by_address = f"{domain}/*/*/*/*/seed-*/config.json"
-    found = [("", file) for file in runs.glob(f"{domain}/*/*/config.json")]
-    found += [("paper", file) for file in runs.glob(by_address)]
-    found += [(tier, file) for tier in TIERS for file in (runs / tier).glob(by_address)]
     moved = 0
-    for tier, file in sorted(found):
-        target = _place_today(file, tier, domain, kinds)
+    for file in sorted(runs.glob(f"{domain}/*/*/config.json")):
+        target = _folder_today(file, domain, kinds)
         if target is not None and not (runs / target).exists():
             moved += _moved(file.parent, runs / target)
-    write_atomically(mark, form)
+    write_atomically(known, form)
     return moved
 
 
-def _place_today(file: Path, tier: str, domain: str, kinds: Collection[type]) -> Path | None:
-    """Where the run of a ``config.json`` belongs below the folder of runs; None if none knows.
+def _folder_today(file: Path, domain: str, kinds: Collection[type]) -> Path | None:
+    """Where the run of a ``config.json`` belongs below the folder of runs; None if unknown.
 
-    The tier is known of a folder that was named by an address, else told by the key that it has.
+    Its tier is the one with which the configuration, as it was written, gives the folder's key.
     """
-    name = file.parent.name
     try:
         config = read_json(file)
-    except Damaged:  # said of the run, should anyone want it
+    except Damaged:  # reported when the run is used
         return None
-    if tier and not re.fullmatch(r"seed-\d+", name):  # it was moved aside
-        return None
-    for each in TIERS if not tier else ():
-        if name.endswith(f"-{run_key(each, config)}"):
-            tier = each
-    for kind in kinds:
+    ends = {tier: f"-{run_key(tier, config)}" for tier in TIERS}
+    tier = next((each for each in TIERS if file.parent.name.endswith(ends[each])), None)
+    for kind in kinds if tier else ():
         today = upgraded_config(config, kind)
-        if tier and today.keys() == {item.name for item in dataclasses.fields(kind)}:
-            return place_of(domain, tier, today)
+        if today.keys() == {item.name for item in dataclasses.fields(kind)}:
+            return place_of(domain, str(tier), today)
     return None
 
 
 def _moved(folder: Path, target: Path) -> bool:
-    """Move a run that nobody works on, and remove the folders that this leaves empty."""
+    """Move a run that is not locked, and remove the folders that this leaves empty."""
     target.parent.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder / ".lock", timeout=0)
     try:
@@ -756,14 +718,14 @@ def _moved(folder: Path, target: Path) -> bool:
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:
-    """Note why an attempt gave no result, for the table and for whoever looks into it."""
+    """Write why an attempt failed, for the table and for debugging."""
     content = {"why": why, "traceback": trace, "time": now()}
     write_atomically(folder / "failure.json", json.dumps(content, indent=2) + "\n")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a path beside ``path`` to write to; flush what was written to disk, and move it over."""
+    """A path beside ``path`` to write to, which is flushed to disk and moved over it at the end."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
@@ -774,7 +736,7 @@ def replacing(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
-    with contextlib.suppress(OSError):  # not every file system can flush a folder
+    with contextlib.suppress(OSError):  # some file systems cannot flush a folder
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
@@ -783,8 +745,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def link(source: Path, target: Path) -> None:
-    """Put a file that never changes at a second place: a link where the disk can, else a copy."""
-    if target.exists() and target.samefile(source):  # which no move would replace
+    """Link a file that never changes to a second path, or copy it where links are impossible."""
+    if target.exists() and target.samefile(source):  # the same file would not be replaced
         return
     with replacing(target) as part:
         try:
@@ -829,79 +791,8 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
         torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def environment(workers: int) -> dict[str, Any]:
-    """Where and with what a run takes place; hashes of the data are added as they are read.
-
-    It is published with the results, so it names no host and no user: of variables only those that
-    steer the arithmetic are kept, and the command is given by :func:`public`.
-    """
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            versions[package] = metadata.version(package)
-    return {
-        **commit(),
-        "command": public(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
-        "started": now(),
-        "versions": versions,
-        "lock": lock_hash(),
-        "hardware": {
-            "system": "-".join(
-                filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
-            ),
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "memory_bytes": psutil.virtual_memory().total,
-            "accelerators": [
-                torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
-            ],
-        },
-        "arithmetic": arithmetic_used(),
-        "threads": torch.get_num_threads(),
-        "workers": workers,
-        "data": {},
-    }
-
-
-def public(command: str) -> str:
-    """A command line without the folders of absolute paths, without secrets and users of addresses.
-
-    >>> public("./reproduce.sh graph mmcl --data-root /home/ada/data")
-    './reproduce.sh graph mmcl --data-root .../data'
-    """
-    text = command.encode("utf-8", "backslashreplace").decode()  # a path may be no UTF-8
-    home = re.escape(os.path.expanduser("~"))
-    text = re.sub(rf"(?<![^\s='\":,]){home}(?=[\s/]|$)", "~", text)
-    return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
-
-
-def commit() -> dict[str, Any]:
-    """The checked-out commit, and whether code that a run uses differs from it."""
-    root = Path(__file__).resolve().parents[2]
-    code = [path.name for path in root.iterdir() if (path / "__init__.py").exists()]
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
-            raise OSError("a copy that is installed inside the checkout of something else")
-        dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
-    except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
-        return {"commit": "unknown", "dirty": True}
-
-
-def now() -> str:
-    """The time, UTC, to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
 def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
-    """Refuse a process whose code or configuration is another than the first one's."""
+    """Refuse a process whose code or configuration differs from the first one's."""
     own = {
         "commit": environment_["commit"],
         "changed files": environment_["dirty"],
@@ -936,16 +827,8 @@ def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
     return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
 
 
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
-
-
 def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise Locked(f"{folder}: another process is at work there; wait for it") from None
+        raise Locked(f"{folder}: another process is using it; wait for it to end") from None

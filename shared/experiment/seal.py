@@ -1,7 +1,7 @@
-"""States of torch in files that end with a SHA-256 over all that stands before it.
+"""Files of ``torch.save`` that end with a SHA-256 over their content.
 
-What is appended follows the end of the archive that ``torch.save`` writes, where readers of such
-archives do not look: ``torch.load`` reads a sealed file as it reads any other.
+The seal follows the end of the archive, where readers do not look, so ``torch.load`` reads a sealed
+file like any other.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ _END = 22  # bytes of the record that ends an archive without a seal
 
 
 def write_sealed(file: Path, state: Any) -> None:
-    """Write what ``torch.save`` takes, and the SHA-256 of it; not in one move, see ``replacing``.
+    """Write a state and its SHA-256; not atomically, see ``replacing``.
 
     Raises:
         OSError: the file cannot be written.
     """
-    # Through memory: on a full disk Python's own write says so, torch's does not.
+    # Through memory: Python's write reports a full disk, torch's does not.
     content = io.BytesIO()
     torch.save(state, content)
     with file.open("wb") as stream, ThreadPoolExecutor(1) as beside:
-        # Neither hashing nor writing holds Python's lock: the one is done while the other is.
+        # Hashing and writing release the global interpreter lock, and run side by side.
         digest = beside.submit(hashlib.sha256, content.getbuffer())
         stream.write(content.getbuffer())
         os.fsync(stream.fileno())
@@ -39,8 +39,7 @@ def write_sealed(file: Path, state: Any) -> None:
 def read_sealed(file: Path) -> Any:
     """The state in a file of :func:`write_sealed`, on the CPU, read with ``weights_only``.
 
-    A file that ends as ``torch.save`` ends one is of an earlier version, which wrote no seal; it is
-    taken if torch can read it.
+    A file without a seal is from an earlier version, and is accepted if torch can read it.
 
     Raises:
         ValueError: the file is damaged or cannot be read; one line without the file's name.
@@ -54,8 +53,8 @@ def read_sealed(file: Path) -> Any:
             else:
                 intact = m[-_END:].startswith(b"PK\5\6")
         if not intact:
-            raise ValueError("its content is not that of the SHA-256 at its end")
-        # To the CPU: what was saved on one device is read on any other.
+            raise ValueError("its content does not match the SHA-256 at its end")
+        # To the CPU: a state saved on one device is read on any other.
         return torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file of an earlier version can raise anything
         if isinstance(error, ValueError):

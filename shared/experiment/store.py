@@ -1,11 +1,10 @@
-"""Pretrained models that several cells share: trained once, kept by what they were trained as.
+"""Pretrained models that several cells share, stored by the configuration of their training.
 
     runs/encoders/KEY/   record.json, pretraining.jsonl (the log), SHA256SUMS, the domain's files
 
-KEY is over the pretraining part of the configuration and over the data, so that what differs in
-the evaluation alone finds the same entry. An entry is there as a whole or not at all; of several
-processes that want one, one trains and the others wait. One whose sums are wrong is refused with a
-line, and trained again.
+KEY is a hash of the pretraining part of the configuration and of the data, so that cells which
+differ only in the evaluation share an entry. An entry is complete or missing; if several processes
+need one, one trains it and the others wait. An entry with wrong sums is reported and trained again.
 """
 
 import hashlib
@@ -19,14 +18,15 @@ from typing import Any
 from shared.distributed import everyone
 from shared.errors import UserError
 from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.environment import commit, now
 from shared.experiment.prepared import build_once
 from shared.experiment.records import read_json
-from shared.experiment.runs import LOG, Run, commit, now, replacing, write_atomically
+from shared.experiment.runs import LOG, Run, replacing, write_atomically
 from shared.experiment.tables import Config, canonical, canonical_json
 
 FOLDER = "encoders"  # below the folder of runs
 RECORD = "record.json"
-CURVE = "pretraining.jsonl"  # not as a run's log is called: an entry is no run
+CURVE = "pretraining.jsonl"  # unlike a run's log, since an entry is not a run
 FACT, SAVED = "encoder", "encoder_seconds"  # of a run's environment: see :func:`pretrained`
 
 
@@ -37,12 +37,12 @@ def part_of(config: Config, fields: Iterable[str]) -> dict[str, Any]:
 
 
 def key_of(part: Mapping[str, Any], data: Mapping[str, Any]) -> str:
-    """What an entry is called: over the part, then over what it was trained on."""
+    """The name of an entry: a hash of the part, then of the data."""
     return f"{_digest(part)[:32]}-{_digest(data)[:16]}"
 
 
-def is_kept(store: Path, part: Mapping[str, Any]) -> bool:
-    """Whether there is an entry for a part, on whichever data; what is in it is not looked at."""
+def is_stored(store: Path, part: Mapping[str, Any]) -> bool:
+    """Whether there is an entry for a part, on any data; its content is not checked."""
     return any(store.glob(f"{_digest(part)[:32]}-*/{RECORD}"))
 
 
@@ -52,20 +52,20 @@ def pretrained(
     data: Mapping[str, Any],
     train: Callable[[], Callable[[Path], None]],
 ) -> Path:
-    """The folder of what is pretrained as ``part`` says, by this run unless that was done.
+    """The folder of the model pretrained as ``part`` says; this run trains it if it is missing.
 
-    The run's record names the entry, and where another run trained it the seconds that it took,
-    which are no part of this run's own.
+    The run's record names the entry and, if another run trained it, the seconds that took, which
+    this run's own time does not include.
 
     Args:
-        run: with a store; what it logs while training is kept with the entry.
+        run: with a store; its log of the training is kept with the entry.
         part: the pretraining part of its configuration, canonical.
         data: what it is trained on.
-        train: trains, and gives what writes the result into a folder. On several processes all
-            call it, and the first alone gets on from there.
+        train: trains, and returns a function that writes the result into a folder. With several
+            processes all call it, and only the first continues.
 
     Raises:
-        Interrupted: the run was told to stop while it trained or waited.
+        Interrupted: the run was asked to stop while it trained or waited.
         UserError: the store cannot be written.
     """
     assert run.store is not None
@@ -81,7 +81,7 @@ def pretrained(
         here = True
 
     if run.processes > 1:
-        # Nobody waits for a lock while others wait for him.
+        # No process may wait for a lock while others wait for it.
         (there, *_) = everyone(_is_whole(folder))
         write = None if there else train()
         run.alone()
@@ -108,12 +108,12 @@ def pretrained(
 
 
 def seconds_alone(result: Mapping[str, Any], environment: Mapping[str, Any]) -> float:
-    """What a finished run would have taken had it trained its encoder itself."""
+    """The seconds of a finished run, including the training of its encoder by another run."""
     return float(result["seconds"]) + float(environment.get("facts", {}).get(SAVED, 0.0))
 
 
 def forget(store: Path, environment: Mapping[str, Any]) -> None:
-    """Delete the entry that a run used, if it names one: it is to be trained anew."""
+    """Delete the entry that a run used, if any, so that it is trained again."""
     key = environment.get("facts", {}).get(FACT)
     if key is not None:
         shutil.rmtree(store / key, ignore_errors=True)
@@ -128,7 +128,7 @@ def _fill(
     write: Callable[[Path], None],
     before: float,
 ) -> None:
-    """What an entry is made of: the domain's files, the log, the record, and the sums of all."""
+    """Write an entry: the domain's files, the log, the record, and their sums."""
     write(target)
     if (run.folder / LOG).is_file():
         shutil.copyfile(run.folder / LOG, target / CURVE)
@@ -148,7 +148,7 @@ def _fill(
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether an entry is there and as it was written; a damaged one is warned of."""
+    """Whether an entry is complete and unaltered; warns of a damaged one."""
     if not (folder / SUMS).is_file():
         return False
     try:

@@ -27,8 +27,8 @@ Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
 AGGREGATES = ("interquartile mean",)
 DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
-LONGEST = 60  # characters of a part of a folder's name that is there for people
-# By unit, between what values a metric can lie; a result outside them is refused.
+LONGEST = 60  # characters of the readable parts of a folder's name
+# The range of a metric by unit; results outside it are refused.
 UNITS: Mapping[str, tuple[float, float]] = {
     "%": (0.0, 100.0),
     "% of variance": (-math.inf, 100.0),  # worse than the mean is below 0
@@ -71,8 +71,8 @@ class Published:
         columns: the printed column labels; none where the paper only plots.
         rows: for each printed row label one ``Value`` (or None) per column.
         statistic: what the printed numbers are (mean over what, deviation of what).
-        notes: by row label, what is known of that row.
-        warnings: what cannot be right in the printed table.
+        notes: remarks about rows, by label.
+        warnings: errors in the printed table.
         runs: how many runs a printed mean is over; 1 where the paper does not say.
     """
 
@@ -103,7 +103,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Row:
-    """A method: its label and what it changes in the configuration.
+    """A method: its label and its changes to the configuration.
 
     Args:
         label: unique within the table.
@@ -113,9 +113,8 @@ class Row:
         deviation: what differs from the paper, and why.
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
-        seeds: the only seeds of a row that no seed changes; None for those of the tier.
-        baseline: whether it is a trivial baseline: nothing is learned there, and no trained row
-            below it is evidence of anything.
+        seeds: the seeds of a row that does not depend on them; None for those of the tier.
+        baseline: whether it is a trivial baseline, in which nothing is learned.
     """
 
     label: str
@@ -134,12 +133,12 @@ class Column:
     Args:
         label: unique within the table; the printed label where the paper prints one.
         changes: fields of the configuration and their values.
-        minutes: wall time of one cell on one CPU core; what ``plan`` expects as long as no
-            finished run of the column, here or on record, says more.
+        minutes: wall time of one cell on one CPU core, for ``plan`` as long as no finished run or
+            record of the column is known.
         gigabytes: peak memory of one cell.
         metric: key of the result that the column shows; empty for that of the table.
-        run: name shared by the columns that are read from one run, each by its own metric; empty
-            for a column with runs of its own.
+        run: name shared by the columns that read one run, each its own metric; empty for a column
+            with runs of its own.
     """
 
     label: str
@@ -159,12 +158,13 @@ class Comparison:
     """Two rows of a table that a claim is about: ``better`` is said to beat, or to equal, ``than``.
 
     Args:
-        better: label of the row that the gain is of.
-        than: label of the row that it is measured against.
+        better: label of the row whose gain is measured.
+        than: label of the row that it is compared with.
         columns: labels of the columns; each makes one reading.
-        tiers: the tiers that it is read in.
+        tiers: the tiers in which it is measured.
         metric: key of the result; empty for that of each column.
-        beside: key of a second metric of the same runs, whose gain is told where its sign differs.
+        beside: key of a second metric of the same runs, whose gain is reported where its sign
+            differs.
     """
 
     better: str
@@ -177,23 +177,23 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of its rows, and what of one table it is read from.
+    """What a paper claims about its rows, and the comparisons that test it in one table.
 
     Args:
-        id: a stable anchor (``mmcl-table-4``), unique within the suite; one claim may be read from
-            several tables.
+        id: a stable anchor (``mmcl-table-4``), unique within the suite; several tables may test one
+            claim.
         paper: short name of the paper; empty for an additional question of the suite.
         sentence: what the paper says.
         place: where it says so (``Table 4``, ``text on Figure 4``).
-        source: file and phrase of the transcription that holds it; empty for a question.
+        source: file and phrase of the transcription; empty for a question.
         form: ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable``
             (above -``margin``) or ``null`` (within ``margin`` of 0).
         size: the claimed gain, in units of the metric; for ``size``.
-        margin: what still passes as no difference, in units of the metric; for ``comparable`` and
-            ``null``.
+        margin: the largest gain that still is no difference, in units of the metric; for
+            ``comparable`` and ``null``.
         margin_source: where the margin comes from.
-        every: whether it is said of every column (intersection-union), not of any.
-        comparisons: the rows and columns that it is read from.
+        every: whether it is claimed for every column (intersection-union), not for any.
+        comparisons: the rows and columns that test it.
     """
 
     id: str
@@ -216,13 +216,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Seeds:
-    """Seeds of some rows in some columns, where they are not all of those of the tier.
+    """Seeds of some rows in some columns, where they are not all of the tier's.
 
     Args:
-        seeds: the seeds; none where the rows have no part in the columns.
-        columns: labels of the columns; none for all.
-        rows: labels of the rows; none for all.
-        tiers: the tiers that it is said of.
+        seeds: the seeds; empty where the rows have no cell in the columns.
+        columns: labels of the columns; empty for all.
+        rows: labels of the rows; empty for all.
+        tiers: the tiers to which this applies.
     """
 
     seeds: tuple[int, ...]
@@ -230,7 +230,7 @@ class Seeds:
     rows: tuple[str, ...] = ()
     tiers: tuple[Tier, ...] = ("paper",)
 
-    def speak_of(self, tier: Tier, row: Row, column: Column) -> bool:
+    def applies_to(self, tier: Tier, row: Row, column: Column) -> bool:
         """Whether these are the seeds of ``row`` in ``column`` in ``tier``."""
         return (
             tier in self.tiers
@@ -241,11 +241,11 @@ class Seeds:
 
 @dataclass(frozen=True)
 class Setting:
-    """How a tier of a table stands to the paper.
+    """How a tier of a table relates to the paper.
 
     Args:
-        word: ``paper's``, ``rebuilt`` (what the paper leaves out, and what decides the outcome, was
-            filled in) or ``reduced``.
+        word: ``paper's``, ``rebuilt`` (the paper leaves out details that decide the outcome, which
+            were filled in) or ``reduced``.
         differences: what differs most from the paper, three sentences at most.
     """
 
@@ -257,7 +257,7 @@ class Setting:
 class Cell:
     """One row in one column with one seed in one tier.
 
-    Columns that are read from one run give cells of one address, which differ in ``column`` alone.
+    Columns that read one run have cells with one address, which differ only in ``column``.
     """
 
     domain: str
@@ -277,30 +277,30 @@ class Cell:
 
     @property
     def source(self) -> str:
-        """What the cell is read from: a run of its column, or one that several columns share."""
+        """The name of its run: its column, or the name that several columns share."""
         return self.run or self.column
 
     @property
     def address(self) -> str:
-        """What it is called: ``[tier/]domain/paper/table/row/column/seed-n``."""
+        """Its address: ``[tier/]domain/paper/table/row/column/seed-n``."""
         parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
         address = "/".join(parts)
         return address if self.tier == "paper" else f"{self.tier}/{address}"
 
     @functools.cached_property
     def content(self) -> Mapping[str, Any]:
-        """Its configuration in canonical form; made once, and not to be changed."""
+        """Its configuration in canonical form, cached; do not modify it."""
         found: Mapping[str, Any] = canonical(self.config)
         return found
 
     @functools.cached_property
     def key(self) -> str:
-        """What its run is: see :func:`run_key`. Cells of equal key, of any table, share the run."""
+        """The key of its run, see :func:`run_key`; cells with equal keys share the run."""
         return run_key(self.tier, self.content)
 
     @property
     def folder(self) -> Path:
-        """Where its run lies below the folder of runs, see :func:`place_of`."""
+        """The folder of its run, below that of all runs, see :func:`place_of`."""
         return place_of(self.domain, self.tier, self.content)
 
 
@@ -320,20 +320,19 @@ class Table:
         config: the configuration that rows and columns change.
         rows: the methods.
         columns: the datasets or tasks.
-        seeds: for each tier the seeds that make up a full cell; the table has no part in a tier
-            without seeds.
-        fewer: where rows or columns have other seeds than their tier: some of them, or none.
+        seeds: the seeds of each tier; the table does not have a tier without seeds.
+        fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
         published: the printed numbers.
-        claims: what is said about them; see ``shared.experiment.claims``, which fills them in.
-        settings: by tier how it stands to the paper, where that is not the rule: ``paper's`` in the
-            paper tier, ``reduced`` elsewhere, with nothing to be said of either.
+        claims: the claims about it, which ``shared.experiment.claims`` fills in.
+        settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
+            tier, ``reduced`` elsewhere, without differences to name.
         blocked: whether all rows of a seed share its data, so that it is a factor of the model.
-        short: changes of the short tier, which stands for every column it names.
+        short: changes of the short tier.
         varies: what changes between repeats of a cell.
         references: printed numbers of other papers, shown below the table.
         notes: lines shown under the table.
         also: further metrics of the same runs, shown in small tables of their own.
-        units: by metric of ``also``, its unit, where it is another one.
+        units: units of the metrics in ``also`` that differ from ``unit``.
         aggregates: statistics over all columns and seeds of a row, of ``AGGREGATES``, shown in a
             small table of their own.
 
@@ -431,7 +430,7 @@ class Table:
                     raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
 
     def _check_fewer(self, where: str, names: set[str], labels: set[str]) -> None:
-        """Seeds of undeclared rows or columns, of no tier, or declared twice, are errors."""
+        """Refuse seeds of undeclared rows or columns, of no tier, or declared twice."""
         for each in self.fewer:
             if missing := (set(each.rows) - names) | (set(each.columns) - labels):
                 raise ValueError(f"{where}: seeds of undeclared rows or columns: {sorted(missing)}")
@@ -444,7 +443,7 @@ class Table:
         for tier in self.tiers:
             for row in self.rows:
                 for column in self.columns_of(tier):
-                    if sum(each.speak_of(tier, row, column) for each in self.fewer) > 1:
+                    if sum(each.applies_to(tier, row, column) for each in self.fewer) > 1:
                         raise ValueError(
                             f"{where}: seeds of {row.label} in {column.label} are declared twice"
                         )
@@ -456,7 +455,7 @@ class Table:
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """The tiers that the table has a part in: those with seeds."""
+        """The tiers of the table: those with seeds."""
         return tuple(tier for tier in TIERS if self.seeds.get(tier))
 
     def columns_of(self, tier: Tier) -> tuple[Column, ...]:
@@ -464,15 +463,15 @@ class Table:
         return (Column(EMBEDDED, minutes=0.1),) if tier == "smoke" else self.columns
 
     def seeds_of(self, tier: Tier, row: Row, column: Column) -> tuple[int, ...]:
-        """The declared seeds of a row in a column; none where the row has no part in it."""
+        """The declared seeds of a row in a column; empty where it has no cell."""
         seeds = self.seeds.get(tier, ())
         for each in self.fewer:
-            if each.speak_of(tier, row, column):
+            if each.applies_to(tier, row, column):
                 seeds = each.seeds
         return tuple(_seeds_of(row, seeds))
 
     def setting(self, tier: Tier) -> Setting:
-        """How a tier stands to the paper."""
+        """How a tier relates to the paper."""
         return self.settings.get(tier, Setting("paper's" if tier == "paper" else "reduced"))
 
     def metric_of(self, column: Column) -> str:
@@ -491,14 +490,12 @@ class Table:
         column: str | None = None,
         seeds: Sequence[int] | None = None,
     ) -> tuple[Cell, ...]:
-        """The cells of a tier, in the order of the table; none of a tier that it has no part in.
+        """The cells of a tier, in the order of the table; none for a tier that it does not have.
 
         Args:
             tier: paper, short or smoke.
-            row: label or address of one row, or the printed label of those that measure it; None
-                for all.
-            column: label or address of one column, or of the run that it is read from; None for
-                all.
+            row: label or address of one row, or the printed label of several; None for all.
+            column: label or address of one column, or of a shared run; None for all.
             seeds: the seeds to run; None for the declared ones.
 
         Raises:
@@ -515,7 +512,7 @@ class Table:
 
     @functools.cached_property
     def _declared(self) -> dict[Tier, tuple[Cell, ...]]:
-        """By tier all its cells, once somebody asked: a report asks several times for thousands."""
+        """Cache of all cells by tier: a report asks several times for thousands."""
         return {}
 
     def _cells(
@@ -528,7 +525,7 @@ class Table:
         cells = []
         for each_row in rows:
             for each_column in columns:
-                # Rows change last: what makes a method overrides what a dataset suggests.
+                # Rows come last: a method's changes override a dataset's.
                 changes = {
                     **(self.short if tier == "short" else {}),
                     **each_column.changes,
@@ -601,7 +598,7 @@ def canonical(value: Any) -> Any:
         return str(value)  # JSON has no infinity
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"{value!r} ({type(value).__name__}) cannot stand in a configuration")
+    raise TypeError(f"{value!r} ({type(value).__name__}) cannot be part of a configuration")
 
 
 def canonical_json(value: Any) -> str:
@@ -616,15 +613,15 @@ def run_key(tier: str, content: Mapping[str, Any]) -> str:
 
 
 def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
-    """``<domain>/<dataset>/<method>-<key>``: the key tells runs apart, the rest tells people what.
+    """``<domain>/<dataset>/<method>-<key>``: the key identifies the run, the rest is for people.
 
     Args:
         domain: name of the package.
         tier: of the run.
-        content: canonical configuration; the first of ``DATA_FIELDS`` that it has names the data,
-            else the first text by its name.
+        content: canonical configuration; the dataset is the first of ``DATA_FIELDS`` that it has,
+            else the alphabetically first field that is a text.
     """
-    # Read back from a file the fields are in another order, and the place must be the same.
+    # Fields read from a file are in another order; the folder must be the same.
     names = [*DATA_FIELDS, *sorted(content)]
     dataset = next((content[name] for name in names if isinstance(content.get(name), str)), "")
     objective = content.get("objective")
@@ -702,8 +699,8 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:
-    """What ``row`` changes in ``column`` alone."""
-    if tier == "smoke":  # on embedded data, too, a row that is given by column only is that method
+    """The changes of ``row`` in ``column`` only."""
+    if tier == "smoke":  # a row defined by column needs its method here, too
         return next(iter(row.in_columns.values()), {})
     return row.in_columns.get(column.label, {})
 
@@ -717,7 +714,7 @@ def _select(items: tuple[_Labelled, ...], wanted: str | None, where: str) -> tup
     if wanted is None:
         return items
     found = tuple(item for item in items if slug(wanted) in _addresses(item))
-    if not found:  # a printed label stands for all rows that measure it
+    if not found:  # a printed label selects all rows that measure it
         found = tuple(
             item
             for item in items

@@ -1,4 +1,4 @@
-"""Weights & Biases beside TensorBoard, for those who want it: the extra ``wandb``."""
+"""Logging to Weights & Biases beside TensorBoard; needs the extra ``wandb``."""
 
 import hashlib
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from shared.experiment.tables import canonical, canonical_json
 if TYPE_CHECKING:
     from shared.experiment.runs import Run
 
-VARIABLE = "SUITE_WANDB"  # names the project that every run of the command line is sent to
+VARIABLE = "SUITE_WANDB"  # the project to which all runs of the command line are sent
 
 
 def weights_and_biases(run: "Run", project: str) -> None:
-    """Send what a run logs from now on to a project of Weights & Biases, too.
+    """Also send what a run logs from now on to a project of Weights & Biases.
 
-    A resumed run goes on in the same place there. Nothing is sent before the first line of the log;
-    ``WANDB_MODE=offline`` keeps it in the run's folder, and the library's other variables count.
+    A resumed run continues the same run there. Nothing is sent before the first line of the log;
+    ``WANDB_MODE=offline`` keeps it in the run's folder, and the library's other variables apply.
 
     Args:
         run: inside its ``with``.
@@ -36,7 +36,7 @@ def weights_and_biases(run: "Run", project: str) -> None:
 
 
 class _Session:
-    """A run at Weights & Biases, begun by its first line."""
+    """A run at Weights & Biases, started by its first line."""
 
     def __init__(self, library: Any, run: "Run", project: str) -> None:
         self._library = library
@@ -60,6 +60,6 @@ class _Session:
         self._session.log(dict(numbers), step=step)
 
     def close(self) -> None:
-        """End it there."""
+        """Finish the run there."""
         if self._session is not None:
             self._session.finish()

@@ -1,1 +1,1 @@
-"""What was measured beside what the papers print: statistics, verdicts, and how they are shown."""
+"""Measured beside printed numbers: statistics, outcomes of claims, and their presentation."""

@@ -1,4 +1,4 @@
-"""Every claim as data: its readings, one for each column of each table, and what they come to.
+"""Outcomes of claims: one reading for each column of each table, and a finding over them.
 
 A :class:`Reading` is one claim in one column of one table and tier; a :class:`Finding` is one claim
 over all its readings at one setting. The rules are registered in ``docs/claims.md``.
@@ -28,7 +28,7 @@ from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, 
 
 CLAIMS = "claims.json"
 FORM = "claims-v3"
-BELOW = "lies below the trivial baseline"  # of the remark on a trained row
+BELOW = "lies below the trivial baseline"  # in the remark on a trained row
 Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
@@ -42,12 +42,13 @@ class Reading:
 
     Args:
         claim: the claim.
-        address: ``domain/paper/table`` of the table that it is read from.
+        address: ``domain/paper/table`` of the table.
         tier: the tier of the runs.
-        setting: ``paper's``, ``rebuilt`` (what the paper leaves out was filled in) or ``reduced``.
+        setting: ``paper's``, ``rebuilt`` (details that the paper leaves out were filled in) or
+            ``reduced``.
         differences: what differs most from the paper, up to three sentences.
-        better: label of the row that the gain is of.
-        than: label of the row that it is measured against.
+        better: label of the row whose gain is measured.
+        than: label of the row that it is compared with.
         column: label of the column.
         metric: key of the result.
         unit: unit of the metric.
@@ -58,21 +59,22 @@ class Reading:
         high: upper end.
         error: standard error of the gain.
         freedom: degrees of freedom of the interval.
-        model: what it rests on: ``pooled`` (residual of all rows), ``Welch`` (two rows, unequal
-            variances), ``seed-blocked`` (rows and seeds), ``paired`` (two rows, common seeds).
+        model: the basis of the interval: ``pooled`` (residual of all rows), ``Welch`` (two rows,
+            unequal variances), ``seed-blocked`` (rows and seeds), ``paired`` (two rows, common
+            seeds).
         p: two-sided p value of the claim's null hypothesis; 1 for a gain on its wrong side.
         adjusted: ``p`` adjusted by Holm over the claim's readings at this setting; equals ``p``
-            where the claim is said of every column.
-        against: two-sided p value of what the claim, or the printed gain, says; small where the
-            measured gain excludes it.
+            where the claim is about every column.
+        against: two-sided p value of the claimed or printed gain; small where the measured gain
+            excludes it.
         printed: the printed gain; None where the paper prints none.
         printed_error: standard error of the printed gain; None where no deviation is printed.
         seeds_better: the finished seeds of ``better``.
         seeds_than: the finished seeds of ``than``.
-        seeds_needed: seeds for each row with which the printed or claimed gain would be seen in 80%
-            of studies; None unless a gain above 0 is claimed or printed and the outcome is
+        seeds_needed: seeds for each row with which 80% of studies would detect the printed or
+            claimed gain; None unless a gain above 0 is claimed or printed and the outcome is
             ``imprecise``.
-        remarks: trivial baselines above a trained row, a metric that orders the rows otherwise,
+        remarks: trivial baselines above a trained row, a metric that ranks the rows differently,
             numerical noise, different data; a sentence each.
     """
 
@@ -120,11 +122,11 @@ class Finding:
     """One claim over all its readings at one setting.
 
     Args:
-        claim: the claim, as the first of the readings has it.
+        claim: the claim, with the comparisons of the first reading.
         setting: where the readings were measured.
         outcome: one of ``OUTCOMES``.
-        tally: how many readings have which outcome, without zeros, in the order of ``OUTCOMES``.
-        sentence: what came out, in one sentence with numbers.
+        tally: the number of readings by outcome, without zeros, in the order of ``OUTCOMES``.
+        sentence: the result in one sentence with numbers.
         readings: the readings.
     """
 
@@ -137,8 +139,8 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class _Weighed:
-    """A reading before p values are adjusted: two of them, for the claim and for its direction."""
+class _Unadjusted:
+    """A reading with unadjusted p values, of the claim and of its direction."""
 
     reading: Reading
     direction: float | None
@@ -148,22 +150,22 @@ def readings(measured: Iterable[Measured]) -> tuple[Reading, ...]:
     """Every reading of the measured tables, table by table, claim by claim, column by column.
 
     Args:
-        measured: all tables whose readings belong together: p values are adjusted over them.
+        measured: all tables; p values are adjusted over the readings of a claim in them.
 
     Raises:
         ValueError: a table of the smoke tier, which never enters results.
     """
-    weighed: list[_Weighed] = []
+    unadjusted: list[_Unadjusted] = []
     for each in measured:
         refuse_smoke(each)
-        weighed += _of_table(each)
+        unadjusted += _of_table(each)
     families: dict[tuple[str, SettingWord], list[int]] = {}
-    for place, one in enumerate(weighed):
+    for place, one in enumerate(unadjusted):
         if one.reading.p is not None:
             families.setdefault((one.reading.claim.id, one.reading.setting), []).append(place)
-    found = [each.reading for each in weighed]
+    found = [each.reading for each in unadjusted]
     for places in families.values():
-        some = [weighed[place] for place in places]
+        some = [unadjusted[place] for place in places]
         plain = [[each.reading.p or 0.0 for each in some], [each.direction or 0.0 for each in some]]
         every = some[0].reading.claim.every
         adjusted, direction = plain if every else map(holm, plain)
@@ -176,7 +178,7 @@ def readings(measured: Iterable[Measured]) -> tuple[Reading, ...]:
 
 
 def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
-    """The claims of some readings: papers first, then additional questions; by claim, setting."""
+    """The findings of the readings: papers first, then additional questions; by claim, setting."""
     groups: dict[tuple[str, SettingWord], list[Reading]] = {}
     for each in every:
         groups.setdefault((each.claim.id, each.setting), []).append(each)
@@ -197,7 +199,7 @@ def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
 def json_text(every: Sequence[Reading]) -> str:
     """The text of ``claims.json``: one line for each reading.
 
-    ``claims`` has what is said, by identifier; each of ``readings`` names its claim by it.
+    ``claims`` has the claims by identifier, which each of ``readings`` refers to.
     """
     claims = {
         name: {
@@ -229,8 +231,8 @@ def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _of_table(measured: Measured) -> Iterator[_Weighed]:
-    """The readings of one table, claim by claim, with p values as they are."""
+def _of_table(measured: Measured) -> Iterator[_Unadjusted]:
+    """The readings of one table, claim by claim, with unadjusted p values."""
     table, tier = measured.table, measured.tier
     models: dict[tuple[str, str], ColumnModel] = {}
     for claim in table.claims:
@@ -255,7 +257,7 @@ def _read(
     column: Sequence[MeasuredCell],
     metric: str,
     model: ColumnModel,
-) -> _Weighed:
+) -> _Unadjusted:
     """One reading with its estimate, p values and remarks."""
     table = measured.table
     setting = table.setting(measured.tier)
@@ -286,12 +288,12 @@ def _read(
         seeds_than=tuple(sorted(second)),
     )
     if not (first and second):
-        return _Weighed(reading, None)
+        return _Unadjusted(reading, None)
     estimate = model.estimate(comparison.better, comparison.than)
     gain = summarise(first.values()).mean - summarise(second.values()).mean
     remarks = _remarks(better, than, column, comparison, metric, estimate)
     if estimate is None:
-        return _Weighed(replace(reading, gain=gain, remarks=remarks), None)
+        return _Unadjusted(replace(reading, gain=gain, remarks=remarks), None)
     low, high = estimate.interval
     if printed is not None and estimate.p_above(printed) < LEVEL:
         remarks = (*remarks, f"Larger than the printed gain of {printed:+.2f}.")
@@ -308,7 +310,7 @@ def _read(
         against=against,
         remarks=remarks,
     )
-    return _Weighed(reading, direction)
+    return _Unadjusted(reading, direction)
 
 
 def _printed_gain(
@@ -317,7 +319,7 @@ def _printed_gain(
     """The printed gain and its standard error; None for what is not printed."""
     if better is None or than is None:
         return None, None
-    # Printed numbers have few digits; what subtraction adds beyond them is no difference.
+    # Printed numbers have few digits; rounding removes the error of the subtraction.
     gain = round(better.mean - than.mean, 9)
     if better.std is None or than.std is None:
         return gain, None
@@ -327,7 +329,7 @@ def _printed_gain(
 def _p_values(
     claim: Claim, estimate: Estimate, printed: float | None, printed_error: float
 ) -> tuple[float, float, float]:
-    """P values of the claim's null hypothesis, of its direction, and of what it excludes."""
+    """P values of the claim's null hypothesis, of its direction, and of the claim itself."""
     above, below = estimate.p_above, estimate.p_below
     margin, size = claim.margin or 0.0, claim.size or 0.0
     too_small = 1.0 if printed is None else below(printed, printed_error)
@@ -355,7 +357,7 @@ def _outcome(reading: Reading, adjusted: float, direction: float) -> Outcome:
 
 
 def _with_seeds_needed(reading: Reading) -> Reading:
-    """The reading with the seeds that would decide it, where it is imprecise and that is known."""
+    """The reading with the number of seeds needed, where it is imprecise and that is known."""
     targets = {"size": reading.claim.size, "superiority": reading.printed}
     target = targets.get(reading.claim.form)
     if reading.outcome != "imprecise" or not target or target < 0 or reading.error is None:
@@ -373,7 +375,7 @@ def _remarks(
     metric: str,
     estimate: Estimate | None,
 ) -> tuple[str, ...]:
-    """What is to be said beside an outcome, a sentence each."""
+    """Remarks beside an outcome, a sentence each."""
     remarks = []
     if estimate is None:
         remarks.append("A row with one seed has no interval.")
@@ -422,8 +424,8 @@ def _finding(some: Sequence[Reading]) -> Finding:
         outcome = "contradicted"
     elif counted["confirmed"] or counted["partly"]:
         outcome = "partly"
-    said = _sentence(claim, some, measured, tally)
-    return Finding(claim, some[0].setting, outcome, tally, said, tuple(some))
+    text = _sentence(claim, some, measured, tally)
+    return Finding(claim, some[0].setting, outcome, tally, text, tuple(some))
 
 
 def _sentence(
@@ -432,7 +434,7 @@ def _sentence(
     measured: Sequence[Reading],
     tally: Sequence[tuple[Outcome, int]],
 ) -> str:
-    """What came out, with numbers."""
+    """The result, with numbers."""
     if not measured:
         return f"None of {len(some)} readings is measured."
     if len(measured) == 1:

@@ -1,4 +1,4 @@
-"""A measured table in the terminal: its numbers, what they are, and where its page is."""
+"""A measured table for the terminal."""
 
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ from shared.report.wording import (
     printed_row,
 )
 
-LABEL, HEADER = 26, 13  # characters of a line of labels; a longer word has a line of its own
+LABEL, HEADER = 26, 13  # characters of a line of a label; words are not broken
 GAP = 2  # between columns
 
 
 @dataclass(frozen=True)
 class Terminal:
-    """A measured table for a console of any width; columns that do not fit stand below the first.
+    """A measured table for a console of any width; columns that do not fit go below the first.
 
     Args:
         measured: the table, or a part of it.
@@ -38,7 +38,7 @@ class Terminal:
     measured: Measured
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the table in as many blocks as the width needs, then what is to be known of it."""
+        """Yield the table in as many blocks as the width needs, then its notes."""
         measured = self.measured
         table = measured.table
         yield Text(f"{table.address} ({SCALES[measured.tier]}): {table.title}", style="bold")
@@ -59,7 +59,7 @@ class Terminal:
             yield Text(f"Claims, deviations, runs: {program()} report writes {page}")
 
     def _blocks(self, width: int) -> Iterator[slice]:
-        """Which columns stand beside each other."""
+        """The slices of columns that fit beside each other."""
         used = _width([cells[0].row.label for cells in self.measured.cells], LABEL)
         first, room = 0, width - used
         for place, needed in enumerate(self._widths()):
@@ -99,11 +99,6 @@ class Terminal:
         return grid
 
 
-def terminal(measured: Measured) -> Terminal:
-    """A measured table for ``rich``'s consoles."""
-    return Terminal(measured)
-
-
 def _cell(cell: MeasuredCell, lines: Sequence[str]) -> Text:
     first, further = ("", "yellow") if cell.values else ("dim", "dim")
     text = Text(lines[0], style=first)
@@ -112,7 +107,7 @@ def _cell(cell: MeasuredCell, lines: Sequence[str]) -> Text:
 
 
 def _lines(label: str, width: int) -> list[str]:
-    """A label in lines that never break a word."""
+    """A label wrapped between words."""
     return textwrap.wrap(label, width, break_long_words=False, break_on_hyphens=False) or [""]
 
 

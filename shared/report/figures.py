@@ -1,7 +1,7 @@
-"""The papers' figures: what a domain declares of each, from which runs it is drawn, its files.
+"""The papers' figures: their declaration by a domain, the runs behind them, their files.
 
-A domain's module of figures holds ``FIGURES``: for each paper its figures by name. Where something
-lacks, a figure is not drawn, and a line says what it waits for.
+A domain's module of figures has ``FIGURES``: for each paper its figures by name. A figure whose
+runs or data are missing is not drawn, and a line says what it needs.
 """
 
 import csv
@@ -23,25 +23,25 @@ from shared.report import pictures
 from shared.report.measuring import measure_finished
 from shared.report.wording import SCALES, counted, named_seeds
 
-SOURCES: tuple[Tier, ...] = ("paper", "short")  # the first that has something is drawn; no smoke
+SOURCES: tuple[Tier, ...] = ("paper", "short")  # the first with finished runs is drawn; never smoke
 KINDS = ("png", "pdf")
 
 
 class Lacking(Exception):
-    """What a figure waits for, in one line."""
+    """What a figure needs and is missing, in one line."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """A finished run of a table, its record and folder; of a committed record that may be gone.
+    """A finished run of a table, its record and folder.
 
     Args:
-        cell: the first of the cells that are read from the run.
+        cell: the first of the cells that read the run.
         row: of the table.
         column: that of the cell.
-        value: what the table shows of the run there.
-        record: what the run left, in today's form.
-        folder: where it lies, if it does.
+        value: its metric in that column.
+        record: its record, in today's form.
+        folder: its folder, which may be missing for a committed record.
     """
 
     cell: Cell
@@ -65,13 +65,13 @@ class Finished:
 
 @dataclass(frozen=True)
 class Source:
-    """What a figure is drawn from.
+    """The input of a figure.
 
     Args:
-        runs: finished runs of one table in one tier, row by row, at least one; none for a figure
+        runs: finished runs of one table in one tier, row by row, at least one; empty for a figure
             that needs no run.
-        data: where datasets lie.
-        table: that of the runs.
+        data: the folder of datasets.
+        table: the table of the runs.
     """
 
     runs: Sequence[Finished]
@@ -81,14 +81,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure and its words.
+    """A figure with its title, caption and numbers.
 
     Args:
         figure: one of :mod:`shared.report.pictures`.
-        title: stands above.
-        caption: whose figure it follows and what was computed; stands below.
-        runs: those that are shown.
-        numbers: what is drawn, for a CSV file beside the figure; all lines have the same keys.
+        title: the title above it.
+        caption: the caption below it: whose figure it follows, and what was computed.
+        runs: the runs that it shows.
+        numbers: the drawn numbers, for a CSV file beside it; all lines have the same keys.
     """
 
     figure: Figure
@@ -103,9 +103,9 @@ class Drawing:
     """A declared figure.
 
     Args:
-        draw: draws it; where it waits for something it raises ``Lacking`` or ``MissingData``.
-        tables: names of those whose runs it can be drawn from, the best first; none for a figure
-            that needs no run.
+        draw: draws it; raises ``Lacking`` or ``MissingData`` if something is missing.
+        tables: names of the tables whose runs it can be drawn from, the best first; empty for a
+            figure that needs no run.
     """
 
     draw: Callable[[Source], Drawn]
@@ -140,7 +140,7 @@ def finished(
 
 
 def nothing_of(table: Table, tier: Tier) -> Lacking:
-    """That a table has no finished run in a tier, and the command that makes them."""
+    """The exception for a table without finished runs in a tier, with the command for them."""
     option = "" if tier == "paper" else f" --tier {tier}"
     return Lacking(
         f"no finished run of {table.address} ({SCALES[tier]}); run ./reproduce.sh {table.domain} "
@@ -157,7 +157,7 @@ def by_row(runs: Sequence[Finished]) -> dict[str, list[Finished]]:
 
 
 def by_column(source: Source) -> list[tuple[Column, list[Finished]]]:
-    """The columns that have runs, in the order of the table, with those."""
+    """The columns that have runs, in the order of the table, and their runs."""
     columns: dict[str, list[Finished]] = {}
     for run in source.runs:
         columns.setdefault(run.column.label, []).append(run)
@@ -166,7 +166,7 @@ def by_column(source: Source) -> list[tuple[Column, list[Finished]]]:
 
 
 def origin(runs: Sequence[Finished]) -> str:
-    """From which runs a figure is drawn, in one line."""
+    """The runs of a figure, in one line."""
     if len(runs) <= 2:
         return f"Drawn from {' and '.join(run.record.address for run in runs)}."
     seeds: dict[tuple[str, str], list[int]] = {}
@@ -184,17 +184,17 @@ def origin(runs: Sequence[Finished]) -> str:
 def draw(
     drawing: Drawing, tables: Sequence[Table], runs: Path, committed: Sequence[Record], data: Path
 ) -> tuple[Tier, Drawn]:
-    """A figure, from the first tier and table that it can be drawn from.
+    """Draw a figure from the first tier and table that it can be drawn from.
 
     Args:
         drawing: the declared figure.
-        tables: those of its paper.
+        tables: the tables of its paper.
         runs: folder of the finished runs.
         committed: records below the folder of results.
-        data: where datasets lie.
+        data: the folder of datasets.
 
     Raises:
-        Lacking: nothing that it can be drawn from.
+        Lacking: there are no runs for it.
         MissingData: a dataset that it needs.
     """
     if not drawing.tables:
@@ -231,14 +231,14 @@ def write(
     """Draw the figures of a paper that can be drawn; print a line for each that cannot.
 
     Args:
-        tables: those of the domain, by paper.
-        figures: those of the domain, by paper.
+        tables: the domain's tables, by paper.
+        figures: the domain's figures, by paper.
         paper: one of ``figures``.
         runs: folder of the finished runs.
         results: folder of the committed records.
-        data: where datasets lie.
-        to: the files go to ``[short/]<domain>/<paper>/figures/`` below it, by the tier of the runs
-            that a figure is drawn from; one that needs no run to the paper's.
+        data: the folder of datasets.
+        to: the target; files go to ``[short/]<domain>/<paper>/figures/`` below it, by the tier of
+            a figure's runs.
 
     Returns:
         The PNG and PDF files written, and the CSV files beside them.

@@ -39,14 +39,14 @@ from shared.report.wording import (
     scale_note,
 )
 
-ADDITIONAL = "additional"  # the page of the questions that no paper is credited with
+ADDITIONAL = "additional"  # the page of the additional questions
 ACROSS = 4  # panels of a picture beside each other
 COMMIT = 10  # characters shown of one
-FEW = 2  # commits or processors that are named
+FEW = 2  # commits or processors that are listed by name
 
 
 def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
-    """The page of a table: numbers, claims, further metrics, what is to be known, runs.
+    """The page of a table: numbers, claims, further metrics, notes, runs.
 
     Args:
         measured: the table.
@@ -117,7 +117,7 @@ def csv_text(measured: Measured) -> str:
 
 def latex(measured: Measured) -> str:
     """The numbers as a table of LaTeX, by pandas; needs the package booktabs."""
-    import pandas  # takes a second, which no other form should
+    import pandas  # takes a second to import
 
     lines = [[label, whose, *texts] for label, whose, *texts in _lines(measured)]
     head = ["method", "", *(column.label for column in measured.columns)]
@@ -134,7 +134,7 @@ def latex(measured: Measured) -> str:
 def write(
     results: Path, measured: Measured, readings: Sequence[Reading] = (), *, tex: bool = False
 ) -> None:
-    """Write a table, its picture and its records below ``results``, each moved over its target.
+    """Write a table, its picture and its records below ``results``, each file atomically.
 
     The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,records.jsonl}``, and
     ``<table>.arithmetic.jsonl`` where cells were repeated to see numerical noise.
@@ -143,7 +143,7 @@ def write(
         results: the folder.
         measured: the table.
         readings: of its claims.
-        tex: whether to write ``<table>.tex``, too.
+        tex: whether to write ``<table>.tex`` as well.
 
     Raises:
         ValueError: the smoke tier, which never enters results.
@@ -164,13 +164,13 @@ def write(
 
 
 def escaped(text: str) -> str:
-    """Text whose characters mean themselves in Markdown."""
+    """Text with Markdown's special characters escaped."""
     text = re.sub(r"([\\|*_`\[\]])", r"\\\1", " ".join(text.split()))
     return text.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def grid_lines(grid: Grid, *, numbers: bool = True) -> list[str]:
-    """A small table in Markdown; its cells are text."""
+    """A small table of text as Markdown."""
     lines = [tuple(map(escaped, line)) for line in grid.lines]
     return table_lines(grid.head, lines, numbers=numbers)
 
@@ -183,7 +183,7 @@ def table_lines(
     Args:
         head: of the columns.
         lines: as many cells each.
-        numbers: whether all columns but the first are numbers, which end at one edge.
+        numbers: whether all columns but the first are numbers, which are aligned right.
     """
     rules = [":--", *(["--:" if numbers else ":--"] * (len(head) - 1))]
     rows = [[escaped(each) for each in head], rules, *lines]
@@ -216,7 +216,7 @@ def _numbers(measured: Measured) -> list[str]:
 
 
 def _lines(measured: Measured) -> Iterator[list[str]]:
-    """The lines of the table: label, whose numbers, one text a column; a heading has no numbers."""
+    """Lines of label, ``measured`` or ``printed``, and texts by column; headings have none."""
     marks = marks_of(measured)
     for heading, rows in groups_of(measured):
         if heading:
@@ -294,7 +294,7 @@ def _claims(readings: Sequence[Reading], up: str) -> list[str]:
 
 
 def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
-    """What is to be known of single numbers, under headings; those without a line left out."""
+    """Notes on single numbers, by heading; empty headings are left out."""
     table = measured.table
     records = {r.address: r for cells in measured.cells for c in cells for r in c.records.values()}
     incomplete = [at for at, each in records.items() if each.environment.get("allow_missing")]
@@ -331,7 +331,7 @@ def _about_runs(measured: Measured) -> list[str]:
 
 
 def _runs(measured: Measured) -> Iterator[tuple[str, ...]]:
-    """For each measured cell its seeds, and what they were measured with."""
+    """For each measured cell its seeds, commits, processors and hours."""
     for cell in (cell for cells in measured.cells for cell in cells if cell.records):
         some = list(cell.records.values())
         hours = sum(float(record.result["seconds"]) for record in some) / 3600

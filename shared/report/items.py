@@ -1,15 +1,15 @@
-"""Two rows on the same test items: which of them only one has right, and McNemar's test.
+"""McNemar's test of two rows on the same test items.
 
-An interval over seeds says how far a gain holds for other seeds on the same test items. McNemar's
-test says how far it holds for other items with the same seed. A run that keeps which test items it
-has right does so under ``details.right`` of its metrics: for each metric a string of hexadecimal
-digits, one bit an item, the first in the highest bit, zeros up to whole bytes.
+An interval over seeds tells whether a gain holds for other seeds on the same test items. McNemar's
+test tells whether it holds for other items with the same seed. Runs may keep which test items they
+classify correctly under ``details.right`` of their metrics: for each metric a string of hexadecimal
+digits with one bit per item, the first item in the highest bit, padded with zeros to whole bytes.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-import scipy  # loads scipy.stats when it is first used: processes of cells do without
+import scipy  # loads scipy.stats on first use, which processes of cells never do
 
 from shared.experiment.records import Record
 
@@ -18,8 +18,8 @@ def mcnemar(first: int, second: int) -> float:
     """McNemar's exact test, two-sided: its p value.
 
     Args:
-        first: items that the first row alone has right.
-        second: items that the second row alone has right.
+        first: items that only the first row classifies correctly.
+        second: items that only the second row classifies correctly.
 
     Raises:
         ValueError: a number below 0.
@@ -34,10 +34,10 @@ def mcnemar(first: int, second: int) -> float:
 
 
 def right_alone(better: Record, than: Record, metric: str) -> tuple[int, int] | None:
-    """How many items each of two records alone has right.
+    """How many items only the one, and only the other of two records classifies correctly.
 
-    None where one of them does not say, or where the items are not the same: other data, or
-    another number of them left out.
+    None where one of them has no such details, or where the items differ: other data, or other
+    items left out.
     """
     digits = [_right(record, metric) for record in (better, than)]
     if None in digits or len(set(map(len, filter(None, digits)))) > 1:
@@ -50,7 +50,7 @@ def right_alone(better: Record, than: Record, metric: str) -> tuple[int, int] | 
 
 
 def sentence(better: Mapping[int, Record], than: Mapping[int, Record], metric: str) -> str:
-    """What McNemar's test says of two rows, seed by seed; empty where no seed tells.
+    """The result of McNemar's test of two rows, seed by seed; empty without details.
 
     Args:
         better: records of the row said to be better, by seed.

@@ -1,12 +1,12 @@
-"""From finished runs to tables: what was measured joined with what a paper prints.
+"""Measured tables: records of finished runs joined with the numbers that a paper prints.
 
-``measure`` joins a declared table with the records of its finished cells; ``claims`` reads from it
-what the papers claim, and the other modules of this room show both.
+``measure`` joins a declared table with the records of its cells; ``claims`` evaluates the papers'
+claims on it, and the other modules of this package present both.
 
-A record counts for a cell only if it was measured in the same tier, with the protocol and with
-exactly the configuration that the table declares today, however that was written down at the time
-(``shared.experiment.history``); otherwise the cell is stale. Only declared seeds count, so that
-nobody can add seeds until a claim comes out right.
+A record is valid for a cell only if it was measured in the same tier, with the protocol and exactly
+the configuration that the table declares today, after upgrades (``shared.experiment.history``);
+otherwise the cell is stale. Only declared seeds are used, so that nobody can add seeds until a
+claim is confirmed.
 """
 
 import math
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.experiment.arithmetic import path_of
+from shared.experiment.environment import path_of
 from shared.experiment.records import Record, impossible, read_record
 from shared.experiment.tables import (
     AGGREGATES,
@@ -38,7 +38,7 @@ from shared.report.statistics import (
 )
 
 NOT_RUN = "not run"
-REFUSED = "refused"  # a file that was altered, a number that cannot be
+REFUSED = "refused"  # an altered file or an impossible number
 STALE = "stale: measured with another configuration"
 STATISTICS = dict(zip(AGGREGATES, (interquartile_mean,), strict=True))
 
@@ -50,15 +50,15 @@ class MeasuredCell:
     Args:
         row: the row.
         column: the column.
-        records: by seed, the records that count, in today's form.
+        records: by seed, the valid records, in today's form.
         values: by seed, the metric of those records.
         missing: by seed, why a declared seed has no number.
         summary: over the seeds in ``values``; None without any.
         published: the printed number; None where the paper prints none.
-        difference: measured mean minus published mean; None where either lacks.
-        declared: its seeds; none where the row has no part in the column.
+        difference: measured mean minus published mean; None where either is missing.
+        declared: its seeds; empty where the row has no cell in the column.
         fewer: whether those are not all of the tier's.
-        repeats: by seed, the counting runs of it under other code paths of a processor.
+        repeats: by seed, its valid runs under other code paths of a processor.
     """
 
     row: Row
@@ -74,7 +74,7 @@ class MeasuredCell:
     repeats: Mapping[int, tuple[Record, ...]] = field(default_factory=dict)
 
     def read(self, metric: str) -> dict[int, float]:
-        """By seed another metric of the records that count, of those that have it."""
+        """By seed another metric of the valid records, where they have it."""
         found = {seed: r.result["metrics"].get(metric) for seed, r in self.records.items()}
         return {
             seed: float(value)
@@ -85,11 +85,12 @@ class MeasuredCell:
 
 @dataclass(frozen=True)
 class Noise:
-    """How far one seed moves when a processor adds in another order, in one column.
+    """Numerical noise in one column: how far a seed moves when sums are in another order.
 
     Args:
-        sd: over such repeats of the same seed, pooled over the repeated cells.
-        over_seeds: over seeds, of the rows that were repeated, pooled; None where they have one.
+        sd: standard deviation over repeats of the same seed, pooled over the repeated cells.
+        over_seeds: standard deviation over seeds, pooled over the repeated rows; None where they
+            have one seed.
         cells: how many cells were repeated.
     """
 
@@ -107,8 +108,8 @@ class Aggregate:
         row: label of the row.
         value: the statistic.
         interval: its 95% stratified bootstrap interval; None where a column has one seed.
-        count: how many values it rests on.
-        declared: how many those would be with every declared seed finished.
+        count: the number of values.
+        declared: the number of values if every declared seed were finished.
     """
 
     statistic: str
@@ -121,20 +122,19 @@ class Aggregate:
 
 @dataclass(frozen=True)
 class Measured:
-    """A table in one tier with everything that was measured for it.
+    """A table in one tier with all its measurements.
 
     Args:
         table: the declared table.
-        tier: the tier of every number in it.
-        cells: for each row of the table, one cell per column of the tier; or for some of them.
-        ignored: what finished but does not count, one line each.
-        records: every record of the table and tier, one per address, sorted by address: the one
-            that counts, else the last one given; as it was made.
-        figures: names of the paper's pictures; they lie in ``figures/`` beside the written table.
-        aggregates: those that the table asks for, of the rows that have a finished seed in every
-            column.
+        tier: its tier.
+        cells: for each row of the table, one cell per column of the tier; or a part of them.
+        ignored: finished runs that are not used, one line each.
+        records: every record of the table and tier, one per address, sorted by address: the valid
+            one, else the last one given; as it was written.
+        figures: names of the paper's pictures in ``figures/`` beside the written table.
+        aggregates: the table's aggregates, for rows with a finished seed in every column.
         repeats: the records of the tier under other code paths, sorted by address and path, as
-            they were made.
+            they were written.
     """
 
     table: Table
@@ -153,7 +153,7 @@ class Measured:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The declared seeds of the tier, of which a cell may have fewer."""
+        """The declared seeds of the tier; a cell may have fewer."""
         return self.table.seeds[self.tier]
 
     def column(self, label: str) -> tuple[MeasuredCell, ...]:
@@ -162,7 +162,7 @@ class Measured:
 
     @property
     def folder(self) -> Path:
-        """Where the written table lies below the folder of results."""
+        """The folder of the written table, below that of results."""
         return folder_of(self.table, self.tier)
 
 
@@ -179,13 +179,14 @@ def measure(
     Args:
         table: the declared table.
         tier: which tier to show; records of other tiers are left out.
-        records: finished runs, of this or any other table; where two records of one address
-            both count, the later one is taken.
-        status: by address of a cell, why it has no result; "not run" where it says nothing.
+        records: finished runs, of this or any other table; the later of two valid records of one
+            address is used.
+        status: by address of a cell, why it has no result; the default is "not run".
         figures: names of the paper's pictures, from :func:`read_figures`.
         repeats: finished runs under other code paths, of this or any other table.
     """
-    written: dict[int, Record] = {}  # by identity of what is compared, the record as it was made
+    # By identity of an upgraded record, the record as it was written.
+    written: dict[int, Record] = {}
     by_address = joined(table, tier, records, written)
     again = joined(table, tier, repeats, written)
 
@@ -213,22 +214,22 @@ def measure(
     }
     kept |= {r.address: r for cells in grid for cell in cells for r in cell.records.values()}
     ignored = tuple(
-        f"{address}: not among the declared rows, columns and seeds, so it does not count"
+        f"{address}: not among the declared rows, columns and seeds, so it is not used"
         for address in sorted(kept)
         if address not in known
     )
     made = {record.address: record for record in (written[id(each)] for each in kept.values())}
     every = tuple(made[address] for address in sorted(made))
     aggregates = _aggregate(table, grid)
-    counted = {
+    by_path = {
         (record.address, path_of(record.environment)): written[id(record)]
         for cells in grid
         for cell in cells
         for some in cell.repeats.values()
         for record in some
     }
-    under = tuple(counted[key] for key in sorted(counted, key=str))
-    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates, under)
+    again_written = tuple(by_path[key] for key in sorted(by_path, key=str))
+    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates, again_written)
 
 
 def joined(
@@ -236,15 +237,15 @@ def joined(
 ) -> dict[str, list[Record]]:
     """By address of a cell the table's records of its run, in today's form.
 
-    A record is of the cells whose key its configuration has, whatever it was called; where several
-    records have one key, each cell has those that carry its own address, if there are any. A record
-    of no cell stands under the address that it carries.
+    A record belongs to the cells with the key of its configuration, whatever its address; if
+    several records have one key, each cell gets those with its own address, if any. A record
+    without a cell stays under its own address.
 
     Args:
         table: the declared table.
-        tier: of its cells.
-        records: of this or any other table.
-        written: takes, by identity of each record found, the record as it was made.
+        tier: the tier of the cells.
+        records: records of this or any other table.
+        written: receives, by identity of each returned record, the record as it was written.
     """
     prefix = f"{'' if tier == 'paper' else f'{tier}/'}{table.address}/"
     cells: dict[str, set[str]] = {}
@@ -272,12 +273,12 @@ def joined(
 
 
 def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]) -> Measured:
-    """The part of a measured table that is about some rows and columns.
+    """The part of a measured table with some rows and columns.
 
     Args:
         measured: the table.
         rows: their labels.
-        columns: their labels; aggregates are over all columns, and left out where one is not there.
+        columns: their labels; aggregates are left out unless all columns are there.
     """
     cells = tuple(
         tuple(cell for cell in some if cell.column.label in columns)
@@ -292,27 +293,27 @@ def narrowed(measured: Measured, rows: Collection[str], columns: Collection[str]
 def measure_finished(
     table: Table, tier: Tier, runs: Path, committed: Sequence[Record] = ()
 ) -> Measured:
-    """The table as ``committed`` records and the finished runs below ``runs`` fill it.
+    """The table measured by ``committed`` records and the finished runs below ``runs``.
 
-    Where both hold a cell, the run counts.
+    A run takes precedence over a record of the same cell.
     """
     own = (read_record(runs / cell.folder, cell.address) for cell in table.cells(tier))
     return measure(table, tier, [*committed, *filter(None, own)], {})
 
 
 def folder_of(table: Table, tier: Tier) -> Path:
-    """``[short/]<domain>/<paper>``: where a table is written below the folder of results."""
+    """``[short/]<domain>/<paper>``: the folder of a written table, below that of results."""
     return Path("" if tier == "paper" else tier, table.domain, table.paper)
 
 
 def read_figures(results: Path, table: Table, tier: Tier) -> tuple[str, ...]:
-    """Names of the pictures (PNG) that lie in the folder of the paper's figures, sorted."""
+    """Names of the pictures (PNG) in the folder of the paper's figures, sorted."""
     folder = results / folder_of(table, tier) / "figures"
     return tuple(sorted(file.name for file in folder.glob("*.png")))
 
 
 def refused(metrics: Mapping[str, Any], table: Table, metric: str) -> str | None:
-    """Why numbers of a result cannot be those that ``table`` shows of it; None when they can."""
+    """Why metrics of a result are impossible in ``table``; None if they are not."""
     names = [name for name in (metric, *table.also) if name in metrics]
     found = [
         fault for name in names if (fault := impossible(name, metrics[name], table.unit_of(name)))
@@ -362,7 +363,7 @@ def _measure_cell(
     summary = summarise(values.values()) if values else None
     published = None
     if row.published is not None:
-        # Where the row has no part nothing stands beside it.
+        # No printed number where the row has no cell.
         published = table.published.value(row.published, column.label) if cells else None
     difference = summary.mean - published.mean if summary and published else None
     seeds = tuple(cell.seed for cell in cells)
@@ -372,20 +373,20 @@ def _measure_cell(
     )
 
 
-def _other_paths(counted: Record, repeats: Sequence[Record]) -> tuple[Record, ...]:
-    """Of the repeats of a record those on the same data under other code paths, one for each."""
-    own = path_of(counted.environment)
+def _other_paths(valid: Record, repeats: Sequence[Record]) -> tuple[Record, ...]:
+    """The repeats of a record on the same data, one for each other code path."""
+    own = path_of(valid.environment)
     found = {
         path: record
         for record in repeats
         if (path := path_of(record.environment)) is not None
-        and record.environment["data"] == counted.environment["data"]
+        and record.environment["data"] == valid.environment["data"]
     }
     return tuple(record for path, record in found.items() if own is not None and path != own)
 
 
 def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
-    """Why ``record``, in today's form, does not count for ``cell``; None when it does."""
+    """Why ``record``, in today's form, is not valid for ``cell``; None if it is."""
     result = record.result
     if result["tier"] != cell.tier:
         return f"stale: measured in the {result['tier']} tier"
@@ -412,7 +413,7 @@ def trivial_baseline_of(column: Sequence[MeasuredCell], metric: str) -> tuple[st
 
 
 def noise_of(column: Sequence[MeasuredCell], metric: str) -> Noise | None:
-    """How far the same seeds of a column move by numerical noise; None without repeats."""
+    """The numerical noise of a column; None without repeats."""
     groups = [
         [float(record.result["metrics"][metric]) for record in (cell.records[seed], *some)]
         for cell in column
@@ -427,7 +428,7 @@ def noise_of(column: Sequence[MeasuredCell], metric: str) -> Noise | None:
 
 
 def differing_data(first: MeasuredCell, second: MeasuredCell) -> tuple[str, ...]:
-    """Names of data that two cells used in a common seed, each with a hash of its own."""
+    """Names of datasets with different hashes in a common seed of two cells."""
     found: set[str] = set()
     for seed in first.records.keys() & second.records.keys():
         mine, theirs = (cell.records[seed].environment["data"] for cell in (first, second))

@@ -1,7 +1,7 @@
-"""Pictures in three forms, points with intervals, histograms and curves; and images in a grid.
+"""Pictures: points with intervals, histograms, curves, and images in a grid.
 
-Callers supply numbers and words; the look and the files' formats are settled here. Equal numbers
-give equal files.
+Callers supply numbers and text; style and file formats are set here. Equal numbers give equal
+files.
 """
 
 import io
@@ -28,9 +28,9 @@ from shared.experiment.runs import replacing
 
 INK, GREY, RULE, BAND = "#1d2433", "#5d6678", "#d5dae2", "#f5f6f9"
 BLUE, RED, GREEN = "#0b4f8a", "#c8553d", "#0b7a75"
-# Okabe and Ito's colours without yellow: apart for every kind of colour vision, and in grey.
+# Okabe and Ito's colours without yellow: distinct for all colour vision, and in grey.
 CYCLE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b4e9")
-DASHES = ("-", "--", ":", "-.")  # of names that share a colour
+DASHES = ("-", "--", ":", "-.")  # for names that share a colour
 LEVELS: tuple[Any, ...] = ("--", ":", "-.", (0, (8, 3)), (0, (5, 1, 1, 1, 1, 1)))  # across panels
 LOOK: dict[Any, Any] = {
     "savefig.dpi": 110,
@@ -52,12 +52,15 @@ LOOK: dict[Any, Any] = {
 LINE = 0.19  # inches of a line of points
 WIDTH, NARROW = 9.0, 6.5  # inches of a figure of images, and of any figure at least
 LEADING = 9  # points from one line of notes above a panel to the next
-THOUSANDS = 10_000  # from here on the places of curves are written as 10k
-DPI = 150  # of a figure in a file of its own
-ABOVE = "above"  # marks a legend that stands where a title would
-COLORS = 128  # of a picture of points; the rare ones are kept, which mean something
-TEXT, FORM = "Numbers", "points-v2"  # of the text in its file; another look needs another form
-# What of a file would differ from one drawing to the next, by its format.
+THOUSANDS = 10_000  # from here on ticks are written like 10k
+DPI = 150  # of a figure in its own file
+ABOVE = "above"  # marks a legend in the place of a title
+COLORS = 128  # in a picture of points; rare colours are kept, as they have a meaning
+TEXT, FORM = (
+    "Numbers",
+    "points-v2",
+)  # key and version of the text in a file; change the version with the style
+# Metadata that would differ between equal drawings, by format.
 VARYING: Mapping[str, Mapping[str, None]] = {
     "png": {"Software": None},
     "pdf": {"CreationDate": None},
@@ -69,7 +72,7 @@ class Point:
     """A number with its interval, on a line of a panel.
 
     Args:
-        value: the number; a finite one.
+        value: the number, finite.
         low: lower end of its interval; None where it has none.
         high: the upper end.
         printed: what a paper prints for it; None where it prints nothing.
@@ -87,10 +90,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Mean(Point):
-    """A mean over seeds, with the numbers that it is of as small marks.
+    """A mean over seeds, with the averaged numbers as small marks.
 
     Args:
-        each: those numbers.
+        each: the averaged numbers.
     """
 
     each: tuple[float, ...] = ()
@@ -98,13 +101,13 @@ class Mean(Point):
 
 @dataclass(frozen=True)
 class Panel:
-    """Points on lines under one scale.
+    """Points on lines with a common scale.
 
     Args:
-        title: stands above.
-        unit: stands below the scale.
-        lines: by label, the points of a line, drawn one below the other; none for an empty line.
-        rule: where a dashed line is drawn through the panel; None for none.
+        title: the title above.
+        unit: the label of the scale.
+        lines: by label, the points of a line, drawn one below the other; empty for an empty line.
+        rule: position of a dashed line through the panel; None for none.
     """
 
     title: str
@@ -123,10 +126,10 @@ class Picture:
 
     Args:
         panels: at least one; those of one row of the picture have the same lines.
-        across: how many stand beside each other.
-        legend: by what it means, a colour of the points.
-        printed: what the open marks are; empty where there are none.
-        rule: what the dashed lines are; empty where that is plain.
+        across: the number of panels beside each other.
+        legend: the colours of points by their meaning.
+        printed: the meaning of open marks; empty without any.
+        rule: the meaning of the dashed lines; empty for none in the legend.
     """
 
     panels: Sequence[Panel]
@@ -182,7 +185,7 @@ _RULE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2)
 
 
 def _height(label: str, some: Sequence[Point]) -> int:
-    """In lines: of the points, or of the label where it is higher."""
+    """The height of a line in text lines: of its points or its label, whichever is more."""
     return max(1, len(some), label.count("\n") + 1)
 
 
@@ -238,14 +241,14 @@ class Curves:
     """A panel of curves over one axis.
 
     Args:
-        title: stands above.
-        across: what the places are.
-        up: what the values are.
-        lines: by name, the values of all runs at each place: their mean is drawn and, where there
-            are several, one standard deviation to each side.
-        levels: by name, what is drawn across the panel; that of a curve's name in its colour.
-        limits: of the values; None for what they need.
-        shade: from which value to which the panel is shaded; None for nowhere.
+        title: the title above.
+        across: label of the x axis.
+        up: label of the y axis.
+        lines: by name, the values of all runs at each x: their mean is drawn and, if there are
+            several, a band of one standard deviation.
+        levels: by name, horizontal lines; one with the name of a curve has its colour.
+        limits: of the y axis; None for automatic ones.
+        shade: range of y values that is shaded; None for none.
     """
 
     title: str
@@ -265,15 +268,16 @@ def curves(
     ordered: bool = False,
     together: bool = True,
 ) -> Figure:
-    """Draw curves; a panel without any leaves its place empty.
+    """Draw curves; a panel without any stays empty.
 
     Args:
         panels: at least one.
-        across: how many stand beside each other.
-        even: whether all places have the same distance, whatever they are; one may be infinite.
-        ordered: whether the order of the names means something; their colours then have one, too.
-        together: whether a name has one colour in all panels, and one legend stands for all; else
-            each panel of the last line has a legend, for those above it, too.
+        across: the number of panels beside each other.
+        even: whether x values are evenly spaced on the axis, whatever they are; one may be
+            infinite.
+        ordered: whether the names have an order, which their colours then show.
+        together: whether a name has one colour in all panels, and all share one legend; else each
+            panel in the last line has a legend, which also applies to those above it.
     """
     with mpl.rc_context(LOOK):
         figure, axes = grid(len(panels), across)
@@ -331,8 +335,8 @@ class Histogram:
     """A panel of distributions.
 
     Args:
-        title: stands above.
-        groups: by name, the values of each; empty where there are none yet, which is said.
+        title: the title above.
+        groups: by name, the values of each; empty if there are none yet, which the panel says.
     """
 
     title: str
@@ -348,15 +352,15 @@ def histograms(
     limits: tuple[float, float] | None = None,
     band: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw distributions over common bins, each to an area of 1.
+    """Draw densities over common bins.
 
     Args:
         panels: at least one, one of them with values.
-        across: how many stand beside each other.
-        unit: what the values are.
-        bins: how many.
-        limits: from where to where the bins are; None for the range of all values.
-        band: an interval that is shaded; each mean is then drawn, and said with the share in it.
+        across: the number of panels beside each other.
+        unit: label of the x axis.
+        bins: the number of bins.
+        limits: range of the bins; None for the range of all values.
+        band: an interval that is shaded; means and the share of values in it are then shown.
     """
     arrays = [{name: np.ravel(values) for name, values in p.groups.items()} for p in panels]
     every = [values for groups in arrays for values in groups.values()]
@@ -380,7 +384,7 @@ def histograms(
                 if band:
                     mean, inside = values.mean(), ((band[0] < values) & (values < band[1])).mean()
                     axis.axvline(mean, color=look["color"], linewidth=0.9, linestyle="--")
-                    # Above the axes, where no histogram reaches; the colours make it the legend.
+                    # Above the axes, clear of the histograms; the colours make it the legend.
                     axis.annotate(
                         f"{name}: mean {mean:.2f}, {100 * inside:.0f}% in band",
                         (0, 1),
@@ -397,11 +401,11 @@ def histograms(
 
 @dataclass(frozen=True)
 class Tile:
-    """An image under its title.
+    """An image with a title.
 
     Args:
         image: shape [height, width, 3].
-        title: stands above.
+        title: the title above.
         color: of the title.
     """
 
@@ -411,10 +415,10 @@ class Tile:
 
 
 def images(rows: Sequence[Sequence[Tile]]) -> Figure:
-    """Draw images of one size, each row in a line.
+    """Draw images of one size, row by row.
 
     Args:
-        rows: at least one; all are of one length.
+        rows: at least one; all of one length.
     """
     height, width, _ = np.shape(rows[0][0].image)
     across = len(rows[0])
@@ -437,7 +441,7 @@ def grid(
 
     Args:
         count: of the panels; at least one.
-        across: how many stand beside each other, if there are as many.
+        across: the largest number of panels beside each other.
         size: of a panel in inches, width and height.
 
     Raises:
@@ -456,7 +460,7 @@ def grid(
 
 
 def label(figure: Figure, title: str, caption: str) -> None:
-    """Write a title above a figure, and below it what is shown and how it was computed."""
+    """Write a title above a figure and a caption below it."""
     look = FontProperties(size=10, weight="bold")
     if figure.legends and figure.legends[0].get_gid() == ABOVE:
         figure.legends[0].set_title(title, look)
@@ -497,7 +501,7 @@ def _legend(figure: Figure) -> None:
 
 
 def save(figure: Figure, file: Path) -> None:
-    """Write a figure, in the format of the file's ending, moved over its target."""
+    """Write a figure atomically, in the format of the file's ending."""
     kind = file.suffix.removeprefix(".")
     file.parent.mkdir(parents=True, exist_ok=True)
     with replacing(file) as part:
@@ -505,17 +509,17 @@ def save(figure: Figure, file: Path) -> None:
 
 
 def write(file: Path, picture: Picture) -> None:
-    """Write points as a PNG of few colours, which holds what it shows as text.
+    """Write points as a PNG of few colours, with its numbers as text in the file.
 
-    A file that shows the same already is left as it is: drawing takes a second.
+    A file with the same numbers is left unchanged, since drawing takes a second.
     """
-    told = json.dumps({"form": FORM, **asdict(picture)}, sort_keys=True)
-    if file.exists() and shown_by(file) == told:
+    numbers = json.dumps({"form": FORM, **asdict(picture)}, sort_keys=True)
+    if file.exists() and shown_by(file) == numbers:
         return
     stream = io.BytesIO()
     points(picture).savefig(stream, format="png")
     notes = PngInfo()
-    notes.add_text(TEXT, told)
+    notes.add_text(TEXT, numbers)
     file.parent.mkdir(parents=True, exist_ok=True)
     with Image.open(stream) as image, replacing(file) as part:
         few = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
@@ -523,7 +527,7 @@ def write(file: Path, picture: Picture) -> None:
 
 
 def shown_by(file: Path) -> str:
-    """What a PNG says it shows; empty where it says nothing."""
+    """The numbers in the text of a PNG; empty without any."""
     with Image.open(file) as image:
         image.load()
         return str(getattr(image, "text", {}).get(TEXT, ""))

@@ -1,7 +1,7 @@
-"""Means over seeds, the model of a column, and the tests that claims are judged by.
+"""Means over seeds, the linear model of a column, and the tests of claims.
 
 The rules are registered in ``docs/claims.md``. statsmodels and scipy do the statistics; both are
-imported where they are used, as processes of cells do without. Shape letters: N values.
+imported on use, since processes of cells do not need them. Shape letters: N values.
 """
 
 import functools
@@ -20,7 +20,7 @@ Values = Mapping[int, float]  # by seed
 LEVEL = 0.05
 CONFIDENCE = 1 - LEVEL
 POWER = 0.80
-CERTAIN = 8.0  # a gain, in deviations, that two seeds see
+CERTAIN = 8.0  # a gain, in standard deviations, that two seeds detect
 ROUNDING = 1e-12  # relative, below which values are equal
 TRIMMED = 0.25  # of the values, at each end
 RESAMPLES = 2000
@@ -47,7 +47,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The gain of one row over another, with what its uncertainty rests on.
+    """The gain of one row over another, and its uncertainty.
 
     Args:
         gain: difference of the rows' means in the model.
@@ -75,7 +75,7 @@ class Estimate:
         """Two-sided p value for a gain below ``bound``; 1 where it is not below it.
 
         Args:
-            bound: the number that the gain is held against.
+            bound: the number that the gain is compared with.
             error: standard error of ``bound`` itself, added in quadrature.
         """
         return replace(self, error=math.hypot(self.error, error))._p(bound - self.gain)
@@ -160,8 +160,8 @@ def stratified_bootstrap(
         statistic: of values (..., N), along the last axis.
 
     Returns:
-        Its lower and upper end; None where a column has a single value, whose deviation over seeds
-        nothing tells.
+        Its lower and upper end; None where a column has a single value, whose spread over seeds is
+        unknown.
 
     Raises:
         ValueError: no column, or a column without values.
@@ -232,9 +232,9 @@ class ColumnModel:
 
 
 def equal_variances(groups: Iterable[Sequence[float]]) -> bool:
-    """Whether Bartlett's test leaves equal variances standing at 5%; True of fewer than two groups.
+    """Whether Bartlett's test does not reject equal variances at 5%; True for less than two groups.
 
-    Groups with one value say nothing; one whose values are all equal has no variance to pool.
+    Groups with one value are left out; one whose values are all equal has no variance to pool.
     """
     several = [np.asarray(group, dtype=np.float64) for group in groups if len(group) > 1]
     if any(np.ptp(group) <= ROUNDING * np.abs(group).max() for group in several):
@@ -279,7 +279,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def seeds_for(gain: float, sd: float) -> int:
-    """Seeds for each of two rows with which a t test at 5% sees ``gain`` in 80% of studies.
+    """Seeds for each of two rows with which a t test at 5% detects ``gain`` in 80% of studies.
 
     Args:
         gain: the true gain, above 0.
@@ -307,11 +307,11 @@ def seeds_for(gain: float, sd: float) -> int:
 
 
 def compared(mine: Values, other: Values) -> tuple[str, str]:
-    """Whether one's own row is better than another, in one word, and what that rests on.
+    """Whether a user's row is better than another, in one word, and a sentence with the numbers.
 
     Args:
-        mine: value by seed of one's own row.
-        other: value by seed of the row that it is held against.
+        mine: value by seed of the user's row.
+        other: value by seed of the row that it is compared with.
 
     Returns:
         "better", "worse", "imprecise" or "not measured"; and the sentence.
@@ -333,5 +333,5 @@ def compared(mine: Values, other: Values) -> tuple[str, str]:
 
 @functools.cache
 def _critical(freedom: float) -> float:
-    """What t has to exceed, two-sided."""
+    """The two-sided critical value of t."""
     return float(scipy.stats.t.ppf((1 + CONFIDENCE) / 2, freedom))

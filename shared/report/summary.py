@@ -1,7 +1,7 @@
-"""What the records say of the papers' claims: the summary, and a page of claims for each paper.
+"""Outcomes of the papers' claims: the summary, and a page of claims for each paper.
 
 ``results/README.md`` is the summary; ``results/<paper>.md`` has every claim of a paper under an
-anchor of its own, ``results/additional.md`` the questions that no paper is credited with.
+anchor of its own, ``results/additional.md`` has the additional questions of the suite.
 """
 
 import textwrap
@@ -35,16 +35,16 @@ AT: Mapping[SettingWord, str] = {
     "rebuilt": "at a rebuilt setting",
     "reduced": "at a reduced setting",
 }
-TOLD: tuple[Outcome, ...] = ("confirmed", "partly", "contradicted", "imprecise")
+SHOWN: tuple[Outcome, ...] = ("confirmed", "partly", "contradicted", "imprecise")
 LABEL = 44  # characters of a line of a claim in the picture
 
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper, and what it says in one sentence.
+    """A paper, and its claim in one sentence.
 
     Args:
-        name: how it is called here.
+        name: its short name.
         title: its title.
         cited: authors and year.
         says: what it claims, in one sentence.
@@ -90,11 +90,11 @@ PAPERS: Mapping[str, Paper] = {
 
 @dataclass(frozen=True)
 class Results:
-    """All measured tables, and what they say of the claims.
+    """All measured tables, and the outcomes of the claims.
 
     Args:
         tables: every table of the paper-scale and reduced tiers, measured or not.
-        readings: of all of them.
+        readings: the readings of all of them.
     """
 
     tables: Sequence[Measured]
@@ -115,13 +115,13 @@ class Results:
 
 
 def sentence(results: Results, paper: str) -> str:
-    """What came out for a paper, in one sentence: its claims counted, setting by setting."""
+    """The outcomes of a paper's claims in one sentence, setting by setting."""
     some = results.of(paper)
     parts = []
     for setting in SETTINGS:
         counts = Counter(each.outcome for each in some if each.setting == setting)
-        if told := [f"{counts[outcome]} {outcome}" for outcome in TOLD if counts[outcome]]:
-            parts.append(f"{', '.join(told)} {AT[setting]}")
+        if text := [f"{counts[outcome]} {outcome}" for outcome in SHOWN if counts[outcome]]:
+            parts.append(f"{', '.join(text)} {AT[setting]}")
     if left := _left_out(some):
         parts.append(f"{len(left)} not measured")
     name = PAPERS[paper].name if paper else "Additional questions"
@@ -129,34 +129,34 @@ def sentence(results: Results, paper: str) -> str:
 
 
 def in_short(results: Results, folder: str = "") -> str:
-    """For each paper how many of its claims came out how, in a table, and a gain; in Markdown.
+    """A Markdown table of the outcomes of each paper's claims, and an example of a gain for each.
 
     Args:
-        results: what was measured.
-        folder: of the results, as seen from the document.
+        results: the results.
+        folder: path of the results, relative to the document.
     """
     lines, examples = [], []
     for key, paper in PAPERS.items():
         some = results.of(key)
         cells = []
-        for outcome in TOLD:
+        for outcome in SHOWN:
             here = Counter(each.setting for each in some if each.outcome == outcome)
-            told = ", ".join(f"{here[setting]} {setting}" for setting in SETTINGS if here[setting])
-            cells.append(told or "none")
+            text = ", ".join(f"{here[setting]} {setting}" for setting in SETTINGS if here[setting])
+            cells.append(text or "none")
         left = f"{len(_left_out(some))} of {len(_ids(some))}"
         lines.append((f"[{paper.name}]({folder}{key}.md)", *cells, left))
         if measured := [each for each in some if _measured(each)]:
-            first = min(measured, key=lambda each: TOLD.index(each.outcome))
+            first = min(measured, key=lambda each: SHOWN.index(each.outcome))
             link = f"[{first.outcome}]({folder}{key}.md#{first.claim.id})"
             examples.append(f"- {paper.name}, {link} {AT[first.setting]}: {_example(first)}.")
-    head = ("paper", *TOLD, "not measured")
+    head = ("paper", *SHOWN, "not measured")
     table = table_lines(head, lines, numbers=False)
-    told = "For example (gain with its 95% interval):"
-    return "\n".join([*table, "", told, "", *examples]) + "\n"
+    text = "For example (gain with its 95% interval):"
+    return "\n".join([*table, "", text, "", *examples]) + "\n"
 
 
 def write_in_short(document: Path, results: Results) -> None:
-    """Put :func:`in_short` between its two marks in a document.
+    """Write :func:`in_short` between its two markers in a document.
 
     Raises:
         UserError: the document lacks one of them.
@@ -183,7 +183,7 @@ def first_page(results: Results) -> str:
     lines = [
         "# What held up",
         "",
-        "Four papers on margins in contrastive learning, their claims held against new runs. The "
+        "Four papers on margins in contrastive learning, their claims tested by new runs. The "
         "table counts claims, by the setting in which they were measured: the paper's, rebuilt "
         "(the paper leaves out what decides the outcome), or reduced (real data at a smaller "
         "budget: it says how the methods compare there, not at the paper's own setting).",
@@ -191,7 +191,7 @@ def first_page(results: Results) -> str:
         *in_short(results).splitlines(),
         "",
         "A reading is one claim for two methods on one dataset. It is **confirmed** where the 95% "
-        "interval of the gain lies on the claimed side, **partly** where the direction holds and "
+        "interval of the gain is on the claimed side, **partly** where the direction holds and "
         "the size does not, **contradicted** where the interval excludes what is claimed or "
         "printed, **imprecise** where it contains both. A claim is confirmed where all its "
         "readings are, and partly where some are, after correction for their number "
@@ -201,11 +201,11 @@ def first_page(results: Results) -> str:
     for key, paper in PAPERS.items():
         lines += [f"## {paper.name}", "", *_five_lines(results, key), ""]
         lines += _shown(results.of(key), key)
-    if asked := results.of(""):
+    if questions := results.of(""):
         lines += ["## Additional questions", ""]
         lines += ["Questions of this suite, which no paper is credited with "]
         lines[-1] += f"([all of them]({ADDITIONAL}.md)):"
-        lines += ["", *_came_out(asked, ADDITIONAL), ""]
+        lines += ["", *_outcomes_of(questions, ADDITIONAL), ""]
     lines += ["## Tables", "", *_tables(results)]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -238,12 +238,12 @@ def paper_page(results: Results, key: str) -> str:
 
 
 def _shown(some: Sequence[Finding], name: str) -> list[str]:
-    """The picture of a page, where there is something to be seen."""
+    """The picture of a page, if it shows anything."""
     return [f"![Gains with 95% intervals, claim by claim]({name}.png)", ""] if _panels(some) else []
 
 
 def _five_lines(results: Results, key: str) -> list[str]:
-    """What a paper claims, what was run, what came out, what was not run, what it would take."""
+    """A paper's claim, what was run, the outcomes, what was not run, and what that would take."""
     some = results.of(key)
     left = _left_out(some)
     places = dict.fromkeys(each.claim.place for each in some if each.claim.id in left)
@@ -252,14 +252,14 @@ def _five_lines(results: Results, key: str) -> list[str]:
         f"- **It claims:** {escaped(PAPERS[key].says)}",
         f"- **Run:** {_run(results, some)}",
         f"- **Came out:** {said}",
-        *(f"    {line}" for line in _came_out(some, key)),
+        *(f"    {line}" for line in _outcomes_of(some, key)),
         f"- **Not run:** {escaped('; '.join(places)) or 'nothing'}.",
         f"- **It would take:** {_left(results, [r for each in some for r in each.readings])}",
     ]
 
 
-def _came_out(some: Sequence[Finding], page: str) -> list[str]:
-    """The measured claims, each with its outcome and a telling gain."""
+def _outcomes_of(some: Sequence[Finding], page: str) -> list[str]:
+    """The measured claims, each with its outcome and an example."""
     lines = []
     for each in sorted(some, key=lambda each: SETTINGS.index(each.setting)):
         if _measured(each):
@@ -283,7 +283,7 @@ def _below(finding: Finding) -> str:
 
 
 def _example(finding: Finding) -> str:
-    """The reading that tells most of a finding: rows, column, gain with interval, printed gain."""
+    """The clearest reading of a finding: rows, column, gain with interval, printed gain."""
     readings = [each for each in finding.readings if each.low is not None]
     if not readings:
         return "no interval: a row has a single seed"
@@ -300,13 +300,13 @@ def _example(finding: Finding) -> str:
 
 
 def _tally(finding: Finding) -> str:
-    """How many readings of a finding came out how."""
-    told = ", ".join(f"{number} {outcome}" for outcome, number in finding.tally)
-    return f"of {counted(len(finding.readings), 'reading')} {told}"
+    """The number of readings of a finding by outcome."""
+    text = ", ".join(f"{number} {outcome}" for outcome, number in finding.tally)
+    return f"of {counted(len(finding.readings), 'reading')} {text}"
 
 
 def _run(results: Results, some: Sequence[Finding]) -> str:
-    """By setting the tables that the readings rest on, with rows, seeds and hours."""
+    """By setting the tables behind the readings, with rows, seeds and hours."""
     by_table = {(each.table.address, each.tier): each for each in results.tables}
     parts = []
     for setting in SETTINGS:
@@ -371,7 +371,7 @@ def _left(results: Results, readings: Iterable[Reading]) -> str:
 
 
 def duration(hours: float) -> str:
-    """A time that one can picture."""
+    """A time in a readable unit."""
     if hours < 2:
         return counted(round(60 * hours), "minute")
     if hours < 48:
@@ -381,7 +381,7 @@ def duration(hours: float) -> str:
 
 
 def _finding(finding: Finding) -> list[str]:
-    """What came out for a claim at one setting, table by table, reading by reading."""
+    """The outcome of a claim at one setting, table by table, reading by reading."""
     said = f"**{AT[finding.setting][0].upper()}{AT[finding.setting][1:]}: {finding.outcome}.**"
     measured = [each for each in finding.readings if each.measured]
     if not measured:
@@ -410,7 +410,7 @@ def _finding(finding: Finding) -> list[str]:
 
 
 def _remarks(measured: Sequence[Reading]) -> list[str]:
-    """The remarks of some readings, each once, with the columns or rows that it is of."""
+    """The remarks of some readings, each once, with its columns or rows."""
     found: dict[str, list[Reading]] = {}
     for each in measured:
         for remark in each.remarks:
@@ -425,7 +425,7 @@ def _remarks(measured: Sequence[Reading]) -> list[str]:
 
 
 def _page(reading: Reading) -> str:
-    """The page of a reading's table, as seen from the folder of results."""
+    """The page of a reading's table, relative to the folder of results."""
     domain, paper, table = reading.address.split("/")
     return "/".join(
         (*([] if reading.tier == "paper" else [reading.tier]), domain, paper, f"{table}.md")
@@ -458,12 +458,12 @@ def _ids(some: Iterable[Finding]) -> set[str]:
 
 
 def _left_out(some: Sequence[Finding]) -> set[str]:
-    """The claims that were measured at no setting."""
+    """The claims that were not measured at any setting."""
     return _ids(some) - _ids(filter(_measured, some))
 
 
 def _panels(some: Sequence[Finding]) -> list[Panel]:
-    """A panel for each table at a setting: its claims down, gains along."""
+    """A panel for each table at a setting: a line for each claim, a point for each gain."""
     found: dict[tuple[str, str, str], dict[str, list[Point]]] = {}
     for finding in some:
         for reading in finding.readings:

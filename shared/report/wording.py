@@ -1,6 +1,6 @@
-"""What every form of a measured table says, in the same words.
+"""Text that the terminal, Markdown, CSV and LaTeX forms of a measured table share.
 
-A measured number and a printed one never share a cell: every line says whose numbers it holds.
+Measured and printed numbers never share a cell: each line is marked as one or the other.
 """
 
 from collections import Counter
@@ -30,7 +30,7 @@ class Grid:
 
 
 def mean_sd(mean: float, sd: float | None) -> str:
-    """A mean and, where there is one, its deviation."""
+    """A mean with its standard deviation, if any."""
     return f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}"
 
 
@@ -40,7 +40,7 @@ def printed_value(value: Value | None) -> str:
 
 
 def gain_text(gain: float | None, low: float | None, high: float | None) -> str:
-    """A gain with its 95% interval, as far as there are any."""
+    """A gain with its 95% interval, if any."""
     if gain is None:
         return DASH
     return (
@@ -54,7 +54,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def named_seeds(seeds: Sequence[int]) -> str:
-    """``seed 3``, or ``seeds 0-4, 7`` with those that follow each other as one."""
+    """``seed 3``, or ``seeds 0-4, 7`` with ranges for consecutive ones."""
     runs: list[list[int]] = []
     for seed in seeds:
         if runs and seed == runs[-1][-1] + 1:
@@ -66,21 +66,21 @@ def named_seeds(seeds: Sequence[int]) -> str:
 
 
 def is_additional(row: Row, table: Table) -> bool:
-    """Whether no paper prints the row; where the paper only plots, every row is the paper's."""
+    """Whether no paper prints the row; where the paper only plots, no row is additional."""
     return row.published is None and bool(table.published.rows)
 
 
 def groups_of(measured: Measured) -> list[tuple[str, list[tuple[MeasuredCell, ...]]]]:
-    """The rows that the paper prints, then the additional ones under a heading of their own."""
+    """The rows that the paper prints, then the additional ones with a heading."""
     other = [cells for cells in measured.cells if is_additional(cells[0].row, measured.table)]
     printed = [cells for cells in measured.cells if not is_additional(cells[0].row, measured.table)]
     return [pair for pair in (("", printed), ("additional rows", other)) if pair[1]]
 
 
 def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
-    """What a cell shows: its number and how many seeds it lacks, or the marks of its reasons."""
+    """The text of a cell: its number and missing seeds, or the marks of the reasons for none."""
     if not cell.declared:
-        return [""]  # the row has no part in the column
+        return [""]  # the row has no cell in the column
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         return [f"{DASH} ({', '.join(map(str, reasons))})"]
@@ -94,20 +94,20 @@ def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
 
 
 def printed_row(cells: Sequence[MeasuredCell], measured: Measured) -> list[str]:
-    """The printed line below a row; empty where no paper prints the row."""
+    """The printed line below a row; empty if no paper prints it."""
     if cells[0].row.published is None or measured.tier == "smoke":
         return []
     return [printed_value(cell.published) if cell.declared else "" for cell in cells]
 
 
 def marks_of(measured: Measured) -> dict[str, int]:
-    """A number for every reason that leaves a declared seed without a result."""
+    """A number for each reason why a declared seed has no result."""
     reasons = (why for cells in measured.cells for cell in cells for why in cell.missing.values())
     return {why: number for number, why in enumerate(dict.fromkeys(reasons), start=1)}
 
 
 def legend_of(measured: Measured) -> list[str]:
-    """For each mark its reason, and how many seeds of the table's cells it leaves out."""
+    """For each mark its reason, and the number of seeds without a result for it."""
     reasons = Counter(
         why for cells in measured.cells for cell in cells for why in cell.missing.values()
     )
@@ -119,7 +119,7 @@ def legend_of(measured: Measured) -> list[str]:
 
 
 def headline(measured: Measured) -> str:
-    """What the measured numbers are."""
+    """A description of the measured numbers."""
     table = measured.table
     unit = f" ({table.unit})" if table.unit else ""
     shown: dict[str, list[str]] = {}
@@ -137,7 +137,7 @@ def headline(measured: Measured) -> str:
 
 
 def origin(published: Published) -> str:
-    """Where the printed numbers come from, and what they are."""
+    """The source and a description of the printed numbers."""
     if not published.rows:
         return f"{published.source}: the paper prints no numbers for this."
     kind = f" ({published.statistic})" if published.statistic else ""
@@ -145,7 +145,7 @@ def origin(published: Published) -> str:
 
 
 def scale_note(measured: Measured) -> str:
-    """What another scale than the paper's means for the numbers."""
+    """A note on numbers at another scale than the paper's."""
     note = TIER_NOTES[measured.tier]
     if measured.tier == "short" and measured.table.short:
         budget = ", ".join(f"{k} = {canonical(v)}" for k, v in measured.table.short.items())
@@ -154,7 +154,7 @@ def scale_note(measured: Measured) -> str:
 
 
 def further_of(measured: Measured) -> Iterator[Grid]:
-    """The further metrics of the runs behind a table, one grid each, where any run has them."""
+    """Further metrics of a table's runs, one grid each, if any run has them."""
     for metric in measured.table.also:
         found: dict[tuple[str, str], Summary] = {}
         for cell in (cell for cells in measured.cells for cell in cells):
@@ -177,7 +177,7 @@ def further_of(measured: Measured) -> Iterator[Grid]:
 
 
 def over_columns(measured: Measured) -> Iterator[Grid]:
-    """For each statistic over all columns that the table asks for, the rows that have one."""
+    """A grid for each statistic of the table over all columns."""
     for name in measured.table.aggregates:
         lines = []
         for each in (some for some in measured.aggregates if some.statistic == name):
@@ -199,7 +199,7 @@ def elsewhere(published: Published) -> Grid:
 
 
 def _run_of(column: Column) -> str:
-    """What the runs behind a column are called: columns that are read from one run share it."""
+    """The name of a column's runs, which columns may share."""
     return column.run or column.label
 
 

@@ -85,7 +85,9 @@ def test_a_network_of_one_s_own_is_named_by_its_export(tmp_path: Path) -> None:
         run.finish({"accuracy": 61.5})
     target = write(tmp_path / "run", tmp_path / "out")
     assert "test_export import narrow  # yours" in (target / CARD).read_text()
-    with pytest.raises(UserError, match=r"made by .*narrow; give that function, too: load_encoder"):
+    with pytest.raises(
+        UserError, match=r"made by .*narrow; pass that function as well: load_encoder"
+    ):
         load_encoder(target)
     state = load_encoder(target, narrow).state_dict()
     assert all(torch.equal(item, state[name]) for name, item in encoder.state_dict().items())

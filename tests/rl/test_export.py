@@ -239,7 +239,7 @@ def test_another_configuration_beside_the_weights_is_seen(tmp_path: Path) -> Non
 def test_runs_that_keep_no_network_are_refused(tmp_path: Path) -> None:
     finished_agent(tmp_path / "random", dataclasses.replace(AGENT, train=False))
     (tmp_path / "random" / MODEL).unlink()
-    with pytest.raises(UserError, match="the run keeps no such file; baselines train no model"):
+    with pytest.raises(UserError, match="the run has no such file; baselines train no model"):
         write(tmp_path / "random", tmp_path / "export")
     with pytest.raises(UserError, match="there is no such file; delete the folder and run its"):
         read(tmp_path / "random")

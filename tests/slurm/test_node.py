@@ -109,7 +109,7 @@ def test_a_grid_is_submitted_saves_when_its_time_is_up_goes_on_and_equals_a_plai
 ) -> None:
     words = ("toy", "toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0,1,2")
     assert ": 3 tasks of up to " in call(*words, "--slurm", "--array-limit", "1")
-    assert "3 cells are in the queue already" in call(*words, "--slurm")
+    assert "3 cells are queued already" in call(*words, "--slurm")
     runs = tmp_path / "runs"
     assert len(json.loads((runs / ".slurm/jobs.json").read_text())) == 3
     # The first is told that its time is nearly over, saves, and goes back into the queue.

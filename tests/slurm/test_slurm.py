@@ -12,7 +12,7 @@ from rich.console import Console
 from toy.tables import TABLES, run_of
 
 from shared.command import pool, reproduce, slurm
-from shared.command.places import Places
+from shared.command.cells import Places
 
 ROOT = Path(__file__).resolve().parents[2]
 AtOnce = Callable[..., tuple[str, str]]
@@ -24,7 +24,7 @@ def command(
 ) -> AtOnce:
     """The command line in this process, in a folder of its own, with the toy domain."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("shared.command.domains.DOMAINS", ("toy",))
+    monkeypatch.setattr("shared.command.cells.DOMAINS", ("toy",))
     monkeypatch.setenv("COLUMNS", "200")
 
     def call(*words: str, code: int = 0) -> tuple[str, str]:
@@ -38,11 +38,11 @@ def command(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (("--partition", "main"), "--partition is of --slurm; add that, or leave --partition out"),
+        (("--partition", "main"), "--partition needs --slurm; add that, or leave --partition out"),
         (("--slurm", "--gpus", "0"), "'0' is not a positive number"),
         (("--slurm", "--time", "soon"), "'soon' is not a positive number"),
-        (("--slurm", "--set", "steps=2"), "--slurm is for cells of the tables; leave --set"),
-        (("--slurm",), "squeue is not on the PATH; call from a login node of the cluster"),
+        (("--slurm", "--set", "steps=2"), "--slurm runs cells of the tables; leave out --slurm"),
+        (("--slurm",), "squeue is not on the PATH; run this on a login node of the cluster"),
     ],
 )
 def test_options_that_cannot_be(
@@ -106,7 +106,7 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
         assert f"#SBATCH {line}\n" in script
     # One runs, the other waits.
     (cluster / "squeue.txt").write_text("7_0|RUNNING|None\n7_1|PENDING|Resources\n")
-    assert "2 cells are in the queue already" in command(*words)[0]
+    assert "2 cells are queued already" in command(*words)[0]
     lines = [" ".join(line.split()) for line in command("status")[0].splitlines()]
     assert "queued 7_1 toy/costly/table-1/better/left/seed-0 PENDING, Resources" in lines
     assert lines[-1] == "0 done, 1 queued, 1 running, 0 failed"
@@ -117,7 +117,7 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
     )
     out, _ = command("status")
     assert out.count("slurmstepd: error: DUE TO TIME LIMIT ***") == 1
-    assert out.count("no log: cancelled before it began, or its node does not see") == 1
+    assert out.count("no log: cancelled before it started, or its node cannot reach") == 1
     assert "0 done, 0 queued, 0 running, 2 failed" in out
     (cluster / "sbatch.txt").write_text("Submitted batch job 9\n")
     assert "submitted job 9: 2 tasks" in command(*words)[0]

@@ -257,7 +257,7 @@ def test_the_verb_scores_a_folder(
 def test_baselines_have_no_model_and_own_corpora_their_owners(tmp_path: Path) -> None:
     finished(tmp_path / "tfidf", dataclasses.replace(CONFIG, baseline="tfidf"))
     shutil.rmtree(tmp_path / "tfidf" / MODEL)
-    with pytest.raises(UserError, match=r"the run keeps no such file; baselines train no model"):
+    with pytest.raises(UserError, match=r"the run has no such file; baselines train no model"):
         write(tmp_path / "tfidf", tmp_path / "export")
     finished(tmp_path / "run", dataclasses.replace(CONFIG, corpus="letters", steps=7))
     card = (write(tmp_path / "run", tmp_path / "export") / CARD).read_text()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from shared import context_window, cosine, inner_product
-from shared.command.domains import find_cell
+from shared.command.cells import find_cell
 from shared.experiment.tables import Table, Value
 from shared.objective import Similarity
 from text.config import Config

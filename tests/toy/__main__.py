@@ -2,9 +2,9 @@
 
 import sys
 
-from shared.command import domains, reproduce, slurm
+from shared.command import cells, reproduce, slurm
 
 if __name__ == "__main__":
-    domains.DOMAINS = ("toy",)  # the others take longer to be imported than it to be run
+    cells.DOMAINS = ("toy",)  # the others take longer to be imported than it to be run
     slurm.MODULE = "toy"
     sys.exit(reproduce.main())

@@ -91,7 +91,7 @@ def test_a_folder_is_squares_in_memory_in_the_order_of_names(shots: Path) -> Non
 
 
 def test_what_is_no_folder_of_videos_is_refused(shots: Path) -> None:
-    with pytest.raises(MissingData, match="make that folder: videos lie in train/<class>/"):
+    with pytest.raises(MissingData, match="make that folder: videos belong in train/<class>/"):
         folder(shots / "none", 16)
     (shots / "val" / "green").mkdir()
     with pytest.raises(UserError, match="green is no class of"):
@@ -168,7 +168,7 @@ def test_one_s_own_network_and_windows_train_and_are_scored(shots: Path, tmp_pat
     assert networks.dim == 6
     assert found["R@1"] == 100.0  # two colours
     save_encoder(networks.encoder, tmp_path / "out", config=config)
-    with pytest.raises(UserError, match=r"made by .*tiny; give that function, too"):
+    with pytest.raises(UserError, match=r"made by .*tiny; pass that function as well"):
         load_encoder(tmp_path / "out" / "encoder.safetensors")
     again = load_encoder(tmp_path / "out" / "encoder.safetensors", tiny)
     clips = torch.randn(2, 3, 8, 16, 16)

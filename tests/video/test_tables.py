@@ -9,7 +9,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from shared import query_key, two_views
-from shared.command.domains import find_cell
+from shared.command.cells import find_cell
 from shared.experiment.tables import Table, Tier
 from shared.pairs import Pairs
 from video.config import Config

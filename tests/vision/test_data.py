@@ -556,7 +556,10 @@ def test_a_reduced_copy_is_taken_once_its_marker_says_so(imagenette: Path):
     assert (len(digest), end) == (64, "approximate")
     (imagenette / "imagenette" / "APPROXIMATE.json").write_text("{}")
     message = error_of(lambda: load("imagenette", imagenette, "train"))
-    assert "no marker of approximate data ('what'); it is an object with 'what' and" in message
+    assert (
+        "not a marker of approximate data ('what'); it has to be an object with 'what' and"
+        in message
+    )
 
 
 def test_checksums_of_an_approximate_copy_are_its_marker_s(cifar100: Path):

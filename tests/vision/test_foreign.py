@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from shared.command.reproduce import main
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.domain import Asked
+from shared.experiment.domain import EvaluationRequest
 from vision.config import Config
 from vision.data import IMAGENET_MEAN, IMAGENET_STD
 from vision.encoder import make_encoder
@@ -336,12 +336,12 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
     torch.manual_seed(0)
     save_encoder(make_encoder("resnet8", "small"), tmp_path, config=config)
     said: list[str] = []
-    asked = Asked(tmp_path, str(shapes), ("knn-200-v1",), say=said.append)
+    asked = EvaluationRequest(tmp_path, str(shapes), ("knn-200-v1",), say=said.append)
     found = score(asked)
     assert said[1] == "took every tensor of resnet8"
     assert set(found.protocols["knn-200-v1"]["metrics"]) == {"knn_top1"}
     with pytest.raises(UserError, match="says its network itself; leave --backbone out"):
-        score(Asked(tmp_path, str(shapes), options={"backbone": "resnet8"}))
+        score(EvaluationRequest(tmp_path, str(shapes), options={"backbone": "resnet8"}))
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
             ["vision", "m.pth", "--data", "digits", "--out", "results/a.json"],
             "results are of the ta",
         ),
-        (["rl", "m.pth"], "rl scores no models of others"),
+        (["rl", "m.pth"], "rl cannot score models"),
         (["visio", "m.pth"], "no domain 'visio': did you mean vision"),
         (["vision"], "say what to run"),
     ],

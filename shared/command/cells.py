@@ -1,6 +1,7 @@
-"""Domains, tables and cells by name: the one list of domains, and the one place that imports them.
+"""Domains, tables and cells by name, and where on this disk their runs, results and data are.
 
-It needs no torch: a mistyped word is answered at once.
+The one list of domains, and the one module that imports them. It needs no torch: a mistyped word is
+answered at once.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.errors import UserError, suggestion
+from shared.experiment.records import Damaged, Record, read_record
 from shared.experiment.tables import TIERS, Cell, Table, Tier, slug
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ def domain_of(name: str) -> "Domain":
     """The domain of that name.
 
     Raises:
-        UserError: no such domain, or it is not there.
+        UserError: no such domain, or its package is missing.
     """
     if name not in DOMAINS:
         raise UserError(f"no domain {name!r}{suggestion(name, DOMAINS, 'domains are')}")
@@ -35,7 +37,7 @@ def domain_of(name: str) -> "Domain":
 
 
 def imported(name: str) -> "Domain":
-    """The domain that the front of a package gives, of ``DOMAINS`` or not.
+    """The ``DOMAIN`` of a package, whether or not ``DOMAINS`` has it.
 
     Raises:
         UserError: another package of that name comes first on ``sys.path``.
@@ -60,13 +62,13 @@ def tables_of(domain: str) -> Mapping[str, tuple[Table, ...]]:
     """The tables that a domain declares, by paper.
 
     Raises:
-        UserError: no such domain, or it is not there.
+        UserError: no such domain, or its package is missing.
     """
     return domain_of(domain).tables
 
 
 def every_table(domain: str | None = None) -> list[Table]:
-    """The tables of all papers, in one domain or in all that are there.
+    """The tables of all papers, in one domain or in all that are installed.
 
     Raises:
         UserError: as :func:`tables_of`.
@@ -88,23 +90,23 @@ def tables_of_paper(domain: str, paper: str) -> tuple[Table, ...]:
 
 
 def present_domains() -> tuple[str, ...]:
-    """Those that are there."""
+    """The domains whose packages are installed."""
     return tuple(filter(find_spec, DOMAINS))
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """A table and those of its cells that were asked for."""
+    """A table and its chosen cells."""
 
     table: Table
     cells: tuple[Cell, ...]
 
 
 def choose(options: argparse.Namespace) -> list[Chosen]:
-    """The chosen cells, table by table; of several tables those that have the row and the column.
+    """The chosen cells, table by table; tables without the row or the column are left out.
 
     Raises:
-        UserError: nothing is called as the options say.
+        UserError: nothing matches the options.
     """
     if options.cell:
         return with_cells([find_cell(options.cell)])
@@ -123,10 +125,10 @@ def choose(options: argparse.Namespace) -> list[Chosen]:
 
 
 def with_cells(chosen: Sequence[Chosen]) -> list[Chosen]:
-    """Those in which a cell is chosen.
+    """The tables in which a cell is chosen.
 
     Raises:
-        UserError: there is none.
+        UserError: there are none.
     """
     if not any(each.cells for each in chosen):
         raise UserError("nothing to run: the chosen rows have none of the seeds given by --seeds")
@@ -134,15 +136,15 @@ def with_cells(chosen: Sequence[Chosen]) -> list[Chosen]:
 
 
 def most_helpful(refused: Sequence[UserError]) -> UserError:
-    """Of what several tables refuse, the one that knows something of nearly that name."""
+    """Of the errors of several tables, the first that suggests a similar name, else the first."""
     return next((each for each in refused if "did you mean" in str(each)), refused[0])
 
 
 def choose_tables(domain: str, paper: str, name: str | None, tier: Tier) -> tuple[Table, ...]:
-    """The tables of a paper that have a part in the tier, or the one of that number or name.
+    """The tables of a paper that have the tier, or the one of that number or name.
 
     Raises:
-        UserError: no such domain, paper or table, or none with a part in the tier.
+        UserError: no such domain, paper or table, or none that has the tier.
     """
     tables = chosen = tables_of_paper(domain, paper)
     if name is not None:
@@ -162,7 +164,7 @@ def _no_part(table: Table, tier: Tier) -> str:
 
 
 def find_cell(address: str, *, seedless: bool = False) -> Chosen:
-    """The cell of an address; ``seedless``, also all cells of one without a seed.
+    """The cell of an address; with ``seedless`` also every seed of an address without one.
 
     Raises:
         UserError: no such cell.
@@ -187,3 +189,53 @@ def find_cell(address: str, *, seedless: bool = False) -> Chosen:
         raise UserError("; ".join(_no_part(table, tier) for table in named))
     known = suggestion(name, [table.name for table in tables], "there are")
     raise UserError(f"no table {domain}/{paper}/{name}{known}; cells are addressed as {form}")
+
+
+@dataclass(frozen=True)
+class Places:
+    """The folders of runs, results and data."""
+
+    runs: Path
+    results: Path
+    data: Path
+
+    @property
+    def store(self) -> Path:
+        """The folder of pretrained models that several cells share."""
+        from shared.experiment.store import FOLDER  # needs torch
+
+        return self.runs / FOLDER
+
+    def store_of(self, cell: Cell) -> Path | None:
+        """The store of a cell; None in the smoke tier, where training is faster than storing."""
+        return None if cell.tier == "smoke" else self.store
+
+
+def move_runs(places: Places, domain: str) -> None:
+    """Move a domain's runs to the folders that today's configurations give them, and say so."""
+    from shared.experiment.environment import OTHER_PATHS, repeats_folder  # needs torch
+    from shared.experiment.runs import move_earlier
+
+    kinds = list({type(t.config): None for some in tables_of(domain).values() for t in some})
+    for runs in (places.runs, *(repeats_folder(places.runs, path) for path in OTHER_PATHS)):
+        if runs.is_dir() and (moved := move_earlier(runs, domain, kinds)):
+            text = "runs of an earlier version were moved to the folders that they would have today"
+            print(f"{moved} {text}, below {runs / domain}")
+
+
+def run_folder(places: Places, cell: Cell) -> Path:
+    """The folder of a cell's run, which it shares with every cell of an equal configuration."""
+    return places.runs / cell.folder
+
+
+def finished(cell: Cell, places: Places) -> Record | None:
+    """The finished run of a cell; None, too, for a damaged one, which is refused when run."""
+    return undamaged(run_folder(places, cell), cell.address)
+
+
+def undamaged(folder: Path, address: str) -> Record | None:
+    """The finished run in a folder; None without one, or for a damaged one."""
+    try:
+        return read_record(folder, address)
+    except Damaged:
+        return None

@@ -1,0 +1,253 @@
+"""Where and with what a run takes place: commit, versions, hardware, and how sums are rounded.
+
+Results are equal to the last bit on one kind of processor only. Beside versions and threads, the
+last bits of a sum depend on the instructions that torch, its BLAS and numpy's BLAS choose for the
+processor, and a long training carries them into the metric; so every run records them.
+"""
+
+import contextlib
+import datetime
+import functools
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from threadpoolctl import threadpool_info
+
+from shared.precision import native_bfloat16
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "torch-geometric",
+    "scikit-learn",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "transformers",
+    "tokenizers",
+    "mujoco",
+    "dm-control",
+    "gymnasium",
+)
+# The variables that control this choice.
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_NUM_THREADS",
+    "NPY_DISABLE_CPU_FEATURES",
+    "OMP_NUM_THREADS",
+    "ONEDNN_MAX_CPU_ISA",
+    "OPENBLAS_CORETYPE",
+    "OPENBLAS_NUM_THREADS",
+)
+NOT_READ = "not read"
+# Other code paths of one processor, by name: cells are repeated under them to measure numerical
+# noise. If a processor lacks a path, its libraries choose another, and the record says which.
+OTHER_PATHS: Mapping[str, Mapping[str, str]] = {
+    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},
+    "compatible": {"MKL_CBWR": "COMPATIBLE"},
+    "without-vectors": {"ATEN_CPU_CAPABILITY": "default"},
+}
+REPEATS = "arithmetic"  # the folder of such repeats, below that of runs; one for each path
+LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
+# What is removed from a published command line: the folders of absolute paths, and secrets.
+FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
+SECRETS = re.compile(
+    r"([\w-]*(?:token|secret|passw|credential|api[_-]?key)[\w-]*[= ])(?:\\.|[^\s\\])+",
+    re.IGNORECASE,
+)
+USERS = re.compile(r"(?<=://)[^\s/@]+@")
+
+
+def current_environment(workers: int) -> dict[str, Any]:
+    """Where and with what a run takes place; hashes of the data are added as they are read.
+
+    It is published with the results, so it names no host and no user: of variables only those that
+    affect the arithmetic are kept, and the command is passed through :func:`redacted`.
+    """
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        **commit(),
+        "command": redacted(os.environ.get("SUITE_COMMAND") or " ".join(sys.argv)),
+        "started": now(),
+        "versions": versions,
+        "lock": lock_hash(),
+        "hardware": {
+            "system": "-".join(
+                filter(None, (platform.system(), platform.machine(), *platform.libc_ver()))
+            ),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "memory_bytes": psutil.virtual_memory().total,
+            "accelerators": [
+                torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())
+            ],
+        },
+        "arithmetic": arithmetic_used(),
+        "threads": torch.get_num_threads(),
+        "workers": workers,
+        "data": {},
+    }
+
+
+def redacted(command: str) -> str:
+    """A command line without the folders of absolute paths, secrets, and user names in URLs.
+
+    >>> redacted("./reproduce.sh graph mmcl --data-root /home/ada/data")
+    './reproduce.sh graph mmcl --data-root .../data'
+    """
+    text = command.encode("utf-8", "backslashreplace").decode()  # paths may not be UTF-8
+    home = re.escape(os.path.expanduser("~"))
+    text = re.sub(rf"(?<![^\s='\":,]){home}(?=[\s/]|$)", "~", text)
+    return SECRETS.sub(r"\1...", USERS.sub("", FOLDERS.sub(".../", text)))
+
+
+def commit() -> dict[str, Any]:
+    """The checked-out commit, and whether code that runs use has uncommitted changes."""
+    root = Path(__file__).resolve().parents[2]
+    code = [path.name for path in root.iterdir() if (path / "__init__.py").exists()]
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
+            raise OSError("installed inside the checkout of another project")
+        dirty = git("status", "--porcelain", "--", "pyproject.toml", *sorted(code))
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(dirty)}
+    except (OSError, subprocess.CalledProcessError):  # no git, or not a checkout
+        return {"commit": "unknown", "dirty": True}
+
+
+def now() -> str:
+    """The time, UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def lock_hash(lock: Path = LOCK) -> str | None:
+    """The SHA-256 of the lock file; None without one, or if the installed versions differ from it.
+
+    The local part of a version is ignored: ``2.13.0+cpu`` is 2.13.0, built for other hardware.
+    """
+    if not lock.exists():
+        return None
+    content = lock.read_bytes()
+    return hashlib.sha256(content).hexdigest() if _is_installed(content.decode()) else None
+
+
+@functools.cache
+def _is_installed(lock: str) -> bool:
+    # A package may be pinned several times, for different systems.
+    pinned: dict[str, set[str]] = {}
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;]+)", lock, re.MULTILINE):
+        pinned.setdefault(name, set()).add(version)
+    for installed in metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", installed.name).lower()
+        version = installed.version.partition("+")[0]
+        if version not in pinned.get(name, {version}):
+            return False
+    return True
+
+
+@functools.cache
+def arithmetic_used() -> dict[str, Any]:
+    """The CPU capability of torch, its BLAS and code path, and those of numpy and scipy.
+
+    ``bfloat16`` is present where :mod:`shared.precision` emulates it. ``variables`` has those of
+    ``VARIABLES`` that are set. What a library does not report is "not read".
+    """
+    import scipy.linalg  # noqa: F401  (so that its BLAS is always listed)
+
+    others = [
+        f"{each['internal_api']} {each['version']} {each.get('architecture', NOT_READ)}"
+        for each in threadpool_info()
+        if each["user_api"] == "blas"
+        and "opencv" not in each["filepath"]  # loaded in some runs only
+    ]
+    # Only where it is emulated, so that other records keep their form.
+    software = {} if native_bfloat16("cpu") else {"bfloat16": "rounded float32"}
+    return {
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        **software,
+        "blas": _mkl() if torch.backends.mkl.is_available() else _built_with(),
+        "numpy_and_scipy": sorted(set(others)),
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def path_of(environment: Mapping[str, Any]) -> str | None:
+    """The code path of a run, as one line of text that can be compared; None if not recorded.
+
+    Variables are left out: they request a path, and do not say which one was taken.
+    """
+    if "arithmetic" not in environment:
+        return None
+    used = {name: value for name, value in environment["arithmetic"].items() if name != "variables"}
+    return json.dumps(used, sort_keys=True)
+
+
+def repeats_folder(runs: Path, path: str) -> Path:
+    """Where the runs under one of the other code paths are, as others are below ``runs``."""
+    return runs / REPEATS / path
+
+
+def read_mkl(text: str) -> dict[str, str]:
+    """MKL's version, its code path and that of MKL_CBWR, from the output of ``MKL_VERBOSE``."""
+    about = re.search(r"MKL_VERBOSE (\S*MKL .*?) for (.*?), \w+ [\d.]+GHz", text)
+    library, path = about.groups() if about else ("MKL", NOT_READ)
+    branch = re.search(r"\bCNR:(\S+)", text)
+    return {"library": library, "path": path, "cbwr": branch[1] if branch else NOT_READ}
+
+
+def _mkl() -> dict[str, str]:
+    """What MKL reports when it multiplies; it has no other public way to query its code path."""
+    name = "MKL_VERBOSE_OUTPUT_FILE"
+    if {"MKL_VERBOSE", name} & set(os.environ):  # the user's own verbose output
+        return read_mkl("")
+    with tempfile.TemporaryDirectory() as folder:
+        file = os.environ[name] = str(Path(folder, "verbose"))
+        try:
+            with torch.backends.mkl.verbose(torch.backends.mkl.VERBOSE_ON):
+                _ = torch.ones(2, 2) @ torch.ones(2, 2)
+            return read_mkl(Path(file).read_text())
+        except (OSError, RuntimeError):  # another MKL may not know the variable, or report nothing
+            return read_mkl("")
+        finally:
+            del os.environ[name]
+
+
+def _built_with() -> dict[str, str]:
+    """The BLAS that torch was built with, where it is not MKL.
+
+    The path of one that threadpoolctl knows (OpenBLAS, BLIS) is listed with numpy's.
+    """
+    found = re.search(r"BLAS_INFO=(\w+)", torch.__config__.show())
+    return {"library": found[1] if found else NOT_READ, "path": NOT_READ, "cbwr": NOT_READ}
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
