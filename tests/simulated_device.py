@@ -95,6 +95,7 @@ class SimulatedDevice(contextlib.ExitStack):
             "is_current_stream_capturing": lambda: self.capturing,
             "graph": self.graph,
             "CUDAGraph": mock.MagicMock,
+            "Event": mock.MagicMock,
             "Stream": mock.MagicMock,
             "current_stream": mock.MagicMock,
             "stream": lambda *_: contextlib.nullcontext(),

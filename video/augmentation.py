@@ -112,7 +112,6 @@ def views(
         device: where to augment; None: where the frames are.
     """
     device = videos.frames.device if device is None else device
-    policy = "flow" if config.modality == "flow" else config.policy
     starts = sample_clips(
         videos,
         index,
@@ -129,12 +128,17 @@ def views(
             epoch=epoch,
             samples=index,
             view=view,
-            policy=policy,
+            policy=policy_of(config),
             sampling=config.sampling,
         )
         for view, start in enumerate(starts)
     )
     return first, second
+
+
+def policy_of(config: Config) -> str:
+    """The policy of a configuration's training clips."""
+    return "flow" if config.modality == "flow" else config.policy
 
 
 def sample_clips(
@@ -176,15 +180,58 @@ def gather_clips(videos: "Videos", index: Tensor, start: Tensor, clip_frames: in
     Raises:
         ValueError: a clip that begins before its video does, or ends after it.
     """
+    first, lack = first_frames(videos, index, start, clip_frames)
+    frames = videos.frames
+    shape = (len(index), clip_frames, *frames.shape[1:])
+    if frames.device.type != "cpu":
+        frame = first[:, None] + (torch.arange(clip_frames) - lack[:, None]).clamp(min=0)
+        return frames[to_device(frame.flatten(), frames.device)].view(shape).transpose(1, 2)
+    clips = torch.empty(shape, dtype=frames.dtype)
+    whole = np.array([0, 0, *frames.shape[-2:]])
+    for clip, begin, copies in zip(clips.numpy(), first.tolist(), lack.tolist(), strict=True):
+        copy_clip(clip, frames.numpy(), begin, copies, whole)
+    return clips.transpose(1, 2)
+
+
+def first_frames(
+    videos: "Videos", index: Tensor, start: Tensor, clip_frames: int
+) -> tuple[Tensor, Tensor]:
+    """First frame of each clip among all frames, and how many it lacks: (B,), (B,) int64.
+
+    Args:
+        videos: n videos.
+        index: (B,) int64, of which videos.
+        start: (B,) int64, first frame within the video.
+        clip_frames: T.
+
+    Raises:
+        ValueError: a clip that begins before its video does, or ends after it.
+    """
     index, start = index.cpu(), start.cpu()
     length = videos.length.cpu()[index]
     lack = (clip_frames - length).clamp(min=0)
     if bool(((start < 0) | (start > length - clip_frames + lack)).any()):
         raise ValueError(f"clips of {clip_frames} frames that start outside of their videos")
-    frame = (start - lack)[:, None] + torch.arange(clip_frames)
-    frame = videos.start.cpu()[index, None] + frame.clamp(min=0)
-    clips: Tensor = videos.frames[to_device(frame.flatten(), videos.frames.device)]
-    return clips.view(len(index), clip_frames, *clips.shape[1:]).transpose(1, 2)
+    return videos.start.cpu()[index] + start, lack
+
+
+def copy_clip(clip: np.ndarray, frames: np.ndarray, first: int, lack: int, box: np.ndarray) -> None:
+    """Copy a box of consecutive frames to where it lies in a clip.
+
+    Frame by frame, numpy copies a slice several times as fast as frames at an index, and other
+    threads can work meanwhile.
+
+    Args:
+        clip: (T, 3, h, w), written to within the box alone.
+        frames: (F, 3, h, w).
+        first: number of the first frame.
+        lack: frames that are copies of the first one, which they precede.
+        box: top, left, height and width in pixels.
+    """
+    top, left, height, width = box.tolist()
+    part = np.s_[:, :, top : top + height, left : left + width]
+    clip[:lack][part] = frames[first : first + 1][part]
+    clip[lack:][part] = frames[first : first + len(clip) - lack][part]
 
 
 def augment(
@@ -197,6 +244,7 @@ def augment(
     view: int,
     policy: str,
     sampling: str = "coclr",
+    drawn: Parameters | None = None,
 ) -> Tensor:
     """The view (B, 3, T, S, S) float32 of each clip, normalised by ImageNet's mean and deviation.
 
@@ -212,6 +260,7 @@ def augment(
             weak, and a flip exchanges left and right in the flow's first channel, too;
             "randaugment" and "augmix": weak, and what pytorchvideo calls so.
         sampling: of the two clips, see :func:`sample_clips`; decides which are strong in "coclr".
+        drawn: what :func:`parameters` gives for all of these, where that is known.
 
     Raises:
         ValueError: clips of another type or shape, samples of another length, or an unknown policy
@@ -223,9 +272,10 @@ def augment(
     if len(samples) != len(clips):
         raise ValueError(f"{len(clips)} clips but {len(samples)} samples")
     height, width = clips.shape[-2:]
-    drawn = parameters(
-        policy, seed, epoch, samples, view, height=height, width=width, sampling=sampling
-    )
+    if drawn is None:
+        drawn = parameters(
+            policy, seed, epoch, samples, view, height=height, width=width, sampling=sampling
+        )
     numbers, chosen = send(
         (*drawn.box, *drawn.factors, drawn.channel, drawn.sigma),
         (drawn.flip, drawn.gray, drawn.blur, *jitter_turns(drawn.jitter, drawn.order)),

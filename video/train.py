@@ -3,8 +3,9 @@
 Shapes: n training videos, B of a batch, T frames of a clip, S side in pixels, H features.
 """
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -14,12 +15,12 @@ from shared import Criterion, Pairs
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment.runs import Run
-from video.augmentation import views
 from video.config import BASELINES, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
 from video.evaluation import evaluate
 from video.export import save_encoder
+from video.loading import batches
 
 SMALL_QUEUE = 256  # keys, where there are fewer training videos than the queue would keep
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
@@ -88,7 +89,7 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     if not config.train:
         if config.calibrate:
-            calibrate(config, networks.encoder, videos, device)
+            calibrate(config, networks.encoder, videos, device, workers=run.workers)
         return networks, criterion
     synchronise(networks, groups=GROUPS if config.method == "moco" else 1)
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[config.optimiser]
@@ -109,19 +110,15 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
         epoch = step // per_epoch
         return {"epoch": epoch + 1, "learning_rate": learning_rate(config, epoch)}
 
-    for step in run.steps(
-        total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state
-    ):
-        epoch, place = divmod(step, per_epoch)
-        if place == 0 or step == first:
-            order = order_of(len(videos.videos), config.seed, epoch)
-        for group in optimiser.param_groups:
-            group["lr"] = learning_rate(config, epoch)
-        index = order[place * config.batch_size : (place + 1) * config.batch_size]
-        index = index[part(config.batch_size)]
-        pair = views(videos, index, config, epoch, device=device)
-        run.means.add(train_step(config, networks, criterion, optimiser, pair, step, forward))
-        networks.follow(config.teacher_momentum)
+    steps = run.steps(total, "pretraining", log_every=per_epoch, save_every=SAVE_EVERY, also=state)
+    chosen = batches_of(config, len(videos.videos), first, total)
+    pairs = batches(config, videos, chosen, device=device, workers=run.workers)
+    with contextlib.closing(pairs):
+        for step, pair in zip(steps, pairs, strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(config, step // per_epoch)
+            run.means.add(train_step(config, networks, criterion, optimiser, pair, step, forward))
+            networks.follow(config.teacher_momentum)
     return networks, criterion
 
 
@@ -171,14 +168,18 @@ def train_step(
 
 
 @torch.no_grad()
-def calibrate(config: Config, encoder: nn.Module, videos: Videos, device: torch.device) -> None:
+def calibrate(
+    config: Config, encoder: nn.Module, videos: Videos, device: torch.device, *, workers: int = 1
+) -> None:
     """Give the batch norms of an untrained encoder the statistics of one epoch of first views."""
     norms = [module for module in encoder.modules() if isinstance(module, nn.BatchNorm3d)]
     for norm in norms:
         norm.momentum = None  # the mean over all batches
     encoder.train()
-    for index in order_of(len(videos.videos), config.seed, 0).split(config.batch_size):
-        encoder(views(videos, index, config, 0, device=device)[0])
+    order = order_of(len(videos.videos), config.seed, 0)
+    chosen = ((index, 0) for index in order.split(config.batch_size))
+    for first, _ in batches(config, videos, chosen, device=device, workers=workers):
+        encoder(first)
     for norm in norms:
         norm.momentum = config.batch_norm_momentum
 
@@ -195,6 +196,21 @@ def order_of(videos: int, seed: int, epoch: int) -> Tensor:
     """In which order the videos come in an epoch, a function of (seed, epoch)."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     return torch.randperm(videos, generator=generator)
+
+
+def batches_of(config: Config, videos: int, first: int, total: int) -> Iterator[tuple[Tensor, int]]:
+    """Which videos (B,) each step from ``first`` to ``total - 1`` sees, and its epoch.
+
+    What is left of an epoch after its last full batch is not seen. On several processes it is this
+    one's part of each batch.
+    """
+    per_epoch = videos // config.batch_size
+    for step in range(first, total):
+        epoch, place = divmod(step, per_epoch)
+        if place == 0 or step == first:
+            order = order_of(videos, config.seed, epoch)
+        index = order[place * config.batch_size : (place + 1) * config.batch_size]
+        yield index[part(config.batch_size)], epoch
 
 
 def learning_rate(config: Config, epoch: int) -> float:

@@ -3,7 +3,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -275,15 +275,15 @@ def test_a_batch_larger_than_the_set_is_named(tmp_path: Path, train: Videos) -> 
 
 
 def test_nan_names_its_step(tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = iter(range(6))
+    given = module.batches
 
-    def damaged(*args: Any, **keywords: Any) -> tuple[Tensor, Tensor]:
-        first, second = views(*args, **keywords)
-        if next(steps) == 2:
-            first[0, 0, 0, 0, 0] = math.nan
-        return first, second
+    def damaged(*args: Any, **keywords: Any) -> Generator[tuple[Tensor, Tensor]]:
+        for step, (first, second) in enumerate(given(*args, **keywords)):
+            if step == 2:
+                first[0, 0, 0, 0, 0] = math.nan
+            yield first, second
 
-    monkeypatch.setattr(module, "views", damaged)
+    monkeypatch.setattr(module, "batches", damaged)
     with (
         Run(tmp_path, CONFIGS["MoCo"]) as run,
         pytest.raises(FloatingPointError, match="embeddings are NaN or infinite at step 2;"),
@@ -318,8 +318,8 @@ def test_training_is_the_plain_loop(
     config = dataclasses.replace(
         SIMCLR, epochs=1, milestones=(), learning_rate=1e-5, weight_decay=0.1
     )
-    given = iter(given_clips())
-    monkeypatch.setattr(module, "views", lambda *args, **keywords: next(given))
+    given = (each for each in given_clips())  # a generator, which can be closed
+    monkeypatch.setattr(module, "batches", lambda *args, **keywords: given)
     with Run(tmp_path, config) as run:
         trained, _ = pretrain(config, train, run)
     (line,) = Finished(tmp_path, {}, {}).log
@@ -356,11 +356,14 @@ def test_batches_are_views_of_the_order(
     tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[list[int], int]] = []
+    given = module.batches_of
 
-    def note(_: Any, videos: Videos, index: Tensor, config: Config, epoch: int, **__: Any) -> None:
-        seen.append((index.tolist(), epoch))
+    def noted(*args: Any) -> Iterator[tuple[Tensor, int]]:
+        for index, epoch in given(*args):
+            seen.append((index.tolist(), epoch))
+            yield index, epoch
 
-    spied(monkeypatch, module, "views", note)
+    monkeypatch.setattr(module, "batches_of", noted)
     config = dataclasses.replace(SIMCLR, batch_size=11, seed=2)
     with Run(tmp_path, config) as run:
         pretrain(config, train, run)

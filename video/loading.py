@@ -1,0 +1,192 @@
+"""The views of training steps, whose clips threads copy while the device works on those before.
+
+Shapes: n videos, B clips of a batch, T frames of a clip, h x w pixels of a stored frame, S side of
+a clip in pixels.
+
+Where all frames fit in a share of a GPU's memory they are brought there once, and clips are
+gathered there. Otherwise threads copy them out of the memory-mapped file into buffers that are used
+again and again, of each frame only what its crop sees; for a GPU the buffers are page-locked, so
+that nobody awaits the way to the device. Either way the views are those of
+:func:`video.augmentation.views`, to the bit, however many threads there are.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Generator, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from video.augmentation import (
+    Parameters,
+    augment,
+    copy_clip,
+    first_frames,
+    parameters,
+    policy_of,
+    sample_clips,
+    views,
+)
+from video.config import Config
+from video.data import Videos
+
+AHEAD = 1  # batches that are copied while one is worked on
+RESIDENT = 0.25  # of a GPU's free memory that the frames may take; networks need the rest
+TOGETHER = 8  # clips that a thread copies at a time
+
+
+def batches(
+    config: Config,
+    videos: Videos,
+    chosen: Iterable[tuple[Tensor, int]],
+    *,
+    device: torch.device,
+    workers: int = 1,
+) -> Generator[tuple[Tensor, Tensor]]:
+    """The two views (B, 3, T, S, S) of each batch, as :func:`video.augmentation.views` makes them.
+
+    Args:
+        config: see :func:`video.augmentation.views`.
+        videos: n videos.
+        chosen: of each batch, which videos (B,) int64 and the number of the epoch; no batch is
+            larger than the first.
+        device: where to augment.
+        workers: threads that copy clips.
+    """
+    videos = resident(videos, device)
+    if videos.frames.device.type != "cpu":
+        for index, epoch in chosen:
+            yield views(videos, index, config, epoch, device=device)
+        return
+    buffers: deque[_Buffer] = deque()
+    waiting: deque[_Copied] = deque()
+    pool = ThreadPoolExecutor(workers)
+    try:
+        for index, epoch in chosen:
+            if not buffers and not waiting:
+                shape = (2, len(index), config.clip_frames, *videos.frames.shape[1:])
+                buffers.extend(
+                    _Buffer(torch.zeros(shape, dtype=videos.frames.dtype), device)
+                    for _ in range(1 + AHEAD)
+                )
+            waiting.append(_begun(config, videos, index, epoch, buffers.popleft(), pool))
+            if len(waiting) > AHEAD:
+                yield _finished(config, waiting[0], device)
+                buffers.append(waiting.popleft().buffer)
+        while waiting:
+            yield _finished(config, waiting.popleft(), device)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def resident(videos: Videos, device: torch.device) -> Videos:
+    """The videos with all frames on a GPU where they fit in ``RESIDENT`` of its free memory."""
+    if device.type != "cuda" or videos.frames.device.type != "cpu":
+        return videos
+    if videos.frames.nbytes > RESIDENT * torch.cuda.mem_get_info(device)[0]:
+        return videos
+    return dataclasses.replace(videos, frames=videos.frames.to(device))
+
+
+class _Buffer:
+    """Host memory for the clips of both views of a batch, (2, B, T, 3, h, w) uint8.
+
+    What lies outside of a clip's crop stays from earlier clips; no view depends on it.
+    """
+
+    def __init__(self, clips: Tensor, device: torch.device) -> None:
+        self.clips = clips.pin_memory() if device.type == "cuda" else clips
+        # Set behind the copies to the device: what they read must stay until they are done.
+        self.read = torch.cuda.Event(blocking=True) if device.type == "cuda" else None
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """A batch whose clips are being copied."""
+
+    index: Tensor
+    epoch: int
+    drawn: tuple[Parameters, Parameters]
+    buffer: _Buffer
+    parts: list[Future[None]]
+
+
+def _begun(
+    config: Config,
+    videos: Videos,
+    index: Tensor,
+    epoch: int,
+    buffer: _Buffer,
+    pool: ThreadPoolExecutor,
+) -> _Copied:
+    """Draw what happens to the clips of a batch, and have them copied."""
+    height, width = videos.frames.shape[-2:]
+    frames, target = videos.frames.numpy(), buffer.clips.numpy()
+    starts = sample_clips(
+        videos,
+        index,
+        config.clip_frames,
+        seed=config.seed,
+        epoch=epoch,
+        sampling=config.sampling,
+    )
+    every_drawn, parts = [], []
+    for view, start in enumerate(starts):
+        drawn = parameters(
+            policy_of(config),
+            config.seed,
+            epoch,
+            index,
+            view,
+            height=height,
+            width=width,
+            sampling=config.sampling,
+        )
+        first, lack = first_frames(videos, index, start, config.clip_frames)
+        clips = target[view, : len(index)]
+        work = list(zip(clips, first.tolist(), lack.tolist(), drawn.box.T, strict=True))
+        for place in range(0, len(index), TOGETHER):
+            some = work[place : place + TOGETHER]
+            parts.append(pool.submit(_copy, frames, some, buffer.read))
+        every_drawn.append(drawn)
+    return _Copied(index, epoch, (every_drawn[0], every_drawn[1]), buffer, parts)
+
+
+def _copy(
+    frames: np.ndarray,
+    work: list[tuple[np.ndarray, int, int, np.ndarray]],
+    read: torch.cuda.Event | None,
+) -> None:
+    """Copy clips once their buffer has been read: target, first frame, lack of frames and crop."""
+    if read is not None:
+        read.synchronize()
+    for target, first, lack, box in work:
+        copy_clip(target, frames, first, lack, box)
+
+
+def _finished(config: Config, copied: _Copied, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The views of a batch, once its clips are copied."""
+    for part in copied.parts:
+        part.result()
+    buffer, size = copied.buffer, len(copied.index)
+    every_clips = [each[:size].to(device, non_blocking=True) for each in buffer.clips]
+    if buffer.read is not None:
+        buffer.read.record()
+    first, second = (
+        augment(
+            clips.transpose(1, 2),
+            config.size,
+            seed=config.seed,
+            epoch=copied.epoch,
+            samples=copied.index,
+            view=view,
+            policy=policy_of(config),
+            sampling=config.sampling,
+            drawn=drawn,
+        )
+        for view, (clips, drawn) in enumerate(zip(every_clips, copied.drawn, strict=True))
+    )
+    return first, second
