@@ -12,19 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared import (
-    Objective,
-    Projection,
-    Term,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    margin_nce,
-    max_margin,
-    term,
-)
+from shared import Objective, Term, debiased_nce, hard_nce, info_nce, margin_nce, term
 from shared.experiment.claims import with_claims
+from shared.experiment.methods import (
+    ALPHA,
+    NORMS,
+    OVER_BATCH,
+    by,
+    low_rank,
+    polarization,
+    svm_margin,
+)
 from shared.experiment.tables import (
     Column,
     Row,
@@ -41,7 +39,6 @@ NOTES = load_notes(PUBLISHED / "notes.toml")
 # Of DCL's and HCL's programs for images; none is printed for video.
 TAU_PLUS = 0.1
 BETA = 1.0
-ALPHA = 10.0  # printed by Chen et al. 2022
 
 # What the first reduced setting changed, as in its records.
 CLOSED: dict[str, Any] = {
@@ -102,19 +99,8 @@ def _columns(minutes: float, gigabytes: float) -> tuple[Column, ...]:
     )
 
 
-def _in_batch(
-    loss: Term,
-    *penalties: Term,
-    projection: Projection | None = None,
-    pairs: str = "both",
-) -> dict[str, Any]:
-    objective = Objective(loss, penalties, projection)
-    return {"method": "simclr", "pairs": pairs, "objective": objective}
-
-
-def _max_margin(pairs: str, **numbers: Any) -> dict[str, Any]:
-    # C = 100 and the ridge of 0.1 are printed; sigma^2 = 1 is assumed.
-    return _in_batch(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1, **numbers), pairs=pairs)
+def _in_batch(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
+    return by(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
 
 
 def _trivial(label: str, changes: Mapping[str, Any], deviation: str) -> Row:
@@ -165,36 +151,29 @@ def _rows(base: Config, *moco: Row) -> tuple[Row, ...]:
     def additional(label: str, changes: Mapping[str, Any], about: str) -> Row:
         return Row(label, changes, deviation=f"{said('additional')}: {about} {said('in-batch')}")
 
-    def low_rank(norm: str) -> Row:
+    def cllr(norm: str) -> Row:
         selected = f"selected-{norm if features > base.projection_dimensions else 'all'}"
         return additional(
-            f"CLLR(SimCLR+{norm}-norm), norm over batch",
-            _in_batch(nce, projection=Projection(0.1, {"norm": norm, "alpha": ALPHA / batch})),
+            f"CLLR(SimCLR+{norm}-norm){OVER_BATCH}",
+            _in_batch(nce, projection=low_rank(norm, ALPHA / batch)),
             said("low-rank", selected),
+        )
+
+    def mmcl(name: str, view: str, **numbers: Any) -> Row:
+        return Row(
+            f"MMCL {name}, {view.replace('_', ' ')}",
+            _in_batch(svm_margin(gamma=0.5, **numbers), pairs=view),  # sigma^2 = 1 is assumed
+            "MMCL",
+            said("kernel", f"{name.lower()}-{view.replace('_', '-')}"),
         )
 
     return (
         *TRIVIAL,
         *moco,
         additional("SimCLR", _in_batch(nce), "NT-Xent."),
-        Row(
-            "MMCL INV, both views",
-            _max_margin("both_views"),
-            "MMCL",
-            said("kernel", "inv-both-views"),
-        ),
-        Row(
-            "MMCL INV, first view",
-            _max_margin("first_view"),
-            "MMCL",
-            said("kernel", "inv-first-view"),
-        ),
-        Row(
-            "MMCL PGD, both views",
-            _max_margin("both_views", solver="projected_gradient"),
-            "MMCL",
-            said("kernel", "pgd-both-views"),
-        ),
+        mmcl("INV", "both_views"),
+        mmcl("INV", "first_view"),
+        mmcl("PGD", "both_views", solver="projected_gradient"),
         additional(
             "DCL",
             _in_batch(term(debiased_nce, temperature=temperature, tau_plus=TAU_PLUS)),
@@ -207,11 +186,10 @@ def _rows(base: Config, *moco: Row) -> tuple[Row, ...]:
         ),
         additional(
             "LMCL(SimCLR+DP)",
-            _in_batch(nce, term(distance_polarization, weight=0.1, lower=0.1, upper=0.5)),
+            _in_batch(nce, polarization()),
             said("polarized"),
         ),
-        low_rank("l21"),
-        low_rank("nuclear"),
+        *map(cllr, NORMS),
         additional(
             "margins",
             _in_batch(term(margin_nce, temperature=temperature, angular=0.5, subtractive=0.4)),
@@ -253,21 +231,8 @@ TABLE_5 = Table(
     varies="seed (initialisation, clips and their augmentation, order of batches); the split is "
     "the same for every seed",
     references=(load_published(PUBLISHED / "references.toml", "coclr"),),
-    notes=tuple(
-        NOTES[name]
-        for name in (
-            "dataset",
-            "coclr",
-            "gains",
-            "program",
-            "queue",
-            "siblings",
-            "batch-norms",
-            "fixed",
-            "probes",
-            "seeds",
-            "interval",
-        )
+    notes=NOTES.lines(
+        "dataset coclr gains program queue siblings batch-norms fixed probes seeds interval"
     ),
     also=("ridge", "R@5", "R@10", "R@20", "top1_low", "top1_high"),
 )
@@ -301,20 +266,9 @@ TABLE_5_SMALL = dataclasses.replace(
         ),
     ),
     short=SMALL,
-    notes=tuple(
-        NOTES[name]
-        for name in (
-            "dataset",
-            "small-setting",
-            "small-chosen",
-            "probes",
-            "small-mcnemar",
-            "small-windows",
-            "program",
-            "queue",
-            "siblings",
-            "fixed-small",
-        )
+    notes=NOTES.lines(
+        "dataset small-setting small-chosen probes small-mcnemar small-windows program queue "
+        "siblings fixed-small"
     ),
     also=("ridge", "R@5", "R@10", "R@20"),
 )
@@ -338,9 +292,7 @@ TABLE_5_CLOSED = dataclasses.replace(
     published=TABLE_5.published.part(("RGB linear", "RGB R@1")),
     short=CLOSED,
     references=(),
-    notes=tuple(
-        NOTES[name] for name in ("closed", "dataset", "program", "queue", "closed-setting")
-    ),
+    notes=NOTES.lines("closed dataset program queue closed-setting"),
     also=("R@5", "R@10", "R@20", "top1_low", "top1_high"),
 )
 

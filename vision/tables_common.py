@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shared import Objective, Term, consistency, debiased_nce, hard_nce, info_nce, term
+from shared.experiment.methods import by
 from shared.experiment.tables import Column, Row, Table, Tier, load_notes, load_published
 from vision.config import CMC, Config, ToyConfig
 from vision.swav import swapped_prediction
@@ -32,19 +33,9 @@ SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,
 IMAGENET_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 
 
-def said(notes: str) -> tuple[str, ...]:
-    """The notes whose names are given, separated by spaces."""
-    return tuple(NOTES[name] for name in notes.split())
-
-
 def row(label: str, changes: Changes | None = None, notes: str = "", **others: Any) -> Row:
     """A row; ``notes`` names what makes up its deviation, ``others`` are further fields."""
-    return Row(label, changes or {}, deviation=" ".join(said(notes)), **others)
-
-
-def by(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
-    """The change to an objective; ``others`` are further changes."""
-    return {"objective": Objective(loss, penalties), **others}
+    return Row(label, changes or {}, deviation=NOTES.text(notes), **others)
 
 
 def table(
@@ -101,7 +92,7 @@ def table(
         columns=tuple(columns),
         published=published,
         short=short or {},
-        notes=(*said(notes), *([reduced_note(short)] if short else [])),
+        notes=(*NOTES.lines(notes), *([reduced_note(short)] if short else [])),
         **{**usual, **others},
     )
 
@@ -347,7 +338,7 @@ def derived(
         "short": short,
         "notes": (
             reduced_note(short),
-            *said(f"{'l2-metric' if own else ''} baselines {notes}"),
+            *NOTES.lines(f"{'l2-metric' if own else ''} baselines {notes}"),
             *inherited,
         ),
     }

@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared import (
-    Objective,
     Projection,
     alignment,
     debiased_nce,
     distance_polarization,
     hard_nce,
     margin_nce,
-    max_margin,
     term,
 )
+from shared.experiment.methods import by, svm_margin
 from shared.experiment.tables import Column, Row, Seeds, Table, Tier, load_published
 from vision.config import NT_XENT, Config
 from vision.tables_common import (
@@ -25,7 +24,6 @@ from vision.tables_common import (
     PUBLISHED,
     QUARTER,
     Changes,
-    by,
     derived,
     on_cifar10,
     row,
@@ -168,7 +166,7 @@ def _printed_rows(columns: Sequence[Column]) -> tuple[Row, ...]:
 
 
 def _max_margin(pairs: str, **numbers: Any) -> dict[str, Any]:
-    return by(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1, **numbers), pairs=pairs)
+    return by(svm_margin(gamma=0.5, **numbers), pairs=pairs)
 
 
 def _polarized(**numbers: Any) -> dict[str, Any]:
@@ -176,8 +174,7 @@ def _polarized(**numbers: Any) -> dict[str, Any]:
 
 
 def _low_rank(**options: Any) -> dict[str, Any]:
-    projection = Projection(0.1, {"unit_features": True, **options})
-    return {"objective": Objective(NT_XENT.loss, projection=projection)}
+    return by(NT_XENT.loss, projection=Projection(0.1, {"unit_features": True, **options}))
 
 
 # SimCLR with the losses of the other three papers, under this table's protocol.
