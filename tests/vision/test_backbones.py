@@ -104,7 +104,7 @@ def test_unknown_backbones_get_the_nearest_names() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"pooled has first layers of its own, set stem to 'imag"):
+    with pytest.raises(ValueError, match=r"pooled has its own first layers, set stem to 'imag"):
         make_encoder(pooled, "cifar")
     cmc = dataclasses.replace(CONFIG, backbone=VIT, method="cmc", statistics="none")
     with pytest.raises(ValueError, match="half the width, which there are of resnet8"):
