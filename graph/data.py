@@ -34,7 +34,7 @@ URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a TU dataset must look like: counts, and means per graph to two decimals.
+    """The published statistics of a TU dataset: counts, and means per graph to two decimals.
 
     ``edges`` counts undirected edges once. ``features`` is the width of the one-hot node labels,
     1 where the set has no labels. Source: the TU collection (Morris et al. 2020).
@@ -120,7 +120,7 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
         if value.dtype != torch.long or value.ndim != dimensions:
             raise ValueError(
                 f"{name}: {field} is {value.dtype} of shape {tuple(value.shape)}; whole numbers "
-                f"(torch.long) in {dimensions} dimensions belong there"
+                f"(torch.long) in {dimensions} dimensions are expected"
             )
     if len(edges) != 2:
         raise ValueError(f"{name}: edge_index has shape {tuple(edges.shape)}, not (2, E)")
@@ -317,6 +317,7 @@ def _verified_indicator(files: _RawFiles, published: Statistics) -> np.ndarray:
 
 
 def _verify_labels(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
+    """Check labels of graphs and nodes, and node attributes if there are any."""
     labels = files.read("graph_labels", 1)
     files.check_length("graph_labels", labels, published.graphs, "graphs")
     if (classes := len(np.unique(labels))) != published.classes:
@@ -334,6 +335,8 @@ def _verify_labels(files: _RawFiles, published: Statistics, graph: np.ndarray) -
 
 
 def _verify_edges(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
+    """Check that edges are within one graph, in both directions, and as many as published."""
+
     def stop_at(wrong: np.ndarray, text: str) -> None:
         if wrong.any():
             line = int(np.argmax(wrong))

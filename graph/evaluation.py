@@ -1,17 +1,17 @@
 """Evaluation of graph embeddings, named and versioned.
 
-``svm-10fold-nested-v1``: unaugmented graphs through the encoder in evaluation mode; ten stratified,
-shuffled folds; on each training part a support vector machine (RBF kernel, gamma ``scale``) whose C
-comes from a stratified five-fold search on that part alone; accuracy on the test fold, averaged
-over the folds. Features are used as they are. The authors of GraphCL evaluate so, but draw the
-folds from the state that pretraining leaves behind; here they have a seed of their own.
+``svm-10fold-nested-v1``: embeddings of unaugmented graphs, with the encoder in evaluation mode; ten
+stratified, shuffled folds; on each training part a support vector machine (RBF kernel, gamma
+``scale``) whose C is chosen by a stratified five-fold search on that part alone; accuracy on the
+test fold, averaged over the folds. Features are not scaled. This is GraphCL's evaluation, except
+that its authors draw the folds from the random state after pretraining; here they have a seed.
 
-Used as they are, a few features of large variance dominate the kernel: the second metric,
+Without scaling, a few features of large variance dominate the kernel: the second metric,
 ``accuracy_standardised``, is the same with features standardised on each training part.
 
-``logistic-10fold-nested-v1``, additional: the same folds and the same search, of an L2-regularised
-logistic regression on standardised features. Its memory grows with the number of graphs, that of
-a kernel matrix with its square: 80 GB for 100,000 graphs.
+``logistic-10fold-nested-v1``, additional: the same folds and search for an L2-regularised logistic
+regression on standardised features. Its memory is linear in the number of graphs, that of a kernel
+matrix quadratic: 80 GB for 100,000 graphs.
 
 Shapes: G graphs, D embedding dimensions.
 """
@@ -266,7 +266,7 @@ def _folds(
         raise ValueError(f"all graphs are of class {classes[0]}; scores need at least two classes")
     if counts.max() < 10:
         raise ValueError(
-            f"the largest class has {counts.max()} graphs; ten stratified folds need one of ten"
+            f"the largest class has {counts.max()} graphs; ten stratified folds need at least ten"
         )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The least populated class")
@@ -280,7 +280,7 @@ def _folds(
             _check_learnable(place, labels, train[fit], train[validate])
     if counts.min() < 10:
         rare = ", ".join(f"{k} ({n})" for k, n in zip(classes, counts, strict=True) if n < 10)
-        notice(f"classes of fewer graphs than the ten folds, tested in some of them: {rare}")
+        notice(f"classes with fewer than ten graphs, absent from some test folds: {rare}")
     return found
 
 

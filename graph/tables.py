@@ -49,8 +49,8 @@ def _column(name: str, augmentations: tuple[str, ...], minutes: float, gigabytes
 
 
 # Minutes on one CPU core, and gigabytes, of a cell of the row 'GraphCL'. REDDIT-MULTI-5K's are
-# scaled up from REDDIT-BINARY's, and those of the sets that MMCL does not print from these, by
-# graphs and nodes.
+# extrapolated from REDDIT-BINARY's, and those of the sets that MMCL does not print from the others,
+# by graphs and nodes.
 COLUMNS = (
     _column("DD", MOLECULES, 0.8, 0.9),
     _column("MUTAG", MOLECULES, 0.1, 0.4),
@@ -71,7 +71,7 @@ def _labels(columns: tuple[Column, ...], augmentations: tuple[str, ...]) -> tupl
 
 
 def _pool(names: tuple[str, ...], columns: tuple[Column, ...]) -> dict[str, dict[str, Any]]:
-    """What ``Row.in_columns`` takes: ``names`` as the augmentations of the social sets."""
+    """``Row.in_columns`` with ``names`` as the augmentations of the social sets."""
     return {label: {"augmentations": names} for label in _labels(columns, SOCIAL)}
 
 
@@ -106,14 +106,14 @@ def _mmcl(
 
 
 def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
-    """The methods; ``columns`` are those whose social sets have the pools of the program."""
+    """The methods; the program's pools are used on the social sets of ``columns``."""
     random3, random4 = _pool(RANDOM3, columns), _pool(RANDOM4, columns)
     text, program, further = NOTES["text"], NOTES["program"], NOTES["random4"]
     return (
         Row(
             "largest class",
             {"features": "constant"},
-            deviation="The accuracy of constant features.",
+            deviation="The accuracy with constant features.",
             seeds=(0,),
             baseline=True,
         ),
@@ -127,14 +127,14 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
         Row(
             "untrained encoder",
             {"train": False},
-            deviation="Printed by no paper; the gain of pretraining is measured from here.",
+            deviation="Not in any paper: the reference for what pretraining adds.",
             baseline=True,
         ),
         Row(
             "untrained encoder, calibrated",
             {"train": False, "calibrate": True},
-            deviation="Its batch norms have the statistics of the graphs, as training would leave "
-            "them; those of the row above change nothing.",
+            deviation="Its batch norms have the statistics of the graphs, as after training; those "
+            "of the row above are the identity.",
             baseline=True,
         ),
         Row("GraphCL", {}, "GraphCL", text),
@@ -174,7 +174,7 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
         Row(
             "SimCLR",
             by(term(info_nce, temperature=0.2), pairs="both"),
-            deviation="NT-Xent over both views: what GraphCL's one-directional form leaves out.",
+            deviation="NT-Xent over both views, where GraphCL's form has one direction.",
         ),
         Row("DCL", by(term(debiased_nce, temperature=0.2, tau_plus=0.1))),
         Row("HCL", by(term(hard_nce, temperature=0.2, tau_plus=0.1, beta=1.0))),
@@ -195,7 +195,7 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
         Row(
             "margin ratio",
             _margin(angular=0.5, subtractive=0.4, ratio="row"),
-            deviation="m1 and m2 as in the row of margins; they scale gradients only.",
+            deviation="m1 and m2 as in the row 'margins'; they only scale gradients.",
         ),
         Row("attenuation I", _margin(attenuation=0.5)),
     )

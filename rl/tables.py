@@ -1,9 +1,9 @@
 """The control tables of the papers as data; their prose is in ``published/notes.toml``.
 
 Each is declared three times: as returns at 100K environment steps, and, for a CPU's budget, as two
-additional questions about the same rows: how well one acts on what their encoders make of an
-expert's frames (``-imitation``), and how much of the physics state they hold (``-state-probe``, the
-first of these). Returns of a few rows on two tasks fit a CPU, too (``RETURNS_ON_A_CPU``).
+additional questions about the same rows: how well a policy on their frozen encoders imitates an
+expert (``-imitation``), and how much of the physics state the encoders hold (``-state-probe``, the
+earlier of the two). Returns of a few rows on two tasks also fit a CPU (``RETURNS_ON_A_CPU``).
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e
         {"task": task, "action_repeat": action_repeat, "learning_rate": learning_rate},
         # An update takes 8 seconds on one CPU core; the rest is negligible.
         minutes=round((decisions - Config().initial_steps) * 8 / 60),
-        # Of an update, estimated, and of the replay: 30 kB for each decision.
+        # For an update, estimated, and for the replay: 30 kB for each decision.
         gigabytes=round(3.0 + decisions * 30e-6, 1),
     )
 
@@ -62,8 +62,8 @@ CATCH = _column("Catch", "ball_in_cup_catch", 4)
 COLUMNS = (SPIN, SWINGUP, EASY, RUN, WALK, CATCH)
 LABELS = tuple(column.label for column in COLUMNS)
 
-RAW = CURL.loss  # of bilinear scores
-# The row without the method, its loss, its similarity, and notes on them.
+RAW = CURL.loss  # on raw bilinear scores
+# The row without the method, its loss, its similarity, and the names of its notes.
 BASES: tuple[tuple[str, Term, str, str], ...] = (
     ("CURL", RAW, "bilinear", ""),
     ("DCL", DCL, "cosine", "as-dcl"),
@@ -136,7 +136,7 @@ CLLR_ROWS = (
     ),
     Row(
         "CLLR(CURL+), authors' form",
-        # L of the authors' image program has 512 rows for 2048 dimensions; of 50, as large a share.
+        # L of the authors' image program has 512 rows for 2048 dimensions; the same share of 50.
         by(
             RAW,
             projection=low_rank("none", 0.0, form="authors", rows=12),
@@ -184,13 +184,13 @@ def _returns(paper: str, name: str, by: str, rows: tuple[Row, ...], variance_rat
 def _question(
     returns: Table, suffix: str, measured: str, trivial: Sequence[Row], **changes: Any
 ) -> Table:
-    """An additional question about the rows of ``returns`` that train an encoder by contrast.
+    """An additional question about the rows of ``returns`` that train an encoder contrastively.
 
     Args:
         returns: the table that it derives from.
         suffix: of its name.
         measured: what it measures.
-        trivial: its rows that train none.
+        trivial: its rows that train no encoder.
         changes: further fields of the table.
     """
     about = f"about the rows of {returns.section}"
@@ -252,17 +252,17 @@ def _probe(returns: Table, notes: str = "") -> Table:
 
 # Soft actor-critic on states needs more decisions than the 15,000 of Swingup and Catch here.
 EXPERTS = {label: {"expert_decisions": 60_000} for label in ("Spin", "Easy", "Run", "Walk")}
-# Rows without a claim: fewer seeds, on the task where contrast was first seen to act.
+# Rows without a claim: fewer seeds, on the task where contrast first had a visible effect.
 UNCLAIMED = ("CURL, single step", "DCL, raw scores", "HCL, raw scores", "margins", "MMCL")
-# Where a row without the method lies below a trivial baseline, as measured.
+# Where a row without the method was measured below a trivial baseline.
 BELOW_A_BASELINE = {
     "CURL": ("Spin", "Swingup", "Run", "Walk", "Catch"),
     "CURL, cosine": ("Spin", "Swingup", "Run"),
     "DCL": ("Spin", "Swingup", "Run"),
     "HCL": ("Spin", "Swingup", "Run", "Walk"),
 }
-# There the rows with the method are not run; the three printed rows of LMCL had run on all six
-# tasks before that was decided.
+# There the rows with the method are not run, except for LMCL's three printed rows, which had run on
+# all six tasks before this was decided.
 BASE_OF = {
     "LMCL(CURL+DP), mean": "CURL",
     "LMCL(CURL+DP), cosine": "CURL, cosine",
@@ -303,9 +303,9 @@ def _imitation(returns: Table, notes: str = "") -> Table:
             dataclasses.replace(
                 column,
                 changes={**column.changes, **EXPERTS.get(column.label, {})},
-                # 40 seconds of a core, and the episodes of the evaluation, whose decisions take
+                # 40 seconds on a core, and the episodes of the evaluation, whose decisions take
                 # 10 ms each, as measured on Swingup. The first cell of a task trains its expert
-                # and draws its frames, 3 minutes, of 60,000 decisions 10.
+                # and renders its frames: 3 minutes, or 10 with 60,000 decisions.
                 minutes=round((40 + 100 / column.changes["action_repeat"]) / 60, 1),
                 gigabytes=1.5,
             )
@@ -343,7 +343,7 @@ TABLE_4_PROBE = _probe(TABLE_4, "probe-cllr")
 TABLE_4_IMITATION = _imitation(TABLE_4, "imitation-cllr")
 
 ON_A_CPU: dict[str, Any] = {"batch_size": 128, "precision": "bfloat16_convolutions"}
-# Until an agent from pixels is seen to learn, no return of this domain says anything.
+# Unless an agent from pixels is shown to learn, this domain's returns are no evidence.
 LEARNING_GATE = dataclasses.replace(
     TABLE_5,
     paper="curl",
@@ -388,7 +388,7 @@ RETURNS_ON_A_CPU = dataclasses.replace(
             deviation=NOTES.text("norm-nuclear of-50 over-batch-128"),
         ),
     ),
-    # As the learning gate took on a core; Catch has 24,000 updates where Swingup has 11,500.
+    # From the time of the learning gate on a core; Catch has 24,000 updates, Swingup 11,500.
     columns=(
         dataclasses.replace(SWINGUP, minutes=146.0, gigabytes=2.0),
         dataclasses.replace(CATCH, minutes=305.0, gigabytes=2.0),
@@ -413,7 +413,7 @@ TABLES = with_claims(
     },
     PUBLISHED / "claims.toml",
 )
-# Those whose runs have policies, by paper: what is filmed.
+# The tables whose runs have policies, which can be filmed, by paper.
 AGENTS = {
     paper: tuple(table for table in some if table.protocol.startswith("dmc-return"))
     for paper, some in TABLES.items()

@@ -362,6 +362,7 @@ def _numbered(
     layout: str,
     split: Callable[[str], Iterable[str]] = _split,
 ) -> Iterator[tuple[int, str]]:
+    """The sentences of files, each with the number of its chapter; empty chapters have none."""
     chapter, empty = 0, True
     for file in files:
         for sentence in _sentences_of(file, layout, split):

@@ -1,9 +1,9 @@
 """The text tables of the papers as data; their prose is in ``published/notes.toml``.
 
-Each is declared at paper scale on public-domain books, which everybody has, and on the user's own
+Each is declared at paper scale on public-domain books, which are freely available, and on your own
 copy of BookCorpus, which the papers train on and which cannot be distributed; and at a budget of
-one CPU core (``-small``). A first reduced setting, of bags of 200 dimensions, hid training behind
-their width; its records are kept in tables of their own, on which no outcome rests.
+one CPU core (``-small``). In a first reduced setting, bags of words were so wide (200 dimensions)
+that training made little difference; its records are kept in closed tables, which no claim uses.
 """
 
 import dataclasses
@@ -39,7 +39,7 @@ from text.config import QUICK_THOUGHTS, Config
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
 
-# What the first reduced setting changed, as in its records.
+# Changes of the first reduced setting, as in its records.
 CLOSED: dict[str, Any] = {
     "encoder": "bag_of_words",
     "embedding": 200,
@@ -48,8 +48,8 @@ CLOSED: dict[str, Any] = {
     "order": "shuffled",
     "epochs": 2,
 }
-# What the reduced scale changes. At this width a bag of words shows what training adds; 5e-3 is
-# for cosines.
+# Changes of the reduced scale. At this width a bag of words shows what training adds; 5e-3 is for
+# cosine similarity.
 SMALL: dict[str, Any] = {
     "encoder": "bag_of_words",
     "embedding": 50,
@@ -59,15 +59,15 @@ SMALL: dict[str, Any] = {
     "order": "shuffled",
     "learning_rate": 5e-3,
 }
-# Of the rows of raw inner products, by the rule of benchmarks/text_budget.py.
+# Learning rate of the rows on raw inner products, by the rule of benchmarks/text_budget.py.
 RAW_RATE = 5e-4
 
-# Quick-thought's one epoch in batches of 400, of 45.8 million sentences; and as many steps on the
-# books, of which an epoch has some 836,000 sentences, 2,090 steps.
+# Quick-thought's single epoch in batches of 400, over 45.8 million sentences; and as many steps on
+# the books, where an epoch has about 836,000 sentences, 2,090 steps.
 BOOKCORPUS_STEPS = 114_466
 BOOKS_EPOCHS = 55
 
-# Columns, all read from one run: the metric of each.
+# Columns, all from one run, and their metrics.
 METRICS = {
     "MR": "MR",
     "CR": "CR",
@@ -79,9 +79,9 @@ METRICS = {
     "MSRP": "MSRP",
     "MSRP F1": "MSRP_f1",
 }
-# The columns that read SUBJ and MPQA as exchanged, and under which label their numbers are printed.
+# Columns for SUBJ and MPQA read as swapped, and the label under which their numbers are printed.
 PRINTED_AS = {"SUBJ (printed as MPQA)": "MPQA", "MPQA (printed as SUBJ)": "SUBJ"}
-# Claims are judged in these: each task once.
+# Claims are judged on these: each task once.
 JUDGED = ("MR", "CR", *PRINTED_AS, "TREC", "MSRP")
 SMALL_METRICS = {
     **{label: METRICS[label] for label in (*JUDGED, "MSRP F1")},
@@ -90,7 +90,7 @@ SMALL_METRICS = {
     "next sentence": "next_sentence",
 }
 
-QT = QUICK_THOUGHTS.loss  # of raw scores
+QT = QUICK_THOUGHTS.loss  # on raw scores
 BASES = {"QT": (QT, "inner_product"), "DCL": (DCL, "cosine"), "HCL": (HCL, "cosine")}
 
 
@@ -118,17 +118,17 @@ TRIVIAL = (
     _trivial(
         "majority class",
         {"baseline": "majority"},
-        "Printed by no paper: predicts the most frequent class of a task.",
+        "Not in any paper: predicts the most frequent class of a task.",
     ),
     _trivial(
         "tf-idf unigrams",
         {"baseline": "tfidf"},
-        "Printed by no paper: no encoder, the same classifier on words alone.",
+        "Not in any paper: no encoder, the same classifier on words alone.",
     ),
     _trivial(
         "untrained encoder",
         {"train": False},
-        "Printed by no paper; the gain of pretraining is measured from here.",
+        "Not in any paper: the reference for what pretraining adds.",
         seeds=None,
     ),
 )
@@ -196,7 +196,7 @@ def _columns(metrics: Mapping[str, str], minutes: float, gigabytes: float) -> tu
 
 
 def _both_readings(published: Published) -> Published:
-    """``published`` with the columns of ``PRINTED_AS``, which take the numbers of printed ones."""
+    """``published`` with the columns of ``PRINTED_AS`` added, which repeat printed numbers."""
     return dataclasses.replace(
         published,
         columns=(*published.columns, *PRINTED_AS),
@@ -208,7 +208,7 @@ def _both_readings(published: Published) -> Published:
 
 
 def _at_small_rate(row: Row) -> Row:
-    """A row at reduced scale: raw inner products have a learning rate of their own."""
+    """A row at reduced scale, where raw inner products have their own learning rate."""
     if row.baseline or row.changes.get("similarity") == "cosine":
         return row
     return dataclasses.replace(row, changes={**row.changes, "learning_rate": RAW_RATE})
@@ -225,7 +225,7 @@ def _tables(
     notes: str = "",
     closed_notes: str = "",
 ) -> tuple[Table, Table, Table, Table]:
-    """A paper's table on the books, and those that derive from it.
+    """A paper's table on the books, and the tables derived from it.
 
     Args:
         paper: name of the paper, and of its file of published numbers.
@@ -287,7 +287,7 @@ def _tables(
         ),
         also=("previous_sentence",),
     )
-    # Under the addresses of its records, which are those of the paper scale.
+    # Its records have the addresses of the paper scale.
     closed = dataclasses.replace(
         books,
         title=f"{books.title}: an earlier setting, closed",

@@ -1,9 +1,9 @@
 """MMCL's video table as data, with the other papers' objectives in additional rows.
 
-CoCLR is Han et al. 2020 and its program; what MMCL leaves out is as there: see video.config. The
-table is declared at paper scale, and at a budget of one CPU core with a network made for small
-clips (``table-5-small``). A first reduced setting, of S3D, could not tell trained from untrained
-encoders; its five records are kept in a table of their own, on which no outcome rests. The prose is
+CoCLR is Han et al. 2020 and its program, which is followed where MMCL leaves something out: see
+video.config. The table is declared at paper scale, and at a budget of one CPU core with a network
+for small clips (``table-5-small``). A first reduced setting, of S3D, could not tell trained from
+untrained encoders; its five records are kept in a closed table, which no claim uses. The prose is
 in ``published/notes.toml``.
 """
 
@@ -36,11 +36,11 @@ from video.config import Config
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
 
-# Of DCL's and HCL's programs for images; none is printed for video.
+# From DCL's and HCL's programs for images; neither is printed for video.
 TAU_PLUS = 0.1
 BETA = 1.0
 
-# What the first reduced setting changed, as in its records.
+# Changes of the first reduced setting, as in its records.
 CLOSED: dict[str, Any] = {
     "width": 0.25,
     "head_hidden": 256,
@@ -54,8 +54,8 @@ CLOSED: dict[str, Any] = {
     "probe_views": 4,
 }
 
-# What the reduced scale changes: chosen on SimCLR alone, on seeds of no table, and kept for all
-# rows.
+# Changes of the reduced scale: chosen on SimCLR alone, on seeds that no table uses, and kept for
+# all rows.
 SMALL: dict[str, Any] = {
     "network": "r2plus1d",
     "width": 0.25,
@@ -84,7 +84,7 @@ SMALL_CONFIG = dataclasses.replace(
 
 
 def _columns(minutes: float, gigabytes: float) -> tuple[Column, ...]:
-    """Two metrics of each of two runs, of a trained cell on one CPU core."""
+    """Two metrics of each of two runs, with the cost of a trained cell on one CPU core."""
     return tuple(
         Column(
             f"{modality} {label}",
@@ -117,8 +117,7 @@ TRIVIAL = (
     _trivial(
         "colour histogram",
         {"network": "colours"},
-        f". {NOTES['trivial-baseline']} All pixels of a clip in 6 x 6 x 6 bins; of flow, 6 x 6 "
-        "are used.",
+        f". {NOTES['trivial-baseline']} All pixels of a clip in 6 x 6 x 6 bins; flow uses 6 x 6.",
     ),
     _trivial("untrained encoder", {}, f"; {NOTES['untrained']}"),
     _trivial(
@@ -131,7 +130,7 @@ TRIVIAL = (
 
 
 def _rows(base: Config, *moco: Row) -> tuple[Row, ...]:
-    """All rows: those of MoCo, and those within a batch, at the temperature of ``base``."""
+    """All rows: those of MoCo, and those with in-batch negatives at ``base``'s temperature."""
     nce, batch = base.objective.loss, base.batch_size
     temperature = nce.numbers["temperature"]
     features = round((1024 if base.network == "s3d" else 512) * base.width)
@@ -177,12 +176,12 @@ def _rows(base: Config, *moco: Row) -> tuple[Row, ...]:
         additional(
             "DCL",
             _in_batch(term(debiased_nce, temperature=temperature, tau_plus=TAU_PLUS)),
-            f"tau+ = {TAU_PLUS:g} of images.",
+            f"tau+ = {TAU_PLUS:g} as for images.",
         ),
         additional(
             "HCL",
             _in_batch(term(hard_nce, temperature=temperature, tau_plus=TAU_PLUS, beta=BETA)),
-            f"tau+ = {TAU_PLUS:g} and beta = {BETA:g} of images.",
+            f"tau+ = {TAU_PLUS:g} and beta = {BETA:g} as for images.",
         ),
         additional(
             "LMCL(SimCLR+DP)",
@@ -214,17 +213,17 @@ TABLE_5 = Table(
             "MoCo-v2",
             {},
             "MoCo-v2",
-            f"{NOTES['moco']} Here: 300 epochs, as of MMCL, in its batches of 128.",
+            f"{NOTES['moco']} Here: 300 epochs and batches of 128, as for MMCL.",
         ),
         Row(
             "MoCo-v2, batch 64",
             {"batch_size": 64},
             "MoCo-v2",
-            "As MoCo-v2, in the batches of CoCLR's program, which make twice as many steps.",
+            "As MoCo-v2, in the batches of CoCLR's program, with twice as many steps.",
         ),
     ),
-    # On nine classes: 1.6 seconds for each of two clips forward and back, a third of it forward
-    # alone, and 0.45 gigabytes for each clip of a batch, measured on one CPU core.
+    # On nine classes: 1.6 seconds for the forward and backward pass of each of two clips, a third
+    # of it forward, and 0.45 gigabytes for each clip of a batch, measured on one CPU core.
     columns=_columns(13_200.0, 116.2),
     seeds={"paper": (0, 1, 2), "smoke": (0,)},
     published=load_published(PUBLISHED / "mmcl.toml", "table-5"),
@@ -237,7 +236,7 @@ TABLE_5 = Table(
     also=("ridge", "R@5", "R@10", "R@20", "top1_low", "top1_high"),
 )
 
-# Rows without a claim have one seed less at reduced scale.
+# Rows without a claim have one seed fewer at reduced scale.
 CLAIMED = ("MoCo-v2", "MMCL INV, both views", "MMCL INV, first view", "MMCL PGD, both views")
 SMALL_ROWS = _rows(
     SMALL_CONFIG,
@@ -245,8 +244,8 @@ SMALL_ROWS = _rows(
         "MoCo-v2",
         {},
         "MoCo-v2",
-        f"{NOTES['moco']} Here: a teacher that keeps 0.99 of itself in each step, not 0.999, which "
-        "would leave three fifths of its start in it after 480 steps; the reduced scale's "
+        f"{NOTES['moco']} Here: teacher momentum 0.99 instead of 0.999, with which initial weights "
+        "would still make up three fifths of the teacher after 480 steps; the reduced scale's "
         "temperature of 0.1.",
     ),
 )
@@ -273,7 +272,7 @@ TABLE_5_SMALL = dataclasses.replace(
     also=("ridge", "R@5", "R@10", "R@20"),
 )
 
-# The first reduced setting, under the address of its records, which is that of the paper scale.
+# The first reduced setting; its records have the address of the paper scale.
 RECORDED = (
     "untrained encoder",
     "MoCo-v2",

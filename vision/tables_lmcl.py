@@ -37,9 +37,9 @@ def _polarized(loss: Term, reduction: str, weight: float = 0.1) -> dict[str, Any
     return by(loss, polarization(weight, reduction=reduction))
 
 
-# How Eq. 10 sums over pairs is open. Reduction, ending of the label, note.
+# Eq. 10 leaves open how pairs are summed. Reduction, ending of the label, note.
 READINGS = (("anchor_sum", "", "anchor-sum"), ("mean", ", mean", "mean"))
-# Whether points are scaled to unit length before they are compared.
+# Whether points are normalised before they are compared.
 SIMILARITIES = (("inner product", False), ("normalised", True))
 
 TABLE_1 = table(
@@ -75,7 +75,7 @@ TABLE_1 = table(
     ],
     "toy-data toy-settings toy-start toy-trials",
     metric="accuracy",
-    # Others than trials 0 to 19, which had been seen when the trivial baseline was declared.
+    # Trials 0 to 19 are excluded: they had been seen when the trivial baseline was declared.
     seeds={"paper": tuple(range(20, 44)), "short": (0,), "smoke": (0,)},
     varies="trial (sample, batches, noise and starts of K-means)",
 )
