@@ -2,11 +2,11 @@
 
 Shapes: V nodes, E directed edges, F node features, G graphs, W walkers (one per sampled graph).
 
-Where GraphCL's paper and its authors' program disagree, the paper's reading is the default and the
-program's is an argument of :func:`augment`. The program augments graphs that carry the self-loops
-of :func:`add_self_loops_but_last`: they count among the edges to remove, they keep a node that has
-lost its other edges, and with them the seed of a star is one of its own neighbours. To reproduce
-the program give :func:`augment` the batch with these loops; no view ever contains one.
+Where GraphCL's paper and its authors' program disagree, the paper's version is the default and the
+program's is an argument of :func:`augment`. The program augments graphs with the self-loops of
+:func:`add_self_loops_but_last`: these are among the edges to remove, they keep a node that has lost
+its other edges, and they make the seed of a star one of its own neighbours. To reproduce the
+program, give :func:`augment` the batch with these loops; views never contain one.
 
 Sources: You et al. 2020, "Graph Contrastive Learning with Augmentations", section 3.1 and Table 1;
 the authors' program, unsupervised_TU/aug.py and gsimclr.py of Shen-Lab/GraphCL.
@@ -22,7 +22,7 @@ from graph.data import Graphs
 
 NAMES = ("node_drop", "edge_perturb", "attribute_mask", "subgraph")
 
-_BLOCK = 64  # steps of a random walk between two looks at which walkers have arrived
+_BLOCK = 64  # steps of a random walk between two checks of which walkers are done
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -41,8 +41,8 @@ def augment(
     """A view of every graph under one of ``names``, drawn anew for each graph and each call.
 
     ``"node_drop"`` removes ``int(ratio * nodes)`` nodes. ``"edge_perturb"`` removes
-    ``int(ratio * pairs)`` undirected edges and adds as many random pairs of nodes (a pair that is
-    there already is not doubled). ``"attribute_mask"`` zeroes the features of
+    ``int(ratio * pairs)`` undirected edges and adds as many random pairs of nodes (an existing edge
+    is not duplicated). ``"attribute_mask"`` zeroes the features of
     ``int(ratio * nodes)`` nodes. ``"subgraph"`` keeps the first ``int(subgraph_ratio * nodes) + 1``
     distinct nodes of a random walk of at most as many steps as the graph has nodes, and the edges
     among them. Every graph keeps its place and at least one node.
@@ -50,16 +50,16 @@ def augment(
     Args:
         graphs: the batch, with both directions of every edge and no duplicate edges.
         names: what to choose from, some of :data:`NAMES`, equally likely.
-        generator: the source of all draws; its device need not be that of ``graphs``.
+        generator: the source of all randomness; its device need not be that of ``graphs``.
         ratio: share of nodes or edges to change, in [0, 1); 0.2 in the paper, 0.1 in the program.
         subgraph_ratio: share of nodes that a subgraph keeps, in [0, 1).
         add_edges: False is the program: ``int(ratio * edges)`` directed edges are removed, each
             independently of its opposite direction, and none is added.
         mask_with_noise: True is the program: features become noise of mean and deviation 0.5.
-        one_hop: True is the program: in place of the walk, as many draws with replacement from the
+        one_hop: True is the program: instead of the walk, as many draws with replacement from the
             seed's neighbours, so that subgraphs are stars and the edges among their leaves.
-        drop_isolated: True is the program: nodes without an edge (a self-loop is one) go, whatever
-            the augmentation was, unless nothing would be left of the graph.
+        drop_isolated: True is the program: nodes without an edge (a self-loop is one) are removed
+            after any augmentation, unless nothing would be left of the graph.
 
     Raises:
         ValueError: no name, an unknown or repeated one, or a ratio outside [0, 1).
@@ -83,7 +83,7 @@ def augment(
         masked = _choose(batch, applies["attribute_mask"], ratio, generator).nonzero().squeeze(1)
         values = x.new_zeros(len(masked), x.size(1))
         if mask_with_noise:
-            # In double precision the same to the bit on every processor.
+            # In double precision, which is bitwise equal on every processor.
             noise = torch.randn(
                 values.shape, generator=generator, device=generator.device, dtype=torch.float64
             )
@@ -108,8 +108,8 @@ def augment(
 def add_self_loops_but_last(graphs: Graphs) -> Graphs:
     """The graphs with a self-loop on every node but the last of each graph.
 
-    The authors' program does so, off by one, to the original view and at evaluation. A GIN layer
-    adds each node to its own sum anyway, so that those nodes count twice.
+    The authors' program does this, off by one, to the original view and at evaluation. A GIN layer
+    already adds each node to its own sum, so these nodes are counted twice.
     """
     last = torch.ones_like(graphs.batch, dtype=torch.bool)
     last[:-1] = graphs.batch[1:] != graphs.batch[:-1]
@@ -172,7 +172,7 @@ def _sample(
 ) -> Tensor:
     """Mask (V,) of the nodes that the subgraphs of the eligible graphs keep.
 
-    On the processor, whatever the device: a walk is a chain of tiny steps.
+    On the CPU for every device: a walk is a chain of tiny steps.
     """
     batch = graphs.batch.cpu().numpy()
     count = np.bincount(batch, minlength=graphs.num_graphs)
@@ -181,7 +181,7 @@ def _sample(
     seed = (count.cumsum() - count)[owner] + offset.astype(np.int64)
     quota = (ratio * count).astype(np.int64) + 1
 
-    # A node without neighbours is its own, so that every draw has somewhere to go.
+    # A node without neighbours is its own neighbour, so that every draw is defined.
     source, target = graphs.edge_index.cpu().numpy()
     alone = np.flatnonzero(np.bincount(source, minlength=len(batch)) == 0)
     source, target = np.append(source, alone), np.append(target, alone)
@@ -189,7 +189,7 @@ def _sample(
     degree = np.bincount(source, minlength=len(batch))
     neighbours = (target[order], degree.cumsum() - degree, degree)
 
-    first = np.full(len(batch), _NEVER)  # the draw that first met each node
+    first = np.full(len(batch), _NEVER)  # the draw that first visited each node
     first[seed] = 0
     if one_hop:
         _draw_star(neighbours, seed, count[owner], first, generator)
@@ -230,8 +230,8 @@ def _walk(
 ) -> None:
     """Enter in ``first`` (V,) random walks from each seed (W,).
 
-    A walk goes on until it has met ``quota`` (W,) distinct nodes or made ``limit`` (W,) steps; it
-    may overshoot the quota, not the limit.
+    A walk continues until it has visited ``quota`` (W,) distinct nodes or made ``limit`` (W,)
+    steps; it may overshoot the quota, but not the limit.
     """
     target, start, degree = neighbours
     here, found = seed.copy(), np.ones_like(seed)
@@ -249,7 +249,7 @@ def _walk(
         valid = number <= limit[walker]
         fresh = valid & (first[path] == _NEVER)
         np.minimum.at(first, path[fresh], np.broadcast_to(number, path.shape)[fresh])
-        # A node may be fresh several times in a block: it counts at its first meeting.
+        # A node may be visited several times in a block: the first visit is the one that counts.
         found[walker] += (fresh & (first[path] == number)).sum(0)
         done += _BLOCK
         walker = walker[(found[walker] < quota[walker]) & (limit[walker] > done)]

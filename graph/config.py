@@ -16,8 +16,8 @@ from shared.pairs import Pairing
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))
 
 
-# Values that older runs have under another name. An added field states its former meaning itself:
-# shared.experiment.history.added.
+# Values that older runs have under another name. A field added since states the value that older
+# runs had: shared.experiment.history.added.
 HISTORY = History(
     values={
         "Config.pairs": {
@@ -36,8 +36,8 @@ class Config:
     dataset: str = "MUTAG"
     objective: Objective = GRAPHCL
     train: bool = True  # False: the encoder stays as initialised
-    # True: batch norms take the statistics of all graphs before the evaluation, which those of an
-    # untrained encoder have not seen.
+    # True: before evaluation, batch norms get the statistics of all graphs, which an untrained
+    # encoder lacks.
     calibrate: bool = added(False, was=False)
     # What is scored. Trivial baselines need no encoder: see graph.evaluation.sizes.
     features: Literal["encoder", "sizes", "constant"] = added("encoder", was="encoder")
@@ -45,22 +45,22 @@ class Config:
     # graphs, the second the augmented ones. [program]: anchors are the originals.
     pairs: Pairing = "second_view"
 
-    # Which augmentation a graph gets is drawn anew at every access ([program]: random2). Or a
-    # function of one's own, (graphs, generator) -> graphs, in place of all of them.
+    # The augmentation of a graph is drawn from these at every access ([program]: random2). Or your
+    # own function, (graphs, generator) -> graphs, instead of all of them.
     augmentations: tuple[str, ...] | Callable[..., Any] = (
         "node_drop",
         "subgraph",
     )  # author, GraphCL issue 57
     drop_ratio: float = 0.2  # [GraphCL] default ratio; [program] 0.1
     subgraph_ratio: float = 0.2  # [program]: share of nodes kept
-    # True takes the program's reading where it differs from the paper's text: one-hop stars as
-    # subgraphs, edges only removed, one direction at a time, isolated nodes dropped with the
-    # augmentation, noise as mask, self-loops on all but the last node of original graphs.
+    # True follows the program where it differs from the paper's text: one-hop stars as subgraphs,
+    # edges only removed, each direction separately, isolated nodes dropped after augmentation,
+    # noise as mask, self-loops on all but the last node of original graphs.
     authors_augmentation: bool = False
     reshuffle: bool = True  # [program]: False, the same batches every epoch
 
-    # "gin", GraphCL's; a network of torch_geometric.nn such as "GCN"; or a function that makes
-    # one, given the width of the node features: see graph.encoder.make_encoder.
+    # "gin", GraphCL's; a network of torch_geometric.nn such as "GCN"; or a function from the width
+    # of the node features to a network: see graph.encoder.make_encoder.
     network: str | Callable[[int], Any] = added("gin", was="gin")  # noqa: RUF009 (a field)
     readout: Literal["sum", "mean", "max"] = added("sum", was="sum")  # of nodes; "gin" sums
     layers: int = 3  # [program], go.sh
@@ -68,7 +68,7 @@ class Config:
     batch_size: int = 128  # [program]
     learning_rate: float = 0.01  # [program], go.sh; Adam as in [MMCL]
     epochs: int = 20  # [program]; evaluated after the last, never the best
-    # [program] has float32, where the accuracy depends on the order in which a processor adds as
+    # [program] uses float32, in which the accuracy depends on a processor's order of summation as
     # much as on the seed.
     precision: Literal["float64", "float32"] = added("float64", was="float32")
 

@@ -34,7 +34,7 @@ URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection
 
 @dataclass(frozen=True)
 class Statistics:
-    """What a TU dataset must look like: counts, and means per graph to two decimals.
+    """The published statistics of a TU dataset: counts, and means per graph to two decimals.
 
     ``edges`` counts undirected edges once. ``features`` is the width of the one-hot node labels,
     1 where the set has no labels. Source: the TU collection (Morris et al. 2020).
@@ -61,8 +61,8 @@ DATASETS: dict[str, Statistics] = {
     "COLLAB": Statistics(5000, 3, 74.49, 2457.78, 1, edge_tolerance=1.0),
 }
 
-# SHA-256 of the collection's zip files, on which other packages agree that download them, too:
-# GraphDatasets.jl (src/TUDatasets.jl) is one.
+# SHA-256 of the collection's zip files, as also given by other packages that download them, such as
+# GraphDatasets.jl (src/TUDatasets.jl).
 ARCHIVES = {
     "MUTAG": "c419bdc853c367d2d83da4973c45100954ae15e10f5ae2cddde6ca431f8207f6",
     "DD": "d033d7aeb1a48c4b2b47cf0390e7fc9671de70d98c8df5b11e458d2ec5515cd2",
@@ -72,7 +72,7 @@ ARCHIVES = {
     "NCI1": "10e1458f3bd9224f14e6d7627e74dcfd13e48d376d73935e7bd2900590ef1d82",
     "COLLAB": "cb5b772bc4f3a4690d0601378a3fc993b092aeafd63e2b0f2330137dda1cdcc6",
 }
-# No published one is known of these: SHA-256 of their graphs, as load() gives them.
+# No checksum of these is published: SHA-256 of their graphs as returned by load().
 CONTENTS = {
     "PROTEINS": "fc9946484565f30016bc3b2c247a9e2b5539828fdbbdb7ccf6e4e10333bf01d5",
     "IMDB-MULTI": "b98096e47f5304e9eef72baa31ca7da0d0f2112ce76b86a47a7f3034d74cdf1d",
@@ -95,7 +95,7 @@ class Graphs:
 
     @property
     def num_graphs(self) -> int:
-        """Number of graphs, also of those that have lost all their edges."""
+        """Number of graphs, including those that have lost all their edges."""
         return self.y.numel()
 
     def to(self, device: torch.device | str) -> "Graphs":
@@ -104,11 +104,11 @@ class Graphs:
 
 
 def check(graphs: Graphs, name: str = "graphs") -> None:
-    """Refuse what is not as :class:`Graphs` describes, or has a graph without nodes.
+    """Refuse graphs that violate :class:`Graphs`, or that include one without nodes.
 
     Args:
-        graphs: of any device.
-        name: what the message calls them.
+        graphs: on any device.
+        name: of the graphs in messages.
 
     Raises:
         ValueError: one line with the first node, edge or graph that is wrong.
@@ -120,12 +120,12 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
         if value.dtype != torch.long or value.ndim != dimensions:
             raise ValueError(
                 f"{name}: {field} is {value.dtype} of shape {tuple(value.shape)}; whole numbers "
-                f"(torch.long) in {dimensions} dimensions belong there"
+                f"(torch.long) in {dimensions} dimensions are expected"
             )
     if len(edges) != 2:
         raise ValueError(f"{name}: edge_index has shape {tuple(edges.shape)}, not (2, E)")
     if len(batch) != len(x) or bool((batch.diff() < 0).any()):
-        raise ValueError(f"{name}: batch has to name the graph of each of {len(x)} nodes, in order")
+        raise ValueError(f"{name}: batch has to give the graph of each of {len(x)} nodes, in order")
     if batch.numel() and not 0 <= int(batch[0]) <= int(batch[-1]) < len(y):
         raise ValueError(f"{name}: batch names graphs outside 0 to {len(y) - 1}, as many as y has")
     empty = torch.bincount(batch, minlength=len(y)) == 0
@@ -146,8 +146,7 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
     if wrong.any():
         source, target = edges[:, wrong][:, 0].tolist()
         raise ValueError(
-            f"{name}: edge {source} -> {target} is out of place; it has to join two nodes of one "
-            f"graph"
+            f"{name}: edge {source} -> {target} is invalid; it has to join two nodes of one graph"
         )
 
 
@@ -173,7 +172,7 @@ def load(name: str, data_root: Path) -> Graphs:
     if graphs is None:
         try:
             with FileLock(raw.parent / "processing.lock"):
-                graphs = _kept(parsed, source)  # another process may have parsed it meanwhile
+                graphs = _kept(parsed, source)  # another process may have parsed it in the meantime
                 if graphs is None:
                     verify_raw(raw, name)
                     graphs = _parsed(raw, name)
@@ -213,15 +212,15 @@ def fingerprint(name: str, data_root: Path) -> str:
 def permutation(count: int, seed: int, epoch: int | None = None) -> Tensor:
     """An order of ``count`` graphs as a pure function of the seed, or of seed and epoch.
 
-    Without an epoch it is the authors' reading (shuffled once, so that every epoch has the same
-    batches); with one, the order is drawn anew each epoch.
+    Without an epoch it is the authors' version (shuffled once, so that every epoch has the same
+    batches); with one, every epoch has another order.
     """
     entropy = [seed, 0 if epoch is None else epoch + 1]
     return torch.from_numpy(np.random.default_rng(entropy).permutation(count))
 
 
 def batches(graphs: Graphs, batch_size: int, order: Tensor | None = None) -> Iterator[Graphs]:
-    """Consecutive batches of ``graphs`` taken in ``order`` (default: as they lie).
+    """Consecutive batches of ``graphs`` taken in ``order`` (default: as stored).
 
     Every graph of ``order`` is in exactly one batch; the last batch may be small.
 
@@ -235,7 +234,7 @@ def batches(graphs: Graphs, batch_size: int, order: Tensor | None = None) -> Ite
     node_count = torch.bincount(graphs.batch, minlength=graphs.num_graphs)
     edge_graph = graphs.batch[graphs.edge_index[0]]
     edge_count = torch.bincount(edge_graph, minlength=graphs.num_graphs)
-    # Edges need not lie graph by graph (appended self-loops do not).
+    # Edges need not be sorted by graph (appended self-loops are not).
     edges_by_graph = torch.argsort(edge_graph, stable=True)
     first_node = node_count.cumsum(0) - node_count
     first_edge = edge_count.cumsum(0) - edge_count
@@ -318,6 +317,7 @@ def _verified_indicator(files: _RawFiles, published: Statistics) -> np.ndarray:
 
 
 def _verify_labels(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
+    """Check labels of graphs and nodes, and node attributes if there are any."""
     labels = files.read("graph_labels", 1)
     files.check_length("graph_labels", labels, published.graphs, "graphs")
     if (classes := len(np.unique(labels))) != published.classes:
@@ -335,6 +335,8 @@ def _verify_labels(files: _RawFiles, published: Statistics, graph: np.ndarray) -
 
 
 def _verify_edges(files: _RawFiles, published: Statistics, graph: np.ndarray) -> None:
+    """Check that edges are within one graph, in both directions, and as many as published."""
+
     def stop_at(wrong: np.ndarray, text: str) -> None:
         if wrong.any():
             line = int(np.argmax(wrong))
@@ -360,7 +362,7 @@ def _verify_edges(files: _RawFiles, published: Statistics, graph: np.ndarray) ->
 
 
 def _kept(parsed: Path, source: str) -> Graphs | None:
-    """The graphs that were parsed from the raw files of this fingerprint, if they were."""
+    """The stored graphs, if they were parsed from raw files with this fingerprint."""
     if not parsed.exists():
         return None
     try:
@@ -371,7 +373,7 @@ def _kept(parsed: Path, source: str) -> Graphs | None:
 
 
 def _parsed(raw: Path, name: str) -> Graphs:
-    """Verified raw files as PyG reads them; its own file of them is not to be trusted.
+    """Verified raw files as read by PyG; its own processed file is not to be trusted.
 
     Where ``weights_only`` refuses that file, PyG loads it without.
     """
@@ -380,7 +382,7 @@ def _parsed(raw: Path, name: str) -> Graphs:
     count = torch.tensor(data._num_nodes) if unlabelled else slices["x"].diff()
     edge_count = slices["edge_index"].diff()
     owner = torch.repeat_interleave(torch.arange(len(edge_count)), edge_count)
-    edge_index = data.edge_index + (count.cumsum(0) - count)[owner]  # it counts from 0 in each
+    edge_index = data.edge_index + (count.cumsum(0) - count)[owner]  # numbered from 0 per graph
     batch = torch.repeat_interleave(torch.arange(len(count)), count)
     if unlabelled:
         return Graphs(torch.ones(len(batch), 1), edge_index, batch, data.y)
@@ -420,7 +422,7 @@ def _first_bad_line(content: bytes, columns: int | None, number: type) -> tuple[
         if not line.strip():
             return "the line is empty", position
         if len(fields) != columns:
-            return f"{len(fields)} values where {columns} belong", position
+            return f"{len(fields)} values instead of {columns}", position
         for field in fields:
             if not re.fullmatch(pattern, field):
                 kind = "an integer" if number is int else "a number"

@@ -1,4 +1,4 @@
-"""The graph domain as one object; what is heavy is imported by the functions that need it."""
+"""The graph domain as one object; heavy modules are imported by the functions that need them."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""GraphCL's encoder, a graph isomorphism network pooled at every layer; others; and the head.
+"""GraphCL's encoder, a graph isomorphism network pooled at every layer; PyG's networks; the head.
 
 An encoder is a module with ``forward(x, edge_index, batch, num_graphs)``, (G, D), and ``dim``, D;
 those made here also have ``features``, F.
@@ -37,7 +37,7 @@ class Encoder(nn.Module):
         widths = [features] + [hidden] * (layers - 1)
         self.convolutions = nn.ModuleList(GINConv(_perceptron(w, hidden, hidden)) for w in widths)
         self.norms = nn.ModuleList(nn.BatchNorm1d(hidden) for _ in widths)
-        self.apply(_initialise)  # last, for GINConv resets the layers it is given
+        self.apply(_initialise)  # last, since GINConv resets its layers
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """Graph embeddings (G, L * H) of features x (V, F), edges (2, E), owners batch (V,)."""
@@ -50,21 +50,21 @@ class Encoder(nn.Module):
 
 
 READOUTS = {"sum": global_add_pool, "mean": global_mean_pool, "max": global_max_pool}
-# By name, those of torch_geometric.nn that need no more than widths and a number of layers.
+# By name, the networks of torch_geometric.nn that need only widths and a number of layers.
 NETWORKS: dict[str, Callable[..., Any]] = {
     name: model
     for name, model in vars(torch_geometric.nn).items()
     if inspect.isclass(model) and issubclass(model, BasicGNN) and model is not BasicGNN
-    if name != "PNA"  # it wants the degrees of the data
+    if name != "PNA"  # it needs the degrees of the data
 }
 
 
 class Pooled(nn.Module):
-    """A network of nodes, ``(x, edge_index) -> (V, D)``, as an encoder of graphs.
+    """A graph encoder from a node-level network, ``(x, edge_index) -> (V, D)``.
 
     Args:
         model: such as those of ``torch_geometric.nn``.
-        features: F, to see how wide its outputs are.
+        features: F, to find the width of its output.
         readout: of :data:`READOUTS`, over the nodes of each graph.
 
     Raises:
@@ -84,8 +84,8 @@ class Pooled(nn.Module):
         if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != 3:
             shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise ValueError(
-                f"{type(model).__name__} gives {shape} for 3 nodes, not a row for each; give a "
-                f"network of nodes, or a module with dim that is called as graph.Encoder is"
+                f"{type(model).__name__} returns {shape} for 3 nodes, not a row for each; give a "
+                f"node-level network, or a module with dim and the signature of graph.Encoder"
             )
         self.dim = found.shape[1]
 
@@ -100,8 +100,8 @@ def make_encoder(config: Config, features: int) -> nn.Module:
 
     Args:
         config: its ``network`` is ``"gin"``, a name of :data:`NETWORKS`, of which ``hidden`` and
-            ``layers`` are the widths and the depth, or a function of F that makes a module: a
-            network of nodes, which is pooled by ``readout``, or an encoder with ``dim``.
+            ``layers`` are the widths and the depth, or a function from F to a module: a
+            node-level network, which is pooled by ``readout``, or an encoder with ``dim``.
         features: F.
 
     Raises:
@@ -137,10 +137,10 @@ def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 
 @torch.no_grad()
 def _initialise(module: nn.Module) -> None:
-    """Xavier-uniform weights, to the bit the same on every processor.
+    """Xavier-uniform weights, bitwise equal on every processor.
 
-    torch's own ``xavier_uniform_`` draws the same numbers and rounds them once or twice, as the
-    processor has it, and twenty epochs make a different accuracy of a last bit.
+    torch's ``xavier_uniform_`` draws the same numbers but rounds them once or twice, depending on
+    the processor, and over twenty epochs a last bit becomes a different accuracy.
     """
     if isinstance(module, nn.Linear):
         bound = math.sqrt(6 / (module.in_features + module.out_features))
@@ -151,8 +151,8 @@ def _initialise(module: nn.Module) -> None:
 def _adjacency(edge_index: Tensor, x: Tensor) -> Tensor:
     """The (V, V) sparse matrix whose product with x sums over the sources of each node's edges.
 
-    Forward and backward take two thirds of the time of gathering and scattering along the edges on
-    DD, whose epochs are the longest, and up to two fifths more on sets of small graphs.
+    Compared with gathering and scattering along the edges, forward and backward take two thirds of
+    the time on DD, whose epochs are the longest, and up to two fifths more on small graphs.
     """
     nodes = x.size(0)
     order = torch.argsort(edge_index[1], stable=True)

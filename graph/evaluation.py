@@ -1,17 +1,17 @@
 """Evaluation of graph embeddings, named and versioned.
 
-``svm-10fold-nested-v1``: unaugmented graphs through the encoder in evaluation mode; ten stratified,
-shuffled folds; on each training part a support vector machine (RBF kernel, gamma ``scale``) whose C
-comes from a stratified five-fold search on that part alone; accuracy on the test fold, averaged
-over the folds. Features are used as they are. The authors of GraphCL evaluate so, but draw the
-folds from the state that pretraining leaves behind; here they have a seed of their own.
+``svm-10fold-nested-v1``: embeddings of unaugmented graphs, with the encoder in evaluation mode; ten
+stratified, shuffled folds; on each training part a support vector machine (RBF kernel, gamma
+``scale``) whose C is chosen by a stratified five-fold search on that part alone; accuracy on the
+test fold, averaged over the folds. Features are not scaled. This is GraphCL's evaluation, except
+that its authors draw the folds from the random state after pretraining; here they have a seed.
 
-Used as they are, a few features of large variance dominate the kernel: the second metric,
+Without scaling, a few features of large variance dominate the kernel: the second metric,
 ``accuracy_standardised``, is the same with features standardised on each training part.
 
-``logistic-10fold-nested-v1``, additional: the same folds and the same search, of an L2-regularised
-logistic regression on standardised features. Its memory grows with the number of graphs, that of
-a kernel matrix with its square: 80 GB for 100,000 graphs.
+``logistic-10fold-nested-v1``, additional: the same folds and search for an L2-regularised logistic
+regression on standardised features. Its memory is linear in the number of graphs, that of a kernel
+matrix quadratic: 80 GB for 100,000 graphs.
 
 Shapes: G graphs, D embedding dimensions.
 """
@@ -37,16 +37,16 @@ from shared.notices import notice
 
 PROTOCOL = "svm-10fold-nested-v1"
 LOGISTIC = "logistic-10fold-nested-v1"
-LARGEST_KERNEL = 30_000  # graphs; 8 bytes times their square are 7 GB, and a fold holds two of it
+LARGEST_KERNEL = 30_000  # graphs; 8 bytes times their square are 7 GB, and a fold holds two of them
 STANDARDISED = "accuracy_standardised"
 COSTS = (1e-3, 1e-2, 1e-1, 1.0, 1e1, 1e2, 1e3)
 PARALLEL_FROM = 2500  # graphs; for fewer, starting processes takes longer than the folds
 
 
 def embed(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> np.ndarray:
-    """Embeddings (G, D) of graphs as they are, by the encoder in evaluation mode.
+    """Embeddings (G, D) of unaugmented graphs, by the encoder in evaluation mode.
 
-    The graphs may lie on another device than the encoder, in another precision. The encoder's mode
+    The graphs may be on another device than the encoder, in another precision. The encoder's mode
     is restored.
 
     Raises:
@@ -71,9 +71,9 @@ def embed(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> np
 
 
 def sizes(graphs: Graphs) -> np.ndarray:
-    """What graphs are without their structure (G, F + 2): nodes, edges, and sums of node features.
+    """Features without structure (G, F + 2): numbers of nodes and edges, and sums of node features.
 
-    Sums of one-hot labels are their counts. A trivial baseline, which an encoder has to beat.
+    Sums of one-hot labels are counts. A trivial baseline, which an encoder has to beat.
     """
     count = graphs.num_graphs
     nodes = torch.bincount(graphs.batch, minlength=count)
@@ -86,7 +86,7 @@ def sizes(graphs: Graphs) -> np.ndarray:
 def calibrate(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -> None:
     """Give the encoder's batch norms the mean statistics of all batches, in place.
 
-    An encoder as initialised has batch norms that change nothing, which training would not leave.
+    At initialisation batch norms are the identity, which they never are after training.
     """
     device = next(encoder.parameters()).device
     norms = [each for each in encoder.modules() if isinstance(each, torch.nn.BatchNorm1d)]
@@ -106,7 +106,7 @@ def calibrate(encoder: torch.nn.Module, graphs: Graphs, batch_size: int = 128) -
 def svm_both(
     features: np.ndarray, labels: np.ndarray, fold_seed: int, workers: int = 1
 ) -> dict[str, Any]:
-    """Both metrics: :func:`svm_ten_fold` as it is, and ``accuracy_standardised`` beside it."""
+    """Both metrics: :func:`svm_ten_fold` on raw features, and ``accuracy_standardised``."""
     found = svm_ten_fold(features, labels, fold_seed, workers)
     standardised = svm_ten_fold(features, labels, fold_seed, workers, standardise=True)
     return {**found, STANDARDISED: standardised["accuracy"]}
@@ -118,7 +118,7 @@ def score(
     """The metrics of a protocol (:data:`PROTOCOLS`) for features (G, D) and labels (G,).
 
     Raises:
-        ValueError: an unknown protocol, or whatever the protocol refuses.
+        ValueError: an unknown protocol, or input that the protocol refuses.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"no protocol {protocol!r}{suggestion(protocol, PROTOCOLS, 'there are')}")
@@ -136,7 +136,7 @@ def logistic_ten_fold(
     Args:
         features: embeddings, not standardised.
         labels: classes.
-        fold_seed: decides the ten folds; the inner five follow from them.
+        fold_seed: determines the ten folds; the inner five follow from them.
         workers: not used; all regressions of a fold are solved together.
 
     Raises:
@@ -164,7 +164,7 @@ def logistic_ten_fold(
             right[column, :, torch.from_numpy(validate).to(device)].double().mean(1)
             for column, (_, validate) in enumerate(inner)
         ]
-        best = int(torch.stack(scores).mean(0).cpu().numpy().argmax())  # the smallest of equals
+        best = int(torch.stack(scores).mean(0).cpu().numpy().argmax())  # ties go to the smallest
         found = solution.predict(outside)[-1, best] == y[test]
         accuracies.append(100 * float(found.double().mean()))
         costs.append(COSTS[best])
@@ -192,15 +192,15 @@ def svm_ten_fold(
     Args:
         features: embeddings, not standardised.
         labels: classes.
-        fold_seed: decides the ten folds; the inner five follow from them.
+        fold_seed: determines the ten folds; the inner five follow from them.
         workers: processes that share the ten folds of a large dataset.
-        standardise: give features mean 0 and deviation 1 on every part that a machine is fitted on;
-            constant ones become 0.
+        standardise: scale features to mean 0 and standard deviation 1 on every part that an SVM is
+            fitted on; constant ones become 0.
 
     Raises:
         ValueError: a feature that is not finite, a graph without a label, fewer graphs or members
-            of a class than ten folds of five inner ones need (the fold is named), or more graphs
-            than a kernel matrix fits.
+            of a class than ten folds with five inner ones need (the fold is named), or more graphs
+            than a kernel matrix has room for.
     """
     features, labels = np.asarray(features), np.asarray(labels)
     folds = _folds(features, labels, fold_seed)
@@ -237,8 +237,8 @@ def _folds(
 ) -> list[tuple[np.ndarray, np.ndarray]]:
     """The ten folds, as indices of their training and test parts.
 
-    A class has to be among the graphs that each machine is fitted on wherever it is among those
-    that judge it, in the ten folds and in the inner five: three members suffice, two do not.
+    A class in the test part of a fold has to be in its training part as well, for the ten folds and
+    the inner five: three members suffice, two do not.
 
     Raises:
         ValueError: see :func:`svm_ten_fold`.
@@ -263,10 +263,10 @@ def _folds(
         raise ValueError(f"feature {dimension} of graph {graph} is {value}; cannot be classified")
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) == 1:
-        raise ValueError(f"all graphs are of class {classes[0]}; scores need two classes or more")
+        raise ValueError(f"all graphs are of class {classes[0]}; scores need at least two classes")
     if counts.max() < 10:
         raise ValueError(
-            f"the largest class has {counts.max()} graphs; ten stratified folds need one of ten"
+            f"the largest class has {counts.max()} graphs; ten stratified folds need at least ten"
         )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The least populated class")
@@ -280,7 +280,7 @@ def _folds(
             _check_learnable(place, labels, train[fit], train[validate])
     if counts.min() < 10:
         rare = ", ".join(f"{k} ({n})" for k, n in zip(classes, counts, strict=True) if n < 10)
-        notice(f"classes of fewer graphs than the ten folds, tested in some of them: {rare}")
+        notice(f"classes with fewer than ten graphs, absent from some test folds: {rare}")
     return found
 
 
@@ -296,8 +296,8 @@ def _check_learnable(place: str, labels: np.ndarray, fit: np.ndarray, test: np.n
     if len(missing):
         count = int((labels == missing[0]).sum())
         raise ValueError(
-            f"{place} cannot be: class {missing[0]} has {count} of {len(labels)} graphs, none of "
-            f"them left to learn it from; leave out classes of one or two graphs"
+            f"{place} is impossible: class {missing[0]} has {count} of {len(labels)} graphs, none "
+            f"of them in the training part; leave out classes of one or two graphs"
         )
 
 
@@ -308,7 +308,7 @@ def _fold(
     train: np.ndarray,
     test: np.ndarray,
 ) -> tuple[float, float]:
-    """Test accuracy in [0, 1], and the C with the best inner accuracy (the smallest of equals)."""
+    """Test accuracy in [0, 1], and the C with the best inner accuracy (ties go to the smallest)."""
     # Sums in BLAS depend on the number of threads; the result must not.
     with threadpool_limits(1, user_api="blas"):
         inner = [
@@ -329,8 +329,8 @@ def _accuracies(
 ) -> list[float]:
     """Accuracy on the test part for each C, all with one kernel matrix.
 
-    That is three to four times as fast as a search over ``SVC()``, which computes the kernel anew
-    for every C, with the same predictions.
+    This is three to four times as fast as a search over ``SVC()``, which recomputes the kernel for
+    every C, with the same predictions.
     """
     if standardise:
         spread = features[train].std(0)

@@ -1,4 +1,4 @@
-"""Encoders of graphs as files that others can read: safetensors with PyG's names where they are.
+"""Graph encoders as files for other libraries: safetensors, with PyG's names for its networks.
 
 Shapes: F node features, G graphs, D features of the encoder.
 """
@@ -42,7 +42,7 @@ from shared.experiment.runs import Run
 from shared.experiment.tables import canonical
 from shared.functions import function_name
 
-# The fields of a configuration that decide how the encoder is built and fed.
+# The fields of a configuration that determine the encoder and its input.
 KEPT = ("network", "readout", "layers", "hidden", "precision", "authors_augmentation", "dataset")
 
 
@@ -51,7 +51,7 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config, features: 
 
     Args:
         encoder: that of the configuration, on any device.
-        folder: made if it is not there; the file in it is replaced in one move.
+        folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
         features: F.
 
@@ -68,11 +68,11 @@ def load_encoder(path: Path, network: Callable[[int], Any] | None = None) -> nn.
     """The encoder of a file, on the CPU, in eval mode: called as :class:`graph.Encoder` is.
 
     Args:
-        path: the file; or an exported folder, whose SHA-256 sums are checked, too.
-        network: what makes it, if a function made that of the run.
+        path: the file; or an exported folder, whose SHA-256 sums are also checked.
+        network: the function that makes it, if the run's was made by one.
 
     Raises:
-        UserError: no such file, or one that :func:`save_encoder` did not leave so.
+        UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
     """
     return _read(path, network)[0]
 
@@ -91,10 +91,10 @@ def write(folder: Path, target: Path) -> Path:
 
 
 def score(asked: EvaluationRequest) -> Scores:
-    """Score an exported encoder by named protocols, on its data set or another of its width.
+    """Score an exported encoder by named protocols, on its dataset or one with equal node features.
 
     Raises:
-        UserError: no export, an unknown data set, or one with other node features.
+        UserError: no export, an unknown dataset, or one with other node features.
     """
     encoder, config, width = _read(asked.model, None)
     name = asked.data or config.dataset
@@ -102,7 +102,7 @@ def score(asked: EvaluationRequest) -> Scores:
     if graphs.x.shape[1] != width:
         raise UserError(
             f"{name} has {graphs.x.shape[1]} node features, {asked.model} takes {width}; score on "
-            f"a data set like {config.dataset}"
+            f"a dataset like {config.dataset}"
         )
     asked.say(f"took every tensor of {config.network}")
     loops = add_self_loops_but_last(graphs) if config.authors_augmentation else graphs
@@ -124,7 +124,7 @@ def score(asked: EvaluationRequest) -> Scores:
 
 
 def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, Config, int]:
-    """The encoder of a file, what is kept of its configuration, and its number of node features."""
+    """The encoder of a file, the stored part of its configuration, and the number of features."""
     state, metadata = read_weights(path, (*KEPT, "features"))
     with naming_damage(path):
         said = {name: json.loads(metadata[name]) for name in KEPT}
@@ -167,7 +167,7 @@ def _describe(folder: Path, record: Record) -> Export:
 
 
 def _alone(config: Mapping[str, Any], features: str) -> list[str]:
-    """How to load a network of PyG's with that library alone."""
+    """How to load a PyG network with that library alone."""
     pool = f"global_{'add' if config['readout'] == 'sum' else config['readout']}_pool"
     return [
         f"from torch_geometric.nn import {config['network']}, {pool}",

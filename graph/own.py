@@ -1,4 +1,4 @@
-"""Graphs that come from PyG: the one way by which they enter.
+"""Your own graphs, in PyG's formats.
 
 Shapes: V nodes, E directed edges, F node features, G graphs.
 """
@@ -15,7 +15,7 @@ from torch_geometric.utils import is_sparse, remove_self_loops, to_edge_index, t
 
 from graph.data import Graphs, check
 
-# Fields that say that a graph has edges, in a form that is not read here.
+# Fields that show that a graph has edges, in a form that is not supported.
 _OTHER_EDGES = ("edge", "adj", "face", "pos")
 
 
@@ -25,12 +25,12 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
     Nodes and edges are treated as :func:`graph.load` does: edges get their opposite direction,
     self-loops are removed, duplicates merged; edge features and positions are dropped.
 
-    What is accepted of each ``Data``:
+    Accepted fields of each ``Data``:
 
     - ``x``: (V,) or (V, F) real and finite, becomes float32; constant 1 if no graph has any. All
       graphs have the same F.
-    - ``edge_index``: (2, E) whole numbers from 0 to V - 1; in its place ``adj_t`` or ``adj`` as
-      ``ToSparseTensor`` makes them. A graph without edges has an empty one, or none.
+    - ``edge_index``: (2, E) integers from 0 to V - 1; or ``adj_t`` or ``adj`` as made by
+      ``ToSparseTensor``. A graph without edges has an empty one, or none.
     - ``y``: a whole number from 0, as a tensor, an array or a Python number. Any other number
       (NaN, infinite, a fraction, -1) and several numbers are no label, -1.
 
@@ -96,7 +96,7 @@ def _edges(item: Data) -> Tensor:
         if value is None:
             continue
         if is_sparse(value):
-            # adj_t is the transpose; every edge gets its opposite direction later anyway.
+            # adj_t is the transpose, which makes no difference: edges become undirected later.
             edges: Tensor = to_edge_index(value)[0].cpu()
             return edges
         if field == "edge_index":

@@ -7,18 +7,16 @@ from typing import Any
 
 from graph.config import GRAPHCL, Config
 from shared import (
-    Objective,
     Projection,
-    Term,
     debiased_nce,
     distance_polarization,
     hard_nce,
     info_nce,
     margin_nce,
-    max_margin,
     term,
 )
 from shared.experiment.claims import with_claims
+from shared.experiment.methods import by, svm_margin
 from shared.experiment.tables import (
     Column,
     Published,
@@ -51,8 +49,8 @@ def _column(name: str, augmentations: tuple[str, ...], minutes: float, gigabytes
 
 
 # Minutes on one CPU core, and gigabytes, of a cell of the row 'GraphCL'. REDDIT-MULTI-5K's are
-# scaled up from REDDIT-BINARY's, and those of the sets that MMCL does not print from these, by
-# graphs and nodes.
+# extrapolated from REDDIT-BINARY's, and those of the sets that MMCL does not print from the others,
+# by graphs and nodes.
 COLUMNS = (
     _column("DD", MOLECULES, 0.8, 0.9),
     _column("MUTAG", MOLECULES, 0.1, 0.4),
@@ -73,20 +71,20 @@ def _labels(columns: tuple[Column, ...], augmentations: tuple[str, ...]) -> tupl
 
 
 def _pool(names: tuple[str, ...], columns: tuple[Column, ...]) -> dict[str, dict[str, Any]]:
-    """What ``Row.in_columns`` takes: ``names`` as the augmentations of the social sets."""
+    """``Row.in_columns`` with ``names`` as the augmentations of the social sets."""
     return {label: {"augmentations": names} for label in _labels(columns, SOCIAL)}
 
 
 def _margin(**numbers: Any) -> dict[str, Any]:
-    return {"objective": Objective(term(margin_nce, temperature=0.2, **numbers))}
+    return by(term(margin_nce, temperature=0.2, **numbers))
 
 
-def _penalised(penalty: Term) -> dict[str, Any]:
-    return {"objective": Objective(GRAPHCL.loss, (penalty,))}
+def _penalised(**numbers: Any) -> dict[str, Any]:
+    return by(GRAPHCL.loss, term(distance_polarization, weight=0.1, **numbers))
 
 
 def _low_rank(norm: str) -> dict[str, Any]:
-    return {"objective": Objective(GRAPHCL.loss, projection=Projection(0.1, {"norm": norm}))}
+    return by(GRAPHCL.loss, projection=Projection(0.1, {"norm": norm}))
 
 
 def _mmcl(
@@ -97,11 +95,10 @@ def _mmcl(
     pool: Mapping[str, Any] | None = None,
     **numbers: Any,
 ) -> Row:
-    # Shah et al. 2022: RBF kernel, C = 100, ridge 0.1; sigma^2 = 1 is assumed, none is printed.
-    objective = Objective(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1, **numbers))
+    # The kernel is RBF; sigma^2 = 1 is assumed.
     return Row(
         f"MMCL {label}",
-        {"objective": objective, "pairs": pairs, **(program or {})},
+        by(svm_margin(gamma=0.5, **numbers), pairs=pairs, **(program or {})),
         published="MMCL",
         deviation=f"{NOTES['mmcl-silent']} {deviation}",
         in_columns=pool or {},
@@ -109,14 +106,14 @@ def _mmcl(
 
 
 def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
-    """The methods; ``columns`` are those whose social sets have the pools of the program."""
+    """The methods; the program's pools are used on the social sets of ``columns``."""
     random3, random4 = _pool(RANDOM3, columns), _pool(RANDOM4, columns)
     text, program, further = NOTES["text"], NOTES["program"], NOTES["random4"]
     return (
         Row(
             "largest class",
             {"features": "constant"},
-            deviation="The accuracy of constant features.",
+            deviation="The accuracy with constant features.",
             seeds=(0,),
             baseline=True,
         ),
@@ -130,14 +127,14 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
         Row(
             "untrained encoder",
             {"train": False},
-            deviation="Printed by no paper; the gain of pretraining is measured from here.",
+            deviation="Not in any paper: the reference for what pretraining adds.",
             baseline=True,
         ),
         Row(
             "untrained encoder, calibrated",
             {"train": False, "calibrate": True},
-            deviation="Its batch norms have the statistics of the graphs, as training would leave "
-            "them; those of the row above change nothing.",
+            deviation="Its batch norms have the statistics of the graphs, as after training; those "
+            "of the row above are the identity.",
             baseline=True,
         ),
         Row("GraphCL", {}, "GraphCL", text),
@@ -176,19 +173,13 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
         ),
         Row(
             "SimCLR",
-            {"objective": Objective(term(info_nce, temperature=0.2)), "pairs": "both"},
-            deviation="NT-Xent over both views: what GraphCL's one-directional form leaves out.",
+            by(term(info_nce, temperature=0.2), pairs="both"),
+            deviation="NT-Xent over both views, where GraphCL's form has one direction.",
         ),
-        Row("DCL", {"objective": Objective(term(debiased_nce, temperature=0.2, tau_plus=0.1))}),
-        Row(
-            "HCL",
-            {"objective": Objective(term(hard_nce, temperature=0.2, tau_plus=0.1, beta=1.0))},
-        ),
-        Row("GraphCL + DP, anchor sum", _penalised(term(distance_polarization, weight=0.1))),
-        Row(
-            "GraphCL + DP, mean",
-            _penalised(term(distance_polarization, weight=0.1, reduction="mean")),
-        ),
+        Row("DCL", by(term(debiased_nce, temperature=0.2, tau_plus=0.1))),
+        Row("HCL", by(term(hard_nce, temperature=0.2, tau_plus=0.1, beta=1.0))),
+        Row("GraphCL + DP, anchor sum", _penalised()),
+        Row("GraphCL + DP, mean", _penalised(reduction="mean")),
         Row("CLLR, l2,1", _low_rank("l21"), deviation=NOTES["projection"]),
         Row("CLLR, nuclear", _low_rank("nuclear"), deviation=NOTES["projection"]),
         Row(
@@ -204,7 +195,7 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
         Row(
             "margin ratio",
             _margin(angular=0.5, subtractive=0.4, ratio="row"),
-            deviation="m1 and m2 as in the row of margins; they scale gradients only.",
+            deviation="m1 and m2 as in the row 'margins'; they only scale gradients.",
         ),
         Row("attenuation I", _margin(attenuation=0.5)),
     )
@@ -244,17 +235,7 @@ TABLE_4 = Table(
     references=tuple(
         load_published(PUBLISHED / "references.toml", key) for key in ("graphcl", "batchsampler")
     ),
-    notes=tuple(
-        NOTES[key]
-        for key in (
-            "fixed",
-            "standardised",
-            "double",
-            "declared",
-            "transductive",
-            "additional-rows",
-        )
-    ),
+    notes=NOTES.lines("fixed standardised double declared transductive additional-rows"),
 )
 
 TABLE_4_FURTHER = dataclasses.replace(
@@ -267,17 +248,7 @@ TABLE_4_FURTHER = dataclasses.replace(
     seeds={"paper": tuple(range(5)), "short": (0, 1, 2)},
     fewer=(Seeds((), _labels(FURTHER_COLUMNS, MOLECULES), SOCIAL_ONLY, tiers=("paper", "short")),),
     published=Published("MMCL prints none of these datasets", "", (), {}),
-    notes=tuple(
-        NOTES[key]
-        for key in (
-            "further-sets",
-            "fixed",
-            "standardised",
-            "double",
-            "transductive",
-            "additional-rows",
-        )
-    ),
+    notes=NOTES.lines("further-sets fixed standardised double transductive additional-rows"),
 )
 
 TABLES = with_claims({"mmcl": (TABLE_4, TABLE_4_FURTHER)}, PUBLISHED / "claims.toml")

@@ -32,7 +32,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol, in percent, with what each is the mean of.
+        The metrics of the protocol, in percent, with the values that each is the mean of.
     """
     graphs = load(config.dataset, run.data_root)
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
@@ -59,16 +59,15 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     """Train the encoder of a configuration on graphs without labels, yours or a dataset's.
 
     Args:
-        config: how; its fields about datasets and evaluation are not looked at.
+        config: how; its fields about datasets and evaluation are not used.
         graphs: all of them.
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The encoder, on the GPU where there is one, and the criterion with what of it was trained.
+        The encoder, on the GPU if there is one, and the criterion with its trained parameters.
 
     Raises:
-        ValueError: a configuration that has no meaning, or graphs that :func:`graph.data.check`
-            refuses.
+        ValueError: an invalid configuration, or graphs that :func:`graph.data.check` refuses.
         UserError: more processes than the last batch of an epoch has graphs.
         FloatingPointError: the training diverged.
     """
@@ -77,7 +76,7 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     check(graphs)
     check_batches(config, graphs)
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
-    # Drawn in single precision whatever follows, so that both precisions start from one point.
+    # Drawn in single precision, so that both precisions start from the same weights.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
     dim: int = encoder.dim  # type: ignore[assignment] # of every encoder
     head = ProjectionHead(dim).to(device, dtype)
@@ -126,22 +125,22 @@ def views(config: Config, graphs: Graphs, epoch: int) -> Iterator[tuple[Graphs, 
                 one_hop=authors,
                 drop_isolated=authors,
             )
-        # A lone graph has nothing to be compared with.
+        # A single graph has nothing to be compared with.
         if batch.num_graphs > 1:
             yield original, augmented
 
 
 def check_view(name: str, original: Graphs, view: Graphs) -> None:
-    """Refuse what an augmentation of one's own may not give.
+    """Refuse an invalid result of a user's augmentation.
 
     Raises:
-        ValueError: other graphs than it was given, in one line.
+        ValueError: another number of graphs, width of features or type.
     """
     if not isinstance(view, Graphs):
-        raise ValueError(f"{name} gives a {type(view).__name__}; it has to give graph.Graphs")
+        raise ValueError(f"{name} returns a {type(view).__name__}; it has to return graph.Graphs")
     if view.num_graphs != original.num_graphs or view.x.shape[1:] != original.x.shape[1:]:
         raise ValueError(
-            f"{name} gives {view.num_graphs} graphs of {view.x.shape[-1]} features for "
+            f"{name} returns {view.num_graphs} graphs of {view.x.shape[-1]} features for "
             f"{original.num_graphs} of {original.x.shape[-1]}; every graph has to keep its place"
         )
     check(view, name)
@@ -189,9 +188,9 @@ def own_part(batch: Graphs) -> Graphs:
 
 
 def check_batches(config: Config, graphs: Graphs) -> None:
-    """Refuse batches of lone graphs, and more processes than the last batch has graphs.
+    """Refuse batches of single graphs, and more processes than the last batch has graphs.
 
-    A lone graph in the last batch of several is left out.
+    A single graph in the last of several batches is left out.
 
     Raises:
         ValueError: no batch would have two graphs to compare.
@@ -200,20 +199,20 @@ def check_batches(config: Config, graphs: Graphs) -> None:
     if min(graphs.num_graphs, config.batch_size) < 2 and config.train:
         raise ValueError(
             f"{graphs.num_graphs} graphs in batches of {config.batch_size}: a graph is compared "
-            f"with others; give two or more of each"
+            f"with others; use at least two of each"
         )
     left = graphs.num_graphs % config.batch_size
     if 1 < left < world_size():
         raise UserError(
             f"the last batch of {config.dataset} has {left} graphs, too few for {world_size()} "
-            f"processes; take {left} or fewer"
+            f"processes; use {left} or fewer"
         )
 
 
 def evaluated_features(
     config: Config, encoder: nn.Module, criterion: Criterion, graphs: Graphs
 ) -> np.ndarray:
-    """What the protocol scores, (G, H): the encoder's features, under CLLR's L if there is one."""
+    """The features to score, (G, H): the encoder's, after CLLR's L if there is one."""
     if config.authors_augmentation:
         graphs = add_self_loops_but_last(graphs)
     features = embed(encoder, graphs)

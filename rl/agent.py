@@ -1,17 +1,17 @@
-"""CURL: soft actor-critic from pixels whose encoder is trained by a contrastive loss, too.
+"""CURL: soft actor-critic from pixels whose encoder is also trained by a contrastive loss.
 
 Shapes: B transitions of a batch, 3K channels of an observation, S pixels of a frame, C of a crop,
 F numbers that the convolutions give, H width of the latent, A dimensions of an action.
 
 There are three encoders: the online one, trained by the critics and by the contrastive loss; the
-momentum encoder, which follows it and gives the critics' targets and the keys; and the actor's,
-which has the online encoder's convolutions, detached, and a head of its own.
+momentum encoder, its moving average, which gives the critics' targets and the keys; and the
+actor's, which shares the online encoder's convolutions, detached, and has its own head.
 
-All of :meth:`Agent.update` can be captured in a CUDA graph once it has run a few times, one graph
-for the steps that train the actor and one for the others, with ``step`` no multiple of
-``CHECK_EVERY``. The exceptions are objectives that wait for the device, ``max_margin`` and the
-nuclear norm: :attr:`shared.Objective.waits`. Gradients are None before each backward pass and stay
-in place after it.
+All of :meth:`Agent.update` can be captured in a CUDA graph once it has run a few times: one graph
+for the steps that train the actor and one for the others, with ``step`` not a multiple of
+``CHECK_EVERY``. The exceptions are objectives that synchronise with the device, ``max_margin`` and
+the nuclear norm: :attr:`shared.Objective.waits`. Gradients are None before each backward pass and
+are kept after it.
 """
 
 import copy
@@ -31,7 +31,7 @@ from shared.momentum import follow
 from shared.objective import Similarity
 from shared.precision import bfloat16
 
-CHECK_EVERY = 100  # steps between two looks for NaN on an accelerator
+CHECK_EVERY = 100  # steps between two checks for NaN on an accelerator
 Forward = Callable[[Tensor, Tensor, int], tuple[Tensor, dict[str, Tensor]]]  # see Contrast.loss
 LOG_STD = (-10.0, 2.0)  # limits of the policy's logarithmic standard deviation
 
@@ -49,7 +49,7 @@ def make_encoder(config: Config) -> Encoder:
 
 
 def make_criterion(config: Config) -> Criterion:
-    """The configuration's criterion for latents; a projection sees the queries as they are.
+    """The configuration's criterion for latents; a projection is applied to unnormalised queries.
 
     Raises:
         ValueError: an objective that is not defined for the configuration's similarity.
@@ -58,7 +58,7 @@ def make_criterion(config: Config) -> Criterion:
         raise ValueError(f"similarity is 'bilinear' or 'cosine'; got {config.similarity!r}")
     if config.objective.loss.function is alignment:
         raise ValueError(
-            "alignment has no negatives and CURL no predictor against a collapse; take a loss "
+            "alignment has no negatives, and CURL no predictor to prevent collapse; use a loss "
             "with negatives"
         )
     bilinear = config.similarity == "bilinear"
@@ -67,19 +67,19 @@ def make_criterion(config: Config) -> Criterion:
 
 
 class Contrast(nn.Module):
-    """An encoder, its moving average, the criterion between the two, and the steps it takes.
+    """An encoder, its moving average, the criterion between the two, and their optimisers.
 
     Args:
-        config: names sizes, objective and learning rate.
-        device: where it lives for good: the optimisers are made for the parameters there. Weights
-            are drawn on the CPU, so that they are the same on every device.
+        config: gives sizes, objective and learning rate.
+        device: the final device: the optimisers are made for the parameters there. Weights are
+            drawn on the CPU, so that they are the same on every device.
 
     Attributes:
         encoder: of the queries, trained.
         momentum_encoder: of the keys, without gradient; see :meth:`follow`.
-        criterion: with what of it is trained (W, L).
-        optimisers: those of a contrastive step by name, in their order: the encoder's, and that of
-            encoder and criterion; with ``double_step=False`` the latter alone.
+        criterion: with its trained parameters (W, L).
+        optimisers: of a contrastive step, by name and in order: the encoder's, and that of encoder
+            and criterion; with ``double_step=False`` only the latter.
 
     Raises:
         ValueError: see :func:`make_criterion` and :class:`rl.encoder.Encoder`.
@@ -103,9 +103,9 @@ class Contrast(nn.Module):
     def loss(self, anchor: Tensor, positive: Tensor, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         """The contrastive loss (a scalar) and its parts by name, detached.
 
-        Besides the criterion's parts: share of the negative pairs inside the band of distance
-        polarization (of the objective's limits where it has that penalty, else of the default
-        ones), their mean cosine, lowest and highest score, and mean score of the positives.
+        Besides the criterion's parts: the share of negative pairs inside the band of distance
+        polarization (with the limits of the objective's penalty if it has one, else the defaults),
+        their mean cosine, lowest and highest score, and the mean score of the positives.
 
         Args:
             anchor: (B, 3K, C, C) uint8, crops that give the queries.
@@ -139,7 +139,7 @@ class Contrast(nn.Module):
     def update(
         self, anchor: Tensor, positive: Tensor, step: int, forward: Forward | None = None
     ) -> dict[str, Tensor]:
-        """One backward pass and the optimisers' steps on it; the parts of :meth:`loss`.
+        """One backward pass and a step of each optimiser; the parts of :meth:`loss`.
 
         Args:
             anchor: see :meth:`loss`.
@@ -152,7 +152,7 @@ class Contrast(nn.Module):
         return {"contrastive_loss": loss.detach(), **parts}
 
     def follow(self) -> None:
-        """Move the momentum encoder towards the encoder."""
+        """Update the momentum encoder."""
         follow(self.momentum_encoder, self.encoder, self.config.encoder_momentum)
 
 
@@ -202,15 +202,15 @@ class Agent(nn.Module):
     Args:
         config: names sizes, rates and the objective.
         action_dimensions: A.
-        device: where it lives for good; see :class:`Contrast`.
+        device: the final device; see :class:`Contrast`.
 
     Attributes:
-        contrast: encoder and momentum encoder, which the critics use, too.
+        contrast: encoder and momentum encoder, which the critics also use.
         actor: the policy on the convolutions' output.
         critics: two Q networks.
         target_critics: their moving average, without gradient.
         log_temperature: logarithm of alpha, a scalar.
-        optimisers: by name, for checkpoints; the contrast's are among them where it takes steps.
+        optimisers: by name, for checkpoints; includes those of the contrast if it is trained.
 
     Raises:
         ValueError: see :class:`Contrast`.
@@ -262,18 +262,18 @@ class Agent(nn.Module):
         return action
 
     def update(self, batch: Batch, step: int) -> dict[str, Tensor]:
-        """One update of everything, and its parts: scalars by name, detached.
+        """One update of everything; its parts as detached scalars by name.
 
-        Actor, temperature and targets move every ``update_every`` steps, and their parts
-        (``actor_loss``, ``entropy``, ``temperature``) are there at those steps only.
+        Actor, temperature and targets are updated every ``update_every`` steps, and their parts
+        (``actor_loss``, ``entropy``, ``temperature``) are returned at those steps only.
 
         Args:
-            batch: B transitions; the crop of the observation is the anchor, too.
+            batch: B transitions; the crop of the observation is also the anchor.
             step: the number of the update.
 
         Raises:
             FloatingPointError: NaN or infinite latents, losses or parameters, on the CPU; on an
-                accelerator :meth:`check_finite` looks.
+                accelerator :meth:`check_finite` checks them.
         """
         on_cpu = batch.observation.device.type == "cpu"
         parts = self.update_critics(batch)
@@ -293,7 +293,7 @@ class Agent(nn.Module):
         return parts
 
     def update_critics(self, batch: Batch) -> dict[str, Tensor]:
-        """Move encoder and critics towards the targets; ``critic_loss`` and ``q_mean``."""
+        """Train encoder and critics on the targets; ``critic_loss`` and ``q_mean``."""
         encoder, momentum = self.contrast.encoder, self.contrast.momentum_encoder
         with torch.no_grad():
             with autocast(self.config, batch.next_observation):
@@ -302,7 +302,7 @@ class Agent(nn.Module):
             with autocast(self.config, batch.next_observation):
                 following = self.target_critics(momentum(batch.next_observation), next_action)
             value = following.amin(1) - self.log_temperature.exp() * log_probability
-            # The tasks end by their time limit alone, so that every state has a successor.
+            # The tasks end by their time limit only, so every state has a successor.
             target = batch.reward + self.config.discount * value
         with autocast(self.config, batch.observation):
             values = self.critics(encoder(batch.observation), batch.action)
@@ -311,9 +311,10 @@ class Agent(nn.Module):
         return {"critic_loss": loss.detach(), "q_mean": values.detach().mean()}
 
     def update_actor(self, observation: Tensor) -> dict[str, Tensor]:
-        """Move the actor, then the temperature; ``actor_loss``, ``entropy`` and ``temperature``.
+        """Train the actor, then the temperature; ``actor_loss``, ``entropy`` and ``temperature``.
 
-        The entropy is that of the squashed policy, as drawn; the temperature that before its step.
+        The entropy is a sample estimate for the squashed policy; the temperature is that before its
+        step.
 
         Args:
             observation: (B, 3K, C, C) uint8.
@@ -341,7 +342,7 @@ class Agent(nn.Module):
         }
 
     def check_finite(self, step: int) -> None:
-        """Look at all parameters, which waits for the device; on one, at a projection, too.
+        """Check all parameters, which synchronises with the device, and there a projection, too.
 
         Args:
             step: named in the error.
@@ -359,18 +360,18 @@ class Agent(nn.Module):
             )
         projection = self.contrast.criterion.projection
         if projection is not None and projection.matrix.device.type != "cpu":
-            projection.warn_if_collapsed()  # which captured updates do not look at
+            projection.warn_if_collapsed()  # captured updates do not check this
 
 
 def gaussian_of(outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and bounded log-std, (B, A) each, from what a policy's last layer gives, (B, 2A)."""
+    """Mean and bounded log-std, (B, A) each, from the output of a policy's last layer, (B, 2A)."""
     mean, raw = outputs.chunk(2, dim=-1)
     low, high = LOG_STD
     return mean, low + 0.5 * (high - low) * (raw.tanh() + 1)
 
 
 def squashed_sample(mean: Tensor, log_std: Tensor) -> tuple[Tensor, Tensor]:
-    """A draw from a Gaussian squashed by tanh, (B, A), and the logarithm of its density, (B,).
+    """A sample from a tanh-squashed Gaussian, (B, A), and its log-density, (B,).
 
     Args:
         mean: (B, A).
@@ -400,8 +401,8 @@ def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
 def autocast(config: Config, images: Tensor) -> AbstractContextManager[None]:
     """The configuration's precision on the device of the images.
 
-    Each pass of a network has a context of its own: within one, weights that were first cast
-    without gradient would stay so.
+    Each forward pass of a network needs a separate context: within one, weights first cast without
+    gradient would stay without it.
     """
     return bfloat16(images.device.type, enabled=config.precision == "bfloat16")
 
@@ -409,7 +410,7 @@ def autocast(config: Config, images: Tensor) -> AbstractContextManager[None]:
 def adam(
     parameters: Iterable[Tensor], learning_rate: float, first_beta: float = 0.9
 ) -> torch.optim.Adam:
-    """Adam for parameters that lie where they stay; on an accelerator it can be captured."""
+    """Adam for parameters on their final device; on an accelerator it can be captured."""
     parameters = list(parameters)
     return torch.optim.Adam(
         parameters,

@@ -24,8 +24,8 @@ TASKS = (
 )
 
 
-# What older runs call otherwise; an added field says itself what it was:
-# shared.experiment.history.added.
+# Fields that older runs have under another name. A field added since states the value that older
+# runs had: shared.experiment.history.added.
 HISTORY = History()
 
 
@@ -39,8 +39,8 @@ class Config:
     frame_size: int = 100  # pixels, rendered; [CURL]
     crop: int = 84  # pixels, seen by the encoder; [CURL]
     stack: int = 3  # frames of an observation; [CURL]
-    # Of the rendering: DM Control's own, or without multisampling and with coarser shadows, which
-    # is some four times faster without a GPU and changes pixels by less than 1 / 255 on average.
+    # Rendering quality: DM Control's own, or without multisampling and with coarser shadows, which
+    # is about four times faster without a GPU and changes pixels by less than 1 / 255 on average.
     quality: Literal["full", "fast"] = "full"
 
     filters: int = 32  # of each convolution; [CURL]
@@ -52,8 +52,8 @@ class Config:
     contrastive: bool = True
     objective: Objective = CURL
     similarity: Literal["bilinear", "cosine"] = "bilinear"  # [CURL]
-    # The program steps the encoder twice on each contrastive gradient, with two Adam states; the
-    # paper's pseudo-code once.
+    # The program updates the encoder twice with each contrastive gradient, with two Adam states;
+    # the paper's pseudo-code once.
     double_step: bool = True
 
     batch_size: int = 512  # [CURL]; the program's published command: 128
@@ -66,19 +66,19 @@ class Config:
     critic_momentum: float = 0.01  # share of the online critic in its target; [CURL]
     encoder_momentum: float = 0.05  # likewise of the encoder, the key encoder; [CURL]
     update_every: int = 2  # updates between two of actor, temperature and targets; [CURL]
-    # Ours, the program has float32. "bfloat16" takes encoders, actor and critics under autocast and
-    # so rounds the critics' values, too; "bfloat16_convolutions" the convolutions alone.
+    # Additional; the program uses float32. "bfloat16" runs encoders, actor and critics under
+    # autocast, which also rounds the critics' values; "bfloat16_convolutions" only convolutions.
     precision: Literal["float32", "bfloat16", "bfloat16_convolutions"] = "float32"
 
-    evaluate_every: int = 10_000  # environment steps; ours: the program's grid misses 100K
+    evaluate_every: int = 10_000  # environment steps; additional: the program's grid misses 100K
     evaluation_episodes: int = 10  # [CURL]
     # False: actions stay uniformly random and nothing is trained. Of a probe: the encoder stays as
     # initialised.
     train: bool = True
 
     protocol: str = "dmc-return-v1"  # see rl.evaluation.PROTOCOLS
-    # Of the probe alone, all ours. Episodes under a random policy are many and short: what stays
-    # the same within one, such as reacher's target, is seen in as many values as there are.
+    # For the probe only, all additional. Episodes under a random policy are many and short, so that
+    # quantities that are constant within one, such as reacher's target, take many values.
     probe_episodes: int = 100
     probe_test_episodes: int = 25
     probe_steps: int = 20  # decisions in each
@@ -113,9 +113,9 @@ class Config:
 
 @dataclass(frozen=True)
 class ProbeConfig(Config):
-    """One contrastive encoder, trained without an agent, and what can be read from it.
+    """One contrastive encoder, trained without an agent, and a probe of the state in its features.
 
-    It has the fields of an agent's configuration, since the records of both always had.
+    It has the fields of an agent's configuration, as the records of both always had.
     """
 
     protocol: str = "state-probe-v1"
@@ -123,9 +123,9 @@ class ProbeConfig(Config):
 
 @dataclass(frozen=True)
 class ImitationConfig(ProbeConfig):
-    """One contrastive encoder, trained on an expert's frames alone, and how well one acts on it.
+    """One contrastive encoder, trained on an expert's frames only, and a policy on its features.
 
-    Of the probe's fields, the numbers of episodes are those of each level of skill.
+    The probe's numbers of episodes are here per level of skill.
     """
 
     quality: Literal["full", "fast"] = "fast"
@@ -137,10 +137,10 @@ class ImitationConfig(ProbeConfig):
     probe_test_episodes: int = 4
     probe_steps: int = 125
 
-    # All ours. Expert and frames are the same for all seeds.
-    expert_decisions: int = 15_000  # of each, 8 ms of a CPU core
-    material_seed: int = 0  # of the expert, and of the episodes that are drawn
-    # What acts: a head on the features, or without either the expert or uniformly random actions.
+    # All additional. Expert and frames are the same for all seeds.
+    expert_decisions: int = 15_000  # each takes 8 ms of a CPU core
+    material_seed: int = 0  # of the expert, and of the rendered episodes
+    # What acts: a head on the features; or, without features, the expert or random actions.
     acts: Literal["head", "expert", "random"] = "head"
     head_hidden: int = 256
     head_updates: int = 1000
@@ -161,7 +161,7 @@ class ImitationConfig(ProbeConfig):
 
 
 def check(config: Config) -> None:
-    """What is known before a frame is drawn: crops lie within frames, and stacks within episodes.
+    """Check that crops fit into frames, and stacks into episodes, before anything is rendered.
 
     Raises:
         ValueError: they do not.

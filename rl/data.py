@@ -2,7 +2,7 @@
 
 Shapes: n frames, S pixels of a frame, d numbers of a state.
 
-They lie below the data root, in a folder for everything that decides them:
+They are stored below the data root, in a folder whose name depends on all settings:
 
     prepared/rl/<task>-<S>-<quality>-<hash>/
         frames.bin      n frames in order, (3, S, S) bytes each
@@ -30,7 +30,7 @@ from shared.experiment.data import check_sums, sha256_of, write_sums
 from shared.experiment.prepared import build_once, check_prepared, made_again, writing
 from shared.experiment.runs import write_atomically
 
-# Part of the key of what is kept; to be raised when the same arguments give other frames.
+# Part of the key of stored frames; to be increased when the same arguments give other frames.
 FORMAT = 1
 
 FILES = ("frames.bin", "states.bin", "meta.json")
@@ -38,7 +38,7 @@ FILES = ("frames.bin", "states.bin", "meta.json")
 DATASETS = TASKS
 
 Progress = Callable[[int, int, str], None]
-# An action (A,) float32 in an episode of that number, from its own random numbers.
+# An action (A,) float32, given the episode's number and its random generator.
 Act = Callable[[int, DeepMindControl, np.random.Generator], np.ndarray]
 
 
@@ -47,7 +47,7 @@ class Frames:
     """Frames of whole episodes in order, with the states that they show.
 
     frames: (n, 3, S, S) uint8, memory-mapped. first: (n,) int64, the first frame of the episode.
-    episode: (n,) int64, from 0 on. state: (n, d) float64. names: d names of what a state holds.
+    episode: (n,) int64, from 0 on. state: (n, d) float64. names: of the d entries of a state.
     """
 
     frames: Tensor
@@ -69,26 +69,26 @@ def random_frames(
     data_root: Path,
     progress: Progress | None = None,
 ) -> Frames:
-    """Frames under uniformly random actions, rendered when first asked for.
+    """Frames under uniformly random actions, rendered on first use.
 
-    Start and actions of an episode are a function of the seed and its number. Rendering takes place
-    once, however many processes ask for it, and what was interrupted is done again.
+    The start and actions of an episode are a function of the seed and its number. Concurrent
+    processes render once, and interrupted rendering is repeated.
 
     Args:
         task: of DM Control.
         action_repeat: environment steps from frame to frame.
-        episodes: how many.
-        steps: frames of each, the first one included.
+        episodes: number of episodes.
+        steps: frames of each, including the first.
         frame_size: S, pixels.
         quality: see :class:`rl.environment.DeepMindControl`.
         seed: of all that is random.
         data_root: ``prepared`` is made in it.
-        progress: told, while it renders, the frames done, their number, and what is done.
+        progress: called during rendering with the frames done, their total, and a description.
 
     Raises:
-        UserError: an unknown task, no renderer, a data root that cannot be written, or kept frames
-            that are damaged.
-        ValueError: no frames are asked for, or more of an episode than it has.
+        UserError: an unknown task, no renderer, a data root that cannot be written, or damaged
+            stored frames.
+        ValueError: no frames are requested, or more of an episode than it has.
     """
     if min(episodes, steps) < 1:
         raise ValueError(f"{episodes} episodes of {steps} frames are none")
@@ -116,18 +116,18 @@ def expert_frames(
     data_root: Path,
     progress: Progress | None = None,
 ) -> Frames:
-    """Frames of episodes of an expert's policies, which act with their noise, rendered once.
+    """Frames of episodes of an expert's policies, which act with noise, rendered once.
 
-    First come so many episodes of each level of skill, level by level, then the test episodes
-    likewise.
+    First come ``episodes`` episodes of each level of skill, level by level, then the test episodes
+    in the same order.
 
     Args:
-        expert: whose policies act, see :func:`rl.expert.trained_expert`.
+        expert: its policies act, see :func:`rl.expert.trained_expert`.
         task: of DM Control.
         action_repeat: environment steps from frame to frame.
         episodes: of each level.
         test_episodes: of each level, at the end.
-        steps: frames of an episode, which is left after them.
+        steps: frames of an episode, which is cut off after them.
         frame_size: S, pixels.
         quality: see :class:`rl.environment.DeepMindControl`.
         seed: of all that is random.
@@ -156,7 +156,7 @@ def expert_frames(
 
 
 def frames_fingerprint(frames: Frames) -> str:
-    """SHA-256 over everything that the frames consist of."""
+    """SHA-256 over all arrays of the frames."""
     digest = hashlib.sha256(json.dumps([frames.names, list(frames.frames.shape)]).encode())
     for tensor in (frames.frames, frames.first, frames.episode, frames.state):
         digest.update(tensor.contiguous().numpy().data)
@@ -164,14 +164,14 @@ def frames_fingerprint(frames: Frames) -> str:
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """See that a task loads and renders, and that kept frames are whole; nothing is downloaded.
+    """Check that a task loads and renders, and that stored frames are intact; downloads nothing.
 
     Args:
         name: of ``DATASETS``, or another task of DM Control.
-        data_root: where frames are kept that a run has had rendered.
+        data_root: below which runs have stored rendered frames.
 
     Raises:
-        UserError: the task is unknown, there is no renderer, or kept frames are damaged.
+        UserError: the task is unknown, there is no renderer, or stored frames are damaged.
     """
     check_prepared(data_root / "prepared" / "rl", f"{name}-*")
     with contextlib.closing(DeepMindControl(name, action_repeat=1, quality="fast")) as environment:
@@ -187,7 +187,7 @@ def _key_of(
     quality: str,
     seed: int,
 ) -> dict[str, Any]:
-    """What decides frames, by name; of more than random actions there is more to say."""
+    """The settings that determine the frames, by name; callers add those of a policy."""
     return {
         "task": task,
         "fingerprint": task_fingerprint(task),
@@ -203,7 +203,7 @@ def _key_of(
 
 
 def _rendered(key: dict[str, Any], act: Act, data_root: Path, progress: Progress | None) -> Frames:
-    """The frames of a key, rendered if they are not kept."""
+    """The frames of a key, rendered unless they are stored."""
     short = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:10]
     name = f"{key['task']}-{key['frame_size']}-{key['quality']}-{short}"
     folder = data_root / "prepared" / "rl" / name
@@ -255,7 +255,7 @@ def _episode(
 
 
 def _opened(folder: Path) -> Frames:
-    """What was kept in ``folder``, if it is as it was written."""
+    """The frames stored in ``folder``, after checking that they are intact."""
     check_sums(folder, made_again(folder), FILES)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     episodes, steps, size, names = (
@@ -263,7 +263,7 @@ def _opened(folder: Path) -> Frames:
     )
 
     def mapped(name: str, kind: str, *shape: int) -> Tensor:
-        # Changes would be the process's own; torch has no tensors that cannot be written to.
+        # Copy-on-write, since torch has no read-only tensors: changes would stay in this process.
         return torch.from_numpy(np.memmap(folder / name, kind, mode="c", shape=shape))
 
     frames = mapped("frames.bin", "u1", episodes * steps, 3, size, size)

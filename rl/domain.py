@@ -1,4 +1,4 @@
-"""The rl domain as one object; what is heavy is imported by the functions that need it."""
+"""The rl domain as one object; heavy modules are imported by the functions that need them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -13,15 +13,15 @@ from shared.precision import bfloat16
 class Convolutions(nn.Module):
     """3x3 convolutions with a ReLU after each, (B, K, C, C) uint8 -> (B, F).
 
-    The first has stride 2, none has padding. Weights and activations lie channels last, which is
-    faster on every device; F is ordered channel, row, column all the same.
+    The first has stride 2, none has padding. Weights and activations are channels-last, which is
+    faster on every device; F is nevertheless in the order channel, row, column.
 
     Args:
         channels: K.
         size: C.
         filters: of each convolution.
-        layers: how many convolutions.
-        half: whether they work in bfloat16, whatever surrounds them; F is then float32 again.
+        layers: number of convolutions.
+        half: whether they compute in bfloat16, in any context; F is then float32 again.
 
     Raises:
         ValueError: observations too small for so many convolutions.
@@ -51,7 +51,7 @@ class Convolutions(nn.Module):
         self.layers = nn.ModuleList(stack)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images as numbers, the pixels divided by 255.
+        """Features (B, F) of images, with pixels divided by 255.
 
         Raises:
             ValueError: images that are not uint8.
@@ -69,7 +69,7 @@ class Convolutions(nn.Module):
         dtype = next(self.parameters()).dtype
         if torch.is_autocast_enabled(kind):
             dtype = torch.get_autocast_dtype(kind)
-        # Rearranged as bytes: the order of wider numbers takes several times as long to change.
+        # Rearranged as bytes, which is several times as fast as with wider numbers.
         x = images.contiguous(memory_format=torch.channels_last).to(dtype) / 255
         for layer in self.layers:
             x = layer(x).relu_()
@@ -77,7 +77,7 @@ class Convolutions(nn.Module):
 
 
 class Head(nn.Module):
-    """A linear map and layer norm, (B, F) -> (B, H); the norm works in single precision at least.
+    """A linear map and layer norm, (B, F) -> (B, H); the norm is in single precision at least.
 
     Args:
         inputs: F.
@@ -91,7 +91,7 @@ class Head(nn.Module):
         self.apply(initialise)
 
     def forward(self, convolved: Tensor) -> Tensor:
-        """What :class:`Convolutions` gave, as latents."""
+        """Latents (B, H) of the convolutions' output."""
         latent: Tensor = self.norm(lifted(self.linear(convolved)))
         return latent
 
@@ -130,13 +130,13 @@ class Encoder(nn.Module):
         self.head = Head(self.convolutions.outputs, latent)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Observations as latents."""
+        """Latents (B, H) of observations."""
         latent: Tensor = self.head(self.convolutions(images))
         return latent
 
 
 class Bilinear(nn.Module):
-    """The similarity ``q W k'``, (N, H) and (M, H) -> (N, M), of which W is trained.
+    """The similarity ``q W k'``, (N, H) and (M, H) -> (N, M), with trained W.
 
     Args:
         latent: H.
@@ -154,7 +154,7 @@ class Bilinear(nn.Module):
 
 
 def initialise(module: nn.Module) -> None:
-    """Orthogonal weights and no bias; for ``Module.apply``, which meets one layer at a time.
+    """Orthogonal weights and zero biases of one layer; for ``Module.apply``.
 
     A convolution is delta-orthogonal: zero but for its centre, which is orthogonal with gain
     sqrt(2) (Xiao et al. 2018).

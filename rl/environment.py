@@ -3,8 +3,8 @@
 Shapes: S pixels of a frame, K frames of an observation, A dimensions of an action, n numbers of
 the task's own observation, which is computed from the physics and here called the state.
 
-An environment step is one step of DeepMind Control, a decision ``action_repeat`` of them. The
-environments are also ``gymnasium.make("rl.environment:rl/cartpole-swingup-v0")`` and so on.
+An environment step is one step of DeepMind Control; a decision takes ``action_repeat`` of them. The
+environments are also registered: ``gymnasium.make("rl.environment:rl/cartpole-swingup-v0")``.
 """
 
 import ctypes
@@ -40,24 +40,24 @@ ACTION_REPEATS = {
 }
 QUALITIES = ("full", "fast")
 OBSERVED = ("pixels", "state")
-RENDERED = 240  # pixels of a picture for films, gymnasium's included
+RENDERED = 240  # pixels of an image for films and for gymnasium's render()
 
-# Names that DM Control knows for a renderer which needs a display, and for none at all.
+# DM Control's names for renderers that need a display, and for no rendering at all.
 _WITH_DISPLAY = ("glfw", "on", "enable", "enabled", "true", "1")
 _WITHOUT_RENDERER = ("off", "disable", "disabled", "false", "0")
-_UNBOUNDED = 1e10  # what DM Control gives for the bounds of an actuator that has none
+_UNBOUNDED = 1e10  # DM Control's bounds of an actuator without any
 _EGL_PLATFORM_DEVICE = 0x313F  # of the extension EGL_EXT_platform_device
 
 
 def choose_renderer() -> str:
-    """What draws the frames, as ``MUJOCO_GL`` then says: EGL, else OSMesa, unless it is set.
+    """Choose the renderer and set ``MUJOCO_GL``: EGL, else OSMesa, unless it is set already.
 
-    Neither needs a display. On macOS and Windows, which have one, the choice is DM Control's. Once
-    DM Control has been imported, the choice cannot be changed.
+    Neither needs a display. On macOS and Windows, which have one, the choice is DM Control's. The
+    choice is final once DM Control has been imported.
 
     Raises:
-        UserError: nothing to render with, or ``MUJOCO_GL``, ``PYOPENGL_PLATFORM`` or
-            ``MUJOCO_EGL_DEVICE_ID`` asks for something that does not work.
+        UserError: no renderer works, or ``MUJOCO_GL``, ``PYOPENGL_PLATFORM`` or
+            ``MUJOCO_EGL_DEVICE_ID`` requests one that does not.
     """
     imported = sys.modules.get("dm_control._render")
     if imported is not None and imported.BACKEND is not None:
@@ -71,7 +71,7 @@ def choose_renderer() -> str:
         return "glfw"
     if wanted not in ("", *_PROBES):
         known = ", ".join([*_PROBES, "glfw"])
-        raise UserError(f"MUJOCO_GL={wanted} is no renderer; unset it, or set one of: {known}")
+        raise UserError(f"MUJOCO_GL={wanted} is not a renderer; unset it, or set one of: {known}")
     if not wanted and sys.platform in ("darwin", "win32"):
         return "glfw"
     platform = os.environ.get("PYOPENGL_PLATFORM", "")
@@ -84,13 +84,13 @@ def choose_renderer() -> str:
             others.append(name)
     if others:
         raise UserError(
-            f"PYOPENGL_PLATFORM={platform} keeps OpenGL from {' and '.join(others)}, which "
+            f"PYOPENGL_PLATFORM={platform} excludes {' and '.join(others)}, which "
             f"{'work' if others[1:] else 'works'} here; unset it"
         )
     broken = f"MUJOCO_GL={wanted} does not work" if wanted else "neither EGL nor OSMesa works"
     raise UserError(
-        f"no renderer: {broken}; install libegl1, libgl1 and libgl1-mesa-dri, or libosmesa6, as "
-        f"Debian calls them, or on a GPU the driver's graphics libraries"
+        f"no renderer: {broken}; install (Debian's names) libegl1, libgl1 and libgl1-mesa-dri, or "
+        f"libosmesa6, or on a GPU the driver's graphics libraries"
     )
 
 
@@ -99,7 +99,7 @@ def renderer_in_use() -> str:
     """The renderer and the device or program behind it, as in ``"egl: llvmpipe (LLVM 15.0.6)"``.
 
     Raises:
-        UserError: nothing to render with.
+        UserError: no renderer works.
     """
     _suite()
     from dm_control import mujoco
@@ -118,7 +118,7 @@ def task_fingerprint(task: str) -> str:
     """SHA-256 over a task's program and model, and the versions of MuJoCo and DM Control.
 
     Raises:
-        UserError: the task is unknown, or there is nothing to render with.
+        UserError: the task is unknown, or no renderer works.
     """
     domain, _ = _domain_and_name(task)
     program = Path(str(importlib.import_module(f"dm_control.suite.{domain}").__file__))
@@ -129,7 +129,7 @@ def task_fingerprint(task: str) -> str:
 
 
 def settings_of(config: Config) -> dict[str, Any]:
-    """What a configuration says about environments, as arguments of :class:`DeepMindControl`."""
+    """A configuration's arguments for :class:`DeepMindControl`."""
     return {
         "task": config.task,
         "action_repeat": config.action_repeat,
@@ -153,12 +153,12 @@ def make_environment(config: Config) -> "DeepMindControl":
 def make_vector(
     count: int, workers: int, task: str, **settings: Any
 ) -> VectorEnv[np.ndarray, np.ndarray, np.ndarray]:
-    """Environments that step together; ``reset`` comes from the caller, after all have ended.
+    """Environments that step together; the caller resets them, after all have ended.
 
     Args:
-        count: how many environments.
-        workers: 1: all in this process. More: a process for each environment; the observations are
-            the same to the bit.
+        count: number of environments.
+        workers: 1: all in this process. More: one process per environment; observations are
+            bitwise equal.
         task: of each environment.
         settings: the other arguments of :class:`DeepMindControl`.
 
@@ -171,17 +171,17 @@ def make_vector(
     make = [functools.partial(DeepMindControl, task, **settings)] * count
     if workers == 1:
         return SyncVectorEnv(make, autoreset_mode=AutoresetMode.DISABLED)
-    # Spawned: a process forked from one that has rendered hangs as soon as it renders.
+    # Spawned, since a process forked from one that has rendered hangs when it renders.
     return AsyncVectorEnv(make, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
 
 
 class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
     """A task of DeepMind Control whose observations are stacked frames of its camera 0.
 
-    Observations are (3K, S, S) uint8, the oldest frame first; the first frame of an episode stands
-    K times. Actions are (A,) in [-1, 1], scaled to the task's bounds. The reward of a decision is
-    the sum over its environment steps. ``info`` holds ``"frame"`` and ``"state"``, the attributes.
-    Whatever is returned may be kept: nothing is written to again.
+    Observations are (3K, S, S) uint8, the oldest frame first; the first frame of an episode is
+    repeated K times. Actions are (A,) in [-1, 1], scaled to the task's bounds. The reward of a
+    decision is the sum over its environment steps. ``info`` holds ``"frame"`` and ``"state"``, the
+    attributes. Returned arrays are never overwritten.
 
     Args:
         task: domain and name, as in ``"cartpole_swingup"``.
@@ -191,18 +191,18 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         quality: of the rendering. ``"full"``: DM Control's own. ``"fast"``: without multisampling
             and with coarser shadows.
         episode_steps: environment steps until an episode is truncated.
-        observe: ``"pixels"``, or ``"state"``: nothing is drawn, observations are the state.
-        render_mode: gymnasium's; ``"rgb_array"`` makes :meth:`render` a picture.
+        observe: ``"pixels"``, or ``"state"``: nothing is rendered, observations are the state.
+        render_mode: gymnasium's; with ``"rgb_array"`` :meth:`render` returns an image.
 
     Attributes:
-        observation: (3K, S, S) uint8, the latest; of ``observe="state"`` (n,) float64.
-        frame: (3, S, S) uint8, the latest; there is none of ``observe="state"``.
-        state: (n,) float64, the latest; joints' positions and velocities in most tasks.
-        state_names: of its n numbers, as in ``"position[0]"``.
+        observation: (3K, S, S) uint8, the latest; with ``observe="state"`` (n,) float64.
+        frame: (3, S, S) uint8, the latest; not set with ``observe="state"``.
+        state: (n,) float64, the latest; joint positions and velocities in most tasks.
+        state_names: of its n entries, as in ``"position[0]"``.
 
     Raises:
-        UserError: the task is unknown or cannot be used, the episode is no multiple of the
-            repeats, or there is nothing to render with.
+        UserError: the task is unknown or cannot be used, the episode is not a multiple of the
+            action repeat, or no renderer works.
         ValueError: an unknown quality, or a number out of range.
     """
 
@@ -245,7 +245,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
                 f"of an episode; choose a divisor"
             )
         domain, name = _domain_and_name(task)
-        # Without a time limit of its own: the tasks' limits are seconds, and differ.
+        # Without the task's own time limit, which is in seconds and differs between tasks.
         self._control = _suite().load(domain, name, task_kwargs={"time_limit": np.inf})
         self._physics = self._control.physics
         self._settings: dict[str, Any] = {"task": task, "quality": quality, **numbers}
@@ -269,8 +269,8 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         if self._pixels:
             shape = (3 * stack, frame_size, frame_size)
             self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
-            # Kept, for a new one for each frame would allocate the scene anew. In a forked process
-            # this would hang; reset says so, where gymnasium hands errors on.
+            # Kept, since a new one per frame would reallocate the scene. In a forked process this
+            # would hang; reset reports that, since gymnasium passes its errors on.
             if not self._is_forked():
                 _contexts(self._physics)
                 self._camera = self._camera_of(frame_size)
@@ -284,23 +284,23 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Start an episode; a seed starts the task's random stream anew, else it goes on.
+        """Start an episode; a seed restarts the task's random stream, which otherwise continues.
 
         Args:
             seed: of the episode and of those after it.
-            options: there are none.
+            options: not used.
 
         Returns:
             The observation and ``info``.
 
         Raises:
             FloatingPointError: the state is not finite.
-            UserError: the process was forked from one that has drawn, and cannot draw.
+            UserError: the process was forked from one that has rendered, and cannot render.
         """
         if self._pixels and self._is_forked():
             raise UserError(
-                f"{self._task}: a process that was forked from one that has drawn frames cannot "
-                f"draw; take rl.make_vector, or start processes by spawn: gymnasium.make_vec(..., "
+                f"{self._task}: a process forked from one that has rendered frames cannot render; "
+                f"use rl.make_vector, or start processes by spawn: gymnasium.make_vec(..., "
                 f"vector_kwargs={{'context': 'spawn'}})"
             )
         super().reset(seed=seed)
@@ -316,19 +316,19 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         """Repeat an action; fewer times where the task itself ends the episode.
 
         Args:
-            action: (A,) in [-1, 1]; the actuators cut off what is beyond.
+            action: (A,) in [-1, 1]; the actuators clip other values.
 
         Returns:
             The observation, the sum of rewards, whether the task ended the episode, whether the
-            episode has had its number of steps, and ``info``.
+            episode is truncated, and ``info``.
 
         Raises:
             FloatingPointError: the simulation diverged, or state or reward are not finite.
             ValueError: an action of another shape, or not finite.
-            gymnasium.error.ResetNeeded: the episode has not begun, or has ended.
+            gymnasium.error.ResetNeeded: the episode has not started, or has ended.
         """
         if not self._running:
-            raise gymnasium.error.ResetNeeded(f"{self._task}: reset comes before step")
+            raise gymnasium.error.ResetNeeded(f"{self._task}: call reset before step")
         values = np.asarray(action, np.float64)
         if values.shape != self._range.shape or not np.isfinite(values).all():
             raise ValueError(
@@ -349,20 +349,20 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         return self.observation, reward, terminated, truncated, self._info()
 
     def snapshot(self) -> dict[str, Any]:
-        """All that it takes to go on from here to the bit, as tensors and plain data.
+        """The full state, from which :meth:`restore` continues bitwise; tensors and plain data.
 
         Raises:
-            gymnasium.error.ResetNeeded: no episode has begun.
-            ValueError: the environment draws nothing.
+            gymnasium.error.ResetNeeded: no episode has started.
+            ValueError: the environment does not render.
         """
         if self._camera is None:
-            raise ValueError(f"{self._task}: snapshots are of environments that observe pixels")
+            raise ValueError(f"{self._task}: snapshots need an environment that observes pixels")
         if not self._frames:
-            raise gymnasium.error.ResetNeeded(f"{self._task}: reset comes before snapshot")
+            raise gymnasium.error.ResetNeeded(f"{self._task}: call reset before snapshot")
         return {
             "settings": dict(self._settings),
-            # An episode may begin with a change of the model, such as a target's place, which is
-            # drawn from the stream: as the stream was then, the change can be made again.
+            # An episode may begin with a change of the model, such as a target's position, that is
+            # drawn from the stream: with the stream's state at that point it can be repeated.
             "random_before": _plain(self._random_before),
             "random": _plain(self._control.task.random.get_state()),
             "physics": torch.from_numpy(self._physics.get_state(_integration_state())),
@@ -373,13 +373,13 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go on where a snapshot was taken, be it in another process.
+        """Continue from a snapshot, possibly one of another process.
 
         Raises:
-            ValueError: the snapshot is of an environment with other settings.
+            ValueError: the snapshot is from an environment with other settings.
         """
         if snapshot["settings"] != self._settings:
-            raise ValueError(f"a snapshot of {snapshot['settings']} is not of {self._settings}")
+            raise ValueError(f"a snapshot for {snapshot['settings']} is not for {self._settings}")
         import mujoco
 
         random = self._control.task.random
@@ -388,20 +388,20 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         self._control.reset()
         random.set_state(_random_state(snapshot["random"]))
         self._physics.set_state(snapshot["physics"].numpy(), _integration_state())
-        # A step leaves behind what follows from positions and velocities, and begins with it.
+        # A step ends with the quantities derived from positions and velocities, and needs them.
         mujoco.mj_step1(self._physics.model.ptr, self._physics.data.ptr)
         self._steps, self._running = snapshot["steps"], snapshot["running"]
-        # Not computed: sensors of contact forces belong to the step before.
+        # Not recomputed: contact force sensors belong to the previous step.
         self.state = snapshot["state"].numpy().copy()
         self._stack(snapshot["frames"].numpy().copy())
         self.frame = self._frames[-1]
 
     def render(self) -> np.ndarray | None:
-        """What the camera sees now, (240, 240, 3) uint8; None without a ``render_mode``."""
+        """The current camera image, (240, 240, 3) uint8; None without a ``render_mode``."""
         return None if self.render_mode is None else self.picture(RENDERED)
 
     def picture(self, size: int) -> np.ndarray:
-        """What the camera sees now, (size, size, 3) uint8, for videos.
+        """The current camera image, (size, size, 3) uint8, for videos.
 
         Raises:
             ValueError: larger than the model's frame buffer.
@@ -410,7 +410,7 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
         return np.ascontiguousarray(camera.render())
 
     def close(self) -> None:
-        """Give the renderer's memory back."""
+        """Free the renderer's memory."""
         self._physics.free()
 
     def _is_forked(self) -> bool:
@@ -438,9 +438,9 @@ class DeepMindControl(gymnasium.Env[np.ndarray, np.ndarray]):
             ) from error
 
     def _look(self, observation: dict[str, np.ndarray], reward: float, *, copies: int = 1) -> None:
-        """Make the state from what the task observes, and draw the latest frame, if any is drawn.
+        """Update the state from the task's observation, and render the latest frame if needed.
 
-        The frame comes to the stack so many times.
+        The frame is appended to the stack ``copies`` times.
         """
         self.state = np.concatenate([np.ravel(value) for value in observation.values()])
         if not (np.isfinite(reward) and np.isfinite(self.state).all()):
@@ -490,8 +490,7 @@ def _egl_works() -> bool:
     if not query(len(devices), devices, ctypes.byref(found)):
         return False
 
-    # Not terminated: that would close the display for everyone in the process, and DM Control goes
-    # on with it.
+    # Not terminated: that would close the display for the whole process, and DM Control uses it.
     def works(device: int) -> bool:
         display = display_of(_EGL_PLATFORM_DEVICE, devices[device], None)
         return bool(display and egl.eglInitialize(display, None, None))
@@ -500,11 +499,11 @@ def _egl_works() -> bool:
     usable = [device for device in range(found.value) if works(device)]
     if chosen is not None and chosen not in map(str, usable):
         raise UserError(
-            f"MUJOCO_EGL_DEVICE_ID={chosen} is no device that EGL can use; unset it, or take one "
+            f"MUJOCO_EGL_DEVICE_ID={chosen} is not a device that EGL can use; unset it, or set one "
             f"of: {', '.join(map(str, usable)) or 'there are none'}"
         )
-    # EGL sees every GPU, whatever CUDA is shown: cells on several would all draw on the first. So
-    # the one that CUDA is left with is chosen, which drivers number alike, unless one is already.
+    # EGL sees every GPU regardless of CUDA_VISIBLE_DEVICES: cells on several would all render on
+    # the first. So the one visible to CUDA is chosen, numbered alike by drivers, unless one is set.
     shown = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     if shown in map(str, usable):
         os.environ.setdefault("MUJOCO_EGL_DEVICE_ID", shown)
@@ -512,7 +511,7 @@ def _egl_works() -> bool:
 
 
 def _osmesa_works() -> bool:
-    """Whether OSMesa's library is there, by the names that it has had."""
+    """Whether OSMesa's library is installed, under any of its names."""
     return any(_loads(f"libOSMesa.so{suffix}") for suffix in ("", ".8", ".6"))
 
 
@@ -524,16 +523,16 @@ def _loads(library: str) -> bool:
     return True
 
 
-# In the order of preference: EGL may draw on a GPU.
+# In order of preference: EGL may render on a GPU.
 _PROBES = {"egl": _egl_works, "osmesa": _osmesa_works}
 
 
 @functools.cache
 def _suite() -> Any:
-    """DM Control's suite, imported once the renderer is chosen, which the import reads."""
+    """DM Control's suite, imported after the renderer is chosen, which the import reads."""
     choose_renderer()
-    # Older models set their total mass by an attribute that MuJoCo is about to drop; this concerns
-    # DM Control's authors alone.
+    # Older models set their total mass by an attribute that MuJoCo has deprecated; only DM
+    # Control's authors can change that.
     logging.getLogger("absl").addFilter(lambda record: "settotalmass" not in record.getMessage())
     from dm_control import suite
 
@@ -542,28 +541,28 @@ def _suite() -> Any:
 
 @functools.cache
 def _integration_state() -> int:
-    """MuJoCo's name for all that decides the next step: mjSTATE_INTEGRATION."""
+    """MuJoCo's constant for all that determines the next step: mjSTATE_INTEGRATION."""
     import mujoco
 
     return int(mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
-# The process that has drawn. What draws is not there in processes forked from it.
+# The process that has rendered; renderers do not survive a fork.
 _drawing: int | None = None
 
 
 def _contexts(physics: Any) -> Any:
-    """The contexts that draw a model, made at the first call.
+    """The rendering contexts of a model, created at the first call.
 
     Raises:
-        UserError: they cannot be made.
+        UserError: they cannot be created.
     """
     global _drawing
     try:
         contexts = physics.contexts
         _drawing = os.getpid()
         return contexts
-    except Exception as error:  # each renderer fails with exceptions of its own
+    except Exception as error:  # each renderer has its own exceptions
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"the renderer {choose_renderer()} does not work here ({reason}); "
@@ -572,10 +571,10 @@ def _contexts(physics: Any) -> Any:
 
 
 def _domain_and_name(task: str) -> tuple[str, str]:
-    """A task as DM Control names it; both parts may hold underscores.
+    """Domain and name of a task in DM Control; both may contain underscores.
 
     Raises:
-        UserError: the task is unknown, or there is nothing to render with.
+        UserError: the task is unknown, or no renderer works.
     """
     for domain, name in _suite().ALL_TASKS:
         if f"{domain}_{name}" == task:
@@ -587,7 +586,7 @@ def _domain_and_name(task: str) -> tuple[str, str]:
 
 
 def _names(specification: dict[str, Any]) -> tuple[str, ...]:
-    """Names of the numbers of a task's observation; a single number has no index."""
+    """Names of the entries of a task's observation; a scalar has no index."""
     names: list[str] = []
     for name, array in specification.items():
         size = int(np.prod(array.shape))
@@ -596,7 +595,7 @@ def _names(specification: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _plain(state: tuple[Any, ...]) -> dict[str, Any]:
-    """The state of a numpy stream, which torch can load with ``weights_only``."""
+    """The state of a numpy random stream in a form that torch loads with ``weights_only``."""
     _, keys, position, has_gauss, gauss = state
     return {
         "keys": torch.from_numpy(keys.astype(np.int64)),
@@ -616,5 +615,5 @@ for _name in TASKS:
         id=f"rl/{_name.replace('_', '-')}-v0",
         entry_point="rl.environment:DeepMindControl",
         kwargs={"task": _name, "action_repeat": ACTION_REPEATS[_name]},
-        max_episode_steps=1000 // ACTION_REPEATS[_name],  # decisions; the episode ends itself, too
+        max_episode_steps=1000 // ACTION_REPEATS[_name],  # decisions, as in the environment itself
     )

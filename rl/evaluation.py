@@ -4,21 +4,20 @@
 noise, in environments that training never sees and whose seeds it never uses.
 
 ``dmc-return-v2``: the same, and the mean over the evaluations of a run from a fifth of its steps
-on, which moves less from seed to seed than the last one.
+on, which varies less between seeds than the last one.
 
-``state-probe-v1``: how much of the physics state can be read linearly from the features of a stack
-of frames. Features are standardised by their mean and deviation on the training frames; targets
-need not be, since neither a free intercept nor R^2 minds their scale. One penalty for all targets
-comes from ``PENALTIES``, which are relative to the mean diagonal of the kernel of the training
-frames (the number of features that vary) and therefore mean the same for any number of features.
-The penalty with the best R^2, mean over targets and over five folds of whole training episodes, is
-used on all training frames; the smallest of equally good ones wins. The score is R^2 on the test
-frames, against the mean of the test frames. The regression is solved in its dual form, frames by
-frames, which serves fifty features as well as the pixels themselves.
+``state-probe-v1``: how well the physics state can be predicted linearly from the features of a
+stack of frames. Features are standardised by their mean and deviation on the training frames;
+targets need not be, since the free intercept and R^2 do not depend on their scale. One penalty for
+all targets is chosen from ``PENALTIES``, which are relative to the mean diagonal of the training
+frames' kernel matrix (the number of features that vary) and so are comparable for any number of
+features. The penalty with the best R^2, mean over targets and five folds of whole training
+episodes, is used on all training frames; ties go to the smallest. The score is R^2 on the test
+frames, relative to their own mean. The regression is solved in dual form, with a frames x frames
+matrix, which suits fifty features as well as raw pixels.
 
-``imitation-return-v1``: see :mod:`rl.imitation`. With it comes the second version of the state
-probe, on one fixed set of an expert's frames in place of a random policy's, of which every seed had
-its own.
+``imitation-return-v1``: see :mod:`rl.imitation`. It includes the second version of the state probe,
+on one fixed set of an expert's frames instead of a random policy's frames, which differed by seed.
 
 Shapes: n frames (m of the test part), d features, t targets, E episodes, K frames of a stack, S
 pixels of a frame, C pixels of a crop, H width of the embedding, A dimensions of an action.
@@ -83,7 +82,7 @@ SUMMARIES: Mapping[str, Callable[[Curve], dict[str, Any]]] = {
 }
 SETTLED = 1 / 5  # of a run's steps
 
-# Sets the seeds of evaluation apart from any that training derives from the same number.
+# Separates the seeds of evaluation from any that training derives from the same number.
 STREAM = 0x65766131
 FOLDS = 5
 PENALTIES: tuple[float, ...] = tuple(
@@ -91,7 +90,7 @@ PENALTIES: tuple[float, ...] = tuple(
 )  # of the kernel's mean diagonal
 COLUMNS = 1024  # features that are held in float64 at a time
 
-# Given actions done, of all, and what is done; rl's Run.progress is one.
+# Called with the actions done, their total, and a description, like Run.progress.
 Progress = Callable[[int, int, str], None]
 
 
@@ -105,7 +104,7 @@ def evaluate_policy(
 ) -> list[float]:
     """Returns of ``config.evaluation_episodes`` episodes, under the protocol ``dmc-return-v1``.
 
-    The episodes go on in lock-step. The result is the same for any number of workers.
+    The episodes run in lock-step. The result is the same for any number of workers.
 
     Args:
         act: observations (E, 3K, S, S) uint8 on the CPU -> actions (E, A) in [-1, 1], on any
@@ -113,7 +112,8 @@ def evaluate_policy(
         config: names the task and its frames.
         seed: not negative; other seeds give other episodes.
         workers: with more than one, every environment has a process of its own.
-        progress: called after each action with the number of actions done, of all, and a word.
+        progress: called after each action with the number of actions done, their total, and a
+            description.
 
     Raises:
         FloatingPointError: a reward or state that is not finite.
@@ -133,7 +133,7 @@ def episode_seed(seed: int, episode: int) -> int:
 
 
 def evaluation_seeds(config: Config, step: int) -> list[int]:
-    """The seeds of a run's evaluation after ``step`` environment steps, of the step alone."""
+    """The seeds of a run's evaluation after ``step`` environment steps, independent of the run."""
     seed = config.seed * 1_000_000 + step
     return [episode_seed(seed, episode) for episode in range(config.evaluation_episodes)]
 
@@ -150,12 +150,12 @@ def returns(
 
     Args:
         act: see :func:`evaluate_policy`.
-        environments: one for each seed; what they did before leaves no trace.
+        environments: one for each seed; their earlier episodes have no influence.
         seeds: with which the episodes start.
-        decisions: at most so many actions in each episode; for ``progress`` alone.
+        decisions: the largest number of actions in an episode; for ``progress`` only.
         progress: see :func:`evaluate_policy`.
     """
-    # The base class declares one number; both kinds of vector take one for each environment.
+    # The base class declares one number; both vector classes take one for each environment.
     observations, _ = environments.reset(seed=list(seeds))  # type: ignore[arg-type]
     sums = np.zeros(len(seeds))
     running = np.ones(len(seeds), dtype=bool)
@@ -167,7 +167,7 @@ def returns(
         ended = terminated | truncated
         running &= ~ended
         if ended.any() and running.any():
-            # A vector steps as a whole: what ended goes on in an episode that no longer counts.
+            # A vector steps as a whole: finished environments go on with an ignored episode.
             observations, _ = environments.reset(options={"reset_mask": ended})
         done += 1
         if progress is not None:
@@ -185,15 +185,15 @@ def embed(
     precision: str,
     batch_size: int = 128,
 ) -> Tensor:
-    """Embeddings (n, H), float32, on the CPU, of the stack that ends in each frame.
+    """Embeddings (n, H), float32, on the CPU, of the stack that ends with each frame.
 
     Args:
-        encoder: on any device; left in the mode in which it came.
+        encoder: on any device; its mode is restored.
         frames: see :func:`rl.data.random_frames`.
         crop: pixels C of the centre crop.
         stack: frames K.
-        precision: the configuration's; "bfloat16" puts the encoder under autocast.
-        batch_size: stacks that the encoder sees at a time.
+        precision: the configuration's; "bfloat16" runs the encoder under autocast.
+        batch_size: stacks per forward pass.
     """
     device = next(encoder.parameters()).device
     training = encoder.training
@@ -208,13 +208,13 @@ def embed(
 
 
 def pixels(frames: Frames, crop: int, stack: int) -> Tensor:
-    """What the encoder sees of each frame and those before it, (n, 3K C C), float32 in [0, 1]."""
+    """The encoder's input for each frame, flattened, (n, 3K C C), float32 in [0, 1]."""
     rows = torch.arange(len(frames.frames))
     return centre_crops(frames, rows, crop, stack).flatten(1).float().div_(255)
 
 
 def centre_crops(frames: Frames, rows: Tensor, crop: int, stack: int) -> Tensor:
-    """Centre crops (B, 3K, C, C), uint8, of the stacks that end in the frames ``rows`` (B,)."""
+    """Centre crops (B, 3K, C, C), uint8, of the stacks that end with the frames ``rows`` (B,)."""
     corner = (frames.frames.shape[-1] - crop) // 2
     offsets = torch.full((len(rows), 2), corner)
     first = frames.first[rows]
@@ -232,10 +232,10 @@ def state_probe(
     """R^2 in percent of the protocol ``state-probe-v1``, the same for any number of threads.
 
     Keys of the result: ``r2``, the mean over all targets; ``r2_velocity``, over those whose name
-    starts with "velocity"; ``r2_position``, over the others but touch sensors (both only where
+    starts with "velocity"; ``r2_position``, over the others except touch sensors (both only if
     there are such targets); ``details``: ``targets``, R^2 of each target by name, ``penalty``, the
-    one of ``PENALTIES`` that was chosen, and ``left_out``, the names of the targets that do not
-    vary on the training frames or on the test frames.
+    chosen one of ``PENALTIES``, and ``left_out``, the names of targets that are constant on the
+    training frames or on the test frames.
 
     Args:
         train: features (n, d) of the training frames.
@@ -301,7 +301,7 @@ def state_probe(
 def kernels(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Inner products (n, n) and (m, n), float64, of features standardised by the training part.
 
-    A feature that does not vary on the training frames counts nothing.
+    A feature that is constant on the training frames is ignored.
 
     Args:
         train: (n, d).
@@ -317,7 +317,7 @@ def kernels(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray
         block, other = train[:, columns].astype(np.float64), test[:, columns].astype(np.float64)
         if not (np.isfinite(block).all() and np.isfinite(other).all()):
             raise ValueError("features are not finite")
-        # Not by the deviation, which rounding makes positive for equal numbers.
+        # Not by the standard deviation, which rounding makes positive for equal values.
         varying = np.ptp(block, axis=0) > 0
         mean, deviation = block.mean(0)[varying], block.std(0)[varying]
         block = (block[:, varying] - mean) / deviation
@@ -342,7 +342,7 @@ def ridge(
     """
     centre = KernelCenterer().fit(kernel)
     values, vectors = np.linalg.eigh(centre.transform(kernel))
-    # The kernel has no negative eigenvalues; rounding has.
+    # The kernel matrix has no negative eigenvalues except by rounding.
     values = values.clip(min=0)[:, None]
     rotated = vectors.T @ (targets - targets.mean(0))
     basis = centre.transform(other) @ vectors
@@ -352,7 +352,7 @@ def ridge(
 
 
 def choose_penalty(kernel: np.ndarray, targets: np.ndarray, groups: np.ndarray) -> float:
-    """The one of ``PENALTIES`` with the best R^2, mean over targets and folds of whole groups.
+    """The penalty of ``PENALTIES`` with the best R^2, mean over targets and folds of whole groups.
 
     Args:
         kernel: inner products (n, n) of the features.

@@ -1,7 +1,7 @@
 """An expert for each task: soft actor-critic on the physics state, kept at three levels of skill.
 
-Nothing is drawn while it learns, so that it takes minutes of one CPU core. Networks, density, steps
-and targets are those of the agent from pixels (:mod:`rl.agent`); only the encoder is left out.
+Nothing is rendered during its training, which therefore takes minutes on one CPU core. Networks,
+density, steps and targets are those of the pixel agent (:mod:`rl.agent`), without the encoder.
 
     policies.safetensors   the policy at each level of ``LEVELS``
     meta.json              the task, the budget, the curve, and the return of each level
@@ -32,11 +32,11 @@ from shared.experiment.prepared import build_once, made_again, writing
 from shared.experiment.runs import write_atomically
 from shared.momentum import follow
 
-# Part of the key of what is kept; to be raised when the same budget gives other experts.
+# Part of the key of stored experts; to be increased when the same budget gives other experts.
 FORMAT = 1
 
 FILES = ("policies.safetensors", "meta.json")
-# By level, the share of the best evaluation's return that its policy is the first to reach.
+# By level, a share of the best evaluation's return; the first policy that reaches it is kept.
 LEVELS = {"weak": 1 / 3, "middle": 2 / 3, "expert": 1.0}
 
 HIDDEN = 256  # width of policy and critics
@@ -45,10 +45,10 @@ LEARNING_RATE = 1e-3
 TEMPERATURE = 0.1  # alpha at the start
 DISCOUNT = 0.99  # for each decision
 CRITIC_MOMENTUM = 0.01
-INITIAL = 15  # one in so many decisions, the first ones, is random and without an update
-EVALUATIONS = 15  # in the course of the training, of as many episodes each:
+INITIAL = 15  # the first 1 / 15 of the decisions are random and without updates
+EVALUATIONS = 15  # during training, each over this many episodes:
 EPISODES = 3
-# Sets the seeds of its episodes apart from those of evaluations and of anything else.
+# Separates the seeds of its episodes from those of evaluations and everything else.
 STREAM = 0x65787065
 
 Progress = Callable[[int, int, str], None]
@@ -56,7 +56,7 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True)
 class Expert:
-    """Policies of one training, by the names of ``LEVELS``, and what each returns.
+    """Policies from one training run, by the names of ``LEVELS``, and their returns.
 
     policies: states (B, n) float32 -> (B, 2A), see :func:`rl.agent.gaussian_of`. returns: mean over
     the episodes of the evaluation at which the policy was kept. fingerprint: SHA-256 of the
@@ -78,20 +78,20 @@ def trained_expert(
     data_root: Path,
     progress: Progress | None = None,
 ) -> Expert:
-    """The expert of a task, trained when first asked for, by whichever process comes first.
+    """The expert of a task, trained on first use by whichever process comes first.
 
-    On one processor it is a function of its arguments; on another the same arguments may give
-    another one, since rounding grows in so long a training. What counts are its frames, whose
-    fingerprint every run records.
+    On one type of processor it is a function of its arguments; on another the same arguments may
+    give a different expert, since rounding errors grow over so long a training run. Every run
+    records the fingerprint of its frames, which are what results depend on.
 
     Args:
         task: of DM Control.
         action_repeat: environment steps of a decision.
         episode_steps: environment steps of an episode.
-        decisions: how many it makes; but for the first ones, which are random, each has an update.
-        seed: of all that is random.
-        data_root: ``prepared`` is made in it.
-        progress: told, while it learns, the decisions done, their number, and what is done.
+        decisions: of its training; each has an update, except for the first, random ones.
+        seed: of all randomness.
+        data_root: ``prepared`` is created in it.
+        progress: called during training with the decisions done, their total, and a description.
 
     Raises:
         UserError: an unknown task, a data root that cannot be written, or a damaged expert.
@@ -115,7 +115,7 @@ def trained_expert(
 
 
 def mean_action(policy: nn.Module, state: np.ndarray) -> np.ndarray:
-    """What a policy does without noise, (B, A) or (A,) float32, in states (B, n) or (n,)."""
+    """A policy's actions without noise, (B, A) or (A,) float32, in states (B, n) or (n,)."""
     with torch.no_grad():
         mean, _ = gaussian_of(policy(torch.from_numpy(state).float()))
     action: np.ndarray = mean.tanh().numpy()
@@ -125,7 +125,7 @@ def mean_action(policy: nn.Module, state: np.ndarray) -> np.ndarray:
 def drawn_action(
     policy: nn.Module, state: np.ndarray, generator: np.random.Generator
 ) -> np.ndarray:
-    """What a policy does with its noise, (A,) float32, in a state (n,)."""
+    """A sampled action of a policy, (A,) float32, in a state (n,)."""
     with torch.no_grad():
         mean, log_std = gaussian_of(policy(torch.from_numpy(state).float()))
     noise = torch.from_numpy(generator.standard_normal(len(mean))).float()
@@ -134,7 +134,7 @@ def drawn_action(
 
 
 def episode_return(policy: nn.Module, environment: DeepMindControl, seed: int) -> float:
-    """The sum of the rewards of an episode without noise, in an environment of states."""
+    """The return of an episode without noise, in an environment that observes states."""
     state, _ = environment.reset(seed=seed)
     total, over = 0.0, False
     while not over:
@@ -166,8 +166,8 @@ def _train(
 ) -> tuple[dict[str, tuple[nn.Module, float]], list[float]]:
     """Policy and return at each level, and the return at each evaluation."""
     threads = torch.get_num_threads()
-    # The random numbers of a run that waits for its expert must not move, nor may the expert
-    # depend on how many threads that run has.
+    # The random state of a run that waits for its expert must not change, and the expert must not
+    # depend on that run's number of threads.
     with torch.random.fork_rng(devices=[]), contextlib.ExitStack() as stack:
         torch.manual_seed(key["seed"])
         torch.set_num_threads(1)
@@ -210,20 +210,20 @@ def _train(
 
 
 class Memory:
-    """All transitions of a training, (state, action, reward, next state), float32."""
+    """All transitions of a training run, (state, action, reward, next state), float32."""
 
     def __init__(self, capacity: int, states: int, actions: int) -> None:
         self.arrays = [torch.zeros(capacity, width) for width in (states, actions, 1, states)]
         self.count = 0
 
     def add(self, state: np.ndarray, action: np.ndarray, reward: float, after: np.ndarray) -> None:
-        """Keep one."""
+        """Add a transition."""
         for array, value in zip(self.arrays, (state, action, [reward], after), strict=True):
             array[self.count] = torch.as_tensor(value)
         self.count += 1
 
     def batch(self, size: int) -> list[Tensor]:
-        """Some of them, with replacement, from torch's global generator."""
+        """A random batch, with replacement, from torch's global generator."""
         index = torch.randint(self.count, (size,))
         return [array[index] for array in self.arrays]
 
@@ -258,13 +258,13 @@ class Learner:
         return drawn
 
     def update(self, batch: list[Tensor], step: int) -> None:
-        """One update from transitions; policy, temperature and targets move at even steps."""
+        """One update from transitions; policy, temperature and targets only at even steps."""
         state, action, reward, after = batch
         alpha = self.log_temperature.detach().exp()
         with torch.no_grad():
             next_action, log_probability = squashed_sample(*gaussian_of(self.policy(after)))
             value = self.targets(after, next_action).amin(1) - alpha * log_probability
-            # The tasks end by their time limit alone, so that every state has a successor.
+            # The tasks end by their time limit only, so every state has a successor.
             target = reward + DISCOUNT * value[:, None]
         loss = (self.critics(state, action) - target).square().mean(0).sum()
         descend(loss, self.critic_optimiser)
@@ -278,7 +278,7 @@ class Learner:
 
 
 def _opened(folder: Path) -> Expert:
-    """What was kept in ``folder``, if it is as it was written."""
+    """The expert stored in ``folder``, after checking that it is intact."""
     check_sums(folder, made_again(folder), FILES)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
     weights = load_file(folder / "policies.safetensors")
@@ -289,7 +289,7 @@ def _opened(folder: Path) -> Expert:
             for name, value in weights.items()
             if name.startswith(f"{level}.")
         }
-        # Building a network draws its first weights; the caller's random numbers must not move.
+        # Building a network draws initial weights; the caller's random state must not change.
         with torch.random.fork_rng(devices=[]):
             policy = perceptron(own["0.weight"].shape[1], HIDDEN, len(own["4.bias"]))
         policy.load_state_dict(own)

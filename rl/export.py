@@ -1,11 +1,11 @@
-"""Policies and encoders of control as folders that can be checked and loaded.
+"""Exported policies and encoders of control, as folders that can be checked and loaded.
 
 Shapes: B observations, K frames of a stack, S pixels of a frame, C of a crop, H width of the
 latent, A dimensions of an action.
 
     policy.safetensors     of an agent: its encoder and its actor
-    encoder.safetensors    of a probe, in place of the policy: the encoder
-    config.json            of the run, which says how the networks are built
+    encoder.safetensors    of a probe: its encoder, instead of a policy
+    config.json            of the run, from which the networks are built
 
 A finished run keeps the weights in its folder as ``model.safetensors``.
 """
@@ -48,14 +48,14 @@ Policy = Callable[[Tensor], Tensor]
 MODEL = "model.safetensors"  # in the folder of a run
 POLICY = "policy.safetensors"
 
-# Of the names of Agent.state_dict() and of Contrast.state_dict(), what an export holds.
+# Prefixes of the names in Agent.state_dict() and Contrast.state_dict() that are exported.
 POLICY_NAMES = ("contrast.encoder.", "actor.")
 ENCODER_NAMES = ("encoder.",)
 
-# The fields of a configuration that decide how the networks are built and fed.
+# The fields of a configuration that determine the networks and their input.
 BUILDING = ("crop", "stack", "filters", "convolutions", "latent", "hidden", "precision")
 
-# By protocol, what an encoder was trained on; the words are filled from the configuration.
+# By protocol, the encoder's training data; the names are filled in from the configuration.
 SEEN = {
     "state-probe-v1": "{probe_episodes} episodes of a random policy",
     "imitation-return-v1": "{probe_episodes} episodes at each of three levels of an expert's skill",
@@ -65,14 +65,14 @@ SEEN = {
 def load(folder: Path) -> Policy | Encoder:
     """The policy of an exported agent, or the encoder of an exported probe, on the CPU.
 
-    A policy takes observations (B, 3K, S, S), uint8, and gives the means of its actions, (B, A) in
-    [-1, 1]. An encoder, in eval mode, takes their crops (B, 3K, C, C), uint8, and gives (B, H).
+    A policy maps observations (B, 3K, S, S), uint8, to mean actions, (B, A) in [-1, 1]. An encoder,
+    in eval mode, maps crops of them (B, 3K, C, C), uint8, to features (B, H).
 
     Args:
-        folder: as :func:`write` made it.
+        folder: as written by :func:`write`.
 
     Raises:
-        UserError: no such folder, or one that is not as :func:`write` left it.
+        UserError: no such folder, or one that is not as :func:`write` wrote it.
     """
     weights = POLICY if (folder / POLICY).is_file() else FILE
     check_sums(folder, REMEDY, (weights, CONFIG))
@@ -80,11 +80,11 @@ def load(folder: Path) -> Policy | Encoder:
 
 
 def read(folder: Path) -> Policy | Encoder:
-    """What a run's weights are of, by their names, on the CPU, see :func:`load`.
+    """The policy or encoder of a run's weights, on the CPU, see :func:`load`.
 
     Args:
-        folder: of a run, whose weights are compared with their checksum unless an earlier version
-            wrote none.
+        folder: of a run; its weights are checked against their checksum, which runs of earlier
+            versions lack.
 
     Raises:
         UserError: weights that are missing, damaged or another network's.
@@ -111,7 +111,7 @@ def write(folder: Path, target: Path) -> Path:
 
 
 def _build(file: Path, remedy: str) -> Policy | Encoder:
-    """The network of the weights in a file, as the configuration beside it says."""
+    """The network of the weights in a file, built from the configuration beside it."""
     with naming_damage(file, remedy):
         fields = upgraded_config(json.loads((file.parent / CONFIG).read_text()), Config)
         config = dataclasses.replace(Config(), **{name: fields[name] for name in BUILDING})
@@ -123,8 +123,8 @@ def _build(file: Path, remedy: str) -> Policy | Encoder:
 
 
 def _policy(config: Config, state: Mapping[str, Tensor]) -> Policy:
-    # The actor's last layer gives mean and deviation of each dimension.
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers must not move
+    # The actor's last layer gives mean and standard deviation of each dimension.
+    with torch.random.fork_rng(devices=[]):  # the caller's random state must not change
         agent = Agent(config, len(state["actor.policy.4.bias"]) // 2)
     own = agent.state_dict()
     expected = {name for name in own if name.startswith(POLICY_NAMES)}
@@ -144,7 +144,7 @@ def _describe(folder: Path, record: Record) -> Export:
         "inputs": "tasks and renderers",
         "evaluated": config["task"],
         "data": f"Pictures rendered by DM Control's task `{config['task']}`.",
-        "projected": True,  # what is exported is what was scored
+        "projected": True,  # the exported network is the one that was scored
     }
     if isinstance(read(folder), Encoder):
         shape = (1, 3 * stack, crop, crop)

@@ -1,6 +1,6 @@
-"""Learning curves, probes, rankings and distances of finished runs as pictures.
+"""Figures of finished runs: learning curves, probes, rankings and distances.
 
-Distances are drawn from the logs that the folders of runs keep, the others from records.
+Distances are drawn from the logs in the runs' folders, the others from records.
 """
 
 import json
@@ -33,7 +33,7 @@ from shared.report.pictures import (
 )
 from shared.report.statistics import paired_gain
 
-# Rows of the figures of distances.
+# Rows in the figures of distances.
 LMCL_ROWS = (
     "CURL",
     "LMCL(CURL+DP)",
@@ -52,7 +52,7 @@ CLLR_ROWS = (
 )
 BAND = (0.1, 0.5)  # delta+ and delta- of LMCL
 COSINES = (1 - 2 * BAND[1], 1 - 2 * BAND[0])  # of the distances in the band
-# Of each number of distances in the log: the label of its axis, its limits, what is shaded.
+# For each distance statistic in the log: its axis label, its limits, the shaded band.
 LOGGED: dict[str, tuple[str, tuple[float, float] | None, tuple[float, float] | None]] = {
     "share_in_band": ("share of negative\npairs in the band", (0, 1), None),
     "mean_cosine": ("mean cosine of\nnegative pairs", (-1, 1), COSINES),
@@ -62,8 +62,8 @@ RANKED_AGAINST = "untrained encoder"
 ACROSS = 3  # panels in a line
 HIGHEST = 1000  # return of an episode of DeepMind Control
 SPREAD = (
-    "Mean over seeds, band of one standard deviation over seeds; lines without a band are of one "
-    "seed."
+    "Lines: mean over seeds; bands: one standard deviation over seeds; lines without a band have "
+    "one seed."
 )
 
 
@@ -78,7 +78,7 @@ def learning_curves(source: Source) -> Drawn:
             line = _over_steps([run.metrics["details"]["curve"] for run in some], "return")
             if some[0].config.train:
                 lines[row] = line
-            else:  # one evaluation stands for all steps
+            else:  # a single evaluation, drawn as a horizontal line
                 levels[row] = fmean(value for values in line.values() for value in values)
         if (value := printed.value("CURL", column.label)) is not None:
             levels["CURL, 100K, as printed"] = value.mean
@@ -105,12 +105,12 @@ def learning_curves(source: Source) -> Drawn:
 
 
 def probe_scores(source: Source) -> Drawn:
-    """What each row's embedding says of the state, a panel for each task, a mark for each seed.
+    """How well the state is predicted from each row's embedding: a panel per task, a mark per seed.
 
-    Tasks with baselines alone are left out.
+    Tasks with only baselines are left out.
 
     Raises:
-        Lacking: all of them are baselines.
+        Lacking: no row other than baselines has finished.
     """
     panels, shown = [], []
     for column, runs in by_column(source):
@@ -143,7 +143,7 @@ def probe_scores(source: Source) -> Drawn:
 
 @dataclass(frozen=True)
 class Place:
-    """A row in a ranking: its mean return over tasks and seeds, and what it gains over another.
+    """A row in a ranking: its mean return over tasks and seeds, and its gain over another row.
 
     The gain is a mean over tasks, then over seeds; low and high are the ends of its 95% t interval
     over seeds, None with one seed.
@@ -158,9 +158,9 @@ class Place:
 
 
 def ranked(runs: Sequence[Finished], than: str = RANKED_AGAINST) -> list[Place]:
-    """The rows from the highest mean return to the lowest, each compared with the row ``than``.
+    """The rows in descending order of mean return, each compared with the row ``than``.
 
-    A seed of a row is used when it has finished on all tasks; differences are of equal seeds.
+    A seed of a row is used if it has finished on all tasks; differences are paired by seed.
 
     Raises:
         Lacking: the row ``than`` has no such seed.
@@ -187,7 +187,7 @@ def ranked(runs: Sequence[Finished], than: str = RANKED_AGAINST) -> list[Place]:
 
 
 def ranking(source: Source) -> Drawn:
-    """The rows of an imitation by what they gain over the untrained encoder, with intervals."""
+    """The rows of an imitation table by their gain over the untrained encoder, with intervals."""
     places = ranked(source.runs)
     lines = {place.row: [Point(place.gain, place.low, place.high)] for place in places}
     unit = f"return above that of the {RANKED_AGAINST}, points of {HIGHEST}"
@@ -197,8 +197,8 @@ def ranking(source: Source) -> Drawn:
             Picture([Panel("", unit, lines, 0.0)], 1, {"mean, 95% t interval over seeds": BLUE})
         ),
         "An expert imitated: ranking",
-        f"Computed here: mean over {tasks} task{'s' if tasks > 1 else ''} of what each seed gains, "
-        "then over seeds; bars are 95% t intervals over seeds, of paired differences. Nothing is "
+        f"Computed here: gain of each seed, mean over {tasks} task{'s' if tasks > 1 else ''}, "
+        "then over seeds; bars are 95% t intervals over seeds, of paired differences, not "
         "corrected for the number of rows.",
         source.runs,
         [
@@ -216,7 +216,7 @@ def ranking(source: Source) -> Drawn:
 
 
 def distances(rows: Sequence[str]) -> Callable[[Source], Drawn]:
-    """What draws how the distances of negative pairs move as the encoders of some rows train.
+    """A function that draws the distances of negative pairs over the training of some rows.
 
     Args:
         rows: their labels.
@@ -251,10 +251,10 @@ def distances(rows: Sequence[str]) -> Callable[[Source], Drawn]:
                 )
         return Drawn(
             curves(panels, len(names)),
-            "Distances while the encoders train",
-            "Computed here, in the batches of training: pairs of an anchor and another image's "
-            f"key, with D = (1 - cos) / 2 in the band from {BAND[0]} to {BAND[1]} that LMCL's "
-            f"penalty empties (shaded: its cosines). {SPREAD}",
+            "Distances during training",
+            "Computed here, in the training batches: pairs of an anchor and another image's key, "
+            f"with D = (1 - cos) / 2 in the band from {BAND[0]} to {BAND[1]} that LMCL's penalty "
+            f"is meant to empty (shaded: its cosines). {SPREAD}",
             shown,
         )
 
@@ -262,7 +262,7 @@ def distances(rows: Sequence[str]) -> Callable[[Source], Drawn]:
 
 
 def _log(run: Finished) -> list[dict[str, Any]]:
-    """The lines of a run's log; none where the run keeps none."""
+    """The lines of a run's log; empty if the run has none."""
     file = run.folder / "log.jsonl"
     if not file.is_file():
         return []
@@ -270,7 +270,7 @@ def _log(run: Finished) -> list[dict[str, Any]]:
 
 
 def _over_steps(logs: Sequence[Sequence[dict[str, Any]]], name: str) -> dict[float, list[float]]:
-    """By step, a number of all runs."""
+    """The values of a logged number in all runs, by step."""
     found: dict[float, list[float]] = {}
     for entry in (entry for log in logs for entry in log):
         found.setdefault(entry["step"], []).append(entry[name])

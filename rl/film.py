@@ -1,4 +1,4 @@
-"""Policies of finished runs on film: one episode each, as a GIF and, with a codec, as an MP4.
+"""Films of the policies of finished runs: one episode each, as GIF and, with a codec, as MP4.
 
 Shapes: A dimensions of an action, P pixels of a film.
 """
@@ -22,28 +22,28 @@ from shared.experiment.tables import TIERS, Tier
 from shared.report.figures import Finished, finished, nothing_of
 
 FILM, CODED = "episode.gif", "episode.mp4"  # in the folder of a run
-PACE = 50  # milliseconds between pictures; decisions of the six tasks take 40 to 80
+PACE = 50  # milliseconds between frames; decisions of the six tasks take 40 to 80
 CODEC = "libx264"
 
 
 def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
-    """Let the policy of each finished run of a paper's agents play one episode, kept on film.
+    """Film one episode of the policy of each finished run of a paper's agents.
 
-    The episode starts as the first of the run's last evaluation does. A film that is newer than the
-    run's result is kept.
+    The episode starts like the first one of the run's last evaluation. A film that is newer than
+    the run's result is kept.
 
     Args:
         paper: of :data:`rl.tables.AGENTS`.
         tier: of the runs.
-        runs: folder of the finished runs; the films go to ``episode.gif`` in each run's own, and to
-            ``episode.mp4`` where PyAV is installed and has the codec.
+        runs: folder of the finished runs; the films are ``episode.gif`` in each run's folder, and
+            ``episode.mp4`` if PyAV is installed and has the codec.
 
     Returns:
-        The films, in the order of the tables, those kept included.
+        The films, in the order of the tables, including those kept.
 
     Raises:
-        UserError: a paper without agents, a tier that it has none in or without finished runs, or
-            weights that are missing, damaged or another network's.
+        UserError: a paper or tier without agents, no finished runs, or weights that are missing,
+            damaged or another network's.
     """
     if paper not in AGENTS:
         raise UserError(f"rl has no policies for {paper!r}; it has {', '.join(AGENTS)}")
@@ -62,7 +62,7 @@ def write(paper: str, tier: Tier, runs: Path) -> list[Path]:
 
 
 def _films_of(run: Finished) -> list[Path]:
-    """The films of a run, played if they lack or are of an earlier result."""
+    """The films of a run, made if they are missing or older than its result."""
     films = [run.folder / FILM, *([run.folder / CODED] if codec_is_there() else [])]
     result = (run.folder / "result.json").stat().st_mtime
     if all(file.exists() and file.stat().st_mtime > result for file in films):
@@ -76,7 +76,7 @@ def _films_of(run: Finished) -> list[Path]:
 
 
 def codec_is_there() -> bool:
-    """Whether films can be coded as MP4: PyAV, of the video domain's extra, with H.264."""
+    """Whether films can be encoded as MP4: PyAV, of the video domain's extra, with H.264."""
     if importlib.util.find_spec("av") is None:
         return False
     import av
@@ -88,7 +88,7 @@ def play(run: Finished) -> tuple[np.ndarray, float]:
     """One episode of a run's policy without noise.
 
     Returns:
-        Pictures before each decision and at the end, (n, P, P, 3) uint8, and the return.
+        Images before each decision and at the end, (n, P, P, 3) uint8, and the return.
     """
     config = run.config
     environment = make_environment(config)
@@ -110,12 +110,12 @@ def play(run: Finished) -> tuple[np.ndarray, float]:
 
 
 def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
-    """Write pictures as an endless GIF in one palette, which keeps it small and still.
+    """Write a looping GIF with one palette, which keeps it small and free of flicker.
 
     Args:
-        file: where to.
+        file: to write.
         pictures: (n, P, P, 3) uint8.
-        comment: kept in the file.
+        comment: stored in the file.
     """
     some = pictures[:: max(1, len(pictures) // 8)]
     palette = Image.fromarray(np.concatenate(some)).quantize(256)
@@ -135,12 +135,12 @@ def write_gif(file: Path, pictures: np.ndarray, comment: str) -> None:
 
 
 def write_mp4(file: Path, pictures: np.ndarray, comment: str) -> None:
-    """Write pictures as an MP4 in H.264, which players and browsers know.
+    """Write an MP4 in H.264, which players and browsers support.
 
     Args:
-        file: where to.
+        file: to write.
         pictures: (n, P, P, 3) uint8, P even.
-        comment: kept in the file.
+        comment: stored in the file.
     """
     import av
 

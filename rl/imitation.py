@@ -1,8 +1,8 @@
-"""An encoder trained on an expert's frames alone, and the return of a policy on its features.
+"""An encoder trained on an expert's frames only, and the return of a policy on its features.
 
-Frames are of an expert at three levels of skill, one fixed set for all seeds; neither rewards nor
-actions take part in the encoder's training. A head on the frozen features is then fitted to what
-the expert would do in each frame, and plays.
+The frames come from an expert at three levels of skill, one fixed set for all seeds; the encoder is
+trained without rewards and actions. A head on the frozen features is then fitted to the expert's
+action in each frame, and its return is measured.
 
 Shapes: n frames, d features, A dimensions of an action, B observations, K frames of a stack, C
 pixels of a crop.
@@ -29,7 +29,7 @@ from rl.train import random_policy, save_weights
 from shared.experiment.domain import Metrics
 from shared.experiment.runs import Run
 
-# Of the frames, every so many are read by the state probe, and are the base of the components.
+# Every third frame is used by the state probe, and for the principal components.
 STRIDE = 3
 
 # Crops (B, 3K, C, C) uint8 -> features (B, d) float32, on the CPU.
@@ -38,9 +38,9 @@ Features = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Material:
-    """What all rows and seeds of a task share: the expert, its frames, and what it would do there.
+    """What all rows and seeds of a task share: the expert, its frames, and its actions in them.
 
-    actions: of the training frames and of the test frames, (n, A) float32 in [-1, 1].
+    actions: in the training frames and in the test frames, (n, A) float32 in [-1, 1].
     """
 
     expert: Expert
@@ -50,7 +50,7 @@ class Material:
 
 
 def measure(config: ImitationConfig, run: Run) -> Metrics:
-    """Train an encoder on an expert's frames, fit a head to the expert's actions, and let it play.
+    """Train an encoder on an expert's frames, fit a head to its actions, and measure its return.
 
     The expert and its frames are made by the first run that needs them.
 
@@ -68,7 +68,7 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
         test_frames=fingerprint[1],
     )
     if config.acts != "head":
-        return played(config, run, floor_policy(config, material), {"observe": "state"})
+        return played(config, run, policy_without_features(config, material), {"observe": "state"})
 
     if config.probe_input == "pixels":
         features = principal_components(config, material.train)
@@ -100,7 +100,7 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
 
 
 def material_of(config: ImitationConfig, run: Run) -> Material:
-    """The expert of a configuration's task, and its frames; made if they are not kept."""
+    """The expert of a configuration's task, and its frames; made unless they are stored."""
     expert = trained_expert(
         config.task,
         config.action_repeat,
@@ -132,8 +132,10 @@ def material_of(config: ImitationConfig, run: Run) -> Material:
     return Material(expert, train, test, (actions[0], actions[1]))
 
 
-def floor_policy(config: ImitationConfig, material: Material) -> Callable[[Tensor], Tensor]:
-    """What acts without features: the expert on states (B, n), or uniformly random actions."""
+def policy_without_features(
+    config: ImitationConfig, material: Material
+) -> Callable[[Tensor], Tensor]:
+    """A policy without features: the expert on states (B, n), or uniformly random actions."""
     if config.acts == "random":
         return random_policy(config, material.actions[0].shape[1])
     best = material.expert.policies["expert"]
@@ -143,12 +145,12 @@ def floor_policy(config: ImitationConfig, material: Material) -> Callable[[Tenso
 def played(
     config: ImitationConfig, run: Run, act: Callable[[Tensor], Tensor], others: dict[str, Any]
 ) -> dict[str, Any]:
-    """The return of a policy over a configuration's episodes, each in an environment of its own.
+    """The return of a policy over a configuration's episodes, each in a separate environment.
 
     Args:
-        config: how many episodes of what, and their seeds.
-        run: whose workers the environments share.
-        act: what they observe, (B, ...) -> actions (B, A).
+        config: gives task, number of episodes and seeds.
+        run: gives the number of workers, and shows progress.
+        act: observations (B, ...) -> actions (B, A).
         others: further settings of the environments.
     """
     environments = make_vector(
@@ -164,7 +166,7 @@ def played(
 
 
 def encoded(config: ImitationConfig, encoder: Encoder) -> Features:
-    """Features of an encoder, wherever it lies."""
+    """Features of an encoder on any device."""
     device = next(encoder.parameters()).device
 
     @torch.no_grad()
@@ -187,14 +189,14 @@ def principal_components(config: ImitationConfig, frames: Frames) -> Features:
     values, vectors = torch.linalg.eigh((pixels @ pixels.T).double())
     kept = min(config.latent, len(rows) - 1)
     values, vectors = values[-kept:], vectors[:, -kept:]
-    # Of unit variance on these frames, and none of rounding where frames have fewer directions.
+    # With unit variance on these frames, and without components that are due to rounding.
     scale = (values / len(rows)).clamp(min=float(values[-1]) * 1e-9).sqrt()
     components = pixels.T @ (vectors / values.clamp(min=float(values[-1]) * 1e-9).sqrt()).float()
     return lambda crops: (crops.flatten(1).float().div(255) - mean) @ components / scale.float()
 
 
 def of_frames(config: ImitationConfig, features: Features, frames: Frames) -> Tensor:
-    """The features (n, d) of the stack that ends in each frame, centre crops of it."""
+    """The features (n, d) of the centre-cropped stack that ends with each frame."""
     parts = torch.arange(len(frames.frames)).split(128)
     return torch.cat(
         [features(centre_crops(frames, rows, config.crop, config.stack)) for rows in parts]
@@ -206,13 +208,13 @@ def fit_head(
 ) -> Callable[[Tensor], Tensor]:
     """A head fitted to actions by least squares: features (B, d) -> actions (B, A) in [-1, 1].
 
-    It stands on the features' mean and deviation, and has two hidden layers. Its random numbers are
-    the seed's alone, so that rows of one seed have heads that start alike and see one order.
+    It standardises the features, and has two hidden layers. Its random numbers depend on the seed
+    only, so that all rows of a seed have the same initial head and order of batches.
 
     Args:
-        config: names its sizes, steps and seed.
+        config: gives its sizes, steps and seed.
         features: (n, d) of the training frames.
-        actions: (n, A) in [-1, 1], what is to be done there.
+        actions: (n, A) in [-1, 1], the targets.
 
     Raises:
         ValueError: features that are not finite.
@@ -220,7 +222,7 @@ def fit_head(
     if not torch.isfinite(features).all():
         raise ValueError("features are not finite; the encoder has diverged")
     mean, deviation = features.mean(0), features.std(0)
-    # A feature that does not vary says nothing, not even of rounding.
+    # Constant features are dropped, including those that vary by rounding only.
     scale = torch.where(features.amax(0) > features.amin(0), 1 / deviation, 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)

@@ -1,4 +1,4 @@
-"""Contrastive training on frames of a random policy, and the physics state read from it: one loop.
+"""Contrastive training on frames of a random policy, and a probe of the physics state: one loop.
 
 Shapes: n frames, B of a batch, K frames of a stack, S pixels of a frame.
 """
@@ -18,13 +18,13 @@ from shared.distributed import from_first, part, replicated
 from shared.experiment.domain import Metrics
 from shared.experiment.runs import Run
 
-LOG_EVERY = 20  # updates that a line of the log is the mean of
+LOG_EVERY = 20  # updates averaged in a line of the log
 
 
 def measure(config: ProbeConfig, run: Run) -> Metrics:
-    """Train a contrastive encoder on frames of a random policy, and read the state from it.
+    """Train a contrastive encoder on frames of a random policy, and probe it for the state.
 
-    The held-out episodes are seen by the final regression's score alone.
+    The held-out episodes are used only to score the final regression.
 
     Raises:
         ValueError: what :func:`rl.config.check` refuses.
@@ -70,7 +70,7 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
 
 
 def part_of(frames: Frames, start: int, stop: int) -> Frames:
-    """The frames from ``start`` to ``stop``, which begin and end with an episode."""
+    """The frames from ``start`` to ``stop``, which are whole episodes."""
     return dataclasses.replace(
         frames,
         frames=frames.frames[start:stop],
@@ -84,12 +84,12 @@ def pretrain(config: ProbeConfig, frames: Frames, run: Run) -> Contrast:
     """Train the contrastive encoder of a configuration on frames, without an agent.
 
     Args:
-        config: how; its fields about agents are not looked at.
-        frames: to draw batches from, each time cropped anew.
+        config: how; its fields about agents are not used.
+        frames: to draw batches from, with new crops each time.
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The encoder with its momentum encoder, on the GPU where there is one.
+        The encoder with its momentum encoder, on the GPU if there is one.
 
     Raises:
         FloatingPointError: the training diverged.

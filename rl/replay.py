@@ -1,19 +1,19 @@
-"""What an agent has seen and done: single frames, put together to stacks and cropped when drawn.
+"""The replay buffer: single frames, which are stacked and cropped when batches are drawn.
 
 Shapes: F frames, T transitions, B of a batch, K frames of a stack, S pixels of a frame, C of a
 crop, A dimensions of an action. An episode of n transitions has n + 1 frames, each stored once.
 
     frames.bin      all frames in order, (3, S, S) bytes each
-    replay.json     what the frames are of
+    replay.json     settings that the frames depend on
 
-A frame goes to the file as soon as it is added. On the CPU the file is also the memory that
-batches are read from, mapped: where there is room, the system keeps it in memory by itself. On an
-accelerator with room for all frames a tensor holds them besides. So there is one way to store and
-one to resume, whatever the device.
+A frame is written to the file as soon as it is added. On the CPU batches are read from the
+memory-mapped file, which the operating system caches if there is room. On an accelerator with
+room for all frames a tensor holds them as well. Storing and resuming are therefore the same on
+every device.
 
-The file is only ever appended to. A checksum for every ``CHUNK`` frames is part of the state, hence
-of the checkpoint that is written after the frames have reached the disk: no index on the disk could
-contradict it. What the file holds beyond the checkpoint, as after a kill, is cut and added again.
+The file is append-only. A checksum for every ``CHUNK`` frames is part of the state, and so of the
+checkpoint, which is written after the frames have reached the disk, so that the two cannot
+disagree. Frames in the file beyond the checkpoint, as after a kill, are cut off and added again.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ CHUNK = 500  # frames under one checksum, 15 MB at 100 pixels
 
 @dataclass(frozen=True)
 class Draw:
-    """Which transitions make a batch, and where they are cropped.
+    """Which transitions form a batch, and where they are cropped.
 
     index: (B,) int64. offsets: (3, B, 2) int64, the upper left corners (y, x), 0 to S - C, of the
     crops of observation, next observation and positive.
@@ -50,7 +50,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Batch:
-    """Transitions as they are learnt from.
+    """A batch of transitions.
 
     observation, next_observation, positive: (B, 3K, C, C) uint8, oldest frame first; the positive
     is another crop of the observation. action: (B, A) float32. reward: (B,) float32.
@@ -68,9 +68,9 @@ def gather(
 ) -> Tensor:
     """Cropped stacks of the frames ``index - K + 1`` to ``index``: (B, 3K, C, C) uint8.
 
-    In place of a frame before the episode's first one that one is repeated, as in the stack that a
-    reset gives. The frames of a stack share their window. All tensors are of one device, which
-    nothing here waits for.
+    Before an episode's first frame that frame is repeated, as in the stack after a reset. The
+    frames of a stack share one crop window. All tensors are on one device, with which nothing here
+    synchronises.
 
     Args:
         frames: (F, 3, S, S) uint8, contiguous.
@@ -89,8 +89,8 @@ def gather(
     plane = frame[:, :, None] * channels + count(0, channels)
     y, x = (offsets[:, axis, None, None, None] for axis in (0, 1))
     begin = (plane[..., None] * size + y + count(0, crop)) * size + x
-    # A view of all runs of C bytes, one of which is a row of a crop. Selecting them copies row by
-    # row, several times faster than indexing by frame and corner, which copies byte by byte.
+    # A view of all windows of C bytes, each a row of a crop. Selecting from it copies row by row,
+    # several times faster than indexing by frame and corner, which copies byte by byte.
     rows = frames.view(-1).unfold(0, crop, 1)
     return rows.index_select(0, begin.flatten()).view(len(index), stack * channels, crop, crop)
 
@@ -98,24 +98,24 @@ def gather(
 class Replay:
     """All transitions of a run, to draw batches from; nothing is ever overwritten.
 
-    Its state, as of anything that a run tracks, holds all but the frames, which are in its folder.
+    Its state for checkpoints holds everything but the frames, which are in its folder.
 
     Args:
-        folder: for its files; no other ones belong there.
-        capacity: how many transitions there will be.
-        episodes: in how many episodes; room is made for more, as long as there are 1000 or a tenth
-            of the transitions. None: there may be as many as transitions.
+        folder: for its files only.
+        capacity: number of transitions of the run.
+        episodes: expected number of episodes; there is room for at least 1000, or a tenth of the
+            transitions. None: there may be as many as transitions.
         task: of DM Control.
         frame_size: S, pixels.
         stack: K.
         action_dimensions: A.
-        device: where batches are wanted.
+        device: of the batches.
 
     Attributes:
         device: the same.
-        home: where frames lie when batches are made of them: ``device`` if it is an accelerator and
-            they need at most half of its free memory, else the CPU.
-        bytes_of_frames: what they take there once the replay is full.
+        home: where batches are made from the frames: ``device`` if it is an accelerator and they
+            need at most half of its free memory, else the CPU.
+        bytes_of_frames: size of the frames once the replay is full.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class Replay:
             "action_dimensions": action_dimensions,
         }
         self._stack = stack
-        # The first frames of episodes come on top of those that transitions lead to.
+        # Each episode has a first frame in addition to those that transitions lead to.
         most = capacity if episodes is None else max(1000, capacity // 10, episodes)
         frames = capacity + min(capacity, most) + 1
         self._shape = (frames, 3, frame_size, frame_size)
@@ -153,10 +153,10 @@ class Replay:
         # (F, 3, S, S); on the CPU, once there is a frame.
         self._stored = torch.empty(self._shape if fits else 0, dtype=torch.uint8, device=self.home)
         self._frames = 0
-        self._checksums: list[int] = []  # of each chunk; of the last one as far as it goes
-        self._episode = 0  # the first frame of the latest
+        self._checksums: list[int] = []  # of each chunk; the last one may be incomplete
+        self._episode = 0  # first frame of the latest episode
         self._transitions = 0
-        # Of each transition; frame is the one before the action, first that of its episode.
+        # For each transition: the frame before the action, and the first frame of its episode.
         self._arrays = {
             "action": torch.zeros(capacity, action_dimensions, device=self.home),
             "reward": torch.zeros(capacity, device=self.home),
@@ -187,12 +187,13 @@ class Replay:
             frame: (3, S, S) uint8, what it led to.
 
         Raises:
-            ValueError: no episode began, an argument has another shape, or there are too many.
+            ValueError: no episode has started, an argument has another shape, or the replay is
+                full.
             UserError: the frame cannot be stored.
         """
         actions, place = self._arrays["action"], self._transitions
         if not self._frames:
-            raise ValueError("a replay begins with the first frame of an episode")
+            raise ValueError("call begin with the first frame of an episode before add")
         if action.shape != actions.shape[1:]:
             raise ValueError(f"an action has {actions.shape[1]} numbers, not shape {action.shape}")
         if place == len(actions):
@@ -205,12 +206,12 @@ class Replay:
         self._transitions += 1
 
     def draw(self, batch_size: int, crop: int) -> Draw:
-        """Transitions with replacement, and windows, all equally likely; on the CPU.
+        """Uniformly drawn transitions, with replacement, and crop windows; on the CPU.
 
-        They come from torch's global generator.
+        Uses torch's global generator.
 
         Raises:
-            ValueError: there are no transitions, or no such crops.
+            ValueError: there are no transitions, or crops are larger than frames.
         """
         size = self._shape[-1]
         if not self._transitions:
@@ -221,9 +222,9 @@ class Replay:
         return Draw(index, torch.randint(size - crop + 1, (3, batch_size, 2)))
 
     def batch(self, draw: Draw, crop: int) -> Batch:
-        """The transitions of a draw, on the device; nothing waits for it.
+        """The transitions of a draw, on the device, without synchronisation.
 
-        This can be part of a CUDA graph where the draw lies on the device, as the frames do.
+        This can be part of a CUDA graph if draw and frames are on the device.
         """
         index, offsets = _moved(draw.index, self.home), _moved(draw.offsets, self.home)
         taken = {name: array[index] for name, array in self._arrays.items()}
@@ -252,15 +253,15 @@ class Replay:
             "frames": self._frames,
             "checksums": list(self._checksums),
             "episode": self._episode,
-            # Copies: of a view, all that it is a part of would be saved.
+            # Copies, since saving a view would save its whole storage.
             **{name: each[: len(self)].cpu().clone() for name, each in self._arrays.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take the state over, and the frames of the folder up to it.
+        """Restore the state, and read the folder's frames up to it.
 
         Raises:
-            UserError: the frames are of something else, missing or damaged.
+            UserError: the frames are from other settings, missing or damaged.
         """
         self.close()
         self._frames, self._episode = state["frames"], state["episode"]
@@ -274,12 +275,12 @@ class Replay:
             self._open()
 
     def delete(self) -> None:
-        """Delete the files and free the memory; the replay is of no use any more."""
+        """Delete the files and free the memory; the replay cannot be used afterwards."""
         self.close()
         self._stored = torch.empty(0, dtype=torch.uint8)
         for file in (self._file, self._header):
             file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # it is gone, or somebody put more into it
+        with contextlib.suppress(OSError):  # already deleted, or it holds other files
             self.folder.rmdir()
 
     @property
@@ -311,17 +312,17 @@ class Replay:
         self._frames += 1
 
     def _open(self) -> io.FileIO:
-        """Open the file behind the frames that there are; what else it holds is cut."""
+        """Open the file for appending after the known frames; anything beyond is truncated."""
         with self._writing():
             if not self._frames:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._header, json.dumps(self._about, indent=2) + "\n")
-            # Unbuffered: what was written is in the mapping at once. A mapping could be written to
-            # itself, but a full disk would then end the process without a word.
+            # Unbuffered, so that writes show in the mapping at once. Writing to the mapping itself
+            # would crash the process without a message on a full disk.
             stream = io.FileIO(self._file, "r+" if self._frames else "w")
             stream.seek(stream.truncate(self._frames * self._frame_bytes))
             if self.home.type == "cpu":
-                stream.truncate(self.bytes_of_frames)  # a hole takes no room on the disk
+                stream.truncate(self.bytes_of_frames)  # a hole takes no disk space
         if self.home.type == "cpu":
             file, size = str(self._file), self.bytes_of_frames
             flat = torch.from_file(file, shared=True, size=size, dtype=torch.uint8)
@@ -330,7 +331,7 @@ class Replay:
         return stream
 
     def close(self) -> None:
-        """Close the file behind the frames; another frame opens it again."""
+        """Close the file; adding a frame opens it again."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -346,11 +347,11 @@ class Replay:
             for name, value in self._about.items()
             if named[name] != value
         ]:
-            text = f"the replay of something else ({'; '.join(differences)})"
+            text = f"a replay with other settings ({'; '.join(differences)})"
             raise self._fault(self._header, text)
 
     def _read(self) -> None:
-        """Compare all chunks with their checksums, and bring them to where they are needed."""
+        """Compare all chunks with their checksums, and copy them to the device if needed."""
         try:
             stream = self._file.open("rb")
         except OSError as error:
@@ -369,14 +370,14 @@ class Replay:
                     self._stored[start:stop] = frames.view(-1, *self._shape[1:])
 
     def _fault(self, file: Path, text: str) -> UserError:
-        return UserError(f"{file}: {text}; delete the folder of the run to start it again")
+        return UserError(f"{file}: {text}; delete the run's folder to start it again")
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:
         return writing(self._file, "make room, and run it again")
 
 
 def _moved(tensor: Tensor, device: torch.device) -> Tensor:
-    """``tensor`` on ``device``, without a wait where that is an accelerator."""
+    """``tensor`` on ``device``, copied asynchronously if that is an accelerator."""
     if device.type == "cuda" and not tensor.is_cuda:
-        tensor = tensor.pin_memory()  # a copy from other memory would wait
+        tensor = tensor.pin_memory()  # a copy from pageable memory would block
     return tensor.to(device, non_blocking=True)

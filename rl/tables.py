@@ -1,9 +1,9 @@
 """The control tables of the papers as data; their prose is in ``published/notes.toml``.
 
 Each is declared three times: as returns at 100K environment steps, and, for a CPU's budget, as two
-additional questions about the same rows: how well one acts on what their encoders make of an
-expert's frames (``-imitation``), and how much of the physics state they hold (``-state-probe``, the
-first of these). Returns of a few rows on two tasks fit a CPU, too (``RETURNS_ON_A_CPU``).
+additional questions about the same rows: how well a policy on their frozen encoders imitates an
+expert (``-imitation``), and how much of the physics state the encoders hold (``-state-probe``, the
+earlier of the two). Returns of a few rows on two tasks also fit a CPU (``RETURNS_ON_A_CPU``).
 """
 
 import dataclasses
@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from rl.config import CURL, Config, ImitationConfig, ProbeConfig
-from shared import (
-    Objective,
-    Projection,
-    Term,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    margin_nce,
-    max_margin,
-    term,
-)
+from shared import Term, debiased_nce, hard_nce, margin_nce, term
 from shared.experiment.claims import with_claims
+from shared.experiment.methods import (
+    ALPHA,
+    DCL,
+    HCL,
+    NCE,
+    NORMS,
+    OVER_BATCH,
+    by,
+    low_rank,
+    polarized_row,
+    svm_margin,
+)
 from shared.experiment.tables import (
     Column,
     Published,
@@ -47,7 +48,7 @@ def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e
         {"task": task, "action_repeat": action_repeat, "learning_rate": learning_rate},
         # An update takes 8 seconds on one CPU core; the rest is negligible.
         minutes=round((decisions - Config().initial_steps) * 8 / 60),
-        # Of an update, estimated, and of the replay: 30 kB for each decision.
+        # For an update, estimated, and for the replay: 30 kB for each decision.
         gigabytes=round(3.0 + decisions * 30e-6, 1),
     )
 
@@ -61,60 +62,26 @@ CATCH = _column("Catch", "ball_in_cup_catch", 4)
 COLUMNS = (SPIN, SWINGUP, EASY, RUN, WALK, CATCH)
 LABELS = tuple(column.label for column in COLUMNS)
 
-# Losses. The temperature, tau+ and beta were fixed before any run: none is printed for control.
-RAW = CURL.loss  # of bilinear scores
-NCE = term(info_nce, temperature=0.1)
-DCL = term(debiased_nce, temperature=0.1, tau_plus=0.01)
-HCL = term(hard_nce, temperature=0.1, tau_plus=0.01, beta=1.0)
-# The row without the method, its loss, its similarity, and notes on them.
-BASES: tuple[tuple[str, Term, str, tuple[str, ...]], ...] = (
-    ("CURL", RAW, "bilinear", ()),
-    ("DCL", DCL, "cosine", ("as-dcl",)),
-    ("HCL", HCL, "cosine", ("as-hcl",)),
+RAW = CURL.loss  # on raw bilinear scores
+# The row without the method, its loss, its similarity, and the names of its notes.
+BASES: tuple[tuple[str, Term, str, str], ...] = (
+    ("CURL", RAW, "bilinear", ""),
+    ("DCL", DCL, "cosine", "as-dcl"),
+    ("HCL", HCL, "cosine", "as-hcl"),
 )
-# Printed. A direction of mean square e and singular value s of L costs alpha s + e (1 - s^2)^2, and
-# e when L drops it: L keeps it only where e > alpha / max(2 s - s^3) = 0.919 alpha. The l2,1 norm
-# is no smaller than the nuclear norm.
-ALPHA = 10.0
-OVER = ", norm over batch"
-NORMS = ("l21", "nuclear")
-
-
-def _said(*names: str) -> str:
-    return " ".join(NOTES[name] for name in names)
-
-
-def _trained(
-    loss: Term, similarity: str, *penalties: Term, projection: Projection | None = None
-) -> dict[str, Any]:
-    return {"objective": Objective(loss, penalties, projection), "similarity": similarity}
-
-
-def _lmcl(
-    label: str, loss: Term, similarity: str, *said: str, reduction: str = "anchor_sum"
-) -> Row:
-    # lambda = 0.1, delta+ = 0.1 and delta- = 0.5 are printed.
-    penalty = term(distance_polarization, weight=0.1, lower=0.1, upper=0.5, reduction=reduction)
-    published, _, _ = label.partition(",")
-    return Row(label, _trained(loss, similarity, penalty), published, _said(*said))
-
-
-def _low_rank(
-    loss: Term, similarity: str, norm: str, alpha: float, **options: Any
-) -> dict[str, Any]:
-    # lambda = 0.1 is printed.
-    projection = Projection(0.1, {"norm": norm, "alpha": alpha, **options})
-    return _trained(loss, similarity, projection=projection)
 
 
 # Rows of both papers.
 RANDOM_ROW = Row("random policy", {"train": False}, deviation=NOTES["random-policy"])
 SAC_ROW = Row("SAC on the same crops", {"contrastive": False}, deviation=NOTES["sac"])
-CURL_ROW = Row("CURL", {}, "CURL", _said("agent", "contrast"))
-COSINE_ROWS = (
-    Row("CURL, cosine", _trained(NCE, "cosine"), "CURL", _said("cosines", "cosine-base")),
-    Row("DCL", _trained(DCL, "cosine"), "DCL", _said("cosines", "debiased")),
-    Row("HCL", _trained(HCL, "cosine"), "HCL", _said("cosines", "hardened")),
+CURL_ROW = Row("CURL", {}, "CURL", NOTES.text("agent contrast"))
+COSINE_ROWS = tuple(
+    Row(label, by(loss, similarity="cosine"), published, NOTES.text(notes))
+    for label, loss, published, notes in (
+        ("CURL, cosine", NCE, "CURL", "cosines cosine-base"),
+        ("DCL", DCL, "DCL", "cosines debiased"),
+        ("HCL", HCL, "HCL", "cosines hardened"),
+    )
 )
 
 LMCL_ROWS = (
@@ -125,39 +92,27 @@ LMCL_ROWS = (
     Row("CURL, batch 128", {"batch_size": 128}, "CURL", NOTES["batch-128"]),
     *COSINE_ROWS,
     *(
-        _lmcl(f"LMCL({base}+DP)", loss, similarity, *said, "anchor-sum")
-        for base, loss, similarity, said in BASES
+        polarized_row(f"LMCL({base}+DP)", loss, similarity, NOTES.text(f"{notes} anchor-sum"))
+        for base, loss, similarity, notes in BASES
     ),
-    _lmcl("LMCL(CURL+DP), mean", RAW, "bilinear", "mean", reduction="mean"),
-    _lmcl("LMCL(CURL+DP), cosine", NCE, "cosine", "cosines", "anchor-sum"),
+    polarized_row("LMCL(CURL+DP), mean", RAW, "bilinear", NOTES.text("mean"), reduction="mean"),
+    polarized_row("LMCL(CURL+DP), cosine", NCE, "cosine", NOTES.text("cosines anchor-sum")),
     Row(
         "DCL, raw scores",
-        {
-            "objective": Objective(
-                term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")
-            )
-        },
-        deviation=_said("lowest-score", "debiased"),
+        by(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
+        deviation=NOTES.text("lowest-score debiased"),
     ),
     Row(
         "HCL, raw scores",
-        {
-            "objective": Objective(
-                term(hard_nce, temperature=1.0, tau_plus=0.01, beta=1.0, floor="minimum")
-            )
-        },
-        deviation=_said("lowest-score", "hardened", "one-negative"),
+        by(term(hard_nce, temperature=1.0, tau_plus=0.01, beta=1.0, floor="minimum")),
+        deviation=NOTES.text("lowest-score hardened one-negative"),
     ),
     Row(
         "margins",
-        _trained(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), "cosine"),
+        by(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"),
         deviation=NOTES["margins"],
     ),
-    Row(
-        "MMCL",
-        _trained(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1), "cosine"),
-        deviation=NOTES["mmcl"],
-    ),
+    Row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), deviation=NOTES["mmcl"]),
 )
 
 CLLR_ROWS = (
@@ -168,21 +123,25 @@ CLLR_ROWS = (
     *(
         Row(
             f"CLLR({base}+{norm}-norm){suffix}",
-            _low_rank(loss, similarity, norm, alpha),
+            by(loss, projection=low_rank(norm, alpha), similarity=similarity),
             f"CLLR({base}+)",
-            _said(f"norm-{norm}", *said, "of-50", reason),
+            NOTES.text(f"norm-{norm} {notes} of-50 {reason}"),
         )
-        for base, loss, similarity, said in BASES
+        for base, loss, similarity, notes in BASES
         for suffix, alpha, reason in (
             ("", ALPHA, "printed-alpha"),
-            (OVER, ALPHA / Config().batch_size, "over-batch"),
+            (OVER_BATCH, ALPHA / Config().batch_size, "over-batch"),
         )
         for norm in NORMS
     ),
     Row(
         "CLLR(CURL+), authors' form",
-        # L of the authors' image program has 512 rows for 2048 dimensions; of 50, as large a share.
-        _low_rank(RAW, "bilinear", "none", 0.0, form="authors", rows=12),
+        # L of the authors' image program has 512 rows for 2048 dimensions; the same share of 50.
+        by(
+            RAW,
+            projection=low_rank("none", 0.0, form="authors", rows=12),
+            similarity="bilinear",
+        ),
         "CLLR(CURL+)",
         NOTES["authors-form"],
     ),
@@ -215,19 +174,7 @@ def _returns(paper: str, name: str, by: str, rows: tuple[Row, ...], variance_rat
             for key in ("curl-100k", "curl-500k", "curl-issue-15", "curl-rerun", "drq")
         ),
         notes=(
-            *(
-                NOTES[each]
-                for each in (
-                    "labels",
-                    "printed-curl",
-                    "printed-equal",
-                    "power",
-                    "left-open",
-                    "fixed",
-                    "simulator",
-                    "cost",
-                )
-            ),
+            *NOTES.lines("labels printed-curl printed-equal power left-open fixed simulator cost"),
             NOTES["variance"].format(table=printed_as, ratios=variance_ratios),
         ),
         aggregates=("interquartile mean",),
@@ -237,13 +184,13 @@ def _returns(paper: str, name: str, by: str, rows: tuple[Row, ...], variance_rat
 def _question(
     returns: Table, suffix: str, measured: str, trivial: Sequence[Row], **changes: Any
 ) -> Table:
-    """An additional question about the rows of ``returns`` that train an encoder by contrast.
+    """An additional question about the rows of ``returns`` that train an encoder contrastively.
 
     Args:
         returns: the table that it derives from.
         suffix: of its name.
         measured: what it measures.
-        trivial: its rows that train none.
+        trivial: its rows that train no encoder.
         changes: further fields of the table.
     """
     about = f"about the rows of {returns.section}"
@@ -274,7 +221,7 @@ UNTRAINED = {"train": False}
 PIXELS = {"train": False, "probe_input": "pixels"}
 
 
-def _probe(returns: Table, *notes: str) -> Table:
+def _probe(returns: Table, notes: str = "") -> Table:
     return _question(
         returns,
         "state-probe",
@@ -294,19 +241,9 @@ def _probe(returns: Table, *notes: str) -> Table:
         short={"batch_size": 64, "precision": "bfloat16"},
         varies="seed (frames, initialisation, batches)",
         blocked=True,
-        notes=tuple(
-            NOTES[each]
-            for each in (
-                "labels",
-                "probe-question",
-                "probe-setting",
-                "probe-seeds",
-                "probe-limits",
-                "probe-chosen",
-                "probe-closed",
-                "fixed",
-                *notes,
-            )
+        notes=NOTES.lines(
+            "labels probe-question probe-setting probe-seeds probe-limits probe-chosen "
+            f"probe-closed fixed {notes}"
         ),
         also=("r2_position", "r2_velocity"),
         aggregates=(),
@@ -315,24 +252,24 @@ def _probe(returns: Table, *notes: str) -> Table:
 
 # Soft actor-critic on states needs more decisions than the 15,000 of Swingup and Catch here.
 EXPERTS = {label: {"expert_decisions": 60_000} for label in ("Spin", "Easy", "Run", "Walk")}
-# Rows without a claim: fewer seeds, on the task where contrast was first seen to act.
+# Rows without a claim: fewer seeds, on the task where contrast first had a visible effect.
 UNCLAIMED = ("CURL, single step", "DCL, raw scores", "HCL, raw scores", "margins", "MMCL")
-# Where a row without the method lies below a trivial baseline, as measured.
+# Where a row without the method was measured below a trivial baseline.
 BELOW_A_BASELINE = {
     "CURL": ("Spin", "Swingup", "Run", "Walk", "Catch"),
     "CURL, cosine": ("Spin", "Swingup", "Run"),
     "DCL": ("Spin", "Swingup", "Run"),
     "HCL": ("Spin", "Swingup", "Run", "Walk"),
 }
-# There the rows with the method are not run; the three printed rows of LMCL had run on all six
-# tasks before that was decided.
+# There the rows with the method are not run, except for LMCL's three printed rows, which had run on
+# all six tasks before this was decided.
 BASE_OF = {
     "LMCL(CURL+DP), mean": "CURL",
     "LMCL(CURL+DP), cosine": "CURL, cosine",
     **{
         f"CLLR({base}+{norm}-norm){suffix}": base
         for base, *_ in BASES
-        for suffix in ("", OVER)
+        for suffix in ("", OVER_BATCH)
         for norm in NORMS
     },
     "CLLR(CURL+), authors' form": "CURL",
@@ -351,7 +288,7 @@ IMITATION_TRIVIAL = (
 )
 
 
-def _imitation(returns: Table, *notes: str) -> Table:
+def _imitation(returns: Table, notes: str = "") -> Table:
     labels = [row.label for row in returns.rows]
     unclaimed = tuple(label for label in UNCLAIMED if label in labels)
     without_catch = tuple(label for label in LABELS if label != "Catch")
@@ -366,9 +303,9 @@ def _imitation(returns: Table, *notes: str) -> Table:
             dataclasses.replace(
                 column,
                 changes={**column.changes, **EXPERTS.get(column.label, {})},
-                # 40 seconds of a core, and the episodes of the evaluation, whose decisions take
+                # 40 seconds on a core, and the episodes of the evaluation, whose decisions take
                 # 10 ms each, as measured on Swingup. The first cell of a task trains its expert
-                # and draws its frames, 3 minutes, of 60,000 decisions 10.
+                # and renders its frames: 3 minutes, or 10 with 60,000 decisions.
                 minutes=round((40 + 100 / column.changes["action_repeat"]) / 60, 1),
                 gigabytes=1.5,
             )
@@ -388,24 +325,10 @@ def _imitation(returns: Table, *notes: str) -> Table:
             ),
         ),
         varies="seed (initialisation, batches, head, episodes of evaluation)",
-        notes=tuple(
-            NOTES[each]
-            for each in (
-                "labels",
-                "imitation-question",
-                "imitation-setting",
-                "imitation-action",
-                "imitation-state",
-                "imitation-seeds",
-                "imitation-pilot",
-                "imitation-declared",
-                "imitation-experts",
-                "imitation-left-out",
-                "imitation-frames",
-                "imitation-penalties",
-                "fixed",
-                *notes,
-            )
+        notes=NOTES.lines(
+            "labels imitation-question imitation-setting imitation-action imitation-state "
+            "imitation-seeds imitation-pilot imitation-declared imitation-experts "
+            f"imitation-left-out imitation-frames imitation-penalties fixed {notes}"
         ),
         also=READ,
         units=dict.fromkeys(READ, "% of variance"),
@@ -420,7 +343,7 @@ TABLE_4_PROBE = _probe(TABLE_4, "probe-cllr")
 TABLE_4_IMITATION = _imitation(TABLE_4, "imitation-cllr")
 
 ON_A_CPU: dict[str, Any] = {"batch_size": 128, "precision": "bfloat16_convolutions"}
-# Until an agent from pixels is seen to learn, no return of this domain says anything.
+# Unless an agent from pixels is shown to learn, this domain's returns are no evidence.
 LEARNING_GATE = dataclasses.replace(
     TABLE_5,
     paper="curl",
@@ -435,7 +358,7 @@ LEARNING_GATE = dataclasses.replace(
     seeds={"short": (0,), "smoke": (0,)},
     published=Published("A question of this suite", "Return at 100K environment steps", (), {}),
     references=(load_published(PUBLISHED / "references.toml", "curl-rerun"),),
-    notes=(NOTES["gate-threshold"], NOTES["gate-outcome"]),
+    notes=NOTES.lines("gate-threshold gate-outcome"),
     aggregates=(),
 )
 RETURNS_ON_A_CPU = dataclasses.replace(
@@ -456,12 +379,16 @@ RETURNS_ON_A_CPU = dataclasses.replace(
             if row.label in ("LMCL(CURL+DP)", "LMCL(DCL+DP)")
         ),
         Row(
-            f"CLLR(CURL+nuclear-norm){OVER}",
-            _low_rank(RAW, "bilinear", "nuclear", ALPHA / ON_A_CPU["batch_size"]),
-            deviation=_said("norm-nuclear", "of-50", "over-batch-128"),
+            f"CLLR(CURL+nuclear-norm){OVER_BATCH}",
+            by(
+                RAW,
+                projection=low_rank("nuclear", ALPHA / ON_A_CPU["batch_size"]),
+                similarity="bilinear",
+            ),
+            deviation=NOTES.text("norm-nuclear of-50 over-batch-128"),
         ),
     ),
-    # As the learning gate took on a core; Catch has 24,000 updates where Swingup has 11,500.
+    # From the time of the learning gate on a core; Catch has 24,000 updates, Swingup 11,500.
     columns=(
         dataclasses.replace(SWINGUP, minutes=146.0, gigabytes=2.0),
         dataclasses.replace(CATCH, minutes=305.0, gigabytes=2.0),
@@ -474,7 +401,7 @@ RETURNS_ON_A_CPU = dataclasses.replace(
         {},
     ),
     short=ON_A_CPU,
-    notes=(NOTES["labels"], NOTES["cpu-setting"], NOTES["cpu-power"]),
+    notes=NOTES.lines("labels cpu-setting cpu-power"),
     also=("return",),
 )
 
@@ -486,7 +413,7 @@ TABLES = with_claims(
     },
     PUBLISHED / "claims.toml",
 )
-# Those whose runs have policies, by paper: what is filmed.
+# The tables whose runs have policies, which can be filmed, by paper.
 AGENTS = {
     paper: tuple(table for table in some if table.protocol.startswith("dmc-return"))
     for paper, some in TABLES.items()

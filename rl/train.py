@@ -1,4 +1,4 @@
-"""Training an agent from pixels, and its returns: one readable loop.
+"""Training and evaluation of an agent from pixels: one readable loop.
 
 Shapes: A dimensions of an action, B of a batch.
 """
@@ -31,14 +31,14 @@ from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints
-LOG_EVERY = 100  # updates that a line of the log is the mean of
+LOG_EVERY = 100  # updates averaged in a line of the log
 
 Update = Callable[[Draw, int], dict[str, Tensor]]
 Environments = VectorEnv[Any, Any, Any]
 
 
 class Progress:
-    """What of the loop a checkpoint holds beside networks and replay: environment and curve."""
+    """The loop's state for checkpoints, besides networks and replay: environment and curve."""
 
     def __init__(self, environment: DeepMindControl) -> None:
         self.environment = environment
@@ -49,16 +49,16 @@ class Progress:
         return {"environment": self.environment.snapshot(), "curve": self.curve}
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
-        """Take environment and curve over."""
+        """Restore environment and curve."""
         self.environment.restore(state["environment"])
         self.curve = state["curve"]
 
 
 def measure(config: Config, run: Run) -> dict[str, Any]:
-    """Soft actor-critic with the contrastive step, evaluated as it goes on.
+    """Soft actor-critic with the contrastive step, evaluated during training.
 
-    Steps are environment steps everywhere but inside this loop, whose unit is one decision of the
-    agent: ``action_repeat`` environment steps.
+    Steps are environment steps everywhere except inside this loop, which counts the agent's
+    decisions, of ``action_repeat`` environment steps each.
 
     Args:
         config: what to do.
@@ -68,13 +68,13 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
         The metrics of the protocol, see :data:`rl.evaluation.SUMMARIES`, and the curve as details.
 
     Raises:
-        ValueError: an unknown protocol, steps that do not divide, or what :func:`rl.config.check`
-            refuses.
-        FloatingPointError: the training diverged, or the physics did.
+        ValueError: an unknown protocol, numbers of steps that do not divide, or what
+            :func:`rl.config.check` refuses.
+        FloatingPointError: training or simulation diverged.
     """
     if config.protocol not in SUMMARIES:
         known = ", ".join(SUMMARIES)
-        raise ValueError(f"agents have no protocol {config.protocol!r}; they have {known}")
+        raise ValueError(f"no protocol {config.protocol!r} for agents; there are {known}")
     if config.evaluate_every % config.action_repeat or (
         config.environment_steps % config.evaluate_every
     ):
@@ -94,7 +94,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32, as the convolutions have it anyway
+        torch.set_float32_matmul_precision("high")  # TF32, which is the default for convolutions
     with contextlib.ExitStack() as opened:
         environment = opened.enter_context(contextlib.closing(make_environment(config)))
         dimensions = environment.action_space.shape[0]
@@ -113,7 +113,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
         progress = Progress(environment)
         opened.callback(replay.close)
         run.keep_checkpoint = False
-        run.temporary.append(replay.folder)  # the checkpoint is of no use without it
+        run.temporary.append(replay.folder)  # the checkpoint cannot be used without it
         run.track(agent=agent, **agent.optimisers, replay=replay, progress=progress)
         update = make_update(agent, replay, config)
         environments = opened.enter_context(
@@ -137,7 +137,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
             if updates:
                 observation = torch.from_numpy(environment.observation)[None].to(device)
                 action = agent.act(observation, sample=True)[0].cpu().numpy()
-                # On a GPU this returns at once: the physics and the renderer work beside it.
+                # On a GPU this returns at once: physics and rendering run in parallel with it.
                 run.means.add(update(replay.draw(config.batch_size, config.crop), step))
             else:
                 action = (2 * torch.rand(dimensions) - 1).numpy()
@@ -182,7 +182,7 @@ def summary_of(config: Config, curve: Curve) -> dict[str, Any]:
 
 
 def random_policy(config: Config, dimensions: int) -> Callable[[Tensor], Tensor]:
-    """Actions (B, A) that are uniformly random whatever is observed, from a stream of the seed."""
+    """Uniformly random actions (B, A), independent of the observation, seeded by the run's seed."""
     generator = torch.Generator().manual_seed(config.seed)
 
     def act(observation: Tensor) -> Tensor:
@@ -192,7 +192,7 @@ def random_policy(config: Config, dimensions: int) -> Callable[[Tensor], Tensor]
 
 
 def write_curve(run: Run, config: Config, curve: list[dict[str, Any]]) -> None:
-    """Keep the evaluations so far as ``curve.csv``: task, seed, step, return, seconds."""
+    """Write the evaluations so far to ``curve.csv``: task, seed, step, return, seconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["task", "seed", "step", "return", "seconds"])
@@ -203,11 +203,11 @@ def write_curve(run: Run, config: Config, curve: list[dict[str, Any]]) -> None:
 
 
 def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
-    """One update of the agent from a draw; on a GPU as captured graphs where that can be.
+    """One update of the agent from a draw; on a GPU as captured graphs if possible.
 
-    The kernels of an update are small and many: launched one by one, the launches take longer than
-    the work. Inside a graph nothing can wait for the device, as frames that did not fit on the GPU
-    make it, and some objectives, see :attr:`shared.Objective.waits`.
+    An update consists of many small kernels, whose launches take longer than their work. Inside a
+    graph nothing can synchronise with the device, which frames that did not fit on the GPU require,
+    and some objectives, see :attr:`shared.Objective.waits`.
     """
     if replay.home.type != "cuda" or not can_be_captured(config):
         return lambda draw, step: agent.update(replay.batch(draw, config.crop), step)
@@ -215,8 +215,8 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
 
 
 def can_be_captured(config: Config) -> bool:
-    """Whether no update waits for the device, but where the criterion looks at its loss."""
-    # Every update with a step of the actor would be one at which the criterion looks.
+    """Whether updates synchronise with the device only where the criterion checks its loss."""
+    # Otherwise every update of the actor would coincide with a check of the criterion.
     always_looked_at = config.update_every % CHECK_EVERY == 0
     return not config.contrastive or not (config.objective.waits or always_looked_at)
 
@@ -224,9 +224,9 @@ def can_be_captured(config: Config) -> bool:
 class CapturedUpdate:
     """Updates as CUDA graphs: one for those with a step of the actor, one for those without.
 
-    A graph reads its draw from buffers of its own and writes its parts to tensors that the next
-    replay overwrites. The first updates run uncaptured, since libraries set themselves up in them,
-    and so does the first of each kind, in which optimisers make the state that a graph must find.
+    A graph reads its draw from its own buffers and writes its parts to tensors that the next replay
+    overwrites. The first updates run uncaptured, since libraries initialise during them, and so
+    does the first of each kind, in which optimisers create the state that a graph needs.
     """
 
     WARM_UP = 6
@@ -258,8 +258,8 @@ class CapturedUpdate:
             return parts
         if full not in self.graphs:
             graph = torch.cuda.CUDAGraph()
-            # A step of the same kind at which the criterion does not look at its loss: a look
-            # would wait for the device, which nothing can inside a graph.
+            # A step of the same kind at which the criterion does not check its loss: a check would
+            # synchronise with the device, which is impossible inside a graph.
             alike = self.config.update_every if full else 1
             with torch.cuda.graph(graph):
                 parts = self._update(alike)
@@ -273,7 +273,7 @@ class CapturedUpdate:
 
 
 def save_weights(run: Run, module: torch.nn.Module, prefixes: tuple[str, ...]) -> None:
-    """Keep what acting or embedding needs as ``model.safetensors``, with its ``SHA256SUMS``."""
+    """Write the weights for acting or embedding to ``model.safetensors``, with ``SHA256SUMS``."""
     weights = {
         name: value.contiguous()
         for name, value in module.state_dict().items()

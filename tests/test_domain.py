@@ -35,7 +35,7 @@ def test_a_domain_is_one_object(name: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["shared.py", "shared/__init__.py"])
-@pytest.mark.parametrize("name", domains.DOMAINS)
+@pytest.mark.parametrize("name", cells.DOMAINS)
 def test_another_package_called_shared_is_one_clear_line(
     name: str, file: str, tmp_path: Path
 ) -> None:

@@ -306,11 +306,13 @@ def test_load_published(tmp_path: Path) -> None:
 
 def test_load_notes(tmp_path: Path) -> None:
     file = tmp_path / "notes.toml"
-    file.write_text('long = """\nTwo\nlines."""\n')
+    file.write_text('long = """\nTwo\nlines."""\nother = "One."\n')
     notes = load_notes(file)
-    assert notes["long"] == "Two lines."
+    assert notes.lines("long  other") == ("Two lines.", "One.")
+    assert notes.text("other long") == "One. Two lines."
+    assert notes.text("") == ""
     with pytest.raises(ValueError, match=r"notes\.toml: no note 'short'"):
-        notes["short"]
+        notes.lines("long short")
 
 
 def test_columns_of_one_run_have_one_address() -> None:

@@ -18,8 +18,8 @@ TASKS = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP")
 EMBEDDED_TASKS = ("topics", "questions", "neighbours")
 
 
-# What older runs call otherwise; an added field says itself what it was:
-# shared.experiment.history.added.
+# Fields that older runs have under another name. A field added since states the value that older
+# runs had: shared.experiment.history.added.
 HISTORY = History()
 
 
@@ -37,14 +37,13 @@ class Config:
     # A file of word vectors in word2vec's text format, below the data root; None: no expansion.
     word_vectors: str | None = None
 
-    # Books at the beginning of the corpus that are not trained on, and on which it is counted how
-    # often the next sentence is found; 0: none. [QT]'s program validates on the first 50,000
-    # sentences.
+    # Number of books at the beginning of the corpus that are held out, and on which next-sentence
+    # accuracy is measured. [QT]'s program validates on the first 50,000 sentences.
     held_out: int = added(0, was=0)
 
-    # Another such file, whose vectors both encoders have and do not train ([QT]'s other mode, with
-    # GloVe's); words that it lacks are unknown. Then ``embedding`` is their width, and all words of
-    # the file are known to the evaluation.
+    # A file of word vectors that both encoders use without training them ([QT]'s other mode, with
+    # GloVe's); words missing in it are unknown. ``embedding`` is then their width, and the
+    # evaluation knows all words of the file.
     fixed_vectors: str | None = added(None, was=None)
 
     # [QT]: "gru"; "lstm" and "bag_of_words" are options of its program.
@@ -52,32 +51,32 @@ class Config:
     embedding: int = 620  # [QT]; a bag of words is as wide as its embedding
     hidden: int = 1200  # [QT] encoder_dim, both directions of the GRU together
     bidirectional: bool = True  # [QT]
-    # Share of the dimensions of f and g that a step leaves out, the same of all sentences and of
-    # both, the rest as it is. [QT]'s program has it off, and 0.3 where it is on.
+    # Share of the dimensions of f and g that are dropped in a step, the same ones for all sentences
+    # and both encoders, without rescaling. [QT]'s program has it off; its value when on is 0.3.
     dropout: float = added(0.0, was=0.0)
-    layers: int = 2  # of the transformer, which no paper has
+    layers: int = 2  # of the transformer, which no paper uses
     heads: int = 4  # likewise
 
     objective: Objective = QUICK_THOUGHTS
     similarity: Literal["inner_product", "cosine"] = "inner_product"  # [QT]
-    # What a sentence's score with itself is: left out, or the constant 0 that stays in each
-    # denominator, as [QT]'s program has it.
+    # A sentence's score with itself: masked out, or the constant 0 in each denominator, as in
+    # [QT]'s program.
     diagonal: Literal["masked", "zero"] = "masked"
     reach: int = 1  # neighbours to each side that are positives: a window of 3; [QT]
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated vector; Chen et al. 2022
 
     batch_size: int = 400  # consecutive sentences; [QT]
-    # In which order the batches come: the corpus's ([QT]), or shuffled anew in every epoch.
+    # Order of the batches: that of the corpus ([QT]), or reshuffled in every epoch.
     order: Literal["corpus", "shuffled"] = "corpus"
     epochs: int = 1  # [QT]; evaluated after the last
-    steps: int | None = None  # at most so many; None: all of the epochs
+    steps: int | None = None  # upper limit; None: all of the epochs
     learning_rate: float = 5e-4  # [QT]; Adam, constant
     clip: float = 5.0  # largest norm of the gradient of each variable, not of all together; [QT]
-    # What the norm of a table's gradient is over: the words, or, as in [QT]'s program, the tokens
-    # of the batch, whose gradients are not added up before.
+    # Over what the norm of an embedding table's gradient is taken: words, or, as in [QT]'s program,
+    # the tokens of the batch, whose gradients are not summed first.
     clip_words: Literal["words", "tokens"] = added("words", was="words")
-    # When Adam moves the vectors of words that a batch has not: in each step, or once a batch has
-    # them, by all these steps at once. The same up to rounding; see text.optimiser.
+    # When Adam updates the vectors of words that are not in the batch: in each step ("dense"), or
+    # all at once when a batch has them ("rows"). Equal up to rounding; see text.optimiser.
     update: Literal["dense", "rows"] = added("dense", was="dense")
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only
 

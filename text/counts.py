@@ -1,4 +1,4 @@
-"""What counting the words of a corpus gives: baselines that train no encoder.
+"""Baselines from word counts of a corpus, without training an encoder.
 
 Shapes: n sentences, V words, d dimensions of a vector, B sentences of a block.
 """
@@ -18,37 +18,37 @@ from text.encoder import Encode
 from text.neighbours import Scores
 from text.tokens import PAD_ID, UNKNOWN_ID, Tokens
 
-WINDOW = 5  # words to each side, of one sentence; Levy et al. 2015 try 2, 5 and 10
-SMOOTHING = 0.75  # the power of a context's count; Levy et al. 2015, after word2vec
+WINDOW = 5  # words to each side, within a sentence; Levy et al. 2015 try 2, 5 and 10
+SMOOTHING = 0.75  # exponent of a context's count; Levy et al. 2015, after word2vec
 ITERATIONS = 4  # of the randomised singular value decomposition
 
 
 def counts_of(tokens: Tokens, words: int) -> sparse.csr_matrix:
-    """How often each sentence has each word, (n, V) float32; unknown words are none."""
+    """Word counts of each sentence, (n, V) float32; unknown words are not counted."""
     rows = np.asarray(tokens.offsets)
     ids = np.asarray(tokens.ids[rows[0] : rows[-1]]).astype(np.int32)
     return _count_matrix(ids, rows - rows[0], words)
 
 
 def tfidf_scores(corpus: Tokens, tokens: Tokens, words: int) -> Scores:
-    """Cosines of the tf-idf of sentences; document frequencies are those of ``corpus``."""
+    """Cosine similarities of the sentences' tf-idf; document frequencies come from ``corpus``."""
     frequency = (counts_of(corpus, words) > 0).sum(axis=0).A1
     inverse = np.log((1 + len(corpus)) / (1 + frequency)) + 1  # scikit-learn's
     return _cosines(counts_of(tokens, words) @ sparse.diags(inverse))
 
 
 def ppmi_vectors(corpus: Tokens, words: int, dimensions: int, seed: int) -> np.ndarray:
-    """Vectors of words (V, d) float32: a truncated SVD of what co-occurs more than by chance.
+    """Word vectors (V, d) float32: a truncated SVD of positive pointwise mutual information.
 
-    The matrix is the positive pointwise mutual information of two words within ``WINDOW`` of each
-    other, contexts smoothed; the vectors are its left singular vectors times the square roots of
-    the singular values. Zeros for a word that was never met.
+    The matrix is over words within ``WINDOW`` of each other, with smoothed contexts; the vectors
+    are its left singular vectors times the square roots of the singular values. A word that never
+    occurs has zeros.
 
     Args:
-        corpus: what is counted.
+        corpus: the sentences to count in.
         words: V.
         dimensions: d.
-        seed: of the decomposition, which is a randomised one.
+        seed: of the decomposition, which is randomised.
 
     Raises:
         ValueError: more dimensions than words.
@@ -56,7 +56,7 @@ def ppmi_vectors(corpus: Tokens, words: int, dimensions: int, seed: int) -> np.n
     Source: Levy, Goldberg and Dagan 2015, sections 2 and 3.
     """
     if dimensions > words:
-        raise ValueError(f"{dimensions} dimensions of {words} words; lower embedding")
+        raise ValueError(f"{dimensions} dimensions exceed {words} words; lower embedding")
     rows = np.asarray(corpus.offsets)
     ids = np.asarray(corpus.ids[rows[0] : rows[-1]]).astype(np.int32)
     sentence = np.repeat(np.arange(len(corpus), dtype=np.int32), np.diff(rows))
@@ -113,7 +113,7 @@ def _count_matrix(ids: np.ndarray, offsets: np.ndarray, words: int) -> sparse.cs
 
 def _cosines(features: np.ndarray | sparse.csr_matrix) -> Scores:
     """Of rows of features, (n, d)."""
-    unit = normalize(features) if features.shape[0] else features  # nothing may be held out
+    unit = normalize(features) if features.shape[0] else features  # there may be no held-out rows
 
     def scores(start: int, stop: int) -> Tensor:
         found = unit[start:stop] @ unit[start:stop].T

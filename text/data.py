@@ -1,4 +1,4 @@
-"""Corpora as sentences in their order, and the tasks that evaluate a sentence encoder.
+"""Corpora as sentences in order, and the tasks on which a sentence encoder is evaluated.
 
 Shapes: n sentences of a task.
 
@@ -33,17 +33,17 @@ SENTEVAL = "senteval"
 Layout = Literal["paragraphs", "sentences", "wrapped"]
 LAYOUTS: tuple[str, ...] = get_args(Layout)
 
-# Characters within words that are not seen: soft hyphen, word joiner, byte order mark.
+# Invisible characters within words: soft hyphen, word joiner, byte order mark.
 INVISIBLE = "\u00ad\u2060\ufeff"
 
-# What cannot be downloaded, and how it has to lie in the folder of that name.
+# Datasets that cannot be downloaded, and the expected content of the folder of that name.
 DATASETS: dict[str, str] = {
     "books": (
         "put plain text there, such as public-domain novels: *.txt in UTF-8, one paragraph a line "
         "and a blank line between chapters"
     ),
     BOOKCORPUS: (
-        "BookCorpus cannot be distributed; who has it puts books_large_p1.txt and "
+        "BookCorpus cannot be distributed; put your copy's books_large_p1.txt and "
         "books_large_p2.txt there, one sentence a line"
     ),
     SENTEVAL: (
@@ -60,9 +60,9 @@ _COMMAND = f"{program()} data text"
 class Task:
     """Sentences with labels: those of the training part, then those of the test part.
 
-    first: n sentences as they stand in their lines. second: the other sentence of each pair, None
-    where a task has single sentences. labels: (n,) int64, classes counted from 0. train: rows of
-    the training part, n where the protocol makes its own folds.
+    first: n sentences, unchanged lines of the files. second: the other sentence of each pair, None
+    for tasks on single sentences. labels: (n,) int64, classes from 0. train: number of training
+    rows, n if the protocol makes its own folds.
     """
 
     first: tuple[str, ...]
@@ -72,14 +72,14 @@ class Task:
 
 
 def lines_of(file: Path, remedy: str = "convert it to UTF-8") -> Iterator[str]:
-    """The lines of a text file without their ends; corpora, tasks and word vectors come in here.
+    """The lines of a text file without line ends; used for corpora, tasks and word vectors.
 
-    Accepted are UTF-8, with a byte order mark or without, and UTF-16 and UTF-32 with one. A line
-    ends at LF, CR LF, CR CR LF, or CR. Everything else of a line stays as it is.
+    Accepted are UTF-8, with or without a byte order mark, and UTF-16 and UTF-32 with one. A line
+    ends at LF, CR LF, CR CR LF, or CR. Everything else in a line is kept.
 
     Args:
-        file: is read line by line, never as a whole.
-        remedy: what an error tells its reader to do.
+        file: read line by line, never as a whole.
+        remedy: the advice given in an error.
 
     Raises:
         UserError: while iterating; another encoding, or a NUL character.
@@ -99,7 +99,7 @@ def lines_of(file: Path, remedy: str = "convert it to UTF-8") -> Iterator[str]:
             for number, line in enumerate(text, 1):
                 if "\0" in line:
                     raise UserError(f"{file}, line {number}: a NUL character; {remedy} without it")
-                # CR CR LF is one end, of a file that was converted to Windows' line ends twice.
+                # CR CR LF is one line end, of a file converted to Windows' line ends twice.
                 if not (line == "\r\n" and before.endswith("\r")):
                     yield line.rstrip("\r\n")
                 before = line
@@ -113,7 +113,7 @@ def lines_of(file: Path, remedy: str = "convert it to UTF-8") -> Iterator[str]:
         ) from None
 
 
-_MARKS = (  # that of UTF-32 begins with that of UTF-16
+_MARKS = (  # UTF-32's begins with UTF-16's, and so comes first
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -136,17 +136,18 @@ def _first_bad_byte(file: Path) -> int:
 
 
 def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
-    """Sentences in their order, one by one; whatever is encoded or counted comes in here.
+    """Sentences one by one, in order, checked before they are encoded or counted.
 
-    Accepted is any iterable of strings: a list, a generator, a numpy array, a column of pandas,
-    which is read by position whatever its index is.
+    Accepted is any iterable of strings: a list, a generator, a numpy array, a pandas column, which
+    is read by position regardless of its index.
 
     Raises:
-        ValueError: while iterating; a single string, what has no order or more than one dimension,
-            or a sentence that is no text (``None``, NaN, bytes) or cannot be written as UTF-8.
+        ValueError: while iterating; a single string, a collection without order or with more than
+            one dimension, or a sentence that is not a string (``None``, NaN, bytes) or cannot be
+            encoded as UTF-8.
     """
     if isinstance(sentences, str | bytes):
-        raise ValueError("sentences is a sequence of sentences, not one of them; put it in a list")
+        raise ValueError("sentences is a sequence of sentences, not a single one; put it in a list")
     if isinstance(sentences, Mapping | Set):
         kind = type(sentences).__name__
         raise ValueError(f"sentences is a {kind}, which has no order; give a list")
@@ -156,7 +157,7 @@ def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
         if not isinstance(sentence, str):
             remedy = "decode it" if isinstance(sentence, bytes) else "leave it out, or put ''"
             kind = type(sentence).__name__
-            raise ValueError(f"sentence {number} is no text but {sentence!r} ({kind}); {remedy}")
+            raise ValueError(f"sentence {number} is not text but {sentence!r} ({kind}); {remedy}")
         try:
             sentence.encode()
         except UnicodeEncodeError:
@@ -164,15 +165,15 @@ def checked_sentences(sentences: Iterable[str]) -> Iterator[str]:
                 f"sentence {number} has half of a surrogate pair: {sentence!r}; read its file as "
                 f"UTF-8, or leave it out"
             ) from None
-        yield str(sentence)  # not numpy's own kind of string
+        yield str(sentence)  # numpy has a string type of its own
 
 
 def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, str]]:
     """The sentences of a corpus in order, each with the number of its chapter, from 0 on.
 
-    ``"manual"`` is embedded: the prose of the topics that Python's ``help()`` shows, a topic being
-    a chapter whatever the layout. Every other corpus is a folder below ``data_root``; its files
-    are read line by line in the order of their paths, and each starts a new chapter.
+    ``"manual"`` is embedded: the prose of the topics of Python's ``help()``, each a chapter
+    regardless of the layout. Every other corpus is a folder below ``data_root``; its files are read
+    line by line in the order of their paths, and each starts a new chapter.
 
     Args:
         corpus: ``"manual"``, or the name of a folder.
@@ -195,24 +196,24 @@ def sentences(corpus: str, layout: str, data_root: Path) -> Iterator[tuple[int, 
 
 
 def chapters_of(books: int, corpus: str, layout: str, data_root: Path) -> int:
-    """How many chapters the first so many books of a corpus have; a book is one of its files.
+    """The number of chapters in the first ``books`` books of a corpus; each file is a book.
 
-    Of the embedded manual a topic is a book.
+    In the embedded manual each topic is a book.
 
     Raises:
         MissingData: the folder is not there.
-        UserError: the corpus has no more books than these.
+        UserError: the corpus has no further books.
     """
     files = sorted(_MANUAL) if corpus == MANUAL else _corpus_files(corpus, data_root)
     if books >= len(files):
         raise UserError(
-            f"the first {books} books of {corpus} cannot be left out: it has {len(files)}; lower "
+            f"the first {books} books of {corpus} cannot be held out: it has {len(files)}; lower "
             f"held_out"
         )
     if corpus == MANUAL:
         return books
     first = _corpus_files(corpus, data_root)[:books]
-    # Whether a paragraph is one sentence or ten, it belongs to one chapter.
+    # A paragraph, of however many sentences, belongs to one chapter.
     numbered = _numbered(
         data_root / corpus, first, layout, split=lambda text: [text] if text else []
     )
@@ -229,7 +230,7 @@ def corpus_fingerprint(corpus: str, data_root: Path) -> str:
     if corpus == MANUAL:
         return sha256_of_lines(f"{chapter} {sentence}" for chapter, sentence in _manual())
     files = _corpus_files(corpus, data_root)
-    # The order of the files follows their paths, which the hash of the contents leaves out.
+    # The order of the files follows from their paths, which the hash of the contents leaves out.
     paths = [file.relative_to(data_root / corpus).as_posix() for file in files]
     return sha256_of_lines([*paths, sha256_of_files(files)])
 
@@ -240,14 +241,14 @@ def load_task(name: str, data_root: Path) -> Task:
     Order and labels are those of SentEval: first the positive class, labelled 1 (of SUBJ the
     objective sentences), then the negative one; TREC's six coarse classes in alphabetical order.
     A blank line is an empty sentence. A notice names files whose sentences are not SentEval's. The
-    embedded tasks are made of the manual: ``"topics"``,
-    from which of two fields a sentence comes (no test part); ``"questions"``, from which of four
-    topics; ``"neighbours"``, whether the second sentence follows the first.
+    embedded tasks are made from the manual: ``"topics"``, which of two fields a sentence is from
+    (no test part); ``"questions"``, which of four topics; ``"neighbours"``, whether the second
+    sentence follows the first.
 
     Raises:
         MissingData: a file of the task is not there.
-        UserError: a file cannot be read by :func:`lines_of`, has another number of lines, is in the
-            place of the other one, or a line cannot be parsed.
+        UserError: a file cannot be read by :func:`lines_of`, has another number of lines, is
+            swapped with the other one, or a line cannot be parsed.
         ValueError: the name is unknown.
     """
     if name in _EMBEDDED:
@@ -281,14 +282,14 @@ def task_fingerprint(tasks: Sequence[str], data_root: Path) -> str:
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """Verify a dataset, and what was prepared from it; none of them can be downloaded.
+    """Verify a dataset and the files prepared from it; none of them can be downloaded.
 
     Args:
         name: of ``DATASETS``, or the name of another corpus.
         data_root: the folder that holds the datasets.
 
     Raises:
-        UserError: something is missing or damaged; says what to put where.
+        UserError: a file is missing or damaged; the message says what to put where.
     """
     folder = data_root / name
     if name == SENTEVAL:
@@ -300,7 +301,7 @@ def fetch(name: str, data_root: Path) -> None:
         return
     check_prepared(data_root / "prepared", f"{name.replace('/', '-')}-*")
     try:
-        for _ in sentences(name, "sentences", data_root):  # whatever the layout is: reads each line
+        for _ in sentences(name, "sentences", data_root):  # reads each line, in any layout
             pass
     except MissingData:
         raise UserError(f"{folder}: missing; {_remedy(name)}") from None
@@ -309,20 +310,20 @@ def fetch(name: str, data_root: Path) -> None:
 # Corpora
 
 
-# Lower case, without the last period. Left out is what ends sentences more often than not: no, etc.
+# Lower case, without the last period, and without those that mostly end a sentence: no, etc.
 _ABBREVIATIONS = frozenset(
     "mr mrs ms messrs mme mlle dr prof rev fr st ste hon jr sr ph "  # persons
     "capt col gen lt lieut maj sgt cpl adm gov sen insp supt "  # ranks
     "e.g i.e cf vs viz".split()
 )
-# The end of a sentence: closing quotes and brackets belong to it, also after a space, and the next
-# word is not in lower case, as it is in: "Yes!" he said. Of that word, no further end is shown to
-# Punkt, which would take it for this one: Mr. Smith.
+# The end of a sentence: closing quotes and brackets belong to it, even after a space, and the next
+# word is not lower case, as it is in: "Yes!" he said. Punkt does not see a further end within the
+# next word, which it would mistake for this one: Mr. Smith.
 _END = re.compile(
     r"""[.?!…](?:["')\]}]|\s?[.?!…”’»)\]](?!\w))*+"""  # noqa: RUF001
     r"""(?=(?P<after_tok>\s(?P<next_tok>(?![a-zß-öø-ÿ])\S[^\s.?!…]*)))"""
 )
-# Punkt takes dashes and opening quotes for parts of the next word, and would not know it for an
+# Punkt treats dashes and opening quotes as part of the next word, and would not recognise an
 # abbreviation; not every version of it knows the curly quotes.
 _PLAIN = str.maketrans("—“‘«([”’»", '      "\'"')  # noqa: RUF001
 
@@ -334,7 +335,7 @@ class _English(PunktLanguageVars):
 
 class _Splitter(PunktSentenceTokenizer):
     def text_contains_sentbreak(self, text: str) -> bool:
-        # Punkt never ends a sentence at an ellipsis; before a capital it mostly does end one.
+        # Punkt never ends a sentence at an ellipsis, but one before a capital mostly does.
         if "…" in text or ".." in text:
             return True
         return bool(super().text_contains_sentbreak(text.translate(_PLAIN)))
@@ -361,6 +362,7 @@ def _numbered(
     layout: str,
     split: Callable[[str], Iterable[str]] = _split,
 ) -> Iterator[tuple[int, str]]:
+    """The sentences of files, each with the number of its chapter; empty chapters have none."""
     chapter, empty = 0, True
     for file in files:
         for sentence in _sentences_of(file, layout, split):
@@ -399,7 +401,7 @@ def _sentences_of(
 
 
 def _joined(lines: Sequence[str]) -> str:
-    """The lines of a paragraph as one; a word that a soft hyphen divides between two is whole."""
+    """The lines of a paragraph joined; a word that a soft hyphen splits across two is rejoined."""
     return _visible(" ".join(lines).replace("\u00ad ", "")).strip()
 
 
@@ -421,7 +423,7 @@ def _corpus_files(corpus: str, data_root: Path) -> list[Path]:
         for file in folder.rglob("*")
         if file.suffix.lower() == ".txt"
         and file.is_file()
-        # What file managers and editors leave: ._a.txt, .ipynb_checkpoints/a-checkpoint.txt.
+        # Files left by file managers and editors: ._a.txt, .ipynb_checkpoints/a-checkpoint.txt.
         and not any(part.startswith(".") for part in file.relative_to(folder).parts)
     )
     if not files:
@@ -454,7 +456,7 @@ def _topic(name: str) -> Iterator[str]:
 
 
 def _spread(topic: str, count: int) -> list[str]:
-    """So many sentences of a topic, evenly over its length."""
+    """``count`` sentences of a topic, spread evenly over its length."""
     found = list(_topic(topic))
     return [found[place * len(found) // count] for place in range(count)]
 
@@ -482,7 +484,7 @@ def _neighbours() -> Task:
     found = list(_topic("specialnames"))
     places = [place * len(found) // 160 for place in range(160)]
     labels = np.arange(160) % 2
-    # Those that do not follow come from half a topic away.
+    # Sentences that do not follow are taken from half a topic away.
     steps = np.where(labels, 1, len(found) // 2)
     second = [found[(place + step) % len(found)] for place, step in zip(places, steps, strict=True)]
     return Task(tuple(found[place] for place in places), tuple(second), labels, train=120)
@@ -495,9 +497,9 @@ _EMBEDDED = dict(zip(EMBEDDED_TASKS, (_topics, _questions, _neighbours), strict=
 
 
 class _File(NamedTuple):
-    """A file of SentEval's, how many lines it has, and what the SHA-256 over them begins with.
+    """A SentEval file, its number of lines, and the first digits of their SHA-256.
 
-    The lines are hashed without their ends and outer spaces.
+    The lines are hashed without line ends and surrounding spaces.
     """
 
     path: str
@@ -505,7 +507,7 @@ class _File(NamedTuple):
     digest: str
 
 
-# The contents are those on which the committed records were computed.
+# The hashes are those of the files that the committed records were computed on.
 _FILES = {
     "MR": (
         _File("MR/rt-polarity.pos", 5331, "8701b500f20fcc58"),
@@ -548,14 +550,14 @@ def _task_files(name: str, data_root: Path) -> list[Path]:
 
 
 def _read(name: str, files: Sequence[Path]) -> list[list[str]]:
-    """The lines of the two files of a task, held against what is known of them."""
+    """The lines of the two files of a task, checked against their known counts and hashes."""
     contents = [[_visible(line).strip() for line in lines_of(file)] for file in files]
     found = [sha256_of_lines(lines)[:16] for lines in contents]
     known = [file.digest for file in _FILES[name]]
     for file, digest, other in zip(files, found, known[::-1], strict=True):
         if digest == other:
             one, two = (each.name for each in files)
-            raise UserError(f"{file}: has the lines of the other file; exchange {one} and {two}")
+            raise UserError(f"{file}: has the lines of the other file; swap {one} and {two}")
     changed = []
     for file, lines, digest, expected in zip(files, contents, found, _FILES[name], strict=True):
         if len(lines) != expected.lines:
@@ -567,7 +569,7 @@ def _read(name: str, files: Sequence[Path]) -> list[list[str]]:
     if changed:
         notice(
             f"{', '.join(changed)}: not the sentences of SentEval's file, though as many; scores "
-            f"of {name} do not compare with others"
+            f"on {name} are not comparable with others"
         )
     return contents
 

@@ -40,14 +40,14 @@ Encode = Callable[[Sequence[str]], np.ndarray]  # n sentences -> (n, d) float32
 
 
 class HasEncode(Protocol):
-    """Whatever has a method of that name, as a model of sentence-transformers has."""
+    """Any object with a method ``encode``, such as a model of sentence-transformers."""
 
     def encode(self, sentences: list[str], /) -> Any:
         """Vectors (n, d): an array, a tensor, or a sequence of either."""
 
 
 class QuickThoughtConfig(PretrainedConfig):
-    """What a :class:`QuickThought` is built of; the defaults are [QT]'s.
+    """The architecture of a :class:`QuickThought`; the defaults are [QT]'s.
 
     Args:
         kind: ``"gru"``, ``"lstm"``, ``"bag_of_words"`` or ``"transformer"``.
@@ -57,11 +57,11 @@ class QuickThoughtConfig(PretrainedConfig):
         bidirectional: of a GRU or LSTM.
         layers: of a transformer.
         heads: of a transformer.
-        length: tokens kept of a sentence that is encoded; a transformer can take no more.
-        pad_token_id: what fills the rows of shorter sentences.
+        length: tokens kept of a sentence that is encoded; the maximum of a transformer.
+        pad_token_id: padding of shorter sentences.
 
     Raises:
-        ValueError: an unknown kind or key, or numbers that do not fit together.
+        ValueError: an unknown kind or key, or inconsistent numbers.
     """
 
     model_type = "quick-thought"
@@ -78,12 +78,12 @@ class QuickThoughtConfig(PretrainedConfig):
 
     @property
     def hidden_size(self) -> int:
-        """Width of [f ; g], by transformers' name for the width of what a model gives."""
+        """Width of [f ; g], under transformers' name for a model's output width."""
         return 2 * (self.embedding if self.kind == "bag_of_words" else self.hidden)
 
     def __post_init__(self, **others: Any) -> None:
         super().__post_init__(**others)
-        # What the base class does not know it keeps as an attribute, spelling mistakes as well.
+        # The base class keeps unknown keys as attributes, including misspelt ones.
         unknown = others.keys() & vars(self).keys() - {"model_type"}
         if unknown:
             raise ValueError(f"QuickThoughtConfig has no {', '.join(sorted(unknown))}")
@@ -99,7 +99,7 @@ class QuickThoughtConfig(PretrainedConfig):
 
 
 class Recurrent(nn.Module):
-    """The final state of a GRU, that of both directions side by side: [QT]'s encoder."""
+    """The final states of a GRU in both directions, concatenated: [QT]'s encoder."""
 
     def __init__(self, config: QuickThoughtConfig) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Recurrent(nn.Module):
 
 
 class LongShortTerm(nn.Module):
-    """The same of an LSTM, whose final output is taken and not its cell: an option of [QT]'s."""
+    """The same for an LSTM, with its final output rather than its cell state: an option of [QT]."""
 
     def __init__(self, config: QuickThoughtConfig) -> None:
         super().__init__()
@@ -134,8 +134,8 @@ def _shape_of(config: QuickThoughtConfig) -> tuple[int, int]:
 def _last_states(
     embedding: nn.Embedding, cell: nn.GRU | nn.LSTM, input_ids: Tensor, lengths: Tensor
 ) -> Tensor:
-    """The final states (B, H) of both directions of a cell over (B, T) ids of so many tokens."""
-    # Sorted here, for pack_padded_sequence would wait for the device to sort.
+    """The final states (B, H) of a cell, both directions, over (B, T) ids of given lengths."""
+    # Sorted here, since pack_padded_sequence would synchronise with the device.
     lengths, order = lengths.sort(descending=True)
     ids = input_ids[to_device(order, input_ids.device)]
     packed = pack_padded_sequence(ids, lengths, batch_first=True)
@@ -145,11 +145,11 @@ def _last_states(
 
 
 def _last_of_cell(cell: nn.GRU | nn.LSTM, words: PackedSequence) -> Tensor:
-    """The final states (directions, B, units) of a cell, under autocast in autocast's own type.
+    """The final states (directions, B, units) of a cell; under autocast, in autocast's dtype.
 
-    torch's autocast runs recurrent cells in float16 whatever its type is, and float16 would need a
-    scaled loss. So they run outside of it, on words and weights that are converted here; gradients
-    reach the weights through the conversion.
+    torch's autocast runs recurrent cells in float16 regardless of its dtype, and float16 would need
+    loss scaling. The cells therefore run outside autocast, on inputs and weights converted here;
+    gradients flow to the weights through the conversion.
     """
     device = words.data.device.type
     if not torch.is_autocast_enabled(device):
@@ -177,7 +177,7 @@ class BagOfWords(nn.Module):
 
     def forward(self, input_ids: Tensor, lengths: Tensor) -> Tensor:
         """(B, T) ids and (B,) lengths on the CPU -> (B, H)."""
-        # Without the padding: half the time of a masked sum for sentences of 8 in rows of 13.
+        # Without padding: takes half as long as a masked sum for sentences of 8 in rows of 13.
         kept = _mask(lengths, input_ids.shape[1]).flatten().nonzero().squeeze(1)
         starts = lengths.cumsum(0) - lengths
         device = input_ids.device
@@ -236,7 +236,7 @@ ENCODERS: dict[
 class QuickThought(PreTrainedModel):
     """Two encoders that share no weights: f for a sentence, g for its context ([QT]).
 
-    ``sentence`` and ``context`` have their own word vectors each (``.embedding``); ``dim`` is H.
+    ``sentence`` and ``context`` each have their own word vectors (``.embedding``); ``dim`` is H.
     """
 
     config_class = QuickThoughtConfig
@@ -253,8 +253,8 @@ class QuickThought(PreTrainedModel):
 
         Args:
             input_ids: (B, T) int64, each row's tokens, then its padding.
-            attention_mask: (B, T) bool, True at tokens; on the CPU, whatever the device of the
-                ids, or else the device is waited for.
+            attention_mask: (B, T) bool, True at tokens; on the CPU even if the ids are not, to
+                avoid a synchronisation.
 
         Raises:
             ValueError: a row without tokens or with padding before a token, or more tokens than
@@ -282,7 +282,7 @@ class QuickThought(PreTrainedModel):
 
         Args:
             ids: the tokens of each sentence; those beyond ``config.length`` are left out.
-            project: (B, 2H) -> (B, d) of the pair [f ; g] as it is.
+            project: (B, 2H) -> (B, d) of the unnormalised pair [f ; g].
 
         Raises:
             ValueError: a sentence without tokens.
@@ -297,12 +297,12 @@ class QuickThought(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """[QT]'s initialisation of a table or a GRU; transformers calls it, also for BERT's own.
+        """[QT]'s initialisation of a table or a cell; transformers calls it, also for BERT's own.
 
-        TensorFlow keeps a cell's weights in two kernels, of inputs and state together: that of
-        the two gates, (E + units, 2 units), and that of the candidate, (E + units, units). Each is
-        Glorot-uniform as a whole, so that torch's matrices take these kernels' bounds. That of an
-        LSTM is one kernel, (E + units, 4 units), and its forget gates start at a bias of 1.
+        TensorFlow keeps a GRU cell's weights in two kernels over inputs and state together: one for
+        the two gates, (E + units, 2 units), and one for the candidate, (E + units, units). Each is
+        Glorot-uniform as a whole, so torch's matrices use these kernels' bounds. An LSTM has one
+        kernel, (E + units, 4 units), and its forget gates start with a bias of 1.
         """
         if isinstance(module, nn.Embedding):
             nn.init.uniform_(module.weight, -0.1, 0.1)
@@ -333,18 +333,18 @@ class QuickThought(PreTrainedModel):
 
 @dataclass
 class SentenceVectors(ModelOutput):
-    """What :class:`QuickThoughtVectors` gives; its first and only item is (B, 2H)."""
+    """The output of :class:`QuickThoughtVectors`; its first and only item is (B, 2H)."""
 
     sentence_embedding: Tensor | None = None
 
 
 class QuickThoughtVectors(QuickThought):
-    """A :class:`QuickThought` that gives a sentence's vector: what ``AutoModel`` makes of a folder.
+    """A :class:`QuickThought` that returns sentence vectors; ``AutoModel`` loads a folder as this.
 
-    transformers' pipelines show the first thing that a model gives, which for them is all of it.
+    transformers' pipelines use only the first item of a model's output.
     """
 
-    def forward(  # type: ignore[override] # another result is what it is for
+    def forward(  # type: ignore[override] # a different result is its purpose
         self, input_ids: Tensor, attention_mask: Tensor, return_dict: bool = True
     ) -> SentenceVectors | tuple[Tensor]:
         """The vectors [f/|f| ; g/|g|], (B, 2H).
@@ -354,14 +354,14 @@ class QuickThoughtVectors(QuickThought):
         Args:
             input_ids: (B, T) int64.
             attention_mask: (B, T), True at tokens.
-            return_dict: False: a tuple of the vectors alone, as of all models of transformers.
+            return_dict: False: a tuple with only the vectors, as for all transformers models.
         """
         f, g = self._pair(input_ids, attention_mask)
         found = SentenceVectors(torch.cat([unit_rows(f), unit_rows(g)], dim=1))
         return found if return_dict else (found[0],)
 
     def pair(self, input_ids: Tensor, attention_mask: Tensor) -> SentenceVectors:
-        """The same of [f ; g] as it is: what CLLR's L is for."""
+        """The same for the unnormalised [f ; g], to which CLLR's L is applied."""
         return SentenceVectors(torch.cat(self._pair(input_ids, attention_mask), dim=1))
 
     def _pair(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -380,13 +380,13 @@ AutoModel.register(QuickThoughtConfig, QuickThoughtVectors, exist_ok=True)
 
 
 class SentenceEncoder:
-    """A function of n sentences to their vectors (n, d) float32; ``encode`` is the same function.
+    """A function from n sentences to their vectors (n, d) float32; ``encode`` is the same function.
 
     Args:
-        model: whose mode is restored after every call.
-        vectors: of the sentences of a batch.
+        model: the network; its mode is restored after every call.
+        vectors: computes the vectors of a batch of sentences.
         batch_size: sentences of similar length that are encoded together.
-        about: in words, what of a sentence the vectors are.
+        about: description of the vectors.
     """
 
     def __init__(
@@ -405,21 +405,21 @@ class SentenceEncoder:
         """The vectors of the sentences, in their order; see :func:`text.data.checked_sentences`.
 
         Raises:
-            ValueError: there are none, or one is no text.
+            ValueError: there are none, or one is not a string.
         """
         return _encode(
             self.model, self._vectors, list(checked_sentences(sentences)), self.batch_size
         )
 
     def encode(self, sentences: Iterable[str]) -> np.ndarray:
-        """The same under the name that sentence-transformers and its benchmarks call."""
+        """The same under the name that sentence-transformers and its benchmarks use."""
         return self(sentences)
 
 
 def side_by_side(*encoders: Encode | HasEncode) -> Encode:
-    """The vectors of several encoders as one, (n, d1 + d2 + ...), each as it is.
+    """The concatenated vectors of several encoders, (n, d1 + d2 + ...), without rescaling.
 
-    Of one with trained and one with fixed word vectors, this is MC-QT ([QT]).
+    With one encoder of trained and one of fixed word vectors, this is MC-QT ([QT]).
     """
 
     def encode(sentences: Iterable[str]) -> np.ndarray:
@@ -430,11 +430,11 @@ def side_by_side(*encoders: Encode | HasEncode) -> Encode:
 
 
 def vectors_of(encode: Encode | HasEncode, sentences: list[str]) -> np.ndarray:
-    """What an encoder of any make gives for n sentences, as it is but an array of float32.
+    """The vectors of n sentences by any kind of encoder, unchanged, as a float32 array.
 
     Args:
-        encode: a function of sentences, or anything with a method ``encode``; of what is both, the
-            method counts. It may give tensors on any device, also such that require gradients.
+        encode: a function of sentences, or an object with a method ``encode``, which takes
+            precedence. It may return tensors on any device, even ones that require gradients.
         sentences: n.
 
     Raises:
@@ -465,14 +465,14 @@ def sentence_encoder(
     Sentences are cut at ``model.config.length`` tokens; one without tokens is one unknown word.
 
     Args:
-        model: on the device that is to do the work; its mode is restored after every call.
+        model: on the device to compute on; its mode is restored after every call.
         tokenizer: the model's.
-        project: (n, 2H) -> (n, d) of the pair [f ; g] as it is, in place of the two halves of unit
-            length (CLLR's L).
+        project: (n, 2H) -> (n, d), applied to the unnormalised pair [f ; g] instead of normalising
+            its two halves (CLLR's L).
         batch_size: sentences of similar length that are encoded together.
 
     Returns:
-        A function of n sentences, with the same as its method ``encode``; it raises ValueError if
+        A function of n sentences, also available as its method ``encode``; it raises ValueError if
         there are none.
 
     Raises:
@@ -503,7 +503,7 @@ def _encode(
     """The vectors of all sentences, in their order, from those of batches; (n, d) float32."""
     if not sentences:
         raise ValueError("no sentences to encode")
-    # Sentences of similar length together, for little padding; characters stand for tokens.
+    # Sentences of similar length together, to limit padding; length in characters is a proxy.
     order = sorted(range(len(sentences)), key=lambda row: len(sentences[row]))
     blocks = []
     training = model.training

@@ -1,11 +1,11 @@
 """Evaluation of sentence vectors on classification tasks: protocols, named and versioned.
 
-Two kinds of task. Where a task has no test part, ten outer folds are scored in turn, and the cost C
-of a fold's logistic regression comes from ten inner folds of its training part alone (nested
-cross-validation); the result is the mean of the ten accuracies. Where it has one, C comes from ten
-folds of the training part, and the classifier of the whole training part is scored on the test
-part. A pair of sentences with vectors u and v has the features ``[|u - v| ; u * v]``. The first of
-the best costs wins; features are used as they are.
+There are two kinds of task. Without a test part, ten outer folds are scored in turn, and the cost C
+of a fold's logistic regression is chosen on ten inner folds of its training part alone (nested
+cross-validation); the result is the mean of the ten accuracies. With a test part, C is chosen on
+ten folds of the training part, and the classifier of the whole training part is scored on the test
+part. A pair of sentences with vectors u and v has the features ``[|u - v| ; u * v]``. Ties go to
+the first cost; features are not scaled.
 
 ``skip-thoughts-nested-10fold-v2``: the evaluation programs of Kiros et al. 2015, which
 quick-thoughts (Logeswaran and Lee 2018) calls and the papers here follow. Single sentences are
@@ -59,9 +59,9 @@ from text.data import Task, load_task
 if TYPE_CHECKING:  # transformers takes seconds to import, which every process of tfidf would wait
     from text.encoder import Encode, HasEncode
 
-# What a classifier learns from, and the rows that it is validated on; None where it is scored.
+# A classifier's training rows and validation rows; None for the classifier that is scored.
 Training = tuple[np.ndarray, np.ndarray | None]
-# Gives the predictions (F, C, n) of classifiers, from the training sets and the costs.
+# From training sets and costs to the predictions (F, C, n) of their classifiers.
 Predict = Callable[[Sequence[Training], Sequence[float]], np.ndarray]
 
 # TREC's test part of 500 questions moves the mean of the six tasks more than any other.
@@ -70,7 +70,7 @@ WITHOUT_TREC = "mean_without_TREC"
 SHUFFLE_SEED = 1234  # of Kiros et al.'s programs
 DEFAULT_PROTOCOL = "skip-thoughts-nested-10fold-v2"
 
-# Words of one letter and single punctuation marks count: "I", "a", "?" and "!" tell classes apart.
+# One-letter words and punctuation marks are tokens: "I", "a", "?" and "!" help to classify.
 TOKEN = r"(?u)\w+|[^\w\s]"
 # Of the largest entry of the mean loss's gradient. Each cost starts at the solution of the one
 # before: scikit-learn's 1e-4 would stop there. On a fold of MR, 1e-7 gives the same accuracies.
@@ -82,11 +82,11 @@ class Search:
     """How the cost of a logistic regression is chosen.
 
     Attributes:
-        order: of the rows before they are folded: as they come, shuffled, or by number of words.
-        folds: scikit-learn's splitter, for the inner folds and the outer ones alike.
-        costs: C, rising.
-        score: whose mean over the inner folds is to be largest.
-        decimals: of that mean in percent, kept; None: all.
+        order: of the rows before folding: as given, shuffled, or by number of words.
+        folds: scikit-learn's splitter, for both inner and outer folds.
+        costs: values of C, ascending.
+        score: the metric whose mean over the inner folds is maximised.
+        decimals: to which that mean, in percent, is rounded; None: not rounded.
         stopped_early: whether the classifier is SentEval's network without a hidden layer, and
             ``costs`` are weight decays.
     """
@@ -107,7 +107,7 @@ class Protocol:
         nested: single sentences without a test part.
         tested: single sentences with a test part.
         pairs: pairs of sentences.
-        blank_lines: whether a blank line of single sentences is one of them.
+        blank_lines: whether a blank line counts as a sentence in tasks on single sentences.
     """
 
     nested: Search
@@ -122,7 +122,7 @@ class Protocol:
         return self.nested if task.train == len(task.labels) else self.tested
 
     def load(self, name: str, data_root: Path) -> Task:
-        """The task of that name with the lines that count."""
+        """A task with the lines that the protocol uses."""
         task = load_task(name, data_root)
         if self.blank_lines or task.second is not None:
             return task
@@ -185,19 +185,19 @@ def evaluate(
     protocol: str = DEFAULT_PROTOCOL,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, Any]:
-    """Accuracy of logistic regression on the vectors that ``encode`` gives, in percent.
+    """Accuracy of logistic regression on the vectors of ``encode``, in percent.
 
-    Each task is encoded once, and all its classifiers are solved together, on the GPU where there
-    is one. Keys of the result: ``protocol``; ``mean``, the mean accuracy over the tasks, and
-    ``mean_without_TREC``, where TREC is one of several; the name of each task, its accuracy; for
-    pairs also ``<name>_f1``, F1 in percent; ``details``, for each task ``costs``, the C chosen in
-    each fold, ``fold_accuracies`` (one of each where there is a test part), for pairs ``fold_f1``,
-    ``sentences``, the number n of sentences or pairs, and ``majority``, the share of the commonest
-    class among the rows that are scored.
+    Each task is encoded once, and all its classifiers are solved together, on the GPU if there is
+    one. Keys of the result: ``protocol``; ``mean``, the mean accuracy over the tasks, and
+    ``mean_without_TREC``, if TREC is one of several; the name of each task, its accuracy; for pairs
+    also ``<name>_f1``, F1 in percent; ``details``, for each task ``costs``, the C chosen in each
+    fold, ``fold_accuracies`` (a single one with a test part), for pairs ``fold_f1``,
+    ``sentences``, the number n of sentences or pairs, and ``majority``, the share of the most
+    frequent class among the scored rows.
 
     Args:
-        encode: sentences -> their vectors (n, d), or anything with such a method ``encode``, as a
-            model of sentence-transformers has; see :func:`text.encoder.vectors_of`.
+        encode: sentences -> their vectors (n, d), or an object with such a method ``encode``, such
+            as a model of sentence-transformers; see :func:`text.encoder.vectors_of`.
         data_root: the folder that holds the datasets.
         tasks: see :func:`text.data.load_task`.
         protocol: see ``PROTOCOLS``.
@@ -253,10 +253,10 @@ def tfidf(
 def majority(
     data_root: Path, *, tasks: Sequence[str] = TASKS, protocol: str = DEFAULT_PROTOCOL
 ) -> dict[str, Any]:
-    """The result of :func:`evaluate`, without costs, for the commonest class of the training part.
+    """The result of :func:`evaluate`, without costs, for the majority class of the training part.
 
-    The first of equally common classes is taken. On balanced tasks whose folds are not stratified
-    this falls below 50: the class that is commoner in training is the rarer one in the test fold.
+    Ties go to the first class. On balanced tasks whose folds are not stratified this falls below
+    50: the majority class of the training part is the minority class of the test fold.
     """
     searches = _protocol(protocol)
     details = {}

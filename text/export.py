@@ -114,7 +114,7 @@ def read(folder: Path) -> tuple[QuickThought, PreTrainedTokenizerFast, Tensor | 
         tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         file = folder / PROJECTION
         matrix = load_file(file)["matrix"] if file.is_file() else None
-    # Whatever a damaged file makes these libraries raise; tokenizers raises Exception itself.
+    # A damaged file can make these libraries raise anything; tokenizers raises Exception itself.
     except Exception as error:
         raise damaged(folder, f"{type(error).__name__}: {error}") from error
     model, report = loaded
@@ -181,7 +181,7 @@ def score(asked: EvaluationRequest) -> Scores:
 
 
 def _modules(matrix: Tensor | None) -> dict[str, bytes]:
-    """What a ``SentenceTransformer`` reads beside the model, by the name of the file."""
+    """The further files that a ``SentenceTransformer`` reads, by name."""
     whole, part = "sentence_transformers.models.Transformer", "sentence_transformers.models.Dense"
     modules = [{"idx": 0, "name": "0", "path": "", "type": whole}]
     method = "forward" if matrix is None else "pair"

@@ -1,10 +1,9 @@
-"""The papers' figures of sentences: distances of neighbours and of other sentences.
+"""The papers' figures on sentences: distances of neighbours and of other sentences.
 
 Shapes: B sentences of a batch, H width of one encoder, D width of what is compared, R rows of
 CLLR's projection.
 
-They are drawn from the models that finished runs keep, on fixed batches of the corpus that these
-were trained on.
+They are drawn from the models that finished runs keep, on fixed batches of their training corpus.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ from text.config import Config
 from text.export import MODEL, read
 from text.tokens import prepare
 
-# Labels of rows as they stand in the figures; those without a finished run leave their place empty.
+# Labels of rows in the layout of the figures; the panel of a row without a finished run is empty.
 LMCL_ROWS = (
     ("QT", "QT, cosine", "DCL", "HCL"),
     ("LMCL(QT+DP)", "LMCL(QT+DP), cosine", "LMCL(DCL+DP)", "LMCL(HCL+DP)"),
@@ -37,13 +36,13 @@ CLLR_ROWS = (
 )
 BAND = (0.1, 0.5)  # delta+ and delta- of LMCL
 BATCHES = 8
-LONG = 30  # characters that a panel has room for in one line
+LONG = 30  # characters that fit in one line of a panel
 
 Compared = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def scored_pair(f: Tensor, g: Tensor, matrix: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What the losses compare: f of a sentence with g of another, (B, H) each."""
+    """The vectors that the losses compare: f of a sentence and g of another, (B, H) each."""
     return f, g
 
 
@@ -57,7 +56,7 @@ def evaluated_pair(f: Tensor, g: Tensor, matrix: Tensor | None) -> tuple[Tensor,
 
 
 def fixed_batches(sentences: int, size: int) -> list[tuple[int, int]]:
-    """Start and stop of at most ``BATCHES`` of training's batches, evenly spread over a corpus."""
+    """Start and stop of at most ``BATCHES`` training batches, evenly spread over a corpus."""
     whole = max(1, sentences // size)
     numbers = np.unique(np.linspace(0, whole - 1, BATCHES).round().astype(int))
     return [(int(n) * size, min(int(n + 1) * size, sentences)) for n in numbers]
@@ -67,12 +66,12 @@ def fixed_batches(sentences: int, size: int) -> list[tuple[int, int]]:
 def distances_of(
     folder: Path, config: Config, data: Path, compared: Compared
 ) -> dict[str, np.ndarray]:
-    """``D = (1 - cos) / 2`` of neighbours and of all other pairs of sentences, by a run's model.
+    """``D = (1 - cos) / 2`` of neighbours and of all other pairs of sentences, for a run's model.
 
     Args:
         folder: of the run.
         config: of the run.
-        data: where the corpus lies.
+        data: the data root.
         compared: :func:`scored_pair` or :func:`evaluated_pair`.
 
     Returns:
@@ -91,7 +90,7 @@ def distances_of(
         lower_case=config.lower_case,
     )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    nn.Module.to(model, device)  # transformers' own has no type that can be checked
+    nn.Module.to(model, device)  # transformers' own method is untyped
     found: dict[str, list[Tensor]] = {"neighbours": [], "others": []}
     for start, stop in fixed_batches(len(tokens), config.batch_size):
         batch = tokens.batch(start, stop, config.length)
@@ -107,11 +106,11 @@ def distances_of(
 def distances(
     rows: Sequence[Sequence[str]], compared: Compared, between: str, follows: str
 ) -> Callable[[Source], Drawn]:
-    """What draws histograms of both kinds of distances, a panel for each row of a table.
+    """A function that draws histograms of both kinds of distances, a panel for each row of a table.
 
     Args:
-        rows: labels of the rows, as they stand in the figure.
-        compared: what of two sentences the distances are between.
+        rows: labels of the rows, in the figure's layout.
+        compared: the vectors of two sentences whose distance is shown.
         between: the same in words.
         follows: the published figure.
     """
@@ -144,9 +143,9 @@ def distances(
             "Distances of sentences",
             f"After {follows}. Computed here: {unit} {between}, at most {config.reach} apart in a "
             f"chapter (neighbours) or not (others), in {BATCHES} batches of {config.batch_size} "
-            f"consecutive sentences, spread evenly over the corpus {config.corpus} on which the "
-            f"encoders were trained. Shaded: the band from {BAND[0]} to {BAND[1]} that LMCL's "
-            "penalty empties, with the share of pairs in it; dashed: the means.",
+            f"consecutive sentences, spread evenly over the training corpus {config.corpus}. "
+            f"Shaded: the band from {BAND[0]} to {BAND[1]} that LMCL's penalty is meant to empty, "
+            "with the share of pairs in it; dashed: the means.",
             list(first.values()),
         )
 

@@ -1,4 +1,4 @@
-"""Sentence encoders of any make on the tasks of mteb (Muennighoff et al. 2023)."""
+"""Any sentence encoder on the tasks of mteb (Muennighoff et al. 2023)."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,13 +13,13 @@ from text.encoder import Encode, HasEncode, vectors_of
 
 
 class MtebEncoder:
-    """What ``mteb.evaluate`` takes for a model: vectors as they are, compared by their cosine.
+    """A model for ``mteb.evaluate``: unchanged vectors, compared by cosine similarity.
 
     Args:
-        encode: n sentences -> their vectors (n, d), or anything with such a method ``encode``.
-        name: ``"organisation/model"``. mteb keeps scores under the name and does not compute them
-            again, so that another encoder needs another one.
-        revision: of the model, kept beside its name.
+        encode: n sentences -> their vectors (n, d), or an object with such a method ``encode``.
+        name: ``"organisation/model"``. mteb caches scores by name, so another encoder needs another
+            name.
+        revision: of the model, cached with its name.
 
     Raises:
         ValueError: a name without its slash.
@@ -38,16 +38,16 @@ class MtebEncoder:
 
         Args:
             inputs: batches, each with its texts under ``"text"``.
-            others: the task and the split that they come from, and options; none changes a vector.
+            others: the task, the split and options; none of them changes a vector.
         """
         return vectors_of(self._encode, [text for batch in inputs for text in batch["text"]])
 
     def similarity(self, first: Any, second: Any) -> Tensor:
-        """Cosines (n, m) of n vectors with m others; arrays or tensors."""
+        """Cosine similarities (n, m) of n vectors with m others; arrays or tensors."""
         return _directions(first) @ _directions(second).T
 
     def similarity_pairwise(self, first: Any, second: Any) -> Tensor:
-        """Cosines (n,) of n vectors, each with its own other one; arrays or tensors."""
+        """Cosine similarities (n,) of n pairs of vectors; arrays or tensors."""
         return (_directions(first) * _directions(second)).sum(1)
 
 

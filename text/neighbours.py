@@ -1,10 +1,9 @@
-"""How often the next sentence is found, in books that were not trained on.
+"""Accuracy of finding the next and the previous sentence, in books that were not trained on.
 
-What quick-thoughts' program counts of a model while it is trained: in a block of consecutive
-sentences, whether the sentence that f of one of them scores highest is the next one, or the one
-before. No sentence is found to be its own neighbour. Counted are sentences whose neighbour is in
-their block and chapter. Both directions are trained alike, so that a perfect encoder finds each for
-about half of the sentences.
+The metric that quick-thoughts' program prints during training: within a block of consecutive
+sentences, how often the sentence that f of one scores highest is the next one, or the previous one.
+The sentence itself is excluded. Only sentences whose neighbour is in their block and chapter are
+scored. Both directions are trained equally, so a perfect encoder finds each for about half of them.
 
 Shapes: n sentences, B of a block.
 """
@@ -20,17 +19,17 @@ from shared.errors import UserError
 NEXT, PREVIOUS = "next_sentence", "previous_sentence"
 NEIGHBOURS = (NEXT, PREVIOUS)
 
-# From before which sentence, and up to before which: how well each goes with each, (B, B).
+# From the start and stop of a block to the scores of its sentences with each other, (B, B).
 Scores = Callable[[int, int], Tensor]
 
 
 def neighbour_accuracies(scores: Scores, chapter: np.ndarray, size: int) -> dict[str, float]:
-    """Shares of ``NEIGHBOURS`` that are found, in percent.
+    """Share of sentences for which each of ``NEIGHBOURS`` is found, in percent.
 
     Args:
         scores: of the sentences of a block.
         chapter: of every sentence, (n,).
-        size: B; what is left over at the end is not looked at.
+        size: B; an incomplete last block is ignored.
 
     Raises:
         UserError: no two neighbours in any block.

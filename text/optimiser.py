@@ -1,19 +1,19 @@
-"""Adam of word vectors without work for the words that a batch has not.
+"""Adam for word vectors without work for words that are not in the batch.
 
-Dense Adam moves every row of a table in every step: one without a gradient goes on along its first
-moment, whose share falls by a tenth a step. Here such a row stands still until a batch has its
-word, or the training ends, and then makes all these steps at once. What comes out is dense Adam's,
-up to rounding. (TensorFlow's Adam, with which quick-thoughts was trained, moves every row, too.)
+Dense Adam updates every row of a table in every step: a row without a gradient moves on along its
+first moment, which decays by a tenth per step. Here such a row is left until a batch has its word,
+or training ends, and then takes all missed steps at once. The result equals that of dense Adam up
+to rounding. (TensorFlow's Adam, with which quick-thoughts was trained, also updates every row.)
 
-With m and v the moments of a row that was last moved in step r, step s > r moves it by
+With m and v the moments of a row that was last updated in step r, step s > r changes it by
 
     m w_s / (sqrt(v) + epsilon d_s),    d_s = sqrt(1 - beta2^s) / beta2^((s - r) / 2),
     w_s = d_s rate beta1^(s - r) / (1 - beta1^s).
 
-The sums of w_s, w_s d_s and so on belong to r alone: all rows that were last moved in one step
-share them. d_s hardly changes within the twenty steps that matter, so that
-1 / (sqrt(v) + epsilon d_s) is taken to third order around the mean of d_s under w. It does change
-at the very beginning, where no row waits.
+The sums of w_s, w_s d_s and so on depend on r only: all rows last updated in the same step share
+them. d_s hardly changes within the twenty steps that matter, so 1 / (sqrt(v) + epsilon d_s) is
+expanded to third order around the mean of d_s under w. At the very beginning, where d_s does
+change, every row is updated in every step.
 
 Shapes: V words, E width of a word vector, U different words of a batch.
 """
@@ -25,16 +25,16 @@ import torch
 from torch import Tensor, nn
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # torch's and TensorFlow's
-REACH = 200  # steps after which a first moment is gone: 0.9^200 is 7e-10
-AT_ONCE = 100  # steps in which every row is moved
-POWERS = 4  # of d_s, the 0th among them
+REACH = 200  # steps after which a first moment is negligible: 0.9^200 is 7e-10
+AT_ONCE = 100  # first steps, in which every row is updated
+POWERS = 4  # of d_s, from the 0th on
 
 
 class RowAdam:
     """Adam on tables of word vectors and on further parameters, equal to ``torch.optim.Adam``.
 
     Args:
-        tables: (V, E) each, whose gradients are sparse (``nn.Embedding.sparse``).
+        tables: (V, E) each, with sparse gradients (``nn.Embedding.sparse``).
         others: trained by ``torch.optim.Adam``.
         rate: the learning rate, the same in every step.
     """
@@ -47,23 +47,23 @@ class RowAdam:
         self._first = [torch.zeros_like(table) for table in self.tables]
         self._second = [torch.zeros_like(table) for table in self.tables]
         self._last = [torch.zeros(len(table), dtype=torch.int64) for table in self.tables]
-        # (at least steps + 1, POWERS) float64: the sums of w d^n, by the step r of the last move.
+        # (at least steps + 1, POWERS) float64: the sums of w d^n, by the step r of the last update.
         self._sums = torch.zeros(1024, POWERS, dtype=torch.float64)
 
     @property
     def parameters(self) -> list[Tensor]:
-        """All that it moves."""
+        """All trained parameters."""
         others = [] if self.dense is None else self.dense.param_groups[0]["params"]
         return [*self.tables, *others]
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Reset the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def catch_up(self, ids: Tensor) -> None:
-        """Make the steps that these rows, (U,) of the CPU, each once, have left out."""
+        """Apply the missed steps of these rows, (U,) distinct ids on the CPU."""
         for table, first, second, last in zip(
             self.tables, self._first, self._second, self._last, strict=True
         ):
@@ -87,7 +87,7 @@ class RowAdam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step; the rows with a gradient have been caught up with before the loss."""
+        """One step; rows with a gradient must have caught up before the loss was computed."""
         self._step += 1
         self._count()
         for table, first, second, last in zip(
@@ -110,11 +110,11 @@ class RowAdam:
             self.dense.step()
 
     def finish(self) -> None:
-        """Catch up with every row."""
-        self.catch_up(torch.arange(len(self.tables[0])))  # all have as many words
+        """Apply the missed steps of all rows."""
+        self.catch_up(torch.arange(len(self.tables[0])))  # all tables have equally many words
 
     def state_dict(self) -> dict[str, Any]:
-        """What :meth:`load_state_dict` takes; rows that are late stay so."""
+        """The state for :meth:`load_state_dict`; missed steps stay pending."""
         return {
             "step": self._step,
             "first": self._first,
@@ -125,7 +125,7 @@ class RowAdam:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of the same tables and parameters."""
+        """Resume from a state of the same tables and parameters."""
         self._step, self._sums = state["step"], state["sums"].clone()
         for mine, theirs in (
             (self._first, state["first"]),
@@ -138,7 +138,7 @@ class RowAdam:
             self.dense.load_state_dict(state["dense"])
 
     def _count(self) -> None:
-        """Add the present step to the sums of all that were last moved a while ago, and forget."""
+        """Add the current step to the sums of earlier steps, and drop those beyond ``REACH``."""
         now = self._step
         ago = torch.arange(min(now, REACH), 0, -1, dtype=torch.float64)
         d = (1 - BETA2**now) ** 0.5 / BETA2 ** (ago / 2)
@@ -149,14 +149,14 @@ class RowAdam:
 
 
 def clip_each(parameters: Iterable[Tensor], largest: float, *, tokens: bool) -> None:
-    """Scale each gradient by itself so that its norm is at most ``largest``.
+    """Scale each gradient separately so that its norm is at most ``largest``.
 
     Args:
-        parameters: those without a gradient are left out.
+        parameters: those without a gradient are skipped.
         largest: norm.
-        tokens: whether the norm of a sparse gradient is that of its slices, one for each token, and
-            not of their sums for each word. So it is in TensorFlow, whose gradient of a table is
-            made of slices, and therefore in quick-thoughts' program.
+        tokens: whether the norm of a sparse gradient is taken over its slices, one per token,
+            instead of over their sums per word. TensorFlow, whose gradient of an embedding table
+            consists of slices, does so, and therefore quick-thoughts' program.
     """
     for parameter in parameters:
         gradient = parameter.grad
@@ -173,6 +173,6 @@ def clip_each(parameters: Iterable[Tensor], largest: float, *, tokens: bool) -> 
 def _around_mean(sums: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Weight, mean, and second and third central moments of d, from the sums of w d^n, (U, 4)."""
     weight = sums[:, 0]
-    # Nothing was left out where the weight is 0.
+    # Where the weight is 0, no step was missed.
     one, two, three = (sums[:, 1:] / weight.clamp(min=1e-300)[:, None]).unbind(1)
     return weight, one, two - one**2, three - 3 * one * two + 2 * one**3

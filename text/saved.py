@@ -2,12 +2,12 @@
 
 Shapes: B sentences, T tokens of the longest, H width of a token's state, n sentences.
 
-What decides a vector besides the weights lies in files beside them:
+Besides the weights, these files determine a sentence's vector:
 
-    modules.json                             the steps: a transformer, pooling, unit length
-    <transformer>/sentence_bert_config.json  max_seq_length, do_lower_case
-    <pooling>/config.json                    how tokens become a vector; does a prompt take part?
-    config_sentence_transformers.json        prompts, and which one precedes every sentence
+modules.json                             the steps: a transformer, pooling, normalisation
+<transformer>/sentence_bert_config.json  max_seq_length, do_lower_case
+<pooling>/config.json                    how tokens are pooled; whether the prompt's are included
+config_sentence_transformers.json        prompts, and which one precedes every sentence
 """
 
 import inspect
@@ -38,7 +38,7 @@ from transformers import (  # noqa: E402 (needs the line above)
 Pooling = Literal["as saved", "mean", "cls", "last", "max"]
 REMEDY = "save an encoder and its tokenizer there with save_pretrained"
 OTHERWISE = "load it with SentenceTransformer and give that to text.evaluate"
-NO_LIMIT = 10**9  # tokenizers without a limit say 1e30
+NO_LIMIT = 10**9  # tokenizers without a limit have a model_max_length of 1e30
 LOWER_CASE = normalizers.Lowercase()
 
 
@@ -75,7 +75,7 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "weightedmean": _mean_by_place,
     "lasttoken": _last,
 }
-# A folder of before version 6 has a truth value for each; several are put side by side, in this
+# Folders from before version 6 have a Boolean for each; several poolings are concatenated, in this
 # order.
 _BEFORE_6 = {
     "pooling_mode_cls_token": "cls",
@@ -89,15 +89,15 @@ _BEFORE_6 = {
 
 @dataclass(frozen=True)
 class Saved:
-    """What a folder says of its encoder besides the weights.
+    """The settings of an encoder that its folder holds besides the weights.
 
     Attributes:
-        poolings: names of ``POOLINGS``; the vectors of several are put side by side.
-        prompt: stands before every sentence.
+        poolings: names of ``POOLINGS``; the vectors of several are concatenated.
+        prompt: precedes every sentence.
         pool_prompt: whether its tokens are pooled as well.
-        unit_length: whether vectors are scaled to length 1.
-        length: tokens kept of a sentence, special ones included; None: the tokenizer says it.
-        lower_case: whether sentences are put in lower case before they are tokenized.
+        unit_length: whether vectors are normalised.
+        length: tokens kept of a sentence, including special ones; None: the tokenizer's limit.
+        lower_case: whether sentences are lower-cased before they are tokenized.
     """
 
     poolings: tuple[str, ...]
@@ -113,31 +113,31 @@ def hugging_face_encoder(
 ) -> SentenceEncoder:
     """The sentence vectors of a transformers encoder in a local folder.
 
-    They are those of sentence-transformers: its ``max_seq_length``, lower case, default prompt,
-    pooling and unit length are read where they lie beside the weights. A sentence's vector does not
-    depend on the sentences around it: padding always follows the tokens, on whatever side the
-    tokenizer has it. Sentences are cut at what the tokenizer, the folder and the model's table of
-    positions allow, where one of them has a limit. A :class:`text.QuickThought` that was saved with
-    its tokenizer gives what :func:`text.sentence_encoder` makes of it. Nothing is downloaded. The
-    work is done in float32 on a GPU where there is one.
+    They equal those of sentence-transformers: its ``max_seq_length``, lower-casing, default prompt,
+    pooling and normalisation are read if they are stored with the weights. A sentence's vector does
+    not depend on the others in its batch: padding always follows the tokens, whichever side the
+    tokenizer pads on. Sentences are truncated to the smallest limit of tokenizer, folder and
+    position embeddings. A :class:`text.QuickThought` saved with its tokenizer gives the same as
+    :func:`text.sentence_encoder`. Nothing is downloaded. Computation is in float32, on a GPU if
+    there is one.
 
     Args:
         folder: written by ``save_pretrained`` of a model and of its tokenizer, or by
             sentence-transformers.
-        pooling: how the states of the last layer become a vector. ``"as saved"``: as the folder
-            says, and the mean over the tokens where it says nothing; ``"mean"``, ``"cls"`` (the
-            first token), ``"last"`` or ``"max"`` in place of that.
+        pooling: of the last layer's states. ``"as saved"``: as stored in the folder, the mean over
+            the tokens if nothing is stored; ``"mean"``, ``"cls"`` (the first token), ``"last"`` or
+            ``"max"`` override it.
         batch_size: sentences of similar length that are encoded together.
 
     Returns:
-        A function of n sentences, with the same as its method ``encode``; its ``about`` says in
-        words what was read. It raises ValueError if there are none, or if the tokenizer makes no
-        token of one.
+        A function of n sentences, also available as its method ``encode``; its ``about`` describes
+        what was read. It raises ValueError if there are no sentences, or if the tokenizer returns
+        no token for one.
 
     Raises:
         UserError: the folder does not hold an encoder with all its weights and a tokenizer, or has
-            a step after the transformer other than pooling and unit length.
-        ValueError: an unknown pooling, or one for a ``QuickThought``, which pools by itself.
+            a step after the transformer other than pooling and normalisation.
+        ValueError: an unknown pooling, or one for a ``QuickThought``, which has its own.
     """
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling is one of {', '.join(get_args(Pooling))}; got {pooling!r}")
@@ -149,7 +149,7 @@ def hugging_face_encoder(
     model, tokenizer = _loaded(place)
     if isinstance(model, QuickThought):
         if pooling != "as saved":
-            raise ValueError(f"pooling {pooling!r} is none of a QuickThought's; leave it out")
+            raise ValueError(f"pooling {pooling!r} does not apply to a QuickThought; leave it out")
         return sentence_encoder(model, tokenizer, batch_size=batch_size)
     saved = _saved(folder, steps)
     poolings = saved.poolings
@@ -174,7 +174,8 @@ def hugging_face_encoder(
         )
         counts = tokens["attention_mask"].sum(1)
         if not counts.all():
-            raise ValueError(f"the tokenizer makes no token of {sentences[int(counts.argmin())]!r}")
+            sentence = sentences[int(counts.argmin())]
+            raise ValueError(f"the tokenizer returns no token for {sentence!r}")
         tokens = tokens.to(model.device)
         states = model(**{name: tokens[name] for name in tokens if name in accepted})[0]
         mask = tokens["attention_mask"].bool()
@@ -195,13 +196,13 @@ def hugging_face_encoder(
 
 
 def _loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Model and tokenizer, whole; the model in float32, on the GPU where there is one."""
+    """The complete model and tokenizer; the model in float32, on the GPU if there is one."""
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
         model, report = AutoModel.from_pretrained(
             folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
-    except Exception as error:  # tokenizers raises no narrower one for a damaged file
+    except Exception as error:  # tokenizers raises Exception itself for a damaged file
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{folder}: cannot be loaded ({reason}); {REMEDY}") from error
     missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
@@ -209,7 +210,7 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         raise UserError(f"{folder}: weights are missing ({missing[0]} is the first); {REMEDY}")
     if model.config.is_encoder_decoder:
         raise UserError(f"{folder}: an encoder with a decoder; {REMEDY}")
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # made up where there is no file of it
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers invents one without a file
         raise UserError(f"{folder}: a tokenizer without words; {REMEDY}")
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
@@ -229,7 +230,7 @@ def _steps(folder: Path) -> list[tuple[str, str]]:
 
 
 def _saved(folder: Path, steps: list[tuple[str, str]]) -> Saved:
-    """What the files beside the weights say."""
+    """The settings in the files beside the weights."""
     kinds = [kind for kind, _ in steps]
     if steps and kinds not in (
         ["Transformer", "Pooling"],
@@ -247,7 +248,7 @@ def _saved(folder: Path, steps: list[tuple[str, str]]) -> Saved:
     poolings = pool.get("pooling_mode") or [
         mode for key, mode in _BEFORE_6.items() if pool.get(key)
     ]
-    # Where nothing is said it is the mean, as in sentence-transformers.
+    # The default is the mean, as in sentence-transformers.
     poolings = (poolings,) if isinstance(poolings, str) else tuple(poolings) or ("mean",)
     if unknown := [mode for mode in poolings if mode not in POOLINGS]:
         raise UserError(f"{file}: unknown pooling {unknown[0]!r}; {OTHERWISE}")
@@ -271,13 +272,13 @@ def _saved(folder: Path, steps: list[tuple[str, str]]) -> Saved:
 
 
 def _json(file: Path, missing: Any) -> Any:
-    """What a file holds: an object or a list, as ``missing`` is; that without the file."""
+    """The content of a file, of the type of ``missing``, which is returned if there is no file."""
     if not file.is_file():
         return missing
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{file}: no JSON ({error}); get the file again") from None
+        raise UserError(f"{file}: not JSON ({error}); get the file again") from None
     if not isinstance(found, type(missing)):
         kind = "a list" if isinstance(missing, list) else "an object"
         raise UserError(f"{file}: not {kind}; get the file again")
@@ -287,13 +288,13 @@ def _json(file: Path, missing: Any) -> Any:
 def _length(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, said: int | None
 ) -> int | None:
-    """How many tokens a sentence may have; None: as many as it has."""
+    """The largest number of tokens of a sentence; None: unlimited."""
     limits = [
         tokenizer.model_max_length if said is None else said,
         getattr(model.config, "max_position_embeddings", None),  # -1 of XLNet, none of Mamba
     ]
     for name, module in model.named_modules():
-        # RoBERTa and its kin count positions from behind that of the padding: 512 of 514 are left.
+        # RoBERTa and its relatives number positions after the padding's: 512 of 514 are left.
         if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
             padding = -1 if module.padding_idx is None else module.padding_idx
             limits.append(module.num_embeddings - padding - 1)
@@ -301,7 +302,7 @@ def _length(
 
 
 def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Padding behind the tokens, with whatever there is: the mask hides it."""
+    """Pad after the tokens, with any token at hand: the mask hides it."""
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         first = tokenizer.convert_ids_to_tokens(0)
@@ -309,6 +310,6 @@ def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def _tokens_of_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
-    """How many tokens a prompt begins a sentence with; a special one at its end is not one."""
+    """The number of a prompt's tokens before a sentence, without a special one at its end."""
     ids = tokenizer(prompt)["input_ids"] if prompt else []
     return len(ids) - bool(ids and ids[-1] in tokenizer.all_special_ids)

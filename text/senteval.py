@@ -1,12 +1,12 @@
-"""SentEval's linear classifier, trained by Adam and stopped early: many of them side by side.
+"""SentEval's linear classifier, trained by Adam with early stopping; many are trained at once.
 
-Conneau and Kiela 2018, the program's classifier without a hidden layer. Every one of them starts
-from the same seed, so that classifiers of equally many rows see equal batches, and is a linear map
-with a bias, both of which weight decay pulls to 0; its loss is the mean cross-entropy of 64 rows.
-After every fourth pass over its rows it is scored on validation rows, and the first best state is
-kept; training ends at the sixth score that is no better, or after 204 passes. The validation rows
-are those that the caller names, or the first twentieth of the shuffled training rows, which are
-then not trained on. (Before torch 0.4.1 the program's loss was the sum over a batch.)
+Conneau and Kiela 2018, the program's classifier without a hidden layer. All of them start from the
+same seed, so that classifiers with equally many rows see the same batches. Each is a linear map
+with a bias, both under weight decay; the loss is the mean cross-entropy over 64 rows. After every
+fourth epoch it is scored on validation rows, and the first best state is kept; training ends at the
+sixth score without improvement, or after 204 epochs. The validation rows are given by the caller,
+or are the first twentieth of the shuffled training rows, which are then held out. (Before torch
+0.4.1 the program's loss was the sum over a batch.)
 
 Shapes: n rows, d features, F classifiers' training sets, C weight decays, K classes, B rows of a
 batch.
@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 SEED = 1111
 BATCH = 64
-PASSES = 4  # between two scores
-PATIENCE = 5  # scores that are no better, before the one that ends it
+PASSES = 4  # epochs between two scores
+PATIENCE = 5  # scores without improvement that are tolerated
 MOST_PASSES = 204
 HELD_OUT = 0.05
 RATE, BETAS, EPSILON = 1e-3, (0.9, 0.999), 1e-8  # torch's Adam
-LARGEST_BLOCK = 2**25  # numbers of the batches that are held at a time
+LARGEST_BLOCK = 2**25  # entries of the batches that are held at a time
 
 
 def predictions(
@@ -34,20 +34,20 @@ def predictions(
     training: Sequence[tuple[np.ndarray, np.ndarray | None]],
     decays: Sequence[float],
 ) -> Tensor:
-    """Classes (F, C, n), int64, that the classifiers give to all rows.
+    """Classes (F, C, n), int64, that the classifiers predict for all rows.
 
     Args:
         features: (n, d).
         labels: (n,) int64, classes counted from 0.
-        training: for each classifier the rows that it is trained on, and those that it is validated
-            on; None: a twentieth of the former.
+        training: for each classifier its training rows and its validation rows; None: a twentieth
+            of the former.
         decays: weight decays, C.
     """
     classes = int(labels.max()) + 1
     found = torch.empty(
         len(training), len(decays), len(features), dtype=torch.int64, device=features.device
     )
-    # Those of one size share their batches' order, and whether they hold rows out.
+    # Classifiers of one size share the order of the batches, and whether rows are held out.
     alike: dict[tuple[int, bool], list[int]] = {}
     for number, (rows, validation) in enumerate(training):
         alike.setdefault((len(rows), validation is None), []).append(number)
@@ -144,9 +144,9 @@ def _adam(
     """One step of torch's Adam, whose weight decay is part of the gradient.
 
     Args:
-        what: parameters (F, ...), gradients (P, ...) and weight decays of those at work.
+        what: parameters (F, ...); gradients (P, ...) and weight decays of the active classifiers.
         moments: first and second, (F, ...).
-        at_work: (P,), which those are.
+        at_work: (P,), indices of the active classifiers.
         step: counted from 1.
     """
     parameter, gradient, decay = what

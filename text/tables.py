@@ -1,9 +1,9 @@
 """The text tables of the papers as data; their prose is in ``published/notes.toml``.
 
-Each is declared at paper scale on public-domain books, which everybody has, and on the user's own
+Each is declared at paper scale on public-domain books, which are freely available, and on your own
 copy of BookCorpus, which the papers train on and which cannot be distributed; and at a budget of
-one CPU core (``-small``). A first reduced setting, of bags of 200 dimensions, hid training behind
-their width; its records are kept in tables of their own, on which no outcome rests.
+one CPU core (``-small``). In a first reduced setting, bags of words were so wide (200 dimensions)
+that training made little difference; its records are kept in closed tables, which no claim uses.
 """
 
 import dataclasses
@@ -11,19 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared import (
-    Objective,
-    Projection,
-    Term,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    margin_nce,
-    max_margin,
-    term,
-)
+from shared import debiased_nce, margin_nce, term
 from shared.experiment.claims import with_claims
+from shared.experiment.methods import (
+    ALPHA,
+    DCL,
+    HCL,
+    NCE,
+    NORMS,
+    OVER_BATCH,
+    by,
+    low_rank,
+    polarized_row,
+    svm_margin,
+)
 from shared.experiment.tables import (
     Column,
     Published,
@@ -38,7 +39,7 @@ from text.config import QUICK_THOUGHTS, Config
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
 
-# What the first reduced setting changed, as in its records.
+# Changes of the first reduced setting, as in its records.
 CLOSED: dict[str, Any] = {
     "encoder": "bag_of_words",
     "embedding": 200,
@@ -47,8 +48,8 @@ CLOSED: dict[str, Any] = {
     "order": "shuffled",
     "epochs": 2,
 }
-# What the reduced scale changes. At this width a bag of words shows what training adds; 5e-3 is
-# for cosines.
+# Changes of the reduced scale. At this width a bag of words shows what training adds; 5e-3 is for
+# cosine similarity.
 SMALL: dict[str, Any] = {
     "encoder": "bag_of_words",
     "embedding": 50,
@@ -58,15 +59,15 @@ SMALL: dict[str, Any] = {
     "order": "shuffled",
     "learning_rate": 5e-3,
 }
-# Of the rows of raw inner products, by the rule of benchmarks/text_budget.py.
+# Learning rate of the rows on raw inner products, by the rule of benchmarks/text_budget.py.
 RAW_RATE = 5e-4
 
-# Quick-thought's one epoch in batches of 400, of 45.8 million sentences; and as many steps on the
-# books, of which an epoch has some 836,000 sentences, 2,090 steps.
+# Quick-thought's single epoch in batches of 400, over 45.8 million sentences; and as many steps on
+# the books, where an epoch has about 836,000 sentences, 2,090 steps.
 BOOKCORPUS_STEPS = 114_466
 BOOKS_EPOCHS = 55
 
-# Columns, all read from one run: the metric of each.
+# Columns, all from one run, and their metrics.
 METRICS = {
     "MR": "MR",
     "CR": "CR",
@@ -78,9 +79,9 @@ METRICS = {
     "MSRP": "MSRP",
     "MSRP F1": "MSRP_f1",
 }
-# The columns that read SUBJ and MPQA as exchanged, and under which label their numbers are printed.
+# Columns for SUBJ and MPQA read as swapped, and the label under which their numbers are printed.
 PRINTED_AS = {"SUBJ (printed as MPQA)": "MPQA", "MPQA (printed as SUBJ)": "SUBJ"}
-# Claims are judged in these: each task once.
+# Claims are judged on these: each task once.
 JUDGED = ("MR", "CR", *PRINTED_AS, "TREC", "MSRP")
 SMALL_METRICS = {
     **{label: METRICS[label] for label in (*JUDGED, "MSRP F1")},
@@ -89,28 +90,8 @@ SMALL_METRICS = {
     "next sentence": "next_sentence",
 }
 
-# Losses. The temperature, tau+ and beta were fixed before any run: none is printed for text.
-QT = QUICK_THOUGHTS.loss  # of raw scores
-NCE = term(info_nce, temperature=0.1)
-DCL = term(debiased_nce, temperature=0.1, tau_plus=0.01)
-HCL = term(hard_nce, temperature=0.1, tau_plus=0.01, beta=1.0)
+QT = QUICK_THOUGHTS.loss  # on raw scores
 BASES = {"QT": (QT, "inner_product"), "DCL": (DCL, "cosine"), "HCL": (HCL, "cosine")}
-# Printed. A direction of mean square e and singular value s of L costs alpha s + e (1 - s^2)^2, and
-# e when L drops it: L keeps it only where e > alpha / max(2 s - s^3) = 0.919 alpha. The l2,1 norm
-# is no smaller than the nuclear norm.
-ALPHA = 10.0
-OVER = ", norm over batch"
-NORMS = ("l21", "nuclear")
-
-
-def _said(*names: str) -> str:
-    return " ".join(NOTES[name] for name in names)
-
-
-def _trained(
-    loss: Term, similarity: str, *penalties: Term, projection: Projection | None = None
-) -> dict[str, Any]:
-    return {"objective": Objective(loss, penalties, projection), "similarity": similarity}
 
 
 def _trivial(
@@ -119,30 +100,17 @@ def _trivial(
     return Row(label, changes, deviation=deviation, seeds=seeds, baseline=True)
 
 
-def _lmcl(
-    label: str, loss: Term, similarity: str, *said: str, reduction: str = "anchor_sum"
-) -> Row:
-    # lambda = 0.1, delta+ = 0.1 and delta- = 0.5 are printed.
-    penalty = term(distance_polarization, weight=0.1, lower=0.1, upper=0.5, reduction=reduction)
-    published, _, _ = label.partition(",")
-    return Row(label, _trained(loss, similarity, penalty), published, _said(*said))
-
-
 def _cllr(
-    base: str, norm: str, *said: str, over_batch: bool = True, published: str | None = None
+    base: str, norm: str, notes: str, over_batch: bool = True, published: str | None = None
 ) -> Row:
-    # lambda = 0.1 is printed.
+    loss, similarity = BASES[base]
     alpha = ALPHA / Config().batch_size if over_batch else ALPHA
+    which = "over-batch" if over_batch else "printed-alpha"
     return Row(
-        f"CLLR({base}+{norm}-norm){OVER if over_batch else ''}",
-        _trained(*BASES[base], projection=Projection(0.1, {"norm": norm, "alpha": alpha})),
+        f"CLLR({base}+{norm}-norm){OVER_BATCH if over_batch else ''}",
+        by(loss, projection=low_rank(norm, alpha), similarity=similarity),
         published,
-        _said(
-            *said,
-            "of-both",
-            "over-batch" if over_batch else "printed-alpha",
-            f"selected-{norm}",
-        ),
+        NOTES.text(f"{notes} of-both {which} selected-{norm}"),
     )
 
 
@@ -150,27 +118,30 @@ TRIVIAL = (
     _trivial(
         "majority class",
         {"baseline": "majority"},
-        "Printed by no paper: predicts the most frequent class of a task.",
+        "Not in any paper: predicts the most frequent class of a task.",
     ),
     _trivial(
         "tf-idf unigrams",
         {"baseline": "tfidf"},
-        "Printed by no paper: no encoder, the same classifier on words alone.",
+        "Not in any paper: no encoder, the same classifier on words alone.",
     ),
     _trivial(
         "untrained encoder",
         {"train": False},
-        "Printed by no paper; the gain of pretraining is measured from here.",
+        "Not in any paper: the reference for what pretraining adds.",
         seeds=None,
     ),
 )
 PPMI_ROW = _trivial("PPMI-SVD", {"baseline": "ppmi_svd"}, NOTES["ppmi-svd"])
 # Rows of both papers.
 QT_ROW = Row("QT", {}, "QT", NOTES["masked"])
-COSINE_ROWS = (
-    Row("QT, cosine", _trained(NCE, "cosine"), "QT", _said("masked", "cosines", "cosine-base")),
-    Row("DCL", _trained(*BASES["DCL"]), "DCL", _said("cosines", "debiased")),
-    Row("HCL", _trained(*BASES["HCL"]), "HCL", _said("cosines", "hardened")),
+COSINE_ROWS = tuple(
+    Row(label, by(loss, similarity="cosine"), published, NOTES.text(notes))
+    for label, loss, published, notes in (
+        ("QT, cosine", NCE, "QT", "masked cosines cosine-base"),
+        ("DCL", DCL, "DCL", "cosines debiased"),
+        ("HCL", HCL, "HCL", "cosines hardened"),
+    )
 )
 
 LMCL_ROWS = (
@@ -178,32 +149,30 @@ LMCL_ROWS = (
     QT_ROW,
     Row("QT, authors' zero diagonal", {"diagonal": "zero"}, "QT", NOTES["zero-diagonal"]),
     *COSINE_ROWS,
-    _lmcl("LMCL(QT+DP)", *BASES["QT"], "masked", "anchor-sum"),
-    _lmcl("LMCL(QT+DP), mean", *BASES["QT"], "masked", "mean", reduction="mean"),
-    _lmcl("LMCL(QT+DP), cosine", NCE, "cosine", "masked", "cosines", "anchor-sum"),
-    _lmcl("LMCL(DCL+DP)", *BASES["DCL"], "as-dcl", "anchor-sum"),
-    _lmcl("LMCL(DCL+DP), mean", *BASES["DCL"], "as-dcl", "mean", reduction="mean"),
-    _lmcl("LMCL(HCL+DP)", *BASES["HCL"], "as-hcl", "anchor-sum"),
-    _lmcl("LMCL(HCL+DP), mean", *BASES["HCL"], "as-hcl", "mean", reduction="mean"),
+    polarized_row("LMCL(QT+DP)", *BASES["QT"], NOTES.text("masked anchor-sum")),
+    polarized_row("LMCL(QT+DP), mean", *BASES["QT"], NOTES.text("masked mean"), reduction="mean"),
+    polarized_row("LMCL(QT+DP), cosine", NCE, "cosine", NOTES.text("masked cosines anchor-sum")),
+    *(
+        polarized_row(
+            f"LMCL({base}+DP){ending}",
+            *BASES[base],
+            NOTES.text(f"as-{base.lower()} {reduction.replace('_', '-')}"),
+            reduction,
+        )
+        for base in ("DCL", "HCL")
+        for ending, reduction in (("", "anchor_sum"), (", mean", "mean"))
+    ),
     Row(
         "DCL, raw scores",
-        {
-            "objective": Objective(
-                term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")
-            )
-        },
+        by(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
         deviation=NOTES["raw-scores"],
     ),
     Row(
         "margins",
-        _trained(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), "cosine"),
+        by(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"),
         deviation=NOTES["margins"],
     ),
-    Row(
-        "MMCL",
-        _trained(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1), "cosine"),
-        deviation=NOTES["mmcl"],
-    ),
+    Row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), deviation=NOTES["mmcl"]),
 )
 
 CLLR_ROWS = (
@@ -215,7 +184,7 @@ CLLR_ROWS = (
         for over_batch in (False, True)
         for norm in NORMS
     ),
-    *(_cllr("QT", norm, "no-such-row", "masked") for norm in NORMS),
+    *(_cllr("QT", norm, "no-such-row masked") for norm in NORMS),
 )
 
 
@@ -227,7 +196,7 @@ def _columns(metrics: Mapping[str, str], minutes: float, gigabytes: float) -> tu
 
 
 def _both_readings(published: Published) -> Published:
-    """``published`` with the columns of ``PRINTED_AS``, which take the numbers of printed ones."""
+    """``published`` with the columns of ``PRINTED_AS`` added, which repeat printed numbers."""
     return dataclasses.replace(
         published,
         columns=(*published.columns, *PRINTED_AS),
@@ -239,7 +208,7 @@ def _both_readings(published: Published) -> Published:
 
 
 def _at_small_rate(row: Row) -> Row:
-    """A row at reduced scale: raw inner products have a learning rate of their own."""
+    """A row at reduced scale, where raw inner products have their own learning rate."""
     if row.baseline or row.changes.get("similarity") == "cosine":
         return row
     return dataclasses.replace(row, changes={**row.changes, "learning_rate": RAW_RATE})
@@ -253,10 +222,10 @@ def _tables(
     *,
     never_closed: tuple[str, ...],
     closed_once: tuple[str, ...],
-    notes: tuple[str, ...] = (),
-    closed_notes: tuple[str, ...] = (),
+    notes: str = "",
+    closed_notes: str = "",
 ) -> tuple[Table, Table, Table, Table]:
-    """A paper's table on the books, and those that derive from it.
+    """A paper's table on the books, and the tables derived from it.
 
     Args:
         paper: name of the paper, and of its file of published numbers.
@@ -273,8 +242,8 @@ def _tables(
     """
     published = _both_readings(load_published(PUBLISHED / f"{paper}.toml", name))
     title = "Quick-thought on {}, six text tasks"
-    in_common = ("other-than-program", "fixed", "ten-fold")
-    at_paper_scale = ("exchanged", "left-open", *in_common, "seeds", *notes)
+    in_common = "other-than-program fixed ten-fold"
+    at_paper_scale = f"exchanged left-open {in_common} seeds {notes}"
     books = Table(
         domain="text",
         paper=paper,
@@ -292,14 +261,14 @@ def _tables(
         published=published,
         varies="seed (initialisation and order of batches); folds are the same for every seed",
         blocked=True,
-        notes=tuple(NOTES[each] for each in ("books", *at_paper_scale)),
+        notes=NOTES.lines(f"books {at_paper_scale}"),
     )
     bookcorpus = dataclasses.replace(
         books,
         name=f"{name}-bookcorpus",
         title=title.format("BookCorpus"),
         config=Config(corpus="bookcorpus", layout="sentences", steps=BOOKCORPUS_STEPS),
-        notes=tuple(NOTES[each] for each in ("bookcorpus", *at_paper_scale)),
+        notes=NOTES.lines(f"bookcorpus {at_paper_scale}"),
     )
     reduced = tuple(map(_at_small_rate, rows))
     small_scale = dataclasses.replace(
@@ -312,23 +281,13 @@ def _tables(
         seeds={"short": tuple(range(10)), "smoke": (0,)},
         published=published.part(JUDGED),
         short=SMALL,
-        notes=tuple(
-            NOTES[each]
-            for each in (
-                "books-small",
-                "exchanged",
-                *in_common,
-                "small-setting",
-                "small-rates",
-                "small-next",
-                "small-trivial",
-                "small-declared",
-                "small-projection",
-            )
+        notes=NOTES.lines(
+            f"books-small exchanged {in_common} small-setting small-rates small-next "
+            "small-trivial small-declared small-projection"
         ),
         also=("previous_sentence",),
     )
-    # Under the addresses of its records, which are those of the paper scale.
+    # Its records have the addresses of the paper scale.
     closed = dataclasses.replace(
         books,
         title=f"{books.title}: an earlier setting, closed",
@@ -338,16 +297,7 @@ def _tables(
         seeds={"short": (0, 1, 2)},
         fewer=(Seeds((0,), rows=closed_once, tiers=("short",)),),
         short=CLOSED,
-        notes=tuple(
-            NOTES[each]
-            for each in (
-                "closed",
-                "closed-setting",
-                "exchanged",
-                *in_common,
-                *closed_notes,
-            )
-        ),
+        notes=NOTES.lines(f"closed closed-setting exchanged {in_common} {closed_notes}"),
     )
     return books, bookcorpus, small_scale, closed
 
@@ -372,10 +322,10 @@ CLLR_TABLES = _tables(
     "table-2",
     "Chen et al. 2022 (CLLR)",
     CLLR_ROWS,
-    never_closed=tuple(f"CLLR(QT+{norm}-norm){OVER}" for norm in NORMS),
-    closed_once=("CLLR(DCL+nuclear-norm)", f"CLLR(DCL+nuclear-norm){OVER}"),
-    notes=("nuclear",),
-    closed_notes=("collapse",),
+    never_closed=tuple(f"CLLR(QT+{norm}-norm){OVER_BATCH}" for norm in NORMS),
+    closed_once=("CLLR(DCL+nuclear-norm)", f"CLLR(DCL+nuclear-norm){OVER_BATCH}"),
+    notes="nuclear",
+    closed_notes="collapse",
 )
 TABLE_4, TABLE_4_BOOKCORPUS, TABLE_4_SMALL, TABLE_4_CLOSED = LMCL_TABLES
 TABLE_2, TABLE_2_BOOKCORPUS, TABLE_2_SMALL, TABLE_2_CLOSED = CLLR_TABLES

@@ -1,17 +1,17 @@
-"""From sentences to token ids: the tokenizer, the ids on disk, batches, more words afterwards.
+"""From sentences to token ids: tokenizer, ids on disk, batches, vocabulary expansion.
 
 Shapes: n sentences of a corpus, B of a batch, T tokens of its longest, V words of a vocabulary,
 d dimensions of word vectors, E of an encoder's embedding.
 
-A corpus is read twice, once for its vocabulary and once for its ids, and held in memory never. Its
-ids lie below the data root, in a folder per corpus, vocabulary and case:
+A corpus is read twice, once for its vocabulary and once for its ids, and is never held in memory.
+Its ids are stored below the data root, in one folder per corpus, vocabulary and case:
 
     prepared/<corpus>-<layout>-<vocabulary>-<case>-<hash>/
         ids.bin           the tokens of all sentences in order: uint16, int32 for V > 65,536
         offsets.bin       n + 1 int64: the tokens of sentence i are ids[offsets[i]:offsets[i + 1]]
         chapters.bin      n int32
         tokenizer.json
-        meta.json         what was built, with the counts that the others have to fit
+        meta.json         settings, and the counts that the other files have to match
         SHA256SUMS        of all the above
 """
 
@@ -46,22 +46,22 @@ if TYPE_CHECKING:
     from text.encoder import QuickThought
 
 # The tokenizers library can keep threads, which a forked process does not inherit: it would wait
-# for them forever, or warn. They would gain little, for reading sentences takes as long.
+# for them forever, or warn. They would gain little, since reading sentences takes as long.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 UNKNOWN, UNKNOWN_ID = "<unk>", 0
 PAD, PAD_ID = "<pad>", 1
 
-# Part of the key of what is prepared, as are the rules below; to be raised whenever the same text
-# is stored otherwise, a change in how text.data splits it into sentences included.
+# Part of the key of prepared ids, as are the rules below; to be increased whenever the same text is
+# stored differently, including by a change of how text.data splits sentences.
 FORMAT = 2
 FILES = ("ids.bin", "offsets.bin", "chapters.bin", "tokenizer.json", "meta.json")
 CHUNK = 500  # sentences that are encoded together
 
-# Typography becomes what the task files have, in this order. They write a dash as two hyphens, an
-# ellipsis also with spaces, and now and then "don 't".
+# Typography is converted to that of the task files, in this order. They write a dash as two
+# hyphens, an ellipsis sometimes with spaces, and occasionally "don 't".
 REPLACED: tuple[tuple[str, str], ...] = (
-    (f"[{INVISIBLE}]", ""),  # a soft hyphen would divide its word in two
+    (f"[{INVISIBLE}]", ""),  # a soft hyphen would split its word in two
     (r"[\u201c\u201d\u201e\u201f\u2033]|``|''", '"'),  # double quotes
     (r"[\u2018\u2019\u201b\u02bc\u2032`]", "'"),  # single quotes and apostrophes
     (r"[\u2010\u2011\u2212]", "-"),  # hyphens and the minus sign
@@ -75,9 +75,9 @@ _NOT = rf"(?i:n't){_END}"
 _CLITIC = rf"'(?i:s|re|ve|ll|d|m){_END}"
 _FUSED = (("can", "not"), ("gim", "me"), ("gon", "na"), ("got", "ta"), ("lem", "me"), ("wan", "na"))
 _PART = rf"(?:(?!{_NOT}){_LETTER})+"  # of a word, between hyphens and apostrophes
-# What one token is, in the manner of the Penn Treebank: the first of these that fits. A period is a
-# token of its own except in numbers and after single letters, since the task files have both
-# "mr ." and "Mr.".
+# A token, in the manner of the Penn Treebank: the first of these that matches. A period is a
+# separate token except in numbers and after single letters, since the task files have both "mr ."
+# and "Mr.".
 TOKEN = "|".join(
     (
         _NOT,
@@ -101,17 +101,17 @@ def make_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """A tokenizer into words, with the most frequent words of ``sentences`` as its vocabulary.
 
-    Of equally frequent words the first in the order of code points stays. A text that spells
-    "<pad>" has no padding in it, but three tokens.
+    Among equally frequent words, the first in code point order is kept. The text "<pad>" is not
+    padding but three tokens.
 
     Args:
         sentences: read once and not kept.
-        vocabulary: how many words at most, the unknown one (id 0) included and the padding (id 1)
-            not.
-        lower_case: whether upper and lower case are one.
+        vocabulary: the largest number of words, including the unknown word (id 0) but not the
+            padding (id 1).
+        lower_case: whether to lower-case.
 
     Raises:
-        ValueError: the vocabulary has no place for a word, or a sentence is no text.
+        ValueError: the vocabulary has no room for a word, or a sentence is not a string.
     """
     if vocabulary < 2:
         raise ValueError(f"vocabulary must be at least 2, the unknown word included: {vocabulary}")
@@ -120,7 +120,7 @@ def make_tokenizer(
     if lower_case:
         steps.append(normalizers.Lowercase())
     tokenizer.normalizer = normalizers.Sequence(steps)
-    # The matches are the tokens, what lies between them is dropped.
+    # The matches are the tokens; anything between them is dropped.
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(TOKEN), "removed", invert=True)
     trainer = WordLevelTrainer(
         vocab_size=vocabulary + 1, special_tokens=[UNKNOWN, PAD], show_progress=False
@@ -158,14 +158,14 @@ class Tokens:
         return len(self.chapter)
 
     def part(self, start: int, stop: int) -> "Tokens":
-        """The sentences from ``start`` to before ``stop``, as tokens of their own."""
+        """The sentences from ``start`` up to, not including, ``stop``."""
         return Tokens(self.ids, self.offsets[start : stop + 1], self.chapter[start:stop])
 
     def batch(self, start: int, stop: int, length: int) -> Batch:
-        """The sentences from ``start`` to before ``stop``, each cut after ``length`` tokens.
+        """The sentences from ``start`` up to, not including, ``stop``, cut after ``length`` tokens.
 
         Raises:
-            ValueError: there are no such sentences, or nothing would be left of them.
+            ValueError: there are no such sentences, or ``length`` is below 1.
         """
         if not 0 <= start < stop <= len(self):
             raise ValueError(f"no sentences {start} to {stop} in a corpus of {len(self)}")
@@ -177,7 +177,7 @@ class Tokens:
         count = np.minimum(np.diff(offsets), length)
         column = np.arange(count.max())
         mask = column < count[:, None]
-        # Beyond the end of a sentence any place will do that exists.
+        # Beyond the end of a sentence any valid index will do.
         place = np.minimum(first[:, None] + column, len(flat) - 1)
         ids = np.where(mask, flat[place], PAD_ID).astype(np.int64)
         chapter = self.chapter[start:stop].astype(np.int64)
@@ -193,25 +193,25 @@ def prepare(
     lower_case: bool,
     progress: Progress | None = None,
 ) -> tuple[Tokens, PreTrainedTokenizerFast]:
-    """The token ids of a corpus and the tokenizer that made them, built when first asked for.
+    """The token ids of a corpus and the tokenizer that made them, built on first use.
 
-    A build takes place once, however many processes ask for it, and an interrupted one is done
-    again. Sentences without tokens are left out.
+    Concurrent processes build them once, and an interrupted build is repeated. Sentences without
+    tokens are left out.
 
     Args:
         corpus: see :func:`text.data.sentences`, as for ``layout`` and ``data_root``.
         layout: what a line is.
-        data_root: the folder that holds the corpus; ``prepared`` is made in it.
+        data_root: the folder that holds the corpus; ``prepared`` is created in it.
         vocabulary: see :func:`make_tokenizer`, as for ``lower_case``.
-        lower_case: whether upper and lower case are one.
-        progress: called during a build with the number of sentences done, that of all (0 while it
-            is not known), and what is done.
+        lower_case: whether to lower-case.
+        progress: called during a build with the number of sentences done, their total (0 while
+            unknown), and a description.
 
     Raises:
         MissingData: the corpus is not there.
         UserError: it has no words, cannot be read, the data root cannot be written, or the files
             that were prepared are damaged.
-        ValueError: the vocabulary has no place for a word.
+        ValueError: the vocabulary has no room for a word.
     """
     key = {
         "corpus": corpus,
@@ -230,9 +230,9 @@ def prepare(
 
 
 def order_of_batches(batches: int, seed: int, epoch: int, shuffled: bool) -> np.ndarray:
-    """In which order the batches of an epoch come, (batches,) int64: a function of its arguments.
+    """The order of an epoch's batches, (batches,) int64, a pure function of the arguments.
 
-    A batch is a block of consecutive sentences; what is shuffled is the order of the blocks.
+    A batch is a block of consecutive sentences; only the order of the blocks is shuffled.
     """
     if not shuffled:
         return np.arange(batches)
@@ -242,22 +242,22 @@ def order_of_batches(batches: int, seed: int, epoch: int, shuffled: bool) -> np.
 def expand(
     model: "QuickThought", tokenizer: PreTrainedTokenizerFast, file: Path
 ) -> tuple["QuickThought", PreTrainedTokenizerFast]:
-    """The model and its tokenizer with all the words that a file of word vectors has besides.
+    """The model and its tokenizer, extended by all further words in a file of word vectors.
 
-    For each of the two encoders, least squares over the words that vocabulary and file share give
-    the affine map from the word vectors, (d,), to the learned embeddings, (E,), and the map the
-    embeddings of the further words. Words that the tokenizer would split, or write otherwise, can
-    occur in no sentence and are left out; "New_York" is one.
+    For each of the two encoders, an affine map from the word vectors, (d,), to the learned
+    embeddings, (E,), is fitted by least squares to the words that vocabulary and file share, and
+    gives the embeddings of the new words. Words that the tokenizer would split or change, such as
+    "New_York", can occur in no sentence and are left out.
 
     Args:
-        model: is left as it is, as is its tokenizer.
-        tokenizer: of :func:`make_tokenizer`; its ids stay, new ones follow.
-        file: word2vec's text format, with or without its first line of two counts. Of two lines
-            for the same word the first counts.
+        model: not changed, nor is its tokenizer.
+        tokenizer: of :func:`make_tokenizer`; its ids are kept, new ones follow.
+        file: word2vec's text format, with or without its first line of two counts. If a word occurs
+            twice, its first line is used.
 
     Raises:
-        UserError: the file cannot be read, a line of it is wrong, or it shares too few words with
-            the vocabulary for the map to be determined.
+        UserError: the file cannot be read, a line is invalid, or it shares too few words with the
+            vocabulary to determine the map.
         ValueError: model and tokenizer do not belong together.
 
     Source: Kiros et al. 2015, section 2.2, and the program of Logeswaran and Lee 2018.
@@ -285,9 +285,9 @@ def expand(
 
 
 def fixed_table(tokenizer: PreTrainedTokenizerFast, file: Path, seed: int) -> Tensor:
-    """The vectors (V, d) that a file has for the words of a tokenizer.
+    """The vectors (V, d) of a tokenizer's words in a file.
 
-    Words that it lacks share that of the unknown word, which is drawn at random from 0 to 1.
+    Words missing in it share the vector of the unknown word, which is drawn uniformly from [0, 1).
 
     Args:
         tokenizer: of :func:`make_tokenizer`.
@@ -295,7 +295,7 @@ def fixed_table(tokenizer: PreTrainedTokenizerFast, file: Path, seed: int) -> Te
         seed: of the unknown word's vector.
 
     Raises:
-        UserError: the file cannot be read, a line of it is wrong, or it has no word of these.
+        UserError: the file cannot be read, a line is invalid, or it has none of these words.
 
     Source: mode ``fixed`` of the program of Logeswaran and Lee 2018.
     """
@@ -316,7 +316,7 @@ def _wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
         unk_token=UNKNOWN,
         pad_token=PAD,
         padding_side="right",
-        split_special_tokens=True,  # the text "<pad>" is no padding
+        split_special_tokens=True,  # the text "<pad>" is not padding
         model_input_names=["input_ids", "attention_mask"],
     )
 
@@ -331,7 +331,7 @@ def _build(part: Path, key: dict[str, Any], data_root: Path, progress: Progress 
 def _write_tokens(
     folder: Path, key: dict[str, Any], data_root: Path, progress: Progress | None
 ) -> dict[str, Any]:
-    """Write everything but ``meta.json``, which is returned."""
+    """Write all files but ``meta.json``, whose content is returned."""
     corpus, layout = key["corpus"], key["layout"]
     read = 0
 
@@ -380,7 +380,7 @@ def _write_tokens(
 
 
 def _write(file: io.FileIO, numbers: np.ndarray) -> None:
-    """Write all, or raise: a buffer would try again, and fail again, when the file is closed."""
+    """Write all, or raise: a buffered file would retry, and fail again, on closing."""
     left = memoryview(numbers.tobytes())
     while left:
         left = left[file.write(left) :]
@@ -392,7 +392,7 @@ def _chunks(pairs: Iterator[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]
 
 
 def _opened(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
-    """What was built in ``folder``, if it is as it was written."""
+    """The content of ``folder``, after checking that it is intact."""
     check_sums(folder, made_again(folder), FILES)
     meta = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
 
@@ -408,9 +408,9 @@ def _opened(folder: Path) -> tuple[Tokens, PreTrainedTokenizerFast]:
 
 
 def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarray]:
-    """The words of a file that are one token each, and their vectors (words, d) float32."""
+    """The words of a file that are single tokens, and their vectors (words, d) float32."""
     found: dict[str, None] = {}
-    values = bytearray()  # grows in place; a list of arrays would double the memory at the end
+    values = bytearray()  # grows in place; joining a list of arrays would double the memory
     count = dimensions = None
     rows = 0
     try:
@@ -439,7 +439,7 @@ def _read_vectors(file: Path, tokenizer: Tokenizer) -> tuple[list[str], np.ndarr
 
 
 def _floats(fields: list[str]) -> np.ndarray | None:
-    """Finite float32 numbers; None if one of the fields is none."""
+    """Finite float32 numbers; None if one of the fields is not one."""
     try:
         with np.errstate(over="ignore"):
             numbers = np.array([float(field) for field in fields], np.float32)
@@ -461,6 +461,6 @@ def _append(table: nn.Embedding, ids: Tensor, known: np.ndarray, new: np.ndarray
     solution = np.linalg.lstsq(with_one, learned, rcond=None)[0].astype(np.float32)
     further = torch.from_numpy(new @ solution[:-1] + solution[-1])
     rows = torch.cat([old, further.to(old)])
-    # In place, for a transformer's table lies deeper than the encoder's attribute.
+    # In place, since a transformer's table is nested deeper than the encoder's attribute.
     table.weight = nn.Parameter(rows, requires_grad=table.weight.requires_grad)
     table.num_embeddings = len(rows)

@@ -32,21 +32,21 @@ from text.optimiser import RowAdam, clip_each
 from text.tokens import Batch, Tokens, expand, fixed_table, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
-LOG_EVERY = 100  # steps that a line of the log is the mean of
+LOG_EVERY = 100  # steps averaged in a line of the log
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see losses
 
 
 def measure(config: Config, run: Run) -> dict[str, object]:
-    """Pretrain a pair of encoders on a corpus, and evaluate their vectors by the tasks.
+    """Pretrain a pair of encoders on a corpus, and evaluate their vectors on the tasks.
 
     Args:
         config: what to do.
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The metrics of the protocol: accuracy of each task, and their mean, in percent; where books
-        are held out also those of :mod:`text.neighbours`.
+        The metrics of the protocol: the accuracy on each task and their mean, in percent; if books
+        are held out, also those of :mod:`text.neighbours`.
     """
     tasks, protocol = config.tasks, config.protocol
     run.record_data(tasks=task_fingerprint(tasks, run.data_root))
@@ -104,10 +104,10 @@ def measure(config: Config, run: Run) -> dict[str, object]:
 
 
 def held_out(config: Config, tokens: Tokens, data_root: Path) -> tuple[Tokens, Tokens]:
-    """The sentences of the books that are not trained on, and those that are.
+    """The sentences of the held-out books, and those of the training books.
 
     Raises:
-        UserError: the corpus has no more books than those.
+        UserError: the corpus has no further books.
     """
     first = 0
     if config.held_out:
@@ -117,7 +117,7 @@ def held_out(config: Config, tokens: Tokens, data_root: Path) -> tuple[Tokens, T
 
 
 def model_scores(config: Config, model: QuickThought, tokens: Tokens) -> Scores:
-    """What a model's f and g say of the sentences of a block, by the similarity it trains with."""
+    """A model's scores of the sentences of a block, by the similarity that it is trained with."""
     similarity = cosine if config.similarity == "cosine" else inner_product
 
     @torch.no_grad()
@@ -135,18 +135,17 @@ def pretrain(
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
 
     Args:
-        config: how; its fields about corpora and evaluation are not looked at.
+        config: how; its fields about corpora and evaluation are not used.
         tokens: of consecutive sentences.
         run: where it is logged, saved and resumed from.
-        words: V, how many the tokenizer knows.
-        table: (V, E), word vectors that both encoders have and do not train; None: they train
-            their own.
+        words: V, the tokenizer's vocabulary size.
+        table: (V, E), fixed word vectors for both encoders; None: they train their own.
 
     Returns:
-        The encoders, on the GPU where there is one, and the criterion with what of it was trained.
+        The encoders, on the GPU if there is one, and the criterion with its trained parameters.
 
     Raises:
-        ValueError: a configuration that has no meaning.
+        ValueError: an invalid configuration.
         UserError: fewer sentences than a batch has, or none with a neighbour.
         FloatingPointError: the training diverged.
     """
@@ -162,12 +161,12 @@ def pretrain(
     if per_epoch == 0:
         raise UserError(
             f"batch_size {config.batch_size} is larger than the {len(tokens)} sentences of the "
-            f"corpus; lower it, or give more text"
+            f"corpus; lower it, or add more text"
         )
     if not has_neighbours(tokens, config.batch_size):
         raise UserError(
             f"no sentence of the corpus {config.corpus} has a neighbour of its chapter in a batch "
-            f"of {config.batch_size}, and nothing can be learnt; is layout={config.layout!r} right?"
+            f"of {config.batch_size}: there are no positives; is layout={config.layout!r} right?"
         )
     optimiser = make_optimiser(config, model, criterion)
     run.keep_checkpoint = False
@@ -191,14 +190,14 @@ def pretrain(
 
 
 def has_neighbours(tokens: Tokens, batch_size: int) -> bool:
-    """Whether two consecutive sentences of one chapter fall into one batch anywhere."""
+    """Whether any batch has two consecutive sentences of one chapter."""
     whole = len(tokens) // batch_size
     chapters = np.asarray(tokens.chapter[: whole * batch_size]).reshape(whole, batch_size)
     return bool((chapters[:, 1:] == chapters[:, :-1]).any())
 
 
 def fix_words(model: QuickThought, table: Tensor) -> None:
-    """Give both encoders these word vectors (V, E), which are not trained.
+    """Give both encoders these fixed word vectors (V, E).
 
     Raises:
         ValueError: vectors of another width than the encoders' embedding.
@@ -217,11 +216,10 @@ def fix_words(model: QuickThought, table: Tensor) -> None:
 def make_optimiser(
     config: Config, model: QuickThought, criterion: Criterion
 ) -> torch.optim.Optimizer | RowAdam:
-    """Adam of all that is trained, as the configuration has it; sets what gradients tables get.
+    """Adam over all trained parameters, as configured; makes gradients of tables sparse if needed.
 
     Raises:
-        ValueError: an ``update`` or ``clip_words`` of another name, or a ``dropout`` that leaves
-            nothing or less.
+        ValueError: an unknown ``update`` or ``clip_words``, or a ``dropout`` outside [0, 1).
     """
     if config.update not in ("dense", "rows"):
         raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
@@ -237,7 +235,7 @@ def make_optimiser(
     tables = [encoder.embedding for encoder in (model.sentence, model.context)]
     for table in tables:
         table.sparse = config.update == "rows" or config.clip_words == "tokens"
-    # Said, or torch warns at the first such gradient.
+    # Set explicitly, or torch warns at the first such gradient.
     torch.sparse.check_sparse_tensor_invariants.disable()
     parameters = [*model.parameters(), *criterion.parameters()]
     if config.update == "dense":
@@ -255,7 +253,7 @@ def losses(
     half = config.precision == "bfloat16" and device.type == "cuda"
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
         f, g = model(to_device(batch.ids, device), batch.mask)
-    if half:  # of the encoders alone: scores are taken in float32
+    if half:  # for the encoders only: scores are computed in float32
         f, g = f.float(), g.float()
     if config.dropout:
         kept = (from_first(torch.rand(1, f.shape[1])) > config.dropout).to(f)
@@ -284,7 +282,8 @@ def train_step(
         optimiser: of both.
         batch: on several processes, this one's part of it.
         step: its number.
-        forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
+        forward: :func:`losses`, on several processes wrapped by
+            :func:`shared.distributed.replicated`.
 
     Raises:
         FloatingPointError: NaN or infinite vectors or loss.
@@ -295,7 +294,7 @@ def train_step(
     loss, parts = forward(config, model, criterion, batch, step)
     optimiser.zero_grad()
     loss.backward()
-    # Each by itself, as S2V's create_train_op does.
+    # Each separately, as in S2V's create_train_op.
     clip_each(modules.parameters(), config.clip, tokens=config.clip_words == "tokens")
     if not isinstance(optimiser, RowAdam):
         for parameter in modules.parameters():
@@ -306,7 +305,7 @@ def train_step(
 
 
 def pairs_of(config: Config, f: Tensor, g: Tensor, chapter: Tensor) -> Pairs:
-    """Sentences (B, H) against their contexts (B, H); neighbours of one chapter are positives."""
+    """Sentences (B, H) against contexts (B, H); neighbours in the same chapter are positives."""
     pairs = context_window(f, g, config.reach, document=chapter, gather=gather)
     if config.diagonal == "masked":
         return pairs
@@ -332,25 +331,25 @@ def make_criterion(config: Config, dim: int) -> Criterion:
     similarity: Similarity = cosine if config.similarity == "cosine" else inner_product
     if config.diagonal == "zero":
         if similarity is cosine:
-            raise ValueError("diagonal='zero' is a reading of quick-thoughts' inner products only")
+            raise ValueError("diagonal='zero' is defined for quick-thoughts' inner products only")
         similarity = inner_product_without_self
     return Criterion(config.objective, 2 * dim, similarity, check_every=LOG_EVERY)
 
 
 def inner_product_without_self(sentence: Tensor, context: Tensor) -> Tensor:
-    """Inner products (B, H), (B, H) -> (B, B) with 0 for a sentence and itself, as S2V has them."""
+    """Inner products (B, H), (B, H) -> (B, B), 0 for a sentence with itself, as in S2V."""
     scores = inner_product(sentence, context)
     return scores.masked_fill(_own(scores), 0.0)
 
 
 def _own(scores: Tensor) -> Tensor:
-    """Where a sentence meets itself, bool; rows are this process's, columns those of all."""
+    """Mask of a sentence with itself; rows are of this process, columns of all processes."""
     everyone = torch.eye(scores.shape[1], dtype=torch.bool, device=scores.device)
     return everyone[part(scores.shape[1])]
 
 
 def shape_of(config: Config, words: int) -> QuickThoughtConfig:
-    """What the configuration's encoders are built of, for a tokenizer of so many words."""
+    """The architecture of the configuration's encoders, for a vocabulary of ``words`` words."""
     return QuickThoughtConfig(
         kind=config.encoder,
         vocab_size=words,
@@ -364,7 +363,7 @@ def shape_of(config: Config, words: int) -> QuickThoughtConfig:
 
 
 def evaluated_projection(config: Config, criterion: Criterion) -> Tensor | None:
-    """CLLR's L as it is evaluated, (R, 2H): reduced to the configuration's dimensions."""
+    """CLLR's L for evaluation, (R, 2H), reduced to the configuration's dimensions."""
     if criterion.projection is None:
         return None
     matrix = criterion.projection.matrix
@@ -376,10 +375,10 @@ def evaluated_projection(config: Config, criterion: Criterion) -> Tensor | None:
 def save_model(
     folder: Path, model: QuickThought, tokenizer: PreTrainedTokenizerFast, matrix: Tensor | None
 ) -> None:
-    """Write what ``from_pretrained`` reads, and the projection, to a folder that is all or none."""
+    """Write a folder for ``from_pretrained``, with the projection, atomically."""
     transformers.utils.logging.disable_progress_bar()
     part = folder.with_name(f".{folder.name}.part")
-    for left in (part, folder):  # of an attempt that was interrupted
+    for left in (part, folder):  # from an interrupted attempt
         shutil.rmtree(left, ignore_errors=True)
     model.save_pretrained(part)
     tokenizer.save_pretrained(part)

@@ -15,12 +15,12 @@ from shared.pairs import Pairing
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
-BASELINES = ("thumbnail", "colours")  # trivial ones: features without training
+BASELINES = ("thumbnail", "colours")  # trivial baselines: features without training
 STRIDES = (2, 1, 2, 2, 2)
 
 
-# Values that older runs have under another name. An added field states its former meaning itself:
-# shared.experiment.history.added.
+# Values that older runs have under another name. A field added since states the value that older
+# runs had: shared.experiment.history.added.
 HISTORY = History()
 
 
@@ -33,8 +33,8 @@ class Config:
     modality: Literal["rgb", "flow"] = "rgb"
     clip_frames: int = 32  # consecutive frames of a clip; [CoCLR]
     size: int = 128  # pixels of a clip's side; [CoCLR]
-    # Which two clips are a pair: [CoCLR] takes two clips of a video, or one clip twice, half and
-    # half; "two_clips" always takes two.
+    # Which two clips are a pair: [CoCLR] takes two clips of a video or one clip twice, with equal
+    # probability; "two_clips" always takes two.
     sampling: Literal["coclr", "two_clips"] = "coclr"
     # Of clips in RGB: [CoCLR]'s mixture of weak and strong, always "strong", or crop, flip and
     # pytorchvideo's "randaugment" or "augmix"; flow has its own.
@@ -46,12 +46,12 @@ class Config:
     # or a function that makes one, (B, 3, T, S, S) -> (B, H).
     network: str | Callable[[], Any] = added("s3d", was="s3d")  # noqa: RUF009 (a field)
     width: float = 1.0  # of the network, times its channels
-    # Of R(2+1)D, its stem's in space alone and its stages' in space and time; S3D's are fixed.
+    # Of R(2+1)D, the stem's in space only and the stages' in space and time; S3D's are fixed.
     strides: tuple[int, ...] = added(STRIDES, was=STRIDES)
     batch_norm_momentum: float = 0.1  # [CoCLR]; the original S3D: 0.001
     batch_norm_epsilon: float = 1e-5  # [CoCLR]; the original S3D: 0.001
     head_hidden: int = 1024  # [CoCLR]
-    head_batch_norm: bool = added(False, was=False)  # behind the head's first layer
+    head_batch_norm: bool = added(False, was=False)  # after the head's first layer
     head_output: int = 128  # [CoCLR]
 
     method: Literal["simclr", "moco"] = "moco"  # [CoCLR]
@@ -76,7 +76,7 @@ class Config:
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the network under autocast
 
     train: bool = True  # False: the encoder stays as initialised
-    # Of an encoder that is not trained: whether its batch norms get the statistics of an epoch.
+    # For an untrained encoder: whether its batch norms get the statistics of one epoch.
     calibrate: bool = added(False, was=False)
     protocol: str = "coclr-linear-retrieval-v2"  # see video.evaluation.PROTOCOLS
     probe_epochs: int = 100  # [MMCL]; of the linear probe, the last one counts
@@ -84,11 +84,11 @@ class Config:
     probe_learning_rate: float = 0.1  # SGD, a tenth after 60% and 80% of the epochs; [CoCLR]
     probe_weight_decay: float = 1e-3  # [CoCLR]
     probe_milestones: tuple[float, ...] = (0.6, 0.8)  # [CoCLR]
-    # What the probe sees of the training videos: random crops encoded anew in every epoch
-    # ([CoCLR]), or the features of so many random crops of each, encoded once.
+    # The probe's training features: random crops that are encoded again in every epoch ([CoCLR]),
+    # or this number of random crops of each video, encoded once.
     probe_views: int | None = None
-    # At most so many windows of a video, evenly spread, or all of them ([CoCLR]); or a function of
-    # one's own, (frames of the video, frames of a clip) -> first frames.
+    # The largest number of evenly spaced windows of a video, or all of them ([CoCLR]); or your own
+    # function, (frames of the video, frames of a clip) -> first frames.
     windows: int | Callable[[int, int], Any] | None = added(  # noqa: RUF009 (a field)
         None, was=None
     )
@@ -103,7 +103,7 @@ class Config:
             clip_frames=8,
             size=32,
             width=0.125,
-            batch_norm_momentum=0.5,  # its statistics settle in few steps
+            batch_norm_momentum=0.5,  # so that the statistics converge in few steps
             head_hidden=32,
             head_output=16,
             queue=min(self.queue, 16),

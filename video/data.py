@@ -22,7 +22,6 @@ import json
 import math
 import os
 import re
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -251,21 +250,6 @@ def flow_folder(data_root: Path, dataset: str, method: str) -> Path:
 def stored_side(size: int) -> int:
     """Pixels of the shorter side of kept frames, for clips of ``size`` pixels."""
     return math.ceil(size * 8 / 7)
-
-
-def decoding_speed(files: Sequence[Path], size: int) -> float:
-    """Frames that are decoded and resized for :func:`load` per second of one core's time.
-
-    Raises:
-        UserError: a file cannot be used.
-    """
-    begin, frames = time.process_time(), 0
-    for file in files:
-        stored = _stored_frames(decode, stored_side(size), file)
-        if isinstance(stored, str):
-            raise UserError(f"{file}: {stored}")
-        frames += len(stored)
-    return frames / (time.process_time() - begin)
 
 
 # The layout

@@ -1,4 +1,4 @@
-"""Frames of a video file, in order and upright; a file that is not whole is an error.
+"""Frames of a video file, in order and upright; an incomplete file is an error.
 
 Shapes: H x W pixels of a frame.
 """
@@ -15,7 +15,7 @@ from av.sidedata.sidedata import Type as SideData
 
 from shared.errors import UserError
 
-COMPLETE = 0.9  # share of the frames or seconds that a container promises
+COMPLETE = 0.9  # share of the container's stated frames or seconds that has to be there
 _EBML, _SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"  # of Matroska and WebM
 _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # first ones of MP4 and QuickTime
 
@@ -23,12 +23,12 @@ _BOXES = (b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide")  # first ones of
 def decode(file: Path) -> Iterator[np.ndarray]:
     """The frames of a video in order, each (H, W, 3) uint8, in one thread.
 
-    Frames are turned and mirrored as the container says they are to be shown, as phones write it.
+    The container's rotation and mirroring, as written by phones, is applied.
 
     Raises:
-        UserError: the file is missing, empty, truncated, damaged, without a video, not what its
-            name says (of ``.avi``), or its codec is unknown; also after some frames, where the
-            damage comes later.
+        UserError: the file is missing, empty, truncated, damaged, without a video, not an AVI in
+            spite of its name, or its codec is unknown; possibly only after some frames, where the
+            damage is.
     """
     try:
         _check_length(file)
@@ -49,10 +49,10 @@ def decode(file: Path) -> Iterator[np.ndarray]:
                 yield _upright(file, frame)
             if count == 0:
                 raise UserError(f"{file}: no frame can be decoded")
-            # Lost packets go unreported; encoders of B-frames count a few frames too many.
+            # Lost packets are not reported; encoders of B-frames count a few frames too many.
             if count < COMPLETE * stream.frames:
                 raise UserError(f"{file}: damaged, {count} frames of {stream.frames}")
-            # Matroska and WebM do not count frames. The last one's own duration is not in `end`.
+            # Matroska and WebM do not count frames. `end` excludes the duration of the last one.
             start, whole = (
                 (stream.start_time or 0) * float(stream.time_base or 0),
                 _seconds(container, stream),
@@ -66,12 +66,12 @@ def decode(file: Path) -> Iterator[np.ndarray]:
 
 
 def fault_of(error: UserError, file: Path) -> str:
-    """What :func:`decode` says of a file, without its name."""
+    """The message of :func:`decode` for a file, without the file's name."""
     return str(error).removeprefix(f"{file}: ")
 
 
 def _seconds(container: InputContainer, stream: av.VideoStream) -> float:
-    """How long the container says that a stream is; 0 where it does not say."""
+    """The duration of a stream according to the container; 0 if it states none."""
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
     if said := stream.metadata.get("DURATION"):
@@ -80,30 +80,30 @@ def _seconds(container: InputContainer, stream: av.VideoStream) -> float:
         except ValueError:
             return 0.0
         return 3600 * hours + 60 * minutes + seconds
-    # With sound, the container's duration may be that of the sound.
+    # With audio, the container's duration may be that of the audio.
     alone = len(container.streams) == 1
     return container.duration / av.time_base if alone and container.duration else 0.0
 
 
 def _upright(file: Path, frame: av.VideoFrame) -> np.ndarray:
-    """A frame as its display matrix says that it is to be shown."""
+    """A frame rotated and mirrored according to its display matrix."""
     pixels = frame.to_ndarray(format="rgb24")
     matrix: Any = frame.side_data.get(SideData.DISPLAYMATRIX.name)
     if matrix is None:
         return pixels
-    # Pixel (x, y) is shown at (a x + c y, b x + d y), up to where the picture begins.
+    # Pixel (x, y) is shown at (a x + c y, b x + d y), up to a translation.
     a, b, _, c, d = np.frombuffer(bytes(matrix), np.int32)[:5] / 65536
     if np.allclose([b, c], 0):
         across, down = a, d
     elif np.allclose([a, d], 0):
         pixels, across, down = pixels.transpose(1, 0, 2), c, b
     else:
-        raise UserError(f"{file}: is shown at an angle of {frame.rotation} degrees; turn it first")
+        raise UserError(f"{file}: is rotated by {frame.rotation} degrees; rotate it upright first")
     return np.ascontiguousarray(pixels[:: 1 if down > 0 else -1, :: 1 if across > 0 else -1])
 
 
 def _check_length(file: Path) -> None:
-    """Compare the length with what the container says: decoders end without a word where data do.
+    """Compare a file's length with the container's: decoders stop silently where the data end.
 
     Raises:
         UserError: an empty or truncated file, or an ``.avi`` of another kind.
@@ -138,7 +138,7 @@ def _check_length(file: Path) -> None:
 
 
 def _end_of_segment(header: bytes) -> int:
-    """Where the one segment of a Matroska file ends; 0 where that is not said, as in streams."""
+    """The end of the single segment of a Matroska file; 0 if it is not stated, as in streams."""
     length, place = _ebml_number(header, len(_EBML))
     place += length
     if header[place : place + 4] != _SEGMENT:
@@ -148,9 +148,9 @@ def _end_of_segment(header: bytes) -> int:
 
 
 def _ebml_number(data: bytes, place: int) -> tuple[int, int]:
-    """A number of Matroska at a place, and the place behind it; 0 for an unknown one.
+    """A Matroska number at an offset, and the offset after it; 0 for an unknown number.
 
-    Leading zero bits of the first byte tell how many bytes follow; all ones stand for unknown.
+    Leading zero bits of the first byte give the number of further bytes; all ones mean unknown.
     """
     width = 9 - data[place].bit_length() if place < len(data) and data[place] else 8
     bits = 7 * width

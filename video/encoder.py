@@ -1,14 +1,14 @@
-"""Encoders of clips, and SimCLR and MoCo: from two clips of a video to who is compared with whom.
+"""Encoders of clips, and SimCLR and MoCo: which clips of a batch are compared with which.
 
 Shapes: B videos, T frames of a clip, S side in pixels, H features of the encoder, D dimensions of
 the head, Q keys in the queue.
 
-Networks are S3D and, for small clips, R(2+1)D with strides of one's choice. Two features that need
-no training, a thumbnail and a histogram of colours, are encoders, too: what a network learns has to
-be more than they see.
+Networks are S3D and, for small clips, R(2+1)D with configurable strides. Two features without
+training, a thumbnail and a colour histogram, are encoders as well: they are trivial baselines that
+a trained network has to beat.
 
 A method is a function ``(config, networks, first, second) -> (pairs, features)``: the pairs, and
-the student's features, which CLLR's projection works on. [CoCLR] is Han et al. 2020
+the student's features, to which CLLR's projection is applied. [CoCLR] is Han et al. 2020
 ("Self-supervised Co-training for Video Representation Learning") with its program.
 """
 
@@ -41,11 +41,11 @@ from torchvision.ops.misc import Conv3dNormActivation  # noqa: E402
 Compared = tuple[Pairs, list[Tensor]]
 
 CHANNELS_LAST = torch.channels_last_3d
-DEVIATION = 0.01  # of the convolutions' weights at the start; [CoCLR]
-# Smaller clips end before the last pooling. Of fewer than 8 frames torch's backward pass of the
-# first convolution over time is wrong on a CPU, or ends the process (seen with 2.13).
+DEVIATION = 0.01  # of the convolutions' initial weights; [CoCLR]
+# Smaller clips vanish before the last pooling. With fewer than 8 frames torch's backward pass of
+# the first convolution over time is wrong on a CPU, or crashes (seen with 2.13).
 LEAST_FRAMES, LEAST_SIDE = 8, 17
-# MoCo's batch norms see the batch in so many groups: [CoCLR] trains on two devices.
+# MoCo's batch norms see the batch in this many groups: [CoCLR] trains on two devices.
 GROUPS = 2
 
 
@@ -114,8 +114,8 @@ class S3D(nn.Module):
     def forward(self, clips: Tensor) -> Tensor:
         """Features (B, H) float32 of clips (B, 3, T, S, S), T at least 8 and S at least 17.
 
-        The mean is float32 under autocast, too: what sets videos apart is small beside what their
-        features have in common, and centring takes the common part away.
+        The mean is float32 under autocast as well: differences between videos are small compared
+        with what their features have in common, which centring subtracts.
         """
         maps: Tensor = self.features(clips.contiguous(memory_format=CHANNELS_LAST))
         return maps.mean(dim=(2, 3, 4), dtype=torch.float32)
@@ -124,9 +124,9 @@ class S3D(nn.Module):
 class R2Plus1D(nn.Module):
     """R(2+1)D with one block in each of four stages, and the mean over time and place.
 
-    Each convolution over 3 x 3 x 3 is one over 3 x 3 pixels, a batch norm, ReLU and one over 3
-    frames, with as many channels between them as leave the number of parameters as it is. The stem
-    has 3 x 3 pixels in place of 7 x 7, which small clips do not have to spare.
+    Each 3 x 3 x 3 convolution is split into one over 3 x 3 pixels, batch norm, ReLU, and one over 3
+    frames, with as many channels in between as keep the number of parameters. The stem has 3 x 3
+    pixels instead of 7 x 7, since clips are small.
 
     Args:
         width: factor on the channels of the stages, 64, 128, 256 and 512, rounded to multiples of
@@ -196,7 +196,7 @@ class Thumbnail(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("nothing", torch.zeros(0), persistent=False)  # says the device
+        self.register_buffer("nothing", torch.zeros(0), persistent=False)  # holds the device
 
     def forward(self, clips: Tensor) -> Tensor:
         """Features (B, H) float32 of clips (B, 3, T, S, S)."""
@@ -204,9 +204,9 @@ class Thumbnail(nn.Module):
 
 
 class Colours(nn.Module):
-    """The histogram of the colours of all pixels, 6 steps a channel; H is 216.
+    """The colour histogram of all pixels, 6 bins per channel; H is 216.
 
-    Of flow its two channels count, of which 6 x 6 bins are used.
+    For flow only its two channels vary, so that 6 x 6 bins are used.
     """
 
     STEPS = 6
@@ -263,7 +263,7 @@ def encoder_of(config: Config) -> nn.Module:
 
 
 def _of_a_function(make: Callable[[], Any], config: Config) -> nn.Module:
-    """What a function of one's own makes, with its width as ``dim``."""
+    """The module made by a user's function, with its width as ``dim``."""
     made = make()
     if not isinstance(made, nn.Module):
         what = type(made).__name__
@@ -276,15 +276,15 @@ def _of_a_function(make: Callable[[], Any], config: Config) -> nn.Module:
     if not isinstance(found, Tensor) or found.ndim != 2:
         shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ValueError(
-            f"an encoder gives features (B, H), that of {make.__name__} gives {shape} for 1 clip; "
-            f"leave out its classifier and pool its maps"
+            f"an encoder returns features (B, H), that of {make.__name__} returns {shape} for 1 "
+            f"clip; remove its classifier and pool its feature maps"
         )
     made.dim = found.shape[1]  # type: ignore[assignment] # as of the encoders here
     return made
 
 
 def name_of(network: str | Callable[[], Any]) -> str:
-    """What a network is called."""
+    """The name of a network."""
     return network if isinstance(network, str) else network.__name__
 
 
@@ -296,7 +296,7 @@ def autocast(precision: str, clips: Tensor) -> torch.autocast:
     """The precision on the device of the clips: "bfloat16" on a GPU alone.
 
     On a CPU the gradient of a bfloat16 convolution over two frames is wrong, up to NaN, in the
-    versions of torch that this was tried with (2.13); its forward pass is not.
+    versions of torch that were tried (2.13); its forward pass is correct.
     """
     kind = clips.device.type
     return torch.autocast(kind, torch.bfloat16, enabled=precision == "bfloat16" and kind == "cuda")
@@ -305,7 +305,7 @@ def autocast(precision: str, clips: Tensor) -> torch.autocast:
 def head(inputs: int, hidden: int, outputs: int, *, batch_norm: bool = False) -> nn.Sequential:
     """[CoCLR]'s projection head, linear, ReLU, linear: (B, inputs) -> (B, outputs).
 
-    With ``batch_norm`` there is one behind the first layer.
+    With ``batch_norm`` there is one after the first layer.
     """
     norm = [nn.BatchNorm1d(hidden)] if batch_norm else []
     return nn.Sequential(
@@ -314,15 +314,15 @@ def head(inputs: int, hidden: int, outputs: int, *, batch_norm: bool = False) ->
 
 
 class ShuffledTeacher(Teacher):
-    """The moving average of S3D with its head, which gives MoCo's keys from shuffled clips.
+    """The moving average of the encoder with its head, which gives MoCo's keys from shuffled clips.
 
     Its batch norms are in training mode while the student's are. On several devices MoCo shuffles
     the clips among them, so that a query and its key are not normalised by the same videos, which
-    would give away which key belongs to the batch. On one device a shuffle alone changes nothing:
-    here the shuffled clips pass in groups, and so do the queries, unshuffled. That is what the
-    authors of MoCo do on one device, with batch norms that split the batch; with two groups a key
-    and its query share half of their videos, as on [CoCLR]'s two devices. On several processes each
-    is part of a group (:func:`shared.distributed.synchronise`), and the clips of all are shuffled.
+    would leak which key belongs to the query. On one device shuffling alone changes nothing: here
+    the shuffled keys are encoded in groups, and so are the queries, unshuffled. The authors of MoCo
+    do the same on one device, with batch norms that split the batch; with two groups a key and its
+    query share half of their videos, as on [CoCLR]'s two devices. On several processes each is part
+    of a group (:func:`shared.distributed.synchronise`), and the clips of all are shuffled.
     """
 
     @torch.no_grad()
@@ -336,10 +336,10 @@ class ShuffledTeacher(Teacher):
 
 
 def in_groups(encoder: nn.Module, clips: Tensor) -> Tensor:
-    """Features (B, H) of clips (B, 3, T, S, S), each group normalised by itself in training.
+    """Features (B, H) of clips (B, 3, T, S, S), each group normalised separately in training.
 
-    Of a head in the encoder's place: (B, D) of features (B, H). On several processes those are the
-    groups.
+    With a head instead of the encoder: (B, D) of features (B, H). On several processes the groups
+    are those of the processes.
     """
     if world_size() > 1:
         outputs: Tensor = encoder(clips)
@@ -348,7 +348,7 @@ def in_groups(encoder: nn.Module, clips: Tensor) -> Tensor:
 
 
 def embedded(head: nn.Module, features: Tensor) -> Tensor:
-    """MoCo's (B, D) of features (B, H): a head with a batch norm sees the encoder's groups."""
+    """MoCo's (B, D) of features (B, H): a head with a batch norm uses the encoder's groups."""
     if any(isinstance(module, nn.BatchNorm1d) for module in head.modules()):
         return in_groups(head, features)
     outputs: Tensor = head(features)
@@ -382,20 +382,20 @@ class Networks(nn.Module):
         self.register_buffer("queue", keys)
 
     def follow(self, momentum: float) -> None:
-        """Move the teacher, where there is one; ``momentum`` is the share of itself it keeps."""
+        """Update the teacher, if there is one; ``momentum`` is the share of itself it keeps."""
         if self.teacher is not None:
             self.teacher.follow(self.encoder, self.head, momentum)
 
     def remember(self, pairs: Pairs) -> None:
-        """Put the keys of the batch into the queue, where there is one, in place of the oldest."""
+        """Replace the oldest keys of the queue, if there is one, by those of the batch."""
         if self.queue is not None:
             enqueue(self.queue, pairs.candidate[: len(pairs.candidate) - len(self.queue)])
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
-    """Both clips through one network in one pass of 2B.
+    """Both clips through one network in one forward pass of 2B.
 
-    In a pass of its own, each clip would be normalised by the same videos as its positive.
+    In separate passes, each clip would be normalised by the same videos as its positive.
     """
     features = networks.encoder(torch.cat([first, second]))
     x, z = networks.head(features).chunk(2)
@@ -403,7 +403,7 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
 
 
 def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
-    """Queries against the teacher's keys; the queue alone gives negatives ([CoCLR]'s InfoNCE)."""
+    """Queries against the teacher's keys; negatives come from the queue ([CoCLR]'s InfoNCE)."""
     if networks.teacher is None:
         raise ValueError("these networks were made for a method without a teacher")
     feature = in_groups(networks.encoder, first)
@@ -432,7 +432,7 @@ def compare(config: Config, networks: Networks, first: Tensor, second: Tensor) -
 
 
 def check(config: Config) -> None:
-    """Refuse a configuration that has no meaning.
+    """Refuse an invalid configuration.
 
     Raises:
         ValueError: with the reason, in one line.
@@ -441,34 +441,32 @@ def check(config: Config) -> None:
         raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
     if config.objective.loss.function is alignment:
         raise ValueError(
-            f"alignment has no negatives and {config.method} nothing else against a collapse; "
-            f"take another loss"
+            f"alignment has no negatives, and {config.method} nothing else to prevent collapse; "
+            f"use another loss"
         )
     if config.pairs not in get_args(Pairing):
         raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method == "moco" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
     if config.network in BASELINES and config.train:
-        raise ValueError(f"network {config.network!r} has nothing to train; take train=False")
+        raise ValueError(f"network {config.network!r} has nothing to train; set train=False")
     if config.network != "r2plus1d" and config.strides != STRIDES:
-        raise ValueError(f"strides are those of r2plus1d; {name_of(config.network)} has its own")
+        raise ValueError(f"strides are for r2plus1d; {name_of(config.network)} has its own")
     if config.network not in ("s3d", "r2plus1d", *BASELINES) and config.width != 1:
-        raise ValueError(
-            f"width is that of s3d and r2plus1d; {name_of(config.network)} has its own"
-        )
+        raise ValueError(f"width is for s3d and r2plus1d; {name_of(config.network)} has its own")
     if config.calibrate and config.train:
-        raise ValueError("calibrate is for an encoder that is not trained; take train=False")
+        raise ValueError("calibrate is for an untrained encoder; set train=False")
     if config.network == "s3d" and config.clip_frames < LEAST_FRAMES:
         raise ValueError(
-            f"clip_frames {config.clip_frames} are too few for S3D; take {LEAST_FRAMES} or more"
+            f"clip_frames {config.clip_frames} are too few for S3D; use {LEAST_FRAMES} or more"
         )
     if config.network == "s3d" and config.size < LEAST_SIDE:
-        raise ValueError(f"size {config.size}: S3D pools further; take {LEAST_SIDE} or more")
+        raise ValueError(f"size {config.size} is too small for S3D; use {LEAST_SIDE} or more")
     least = 2 * GROUPS if config.method == "moco" else 2
     if config.batch_size < least:
         raise ValueError(
             f"batch_size {config.batch_size}: {config.method} has nothing to compare or to "
-            f"normalise a clip with; take {least}"
+            f"normalise a clip with; use {least} or more"
         )
     for name in ("epochs", "learning_rate", "weight_decay"):
         if getattr(config, name) < 0:

@@ -3,17 +3,17 @@
 Shapes: n training videos, m test videos, B clips, T frames of a clip, h x w pixels of a stored
 frame, S side of a clip in pixels, H features, C classes.
 
-The encoder is in evaluation mode throughout, its batch norms too, and test clips are cut and scaled
-in a fixed way. Everything random (the probe's start and order, its training crops) comes from the
-seed alone, so that an evaluation does not depend on what ran before it. Accuracies are in percent,
-with Wilson's 95% intervals over the test videos.
+The encoder is in evaluation mode throughout, including its batch norms, and test crops are fixed.
+All randomness (the probe's initialisation and order, its training crops) depends on the seed alone,
+so that an evaluation does not depend on what ran before it. Accuracies are in percent, with
+Wilson's 95% intervals over the test videos.
 
 The second version of a protocol follows the program of [CoCLR], Han et al. 2020, in two points
-where the first did not: each window's feature is divided by its length before a video's windows are
-averaged, and the probe's training clips are jittered in colour. It also has a second linear metric,
-ridge regression, and keeps which test videos were right. Two habits of the program are in no
-protocol here, because they select on the test videos or make the score random: it reports the
-probe's best epoch on a part of the test videos, and jitters the colours of test clips.
+where the first did not: each window's feature is normalised before a video's windows are averaged,
+and the probe's training clips have colour jitter. It also has a second linear metric, ridge
+regression, and records which test videos were classified correctly. Two habits of the program are
+in no protocol here, because they select on the test videos or make the score random: it reports the
+probe's best epoch on part of the test videos, and applies colour jitter to test clips.
 """
 
 import functools
@@ -44,16 +44,16 @@ from video.config import Config
 from video.data import Videos
 from video.encoder import autocast
 
-BATCH = 64  # clips that pass the frozen encoder at a time
+BATCH = 64  # clips per forward pass of the frozen encoder
 RANKS = (1, 5, 10, 20)  # of the nearest videos in retrieval
-DEVIATION = 0.01  # of the probe's weights at the start; [CoCLR]
+DEVIATION = 0.01  # of the probe's initial weights; [CoCLR]
 MOMENTUM = 0.9  # of the probe's SGD; [CoCLR]
-# Of the ridge regression, times the number of training videos: standardised features have a
-# covariance whose eigenvalues sum to H.
+# Penalties of the ridge regression, times the number of training videos: the covariance of
+# standardised features has eigenvalues that sum to H.
 PENALTIES = tuple(10.0**power for power in range(-3, 3))
 
 Embed = Callable[[Tensor], Tensor]  # clips (B, 3, T, S, S) float32 -> (B, H)
-After = Callable[[int, int], None]  # called with how much is done, of how much
+After = Callable[[int, int], None]  # called with the amount done, and the total
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Protocol:
 
     Attributes:
         description: in words.
-        own_means: whether retrieval centres training and test features by a mean each, and not
-            both by that of the training features.
+        own_means: whether retrieval centres training and test features by their own means, instead
+            of both by the training mean.
         version: 1, or 2: see the module.
     """
 
@@ -92,7 +92,7 @@ _OWN_MEANS = "each of the two sets is centred by its own mean, as in CoCLR's pro
 PROTOCOLS: dict[str, Protocol] = {
     "coclr-linear-retrieval-v1": Protocol(_PROBE + _TRAINING_MEAN),
     "coclr-linear-retrieval-v2": Protocol(_PROBE_2 + _TRAINING_MEAN, version=2),
-    # How the program of [CoCLR] centres, which lets a query's neighbours depend on other queries.
+    # Centring as in [CoCLR]'s program, which makes a query's neighbours depend on other queries.
     "coclr-linear-retrieval-own-means-v1": Protocol(_PROBE + _OWN_MEANS, own_means=True),
     "coclr-linear-retrieval-own-means-v2": Protocol(
         _PROBE_2 + _OWN_MEANS, own_means=True, version=2
@@ -133,18 +133,17 @@ def evaluate(
 
     Keys of the result: ``top1``, with more than 5 classes ``top5``, both of the probe's last epoch,
     and ``R@1``, ``R@5``, ``R@10`` and ``R@20``, the share of test videos with a video of their
-    class among so many nearest training videos; of the second version also ``ridge``, the top-1 of
+    class among the k nearest training videos; in the second version also ``ridge``, the top-1 of
     the ridge regression; each with ``_low`` and ``_high``, the ends of its interval, in percent.
-    ``details`` holds counts, and of the second version under ``right``, for each metric but those
-    of several guesses, which test videos were right, see :func:`packed`. The encoder is left as it
-    was.
+    ``details`` holds counts and, in the second version, ``right``: for each top-1 metric, which
+    test videos were correct, see :func:`packed`. The encoder is restored afterwards.
 
     Args:
-        config: names protocol, clips and the probe's numbers.
-        encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work.
+        config: gives protocol, clips and the probe's hyperparameters.
+        encoder: (B, 3, T, S, S) -> (B, H), on the device to compute on.
         videos: of a whole split.
         run: receives the progress.
-        project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
+        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
 
     Raises:
         ValueError: an unknown protocol, too few videos, some without labels, or features that are
@@ -156,14 +155,14 @@ def evaluate(
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
     if unlabelled := [video.name for video in videos.videos if video.label < 0]:
         raise ValueError(
-            f"{len(unlabelled)} videos without a label cannot be scored, {unlabelled[0]} for one; "
-            f"put them into folders of classes"
+            f"{len(unlabelled)} videos without a label cannot be scored, for instance "
+            f"{unlabelled[0]}; put them into class folders"
         )
     train, test = videos.of(train=True), videos.of(train=False)
     if len(train.videos) < 2 or not test.videos:
         raise ValueError(
             f"{len(train.videos)} training and {len(test.videos)} test videos cannot be evaluated; "
-            f"take 2 and 1, at least"
+            f"use at least 2 and 1"
         )
     protocol = PROTOCOLS[config.protocol]
     device = next(itertools.chain(encoder.parameters(), encoder.buffers())).device
@@ -257,11 +256,11 @@ def video_features(
     """Features (n, H) of videos: central crop, mean over all windows.
 
     Args:
-        config: its ``clip_frames``, ``size``, ``windows`` and ``protocol`` count.
-        embed: gives the features of clips.
+        config: its ``clip_frames``, ``size``, ``windows`` and ``protocol`` are used.
+        embed: from clips to features.
         videos: n of them.
-        device: where to embed.
-        after: called after each batch with the number of windows done, and of all.
+        device: to compute on.
+        after: called after each batch with the number of windows done, and the total.
 
     Raises:
         ValueError: a feature is NaN or infinite.
@@ -285,7 +284,7 @@ def crop_features(
 ) -> Tensor:
     """Features (n, H) of one random clip of each video, randomly cropped and mirrored.
 
-    They are a function of (seed, view); the numbers go on where those of the training end.
+    They are a function of (seed, view); views are numbered on from those of the training.
     """
     epoch = config.epochs + view
     policy = "probe" if PROTOCOLS[config.protocol].version > 1 else "weak"
@@ -321,15 +320,15 @@ def linear_probe(
 ) -> Probe:
     """The probe after its last epoch, in evaluation mode.
 
-    Start and order are functions of the seed alone. What is left of an epoch after its last full
-    batch is a smaller batch, unless it is a single video, which a batch norm cannot take.
+    Initialisation and order are functions of the seed alone. The last batch of an epoch may be
+    smaller, but is dropped if it is a single video, on which batch norm is undefined.
 
     Args:
-        features: gives those of an epoch, (n, H), from its number, which is 0 at first.
+        features: from the number of an epoch, from 0 on, to its features (n, H).
         labels: (n,) int64, on the same device.
         classes: C.
-        config: its ``probe_*`` and ``seed`` count.
-        after: called after each epoch with the number of epochs done, and of all.
+        config: its ``probe_*`` and ``seed`` are used.
+        after: called after each epoch with the number of epochs done, and the total.
 
     Raises:
         ValueError: no epoch to train.
@@ -383,19 +382,19 @@ def ten_crop_probabilities(
     """Probabilities of the classes (n, C), the mean over ten crops of all windows of each video.
 
     Args:
-        config: its ``clip_frames``, ``size`` and ``windows`` count.
-        embed: gives the features of clips.
+        config: its ``clip_frames``, ``size`` and ``windows`` are used.
+        embed: from clips to features.
         probe: (B, H) -> (B, C), in evaluation mode.
         videos: n of them.
-        device: where to embed.
-        after: called after each batch with the number of windows done, and of all.
+        device: to compute on.
+        after: called after each batch with the number of windows done, and the total.
     """
     mirror = flip_flow if config.modality == "flow" else flip
 
     def probabilities(clips: Tensor) -> Tensor:
         crops = ten_crops(clips, config.size, mirror=mirror)
         scores: Tensor = probe(embed(crops.flatten(0, 1)))
-        # Each window has as many crops: their means can be taken in either order.
+        # Every window has equally many crops, so means can be taken in either order.
         return scores.softmax(1).view(*crops.shape[:2], -1).mean(0)
 
     return over_windows(
@@ -426,10 +425,10 @@ def over_windows(
         function: clips (B, 3, T, h, w) uint8 on ``device`` -> (B, K).
         videos: n of them.
         clip_frames: T.
-        device: where to work.
+        device: to compute on.
         batch: clips at a time.
         most: windows of a video, see :func:`video.augmentation.windows`.
-        after: called after each batch with the number of windows done, and of all.
+        after: called after each batch with the number of windows done, and the total.
     """
     starts = [windows(length, clip_frames, most) for length in videos.length.tolist()]
     counts = [len(each) for each in starts]
@@ -446,14 +445,14 @@ def over_windows(
 
 
 def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False) -> Tensor:
-    """Which training videos are nearest to each test video, (m, count) int64, nearest first.
+    """The nearest training videos of each test video, (m, count) int64, nearest first.
 
-    Nearness is the cosine of centred features.
+    Similarity is the cosine of centred features.
 
     Args:
         train: (n, H).
         test: (m, H).
-        count: how many; all where n is smaller.
+        count: number of neighbours; all if n is smaller.
         own_means: see :class:`Protocol`.
     """
     mean = train.double().mean(0)
@@ -464,28 +463,28 @@ def nearest(train: Tensor, test: Tensor, count: int, *, own_means: bool = False)
 
 
 def ridge(train: Tensor, labels: Tensor, groups: Tensor, test: Tensor) -> Tensor:
-    """Classes (m,) int64 that a ridge regression to one-hot labels gives test videos.
+    """Classes (m,) int64 of test videos, predicted by a ridge regression to one-hot labels.
 
-    Features are standardised by the training videos'. Of ``PENALTIES`` that counts which classifies
-    most training videos of groups that its regression did not see, the largest of equals: clips of
-    one group are cut from one recording, which would favour the smallest penalty. With a single
-    group the largest is taken. Nothing in it is random.
+    Features are standardised on the training videos. The penalty of ``PENALTIES`` with the best
+    accuracy on held-out groups of training videos is used; ties go to the largest. Clips of one
+    group are cut from one recording, so that other folds would favour the smallest penalty. With a
+    single group the largest is used. The regression is deterministic.
 
     Args:
         train: (n, H).
         labels: (n,) int64, from 0.
-        groups: (n,) int64, from which recording each video is.
+        groups: (n,) int64, the recording that each video is from.
         test: (m, H).
     """
     inputs, queries = train.double(), test.double()
     mean = inputs.mean(0)
-    # What does not vary over the training videos says nothing; it must not be divided by 0.
+    # Features that are constant over the training videos become 0, without a division by 0.
     scale = torch.where((deviation := inputs.std(0)) > 0, deviation, torch.inf)
     inputs, queries = (inputs - mean) / scale, (queries - mean) / scale
     targets = torch.nn.functional.one_hot(labels).double()
 
     def scores(kept: Tensor, asked: Tensor) -> Tensor:
-        """(penalties, asked, C), by the regression on what is kept."""
+        """Scores (penalties, asked, C) by the regression on the videos ``kept``."""
         offset, level = inputs[kept].mean(0), targets[kept].mean(0)
         centred = inputs[kept] - offset
         values, vectors = torch.linalg.eigh(centred.T @ centred)
@@ -522,8 +521,8 @@ def accuracy(name: str, right: Tensor) -> dict[str, float]:
 
 
 def of_length_one(features: Tensor) -> Tensor:
-    """Rows (B, H) float32 divided by their length.
+    """Normalised rows (B, H) float32.
 
-    Without training the batch norms leave features of 1e-16, whose squares float32 may not hold.
+    An untrained network has features of the order of 1e-16, whose squares underflow in float32.
     """
     return unit_rows(features.double()).float()

@@ -1,4 +1,4 @@
-"""Encoders of clips as files that others can read: safetensors with the names of their library.
+"""Clip encoders as files for other libraries: safetensors, with the names of their library.
 
 Shapes: B clips, T frames of a clip, S side in pixels, H features of the encoder.
 """
@@ -44,7 +44,7 @@ from video.evaluation import PROTOCOLS, evaluate
 from video.own import folder as own_folder
 from video.pytorchvideo import NETWORKS
 
-# The fields of a configuration that decide how the encoder is built and fed.
+# The fields of a configuration that determine the encoder and its input.
 KEPT = (
     "width",
     "batch_norm_momentum",
@@ -53,7 +53,7 @@ KEPT = (
     "size",
     "modality",
 )
-# Also of files since there are several networks; those before hold an S3D.
+# Further fields in files written since there are several networks; earlier files hold an S3D.
 ADDED = ("network", "strides")
 NAMES = {"s3d": "S3D", "r2plus1d": "R(2+1)D"}
 
@@ -63,7 +63,7 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
 
     Args:
         encoder: of the configuration's network and width, on any device.
-        folder: made if it is not there; the file in it is replaced in one move.
+        folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
 
     Raises:
@@ -79,11 +79,11 @@ def load_encoder(path: Path, network: Callable[[], Any] | None = None) -> nn.Mod
     """The encoder of a file, on the CPU, in eval mode: (B, 3, T, S, S) -> (B, H).
 
     Args:
-        path: the file; or an exported folder, whose SHA-256 sums are checked, too.
-        network: what makes it, if a function made that of the run.
+        path: the file; or an exported folder, whose SHA-256 sums are also checked.
+        network: the function that makes it, if the run's was made by one.
 
     Raises:
-        UserError: no such file, or one that :func:`save_encoder` did not leave so.
+        UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
     """
     return _read(path, network)[0]
 
@@ -102,11 +102,10 @@ def write(folder: Path, target: Path) -> Path:
 
 
 def score(asked: EvaluationRequest) -> Scores:
-    """Score an exported encoder by named protocols, on UCF-101, another data set or a folder.
+    """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder.
 
     Raises:
-        UserError: no export, an unknown protocol, data that are not there, or a folder for an
-            encoder of flow.
+        UserError: no export, an unknown protocol, missing data, or a folder for an encoder of flow.
     """
     name = asked.data or UCF101
     protocols = asked.protocols or (Config().protocol,)
@@ -148,7 +147,7 @@ def score(asked: EvaluationRequest) -> Scores:
 
 
 def _read(path: Path, network: Callable[[], Any] | None) -> tuple[nn.Module, Config]:
-    """The encoder of a file, and its configuration as far as the file says it."""
+    """The encoder of a file, and the stored part of its configuration."""
     state, metadata = read_weights(path, KEPT)
     with naming_damage(path):
         names = (*KEPT, *(name for name in ADDED if name in metadata))
@@ -199,7 +198,7 @@ def _describe(folder: Path, record: Record) -> Export:
 
 
 def _alone(config: Mapping[str, Any], use: str) -> tuple[str, list[str]]:
-    """The library that has the network, too, and how to load it there; else nothing."""
+    """The library that also has the network, and how to load it there; empty if there is none."""
     network = config["network"]
     load = [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
     if network == "s3d" and config["width"] == 1:

@@ -58,7 +58,7 @@ def neighbours(source: Source) -> Drawn:
         "Computed here: central crops, mean over all windows, centred by the mean of the training "
         "videos, cosine; as for R@1. One test video of each of "
         f"{len(queries.videos)} classes, the first in the list, then its neighbours, the nearest "
-        f"first; {STRIP} frames of each video, evenly spread; "
+        f"first; {STRIP} evenly spaced frames of each video; "
         f"{'flow as stored' if config.modality == 'flow' else 'RGB'}. ✓ of the query's class, ✗ of "
         "another. Frames of UCF-101, not for distribution."
         + (" The run's projection is not applied." if config.objective.projection else ""),
@@ -67,7 +67,7 @@ def neighbours(source: Source) -> Drawn:
 
 
 def with_encoder(runs: Sequence[Finished]) -> Finished:
-    """The run whose neighbours are drawn: of MMCL, else of the first row that was trained.
+    """The run whose neighbours are drawn: one of MMCL, else the first trained one.
 
     Raises:
         Lacking: no such run keeps an encoder.
@@ -79,7 +79,7 @@ def with_encoder(runs: Sequence[Finished]) -> Finished:
 
 
 def chosen(test: Videos) -> list[int]:
-    """The places of the first test video of each of the first classes."""
+    """Positions of the first test video of each of the first classes."""
     first: dict[int, int] = {}
     for place, video in enumerate(test.videos):
         first.setdefault(video.label, place)
@@ -87,7 +87,7 @@ def chosen(test: Videos) -> list[int]:
 
 
 def part_of(videos: Videos, places: Sequence[int]) -> Videos:
-    """Some of the videos; they share the frames of all."""
+    """A subset of the videos; it shares all frames."""
     kept = list(places)
     return Videos(
         tuple(videos.videos[place] for place in kept),
@@ -99,7 +99,7 @@ def part_of(videos: Videos, places: Sequence[int]) -> Videos:
 
 
 def features_of(run: Finished, videos: Videos) -> Tensor:
-    """The features (n, H) of videos that retrieval compares, by the encoder of a run."""
+    """The features (n, H) of videos used in retrieval, by the encoder of a run."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     encoder = load_encoder(run.folder / FILE).to(device)
 
@@ -110,12 +110,12 @@ def features_of(run: Finished, videos: Videos) -> Tensor:
 
 
 def tiles(queries: Videos, train: Videos, found: Tensor) -> list[list[Tile]]:
-    """Each query in a line with the training videos that were found for it.
+    """One line for each query, with the training videos that were found for it.
 
     Args:
         queries: of the test split.
         train: the training videos.
-        found: (queries, neighbours) int64, their places, nearest first.
+        found: (queries, neighbours) int64, their positions, nearest first.
     """
     rows = []
     for number, query in enumerate(queries.videos):
@@ -139,7 +139,7 @@ def frame_strip(videos: Videos, place: int) -> np.ndarray:
 
 
 def accuracies(source: Source) -> Drawn:
-    """Linear accuracy and R@1 of each row, every seed with Wilson's interval over test videos.
+    """Linear accuracy and R@1 of each row; every seed with Wilson's interval over test videos.
 
     A panel for each modality and metric, a line for each row, a point for each seed.
     """

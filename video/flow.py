@@ -1,17 +1,17 @@
 """Optical flow, TV-L1 or DIS, computed once per video and stored as images, one file per video.
 
-DIS, of inverse searches for patches, is an approximation for small budgets: a hundred times as fast
-as TV-L1 (313 frames of 128 x 96 a second against 2.5), it differs from it by half a pixel on
-average (correlation 0.85). Numbers measured with one say nothing of the other.
+DIS, dense inverse search, is an approximation for small budgets: a hundred times as fast as TV-L1
+(313 frames of 128 x 96 a second against 2.5), it differs from it by half a pixel on average
+(correlation 0.85). Results with one do not carry over to the other.
 
 Shapes: T frames of a video, H x W pixels of a frame.
 
-As [CoCLR], Han et al. 2020, stores it: the flow to the next frame in pixels, cut off at 20 in
-either direction, so that -20 to 20 become 0 to 255; the third channel holds what stands for no
-motion, 128. The last flow is repeated, for a video to have as many flows as frames.
+The format is that of [CoCLR], Han et al. 2020: the flow to the next frame in pixels, clipped to
+-20 to 20, which is mapped to 0 to 255; the third channel is 128, the value for no motion. The last
+flow is repeated, so that a video has as many flows as frames.
 
 A file is an uncompressed zip of T JPEG images 00000.jpg, 00001.jpg, ..., whose channels red, green
-and blue are x, y and filler, behind a member flow.json that says what they were made of and how.
+and blue are x, y and filler, preceded by a member flow.json with their source and settings.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from video.workers import in_order
 
 BOUND = 20.0  # pixels; [CoCLR]
 FILLER = 128  # [CoCLR]
-QUALITY = 95  # of JPEG; colour at full resolution, since it holds the motion
+QUALITY = 95  # of JPEG; chroma at full resolution, since it holds the motion
 
 # Zach et al. 2007, by OpenCV; these are its defaults, which [CoCLR] takes.
 TVL1 = {
@@ -46,7 +46,7 @@ TVL1 = {
     "nscales": 5,
     "warps": 5,
     "epsilon": 0.01,
-    "innnerIterations": 30,  # spelt so by OpenCV
+    "innnerIterations": 30,  # OpenCV's spelling
     "outerIterations": 10,
     "scaleStep": 0.8,
     "gamma": 0.0,
@@ -65,7 +65,7 @@ Progress = Callable[[int, int, str], None]
 
 
 def settings_of(method: str) -> dict[str, Any]:
-    """What decides the flow of a video, and a file of it says.
+    """The settings of a flow method, which are also stored in its files.
 
     Raises:
         ValueError: there is no such method.
@@ -83,31 +83,31 @@ def prepare_flow(
     progress: Progress | None = None,
     method: str = "tvl1",
 ) -> list[Path]:
-    """The files of the flow of videos, in their order, computed where they are not there yet.
+    """The flow files of videos, in order; missing ones are computed.
 
-    Each appears under its name only when it is complete, so that what was interrupted goes on with
-    the videos that lack theirs. Those that are there are read once and kept if they are whole and
-    were made of this video with these settings. Others are computed again, with a warning.
+    A file gets its name only when it is complete, so that an interrupted call continues with the
+    missing ones. Existing files are read once and kept if they are intact and were made from this
+    video with these settings. Others are computed again, with a warning.
 
     Args:
         files: videos of different names.
-        folder: where the flow of each lies, ``<name of the video>.zip``; it is made. Callers see to
-            it that no other process writes there.
+        folder: for the flow files, ``<name of the video>.zip``; it is created. Callers have to
+            ensure that no other process writes there.
         workers: processes; 1: this one.
         progress: called with the videos done, their number, and what is done.
         method: of ``NAMES``.
 
     Raises:
-        UserError: a video that cannot be decoded or has one frame only, after all the others are
-            done; or a folder that cannot be written.
-        ValueError: two videos of one name.
+        UserError: a video that cannot be decoded or has only one frame, raised after all the others
+            are done; or a folder that cannot be written.
+        ValueError: two videos with one name.
     """
     targets = [_target(file, folder) for file in files]
     if len(set(targets)) < len(targets):
-        raise ValueError("two videos of one name would share a file of flow")
+        raise ValueError("two videos with one name would share a flow file")
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for part in folder.glob(".*.part"):  # of a process that was killed
+        for part in folder.glob(".*.part"):  # left by a killed process
             part.unlink()
     errors = []
     prepare = functools.partial(_prepare, folder=folder, method=method)
@@ -169,11 +169,11 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
 
 
 def encoded(flow: np.ndarray) -> np.ndarray:
-    """Pixels of motion as uint8: -20 and less are 0, none is 128, 20 and more are 255."""
+    """Motion in pixels as uint8: -20 and below are 0, no motion is 128, 20 and above are 255."""
     return np.rint((flow.clip(-BOUND, BOUND) + BOUND) * (255 / (2 * BOUND))).astype(np.uint8)
 
 
-# What a damaged zip or JSON raises; NotImplementedError and RuntimeError where a flag is damaged
+# Errors of a damaged zip or JSON; NotImplementedError and RuntimeError if a flag is damaged
 _DAMAGE = (
     zipfile.BadZipFile,
     OSError,
@@ -191,7 +191,7 @@ def _target(file: Path, folder: Path) -> Path:
 
 
 def _prepare(file: Path, folder: Path, method: str) -> UserError | str | None:
-    """See that the flow of a video is there; the video's fault, or that of the file replaced."""
+    """Compute the flow of a video if needed; its error, or what was wrong with a replaced file."""
     target = _target(file, folder)
     try:
         source = _source(file)
@@ -215,7 +215,7 @@ def _prepare(file: Path, folder: Path, method: str) -> UserError | str | None:
 
 
 def _source(file: Path) -> dict[str, Any]:
-    """What a flow's file says of its video."""
+    """The description of a video in its flow file."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -224,7 +224,7 @@ def _source(file: Path) -> dict[str, Any]:
 
 
 def _write(target: Path, flow: np.ndarray, source: dict[str, Any], method: str) -> None:
-    """Write the file of a video's flow, so that it is never seen half-written."""
+    """Write a video's flow file atomically."""
     parameters = [
         cv2.IMWRITE_JPEG_QUALITY,
         QUALITY,
@@ -240,12 +240,12 @@ def _write(target: Path, flow: np.ndarray, source: dict[str, Any], method: str) 
 
 
 def _fault(target: Path, source: dict[str, Any], method: str) -> str | None:
-    """Why a file of flow cannot be kept; None: it can."""
+    """Why a flow file cannot be used; None if it can."""
     try:
         with zipfile.ZipFile(target) as archive:
             meta = json.loads(archive.read("flow.json"))
             if meta["source"] != source:
-                return f"{target}: made of another video"
+                return f"{target}: made from another video"
             if meta["settings"] != settings_of(method):
                 return f"{target}: made with other settings"
             if archive.namelist() != ["flow.json", *_images(meta["frames"])]:
@@ -260,7 +260,7 @@ def _decoded(data: bytes) -> np.ndarray:
     """The image (H, W, 3) uint8 of a JPEG file's content, red first."""
     image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB)
     if image is None:
-        raise ValueError("an image that is none")
+        raise ValueError("not an image")
     return image
 
 

@@ -1,7 +1,7 @@
-"""Videos of one's own: folders of classes, and data sets of pytorchvideo.
+"""Your own videos: folders by class, and pytorchvideo's datasets.
 
-Frames are kept in memory, as squares of the size that clips are cut from: 65 KB a frame for clips
-of 128 pixels. They are decoded as UCF-101's are, upright.
+Frames are kept in memory, as squares of the size that clips are cropped from: 65 KB a frame for
+clips of 128 pixels. They are decoded like UCF-101's, upright.
 """
 
 import os
@@ -21,21 +21,21 @@ from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
 WHAT = "videos"
-GROUPS = 10  # in place of recordings, of which nothing is known: every tenth video
+GROUPS = 10  # instead of recordings, which are not known: every tenth video
 
 
 def folder(path: str | Path, size: int, *, skip_damaged: bool = False) -> Videos:
-    """The videos of a folder of one's own, to train and to test on.
+    """The training and test videos of your own folder.
 
     Args:
-        path: the folder, see :mod:`shared.experiment.folders` for its layout. One of files alone
-            serves pretraining; its videos have the label -1.
+        path: the folder, see :mod:`shared.experiment.folders` for its layout. Without class folders
+            all labels are -1, which is enough for pretraining.
         size: S, the side of the clips in pixels.
         skip_damaged: leave out videos that cannot be used, with a warning that lists them.
 
     Raises:
         MissingData: there is no such folder.
-        UserError: it has no videos, not the layout, or videos that cannot be used; all are named.
+        UserError: it has no videos, another layout, or unusable videos, which are all named.
     """
     content = read_folder(Path(path), str(path), WHAT, ENDINGS)
     content.warn()
@@ -47,16 +47,16 @@ def folder(path: str | Path, size: int, *, skip_damaged: bool = False) -> Videos
 def from_pytorchvideo(
     train: Any, size: int, *, test: Any = None, skip_damaged: bool = False
 ) -> Videos:
-    """The videos of a ``LabeledVideoDataset``, its own decoder and clips left aside.
+    """The videos of a ``LabeledVideoDataset``, whose own decoder and clips are not used.
 
     Args:
-        train: such a data set, or pairs of a path and ``{"label": number}``.
+        train: such a dataset, or pairs of a path and ``{"label": number}``.
         size: S, the side of the clips in pixels.
         test: likewise, to test on.
         skip_damaged: leave out videos that cannot be used, with a warning that lists them.
 
     Raises:
-        UserError: no videos, or some that cannot be used; all are named.
+        UserError: no videos, or unusable ones, which are all named.
     """
     from video.pytorchvideo import paths_of
 
@@ -65,7 +65,7 @@ def from_pytorchvideo(
         (Path(file), label, is_train) for part, is_train in parts for file, label in paths_of(part)
     ]
     if not found:
-        raise UserError("a data set without videos; give pairs of a path and a label")
+        raise UserError("a dataset without videos; give pairs of a path and a label")
     count = 1 + max(label for _, label, _ in found)
     classes = [str(number) for number in range(count)]
     place = Path(os.path.commonpath([file.absolute().parent for file, _, _ in found]))

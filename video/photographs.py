@@ -1,4 +1,4 @@
-"""The embedded data set: videos made from the two pictures that ship with scikit-learn."""
+"""The embedded dataset: videos made from the two images that ship with scikit-learn."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +18,8 @@ _WIDTH, _HEIGHT = 48, 36
 
 
 def write(folder: Path) -> None:
-    """Write videos of a window that moves over a picture, and the three splits of them."""
-    # The window is about as large as the frames, so that nothing aliases.
+    """Write videos of a window that moves over an image, and their three splits."""
+    # The window is about as large as the frames, to avoid aliasing.
     pictures = [Image.fromarray(pixels).reduce(4) for pixels in load_sample_images().images]
     classes = [f"{move}{picture}" for move in _MOVES for picture in _PICTURES]
     lists: dict[str, list[str]] = {
@@ -43,7 +43,7 @@ def write(folder: Path) -> None:
 
 
 def _moving_window(picture: Image.Image, move: str, seed: Sequence[int]) -> list[Image.Image]:
-    """12 to 16 frames; place, direction and speed are drawn."""
+    """12 to 16 frames with random position, direction and speed."""
     generator = np.random.default_rng(seed)
     frames = int(generator.integers(12, 17))
     middle = np.array(picture.size) / 2 + generator.uniform(-12, 12, size=2)

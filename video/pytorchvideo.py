@@ -1,6 +1,6 @@
-"""What is taken of pytorchvideo (its extra): networks, clip samplers, policies, data sets.
+"""Networks, clip samplers, augmentation policies and datasets of pytorchvideo (an extra).
 
-Decoding stays this project's own, which is faster and strict about damage.
+Decoding is this project's, which is faster and strict about damage.
 
 Shapes: B clips, T frames of a clip, S side in pixels, W windows of a video.
 """
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from shared.compat import make_pytorchvideo_importable
 
-# Its builders by name; MViT's is that of 16 frames, made for the clips of the configuration.
+# Its builders by name; MViT's is the one for 16 frames, built for the configuration's clips.
 NETWORKS = (
     "x3d_xs",
     "x3d_s",
@@ -30,11 +30,11 @@ NETWORKS = (
 class Headless(nn.Module):
     """A network of pytorchvideo without its classifier: (B, 3, T, S, S) -> (B, ``dim``) float32.
 
-    Of maps the mean over time and place is taken, of tokens the first, which is the class's.
+    Feature maps are averaged over time and space; of tokens the first, the class token, is taken.
 
     Args:
         name: of :data:`NETWORKS`.
-        frames: T, of which MViT is built, as of S.
+        frames: T, for which MViT is built, as for S.
         size: S.
 
     Raises:
@@ -71,7 +71,7 @@ class Headless(nn.Module):
 
 
 def policy_of(name: str) -> Callable[[Tensor], Tensor]:
-    """RandAugment or AugMix with the library's own numbers: (T, 3, S, S) in [0, 1] -> the same."""
+    """RandAugment or AugMix with the library's defaults: (T, 3, S, S) in [0, 1] -> the same."""
     make_pytorchvideo_importable()
     from pytorchvideo.transforms import AugMix, RandAugment
 
@@ -84,8 +84,8 @@ def apply_policy(
 ) -> Tensor:
     """Clips (B, 3, T, S, S) float32 in [0, 1] under a policy of the library.
 
-    What happens to a clip is a function of (seed, epoch, sample, view): the library draws from
-    torch's generator, which is set for each clip and given back as it was.
+    The result for a clip is a function of (seed, epoch, sample, view): the library draws from
+    torch's generator, which is seeded for each clip and restored afterwards.
 
     Args:
         name: of :data:`video.augmentation.OF_PYTORCHVIDEO`.
@@ -100,16 +100,16 @@ def apply_policy(
     with torch.random.fork_rng(devices=[]):
         for clip, sample in zip(clips, samples.tolist(), strict=True):
             entropy = np.random.SeedSequence([seed, epoch, sample, view]).generate_state(1)
-            torch.default_generator.manual_seed(int(entropy[0]))  # the host's alone
+            torch.default_generator.manual_seed(int(entropy[0]))  # only the CPU's
             changed.append(policy(clip.transpose(0, 1).contiguous()).transpose(0, 1))
     return torch.stack(changed).clamp_(0, 1)
 
 
 def starts_of(sampler: Any, length: int, clip_frames: int, rate: float = 1.0) -> Tensor:
-    """First frames (W,) int64 of the clips that a clip sampler takes of a video; at least one.
+    """First frames (W,) int64 of a clip sampler's clips of a video; at least one.
 
-    A configuration's ``windows`` may be a function that calls it. Starts beyond the last whole clip
-    are that of the last one; the same start counts once.
+    A configuration's ``windows`` may be a function that calls this. Starts beyond the last whole
+    clip are replaced by its start; duplicates are dropped.
 
     Args:
         sampler: such as ``UniformClipSampler(clip_duration, stride)``, in seconds.

@@ -1,9 +1,9 @@
 """MMCL's video table as data, with the other papers' objectives in additional rows.
 
-CoCLR is Han et al. 2020 and its program; what MMCL leaves out is as there: see video.config. The
-table is declared at paper scale, and at a budget of one CPU core with a network made for small
-clips (``table-5-small``). A first reduced setting, of S3D, could not tell trained from untrained
-encoders; its five records are kept in a table of their own, on which no outcome rests. The prose is
+CoCLR is Han et al. 2020 and its program, which is followed where MMCL leaves something out: see
+video.config. The table is declared at paper scale, and at a budget of one CPU core with a network
+for small clips (``table-5-small``). A first reduced setting, of S3D, could not tell trained from
+untrained encoders; its five records are kept in a closed table, which no claim uses. The prose is
 in ``published/notes.toml``.
 """
 
@@ -12,19 +12,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shared import (
-    Objective,
-    Projection,
-    Term,
-    debiased_nce,
-    distance_polarization,
-    hard_nce,
-    info_nce,
-    margin_nce,
-    max_margin,
-    term,
-)
+from shared import Objective, Term, debiased_nce, hard_nce, info_nce, margin_nce, term
 from shared.experiment.claims import with_claims
+from shared.experiment.methods import (
+    ALPHA,
+    NORMS,
+    OVER_BATCH,
+    by,
+    low_rank,
+    polarization,
+    svm_margin,
+)
 from shared.experiment.tables import (
     Column,
     Row,
@@ -38,12 +36,11 @@ from video.config import Config
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
 
-# Of DCL's and HCL's programs for images; none is printed for video.
+# From DCL's and HCL's programs for images; neither is printed for video.
 TAU_PLUS = 0.1
 BETA = 1.0
-ALPHA = 10.0  # printed by Chen et al. 2022
 
-# What the first reduced setting changed, as in its records.
+# Changes of the first reduced setting, as in its records.
 CLOSED: dict[str, Any] = {
     "width": 0.25,
     "head_hidden": 256,
@@ -57,8 +54,8 @@ CLOSED: dict[str, Any] = {
     "probe_views": 4,
 }
 
-# What the reduced scale changes: chosen on SimCLR alone, on seeds of no table, and kept for all
-# rows.
+# Changes of the reduced scale: chosen on SimCLR alone, on seeds that no table uses, and kept for
+# all rows.
 SMALL: dict[str, Any] = {
     "network": "r2plus1d",
     "width": 0.25,
@@ -87,7 +84,7 @@ SMALL_CONFIG = dataclasses.replace(
 
 
 def _columns(minutes: float, gigabytes: float) -> tuple[Column, ...]:
-    """Two metrics of each of two runs, of a trained cell on one CPU core."""
+    """Two metrics of each of two runs, with the cost of a trained cell on one CPU core."""
     return tuple(
         Column(
             f"{modality} {label}",
@@ -102,19 +99,8 @@ def _columns(minutes: float, gigabytes: float) -> tuple[Column, ...]:
     )
 
 
-def _in_batch(
-    loss: Term,
-    *penalties: Term,
-    projection: Projection | None = None,
-    pairs: str = "both",
-) -> dict[str, Any]:
-    objective = Objective(loss, penalties, projection)
-    return {"method": "simclr", "pairs": pairs, "objective": objective}
-
-
-def _max_margin(pairs: str, **numbers: Any) -> dict[str, Any]:
-    # C = 100 and the ridge of 0.1 are printed; sigma^2 = 1 is assumed.
-    return _in_batch(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1, **numbers), pairs=pairs)
+def _in_batch(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
+    return by(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
 
 
 def _trivial(label: str, changes: Mapping[str, Any], deviation: str) -> Row:
@@ -131,8 +117,7 @@ TRIVIAL = (
     _trivial(
         "colour histogram",
         {"network": "colours"},
-        f". {NOTES['trivial-baseline']} All pixels of a clip in 6 x 6 x 6 bins; of flow, 6 x 6 "
-        "are used.",
+        f". {NOTES['trivial-baseline']} All pixels of a clip in 6 x 6 x 6 bins; flow uses 6 x 6.",
     ),
     _trivial("untrained encoder", {}, f"; {NOTES['untrained']}"),
     _trivial(
@@ -145,7 +130,7 @@ TRIVIAL = (
 
 
 def _rows(base: Config, *moco: Row) -> tuple[Row, ...]:
-    """All rows: those of MoCo, and those within a batch, at the temperature of ``base``."""
+    """All rows: those of MoCo, and those with in-batch negatives at ``base``'s temperature."""
     nce, batch = base.objective.loss, base.batch_size
     temperature = nce.numbers["temperature"]
     features = round((1024 if base.network == "s3d" else 512) * base.width)
@@ -165,53 +150,45 @@ def _rows(base: Config, *moco: Row) -> tuple[Row, ...]:
     def additional(label: str, changes: Mapping[str, Any], about: str) -> Row:
         return Row(label, changes, deviation=f"{said('additional')}: {about} {said('in-batch')}")
 
-    def low_rank(norm: str) -> Row:
+    def cllr(norm: str) -> Row:
         selected = f"selected-{norm if features > base.projection_dimensions else 'all'}"
         return additional(
-            f"CLLR(SimCLR+{norm}-norm), norm over batch",
-            _in_batch(nce, projection=Projection(0.1, {"norm": norm, "alpha": ALPHA / batch})),
+            f"CLLR(SimCLR+{norm}-norm){OVER_BATCH}",
+            _in_batch(nce, projection=low_rank(norm, ALPHA / batch)),
             said("low-rank", selected),
+        )
+
+    def mmcl(name: str, view: str, **numbers: Any) -> Row:
+        return Row(
+            f"MMCL {name}, {view.replace('_', ' ')}",
+            _in_batch(svm_margin(gamma=0.5, **numbers), pairs=view),  # sigma^2 = 1 is assumed
+            "MMCL",
+            said("kernel", f"{name.lower()}-{view.replace('_', '-')}"),
         )
 
     return (
         *TRIVIAL,
         *moco,
         additional("SimCLR", _in_batch(nce), "NT-Xent."),
-        Row(
-            "MMCL INV, both views",
-            _max_margin("both_views"),
-            "MMCL",
-            said("kernel", "inv-both-views"),
-        ),
-        Row(
-            "MMCL INV, first view",
-            _max_margin("first_view"),
-            "MMCL",
-            said("kernel", "inv-first-view"),
-        ),
-        Row(
-            "MMCL PGD, both views",
-            _max_margin("both_views", solver="projected_gradient"),
-            "MMCL",
-            said("kernel", "pgd-both-views"),
-        ),
+        mmcl("INV", "both_views"),
+        mmcl("INV", "first_view"),
+        mmcl("PGD", "both_views", solver="projected_gradient"),
         additional(
             "DCL",
             _in_batch(term(debiased_nce, temperature=temperature, tau_plus=TAU_PLUS)),
-            f"tau+ = {TAU_PLUS:g} of images.",
+            f"tau+ = {TAU_PLUS:g} as for images.",
         ),
         additional(
             "HCL",
             _in_batch(term(hard_nce, temperature=temperature, tau_plus=TAU_PLUS, beta=BETA)),
-            f"tau+ = {TAU_PLUS:g} and beta = {BETA:g} of images.",
+            f"tau+ = {TAU_PLUS:g} and beta = {BETA:g} as for images.",
         ),
         additional(
             "LMCL(SimCLR+DP)",
-            _in_batch(nce, term(distance_polarization, weight=0.1, lower=0.1, upper=0.5)),
+            _in_batch(nce, polarization()),
             said("polarized"),
         ),
-        low_rank("l21"),
-        low_rank("nuclear"),
+        *map(cllr, NORMS),
         additional(
             "margins",
             _in_batch(term(margin_nce, temperature=temperature, angular=0.5, subtractive=0.4)),
@@ -236,38 +213,25 @@ TABLE_5 = Table(
             "MoCo-v2",
             {},
             "MoCo-v2",
-            f"{NOTES['moco']} Here: 300 epochs, as of MMCL, in its batches of 128.",
+            f"{NOTES['moco']} Here: 300 epochs and batches of 128, as for MMCL.",
         ),
         Row(
             "MoCo-v2, batch 64",
             {"batch_size": 64},
             "MoCo-v2",
-            "As MoCo-v2, in the batches of CoCLR's program, which make twice as many steps.",
+            "As MoCo-v2, in the batches of CoCLR's program, with twice as many steps.",
         ),
     ),
-    # On nine classes: 1.6 seconds for each of two clips forward and back, a third of it forward
-    # alone, and 0.45 gigabytes for each clip of a batch, measured on one CPU core.
+    # On nine classes: 1.6 seconds for the forward and backward pass of each of two clips, a third
+    # of it forward, and 0.45 gigabytes for each clip of a batch, measured on one CPU core.
     columns=_columns(13_200.0, 116.2),
     seeds={"paper": (0, 1, 2), "smoke": (0,)},
     published=load_published(PUBLISHED / "mmcl.toml", "table-5"),
     varies="seed (initialisation, clips and their augmentation, order of batches); the split is "
     "the same for every seed",
     references=(load_published(PUBLISHED / "references.toml", "coclr"),),
-    notes=tuple(
-        NOTES[name]
-        for name in (
-            "dataset",
-            "coclr",
-            "gains",
-            "program",
-            "queue",
-            "siblings",
-            "batch-norms",
-            "fixed",
-            "probes",
-            "seeds",
-            "interval",
-        )
+    notes=NOTES.lines(
+        "dataset coclr gains program queue siblings batch-norms fixed probes seeds interval"
     ),
     also=("ridge", "R@5", "R@10", "R@20", "top1_low", "top1_high"),
 )
@@ -280,8 +244,8 @@ SMALL_ROWS = _rows(
         "MoCo-v2",
         {},
         "MoCo-v2",
-        f"{NOTES['moco']} Here: a teacher that keeps 0.99 of itself in each step, not 0.999, which "
-        "would leave three fifths of its start in it after 480 steps; the reduced scale's "
+        f"{NOTES['moco']} Here: teacher momentum 0.99 instead of 0.999, with which initial weights "
+        "would still make up three fifths of the teacher after 480 steps; the reduced scale's "
         "temperature of 0.1.",
     ),
 )
@@ -302,26 +266,14 @@ TABLE_5_SMALL = dataclasses.replace(
         Seeds((0, 1, 2, 3), ("Flow linear", "Flow R@1"), CLAIMED, ("short",)),
     ),
     short=SMALL,
-    notes=tuple(
-        NOTES[name]
-        for name in (
-            "dataset",
-            "small-setting",
-            "small-chosen",
-            "small-seeds",
-            "probes",
-            "small-mcnemar",
-            "small-windows",
-            "program",
-            "queue",
-            "siblings",
-            "fixed-small",
-        )
+    notes=NOTES.lines(
+        "dataset small-setting small-chosen small-seeds probes small-mcnemar small-windows program "
+        "queue siblings fixed-small"
     ),
     also=("ridge", "R@5", "R@10", "R@20"),
 )
 
-# The first reduced setting, under the address of its records, which is that of the paper scale.
+# The first reduced setting; its records have the address of the paper scale.
 RECORDED = (
     "untrained encoder",
     "MoCo-v2",
@@ -340,9 +292,7 @@ TABLE_5_CLOSED = dataclasses.replace(
     published=TABLE_5.published.part(("RGB linear", "RGB R@1")),
     short=CLOSED,
     references=(),
-    notes=tuple(
-        NOTES[name] for name in ("closed", "dataset", "program", "queue", "closed-setting")
-    ),
+    notes=NOTES.lines("closed dataset program queue closed-setting"),
     also=("R@5", "R@10", "R@20", "top1_low", "top1_high"),
 )
 

@@ -1,4 +1,4 @@
-"""Work on many files by processes of their own."""
+"""Work on many files in separate processes."""
 
 import multiprocessing
 import os
@@ -16,10 +16,10 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Path], Result], files: Sequence[Path], workers: int
 ) -> Generator[Result]:
-    """The results for all files in their order, of which memory holds a few at a time.
+    """The results for all files in order, with only a few in memory at a time.
 
     Args:
-        function: of a module, or a partial of one.
+        function: module-level, or a partial of such a function.
         files: any number of them.
         workers: processes; 1: this one.
     """
@@ -29,7 +29,7 @@ def in_order(
         return
     # A forked process would inherit FFmpeg's locks, but not the threads that release them.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["video.data"])  # or each would take seconds to import it
+    context.set_forkserver_preload(["video.data"])  # whose import takes seconds
     with ProcessPoolExecutor(workers, mp_context=context, initializer=_start) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
@@ -44,7 +44,7 @@ def in_order(
 
 
 def _start() -> None:
-    """Leave Ctrl-C to the parent, whom it reaches as well, and end with it if it is killed."""
+    """Ignore Ctrl-C, which the parent also receives, and exit if the parent is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -1,6 +1,6 @@
-"""Encoders that others have published, as rows of Table 1 of MMCL have them: files of PyTorch's.
+"""Published encoders in PyTorch files, which rows of MMCL's Table 1 evaluate.
 
-They belong in ``checkpoints/`` below the data root; whoever has one evaluates it as any other.
+They belong in ``checkpoints/`` below the data root, and are evaluated like any other encoder.
 """
 
 from dataclasses import dataclass
@@ -25,8 +25,8 @@ class Checkpoint:
 
 _MOCO = "https://dl.fbaipublicfiles.com/moco/moco_checkpoints"
 _PCL = "https://storage.googleapis.com/sfr-pcl-data-research/PCL_checkpoint"
-# Those that Ericsson et al. 2021 compare (download_and_prepare_models.py of their program), and
-# MoCHI's own.
+# Those compared by Ericsson et al. 2021 (download_and_prepare_models.py of their program), and
+# MoCHI's.
 CHECKPOINTS: dict[str, Checkpoint] = {
     "supervised-resnet50": Checkpoint(
         "resnet50-0676ba61.pth", "https://download.pytorch.org/models/resnet50-0676ba61.pth"
@@ -50,7 +50,7 @@ CHECKPOINTS: dict[str, Checkpoint] = {
 
 
 def missing(name: str, data_root: Path) -> list[MissingData]:
-    """What is to be got before the checkpoint of that name can be read; nothing if it is there."""
+    """What has to be obtained before a checkpoint can be read; empty if the file is there."""
     file = file_of(name, data_root)
     if file.is_file():
         return []
@@ -59,10 +59,10 @@ def missing(name: str, data_root: Path) -> list[MissingData]:
 
 
 def fetch(name: str, data_root: Path) -> None:
-    """Look whether the checkpoint of that name is there; no checksum of one is published.
+    """Check that the file of a checkpoint is there; no checksums are published for them.
 
     Raises:
-        MissingData: it is not.
+        MissingData: it is missing.
     """
     for absent in missing(name, data_root):
         raise absent

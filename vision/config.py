@@ -27,8 +27,8 @@ NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
 
 
-# What older runs call otherwise; an added field says itself what it was:
-# shared.experiment.history.added.
+# Fields that older runs have under another name. A field added since states the value that older
+# runs had: shared.experiment.history.added.
 HISTORY = History()
 
 
@@ -49,11 +49,11 @@ class Config:
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
     # "imagenet" the network's own, which all but the ResNets of vision.encoder need.
     stem: Stem = "cifar"
-    # What is evaluated: the encoder, or features without any learning, see vision.trivial.
+    # What is evaluated: the encoder, or features without training, see vision.trivial.
     features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(
         "encoder", was="encoder"
     )
-    # A published encoder in place of one trained here, see vision.checkpoints.
+    # A published encoder instead of one trained here, see vision.checkpoints.
     weights: str | None = added(None, was=None)
     # Whether the encoder's batch norms take the statistics of the training images before it is
     # evaluated; for one that was not trained.
@@ -113,10 +113,10 @@ class Config:
     compile: bool = False  # torch.compile the encoder; additional
 
     protocol: str = "linear-sgd-v1"  # see vision.evaluation.PROTOCOLS
-    # A second protocol whose probe is measured, too: the paper's, beside that of a short tier.
+    # A second protocol whose probe is also run: the paper's, next to the one of a reduced table.
     beside: str | None = added(None, was=None)
     probe_epochs: int | None = None  # None: the protocol's
-    # False computes the probe's features once, without augmentation: the short tier's economy.
+    # False computes the probe's features once, without augmentation, to save time in reduced runs.
     probe_augmentation: bool = True
     # Steps of a protocol that trains the whole network; None: the protocol's.
     tuning_steps: int | None = added(None, was=None)
@@ -171,7 +171,7 @@ class Config:
         return dataclasses.replace(self.objective, loss=dataclasses.replace(loss, numbers=numbers))
 
 
-# What [HCL] does otherwise. Its probe, see vision.evaluation, is "linear-adam-v1".
+# Where [HCL] differs. Its probe, see vision.evaluation, is "linear-adam-v1".
 HCL: dict[str, Any] = {
     "statistics": "CIFAR10",
     "backbone": "resnet50",
@@ -187,7 +187,7 @@ HCL: dict[str, Any] = {
     "protocol": "linear-adam-v1",
 }
 
-# What [MMCL] does on ImageNet otherwise.
+# Where [MMCL] on ImageNet differs.
 MMCL_IMAGENET: dict[str, Any] = {
     "image_size": 224,
     "statistics": "none",
@@ -205,7 +205,7 @@ MMCL_IMAGENET: dict[str, Any] = {
     "protocol": "linear-mmcl-imagenet-v1",
 }
 
-# What [CMC] does otherwise (train_moco_ins.py), its 240 epochs scaled to the papers' 100.
+# Where [CMC] differs (train_moco_ins.py), its 240 epochs scaled to the papers' 100.
 CMC: dict[str, Any] = {
     "dataset": "ImageNet100",
     "image_size": 224,
@@ -250,8 +250,8 @@ PRETRAINING = tuple(
 class ToyConfig:
     """One trial of vision.toy; the paper, [LMCL], prints Adam and its rate; the rest is additional.
 
-    A linear map P of points in the plane is learned by contrast; "normalised" compares by cosine,
-    else by the plain inner product.
+    A linear map P of points in the plane is learned contrastively; ``normalised`` compares by
+    cosine, otherwise by inner product.
     """
 
     data: Literal["three_bars", "nested_moons"] = "three_bars"
@@ -259,8 +259,8 @@ class ToyConfig:
     objective: Objective | None = NT_XENT_AT_HALF
     normalised: bool = False
     noise: float = 0.1  # standard deviation of what is added to a point for a view of it
-    # P starts at so many times the identity. The paper's 0 cannot train: the loss depends on P by
-    # P'P alone, whose gradient there is 0, and cosines with a vector of zeros are 0 throughout.
+    # P starts at this multiple of the identity. The paper's 0 cannot train: the loss depends on P
+    # only through P'P, whose gradient at 0 is 0, and the cosine with a zero vector is always 0.
     init: float = 0.1
     batch_size: int = 128
     steps: int = 1000

@@ -168,10 +168,10 @@ def make_encoder(
 
 
 def check_backbone(backbone: Backbone, stem: Stem, *, half: bool = False) -> None:
-    """Refuse a backbone that is not known, or not with this stem.
+    """Refuse an unknown backbone, or one that does not go with this stem.
 
     Raises:
-        ValueError: with the nearest names, or what goes with it.
+        ValueError: with the nearest names, or the stems that go with it.
     """
     if stem not in STEMS:
         raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
@@ -185,18 +185,18 @@ def check_backbone(backbone: Backbone, stem: Stem, *, half: bool = False) -> Non
             near = difflib.get_close_matches(backbone, names, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
             raise ValueError(
-                f"backbone is one of {', '.join(BUILDERS)}, a name of timm or a function; got "
+                f"backbone is one of {', '.join(BUILDERS)}, a timm model or a function; got "
                 f"{backbone!r}: {hint}"
             )
     if half:
         raise ValueError(
-            f"cmc takes networks of half the width, which there are of {', '.join(BUILDERS)}; got "
+            f"cmc needs networks of half the width, available for {', '.join(BUILDERS)}; got "
             f"{name_of(backbone)}"
         )
     if stem != "imagenet":
         raise ValueError(
-            f"stem {stem!r} is of {', '.join(BUILDERS)}; {name_of(backbone)} has first layers of "
-            f"its own, set stem to 'imagenet'"
+            f"stem {stem!r} is for {', '.join(BUILDERS)}; {name_of(backbone)} has its own first "
+            f"layers, set stem to 'imagenet'"
         )
 
 
@@ -216,7 +216,7 @@ def name_of(backbone: Backbone) -> str:
 
 
 def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
-    """H of an encoder, on the CPU; of one that is not a ResNet here, by what it gives for an image.
+    """H of an encoder on the CPU; unless it is a ResNet defined here, found by a forward pass.
 
     Args:
         network: (B, 3, S, S) -> (B, H).
@@ -242,8 +242,8 @@ def width_of(network: nn.Module, backbone: Backbone, size: int) -> int:
     if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != 2:
         found = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise ValueError(
-            f"a backbone gives features (B, H), {name_of(backbone)} gives {found} for 2 images; "
-            f"leave out its classifier and pool its maps"
+            f"a backbone returns features (B, H), {name_of(backbone)} returns {found} for 2 "
+            f"images; remove its classifier and pool its feature maps"
         )
     return features.shape[1]
 
@@ -268,7 +268,7 @@ class LabEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, S, S) -> (B, H)."""
-        with torch.autocast(images.device.type, enabled=False):  # a cube root of little light
+        with torch.autocast(images.device.type, enabled=False):  # the cube root of dark values
             lab = (rgb_to_lab(images.float()) - _LAB_CENTRE.to(images.device)) / _LAB_HALF.to(
                 images.device
             )
@@ -291,13 +291,13 @@ _XYZ = torch.tensor(
 def rgb_to_lab(images: Tensor) -> Tensor:
     """CIE Lab of sRGB images (B, 3, S, S) in [0, 1]: L in [0, 100], a and b about [-108, 99].
 
-    By the definition that scikit-image has, with white D65.
+    The definition is scikit-image's, with the D65 white point.
     """
     dark = images <= 0.04045
     linear = torch.where(dark, images / 12.92, ((images.clamp(min=0) + 0.055) / 1.055) ** 2.4)
     xyz = torch.einsum("ij,bjhw->bihw", _XYZ.to(images), linear)
     bright = xyz > 0.008856
-    # The root's derivative has no bound at 0: what is not taken must not see a 0.
+    # The cube root's derivative is unbounded at 0, which the branch not selected must not see.
     root = torch.where(bright, xyz, 1.0) ** (1 / 3)
     x, y, z = torch.where(bright, root, 7.787 * xyz + 16 / 116).unbind(1)
     return torch.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], dim=1)

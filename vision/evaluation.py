@@ -3,10 +3,10 @@
 Shapes: n training images, m test images, B images of a batch, S side in pixels, H features, C
 classes.
 
-Every accuracy is in percent and belongs to the last epoch of a probe; the best epoch on the test
-images is reported beside it and never enters a table. All random numbers (the classifier's start,
-the order of the batches, the augmentations) come from the seed alone, so that an evaluation does
-not depend on what ran before it.
+Every accuracy is in percent and is that of a probe's last epoch; the epoch that is best on the test
+images is recorded separately and never enters a table. All random numbers (the classifier's
+initialisation, the order of the batches, the augmentations) depend on the seed alone, so that an
+evaluation does not depend on what ran before it.
 
 Test images whose side is not S are resized to 70/64 S and cropped at the centre, as ReSSL's
 program does to STL-10 (96 -> 70 -> 64); streamed ones as is usual on ImageNet (256 -> 224).
@@ -60,12 +60,12 @@ from torchvision.transforms.v2.functional import (  # noqa: E402 (needs the line
     resize,
 )
 
-# Gives the features (B, H) of each batch of an epoch, from the epoch's number, which is 0 at first,
-# and its batches, each the numbers (B,) of its images.
+# Yields the features (B, H) of each batch of an epoch, given the epoch's number, from 0 on, and the
+# image indices (B,) of each batch.
 Batches = Callable[[int, list[np.ndarray]], Iterable[Tensor]]
 
-BATCH = 256  # images that pass the frozen encoder at a time
-ENTRIES = 2**26  # of the matrix of cosines that nearest neighbours look at at a time: 256 MB
+BATCH = 256  # images per forward pass of the frozen encoder
+ENTRIES = 2**26  # of the cosine matrix that is held at a time for nearest neighbours: 256 MB
 RESIZED = 70 / 64  # side of the resized test image over that of its central crop; ReSSL's program
 
 
@@ -75,7 +75,7 @@ class Probe:
 
     Attributes:
         optimiser: ``"sgd"`` or ``"adam"``.
-        learning_rate: at the start.
+        learning_rate: the initial one.
         batch_size: B; the last batch of an epoch may be smaller.
         epochs: passes over the training images.
         momentum: of SGD.
@@ -86,8 +86,8 @@ class Probe:
             milestones.
         milestones: shares of the epochs.
         factor: see ``schedule``.
-        deviation: standard deviation of the weights at the start, with biases 0; None: torch's
-            default for both.
+        deviation: standard deviation of the initial weights, with biases 0; None: torch's default
+            for both.
         policy: of ``vision.augmentation.POLICIES``, for the training images.
     """
 
@@ -110,7 +110,7 @@ class ManyShot:
     """Logistic regression on frozen features of all training images: vision.transfer.
 
     Attributes:
-        costs: scikit-learn's C, of which the validation images choose.
+        costs: values of scikit-learn's C, to be chosen on the validation images.
     """
 
     costs: tuple[float, ...]
@@ -121,10 +121,10 @@ class FewShot:
     """Episodes of nearest prototypes on frozen features: vision.transfer.
 
     Attributes:
-        shots: images that a class's prototype is the mean of.
+        shots: images whose mean is a class's prototype.
         ways: classes of an episode.
         queries: images of each class that are classified.
-        episodes: how many.
+        episodes: number of episodes.
     """
 
     shots: int
@@ -138,9 +138,9 @@ class FineTuning:
     """The whole network trained with labels, by SGD with Nesterov's momentum: vision.transfer.
 
     Attributes:
-        steps: of one training; the rate falls along a cosine to 0.
-        rates: learning rates, and
-        decays: weight decays times the rate, of all pairs of which the validation images choose.
+        steps: of one training; the rate follows a cosine to 0.
+        rates: learning rates to choose from on the validation images, in every combination with
+        decays: weight decays times the rate.
         batch_size: of a step.
         momentum: of SGD.
         policy: of ``vision.augmentation.POLICIES``.
@@ -160,9 +160,9 @@ class Protocol:
 
     Attributes:
         temperature: of the neighbours' votes.
-        probe: how a classifier is trained step by step.
-        penalties: strengths from which :func:`regularised_probe` chooses; none: it is left out.
-        transfer: what is measured in place of all that.
+        probe: how a linear classifier is trained by gradient steps.
+        penalties: strengths from which :func:`regularised_probe` chooses; empty: it is skipped.
+        transfer: a protocol of the transfer suite, measured instead of all the others.
     """
 
     temperature: float
@@ -272,8 +272,8 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
     "knn-200-v1": Protocol(temperature=0.5),
-    # Additional, for small budgets: unlike what a probe comes to in so many steps at one rate, the
-    # solution does not depend on the length of the features. Neighbours as around ReSSL.
+    # Additional, for small budgets: unlike the result of a probe with a fixed number of steps at
+    # one rate, the solution does not depend on the norm of the features. Neighbours as in ReSSL.
     "linear-l2-v1": Protocol(temperature=0.1, penalties=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)),
     # The transfer suite, github.com/linusericsson/ssl-transfer (Ericsson et al. 2021): linear.py's
     # 45 costs; finetune.py's grid of 4 rates and 5 decays; few_shot.py's episodes, of 5 images in
@@ -284,20 +284,20 @@ PROTOCOLS: dict[str, Protocol] = {
     ),
     "few-shot-5way-5shot-v1": _transfer(FewShot(shots=5)),
     "few-shot-5way-20shot-v1": _transfer(FewShot(shots=20)),
-    # Additional, for what a core does in a minute or two.
+    # Additional, for what one core can do in a minute or two.
     "many-shot-linear-small-v1": _transfer(ManyShot((1e-4, 1e-3, 1e-2, 1e-1, 1.0))),
     "fine-tuned-small-v1": _transfer(FineTuning(200, rates=(1e-1, 1e-2), decays=(0.0,))),
 }
-HELD_OUT = 10  # one training image in so many decides on the penalty
-SOLVED = 1e-6  # share of the objective that a regularised probe may lie above its minimum
+HELD_OUT = 10  # one training image in this many is held out to choose the penalty
+SOLVED = 1e-6  # relative suboptimality at which a regularised probe is solved
 
 
 @dataclass(frozen=True)
 class ProbeResult:
     """A trained classifier and its accuracies on the test images.
 
-    top1, top5: (epochs,) float64 in percent, after each epoch; of fewer than 5 classes, ``top5``
-    counts all.
+    top1, top5: (epochs,) float64 in percent, after each epoch; with fewer than 5 classes ``top5``
+    is over all of them.
     """
 
     classifier: nn.Linear
@@ -316,24 +316,24 @@ def evaluate(
     """Score an encoder by the configuration's protocol, on its dataset or on ``evaluate_on``.
 
     Keys of the result, all in percent: ``knn_top1``; with a probe ``linear_top1`` and, for more
-    than 5 classes, ``linear_top5``, both after the last epoch; ``linear_best_top1``, that of the
-    epoch that is best on the test images, for the record. With penalties ``l2_top1``, and the run
-    records the penalty that was chosen. A probe may also be that of a second protocol,
-    ``config.beside``. The encoder is left as it was. A protocol of the transfer suite gives what
-    :func:`vision.transfer.transferred` does in place of all that.
+    than 5 classes, ``linear_top5``, both after the last epoch, and ``linear_best_top1``, of the
+    epoch that is best on the test images, for the record only. With penalties ``l2_top1``, and the
+    run records the penalty that was chosen. The probe may also come from a second protocol,
+    ``config.beside``. The encoder is restored afterwards. For a protocol of the transfer suite the
+    result is that of :func:`vision.transfer.transferred` instead.
 
     The training images are those of the labelled split, or ``config.images`` of them. Without
-    ``probe_augmentation`` the probe sees them as test images are seen. With
-    ``probe_batch_norm="train"`` the batch norms normalise each of the probe's batches by itself;
-    their running statistics, which the test images are normalised by, follow.
+    ``probe_augmentation`` the probe sees them preprocessed like test images. With
+    ``probe_batch_norm="train"`` batch norms use the statistics of each of the probe's batches;
+    their running statistics, which are used on the test images, are updated.
 
     Args:
         config: names data, sizes, statistics and protocol.
-        encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
-        run: knows where data lie, and shows progress.
-        project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
-        images: yours, to train and to test on, in place of a dataset's; how they are normalised is
-            for ``config.statistics`` to say.
+        encoder: (B, 3, S, S) -> (B, H), on the device to compute on.
+        run: gives the data root, and shows progress.
+        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
+        images: training and test images of your own, instead of a dataset's; they are normalised
+            as ``config.statistics`` says.
 
     Raises:
         ValueError: an unknown protocol, images without labels, or features that are not finite.
@@ -344,7 +344,7 @@ def evaluate(
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)
     )
     if protocol.transfer is not None:
-        from vision.transfer import transferred  # which is made of what is here
+        from vision.transfer import transferred  # which imports this module
 
         return transferred(config, protocol.transfer, encoder, run, project=project)
     name = config.evaluate_on or config.dataset
@@ -443,16 +443,16 @@ def evaluate(
 
 
 def record_data(run: Run, name: str) -> None:
-    """Note which files of a dataset a run is about.
+    """Record the fingerprint of a dataset that a run uses.
 
     Raises:
-        UserError: they are an approximate copy, and the run is of the paper tier.
+        UserError: it is an approximate copy, and the run is of the paper tier.
     """
     found = fingerprint(name, run.data_root)
     if run.tier == "paper" and is_approximate(found):
         raise UserError(
             f"{name} in {run.data_root} is an approximate copy, which the paper tier does not "
-            f"take; get the published files, or choose --tier short"
+            f"accept; get the published files, or choose --tier short"
         )
     run.record_data(**{name: found})
 
@@ -462,7 +462,7 @@ def statistics(config: Config, dataset: Dataset) -> tuple[tuple[float, ...], tup
 
     Args:
         config: its ``statistics`` name them.
-        dataset: whose own they are where the configuration names none.
+        dataset: whose statistics are used if the configuration names none.
     """
     if config.statistics == "none":
         return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -482,24 +482,24 @@ def embed(
     workers: int = 0,
     crop_fraction: float = 0.875,
 ) -> Tensor:
-    """Features (n, H) float32 of images seen as test images, by the encoder in evaluation mode.
+    """Features (n, H) float32 of images preprocessed as test images, in evaluation mode.
 
-    They lie on the encoder's device, wherever the images lie. The encoder's mode is restored.
+    They are on the encoder's device, wherever the images are. The encoder's mode is restored.
 
     Args:
         encoder: (B, C, S, S) -> (B, H).
-        images: n images in memory or on disk, of C channels; grey ones in memory are given as many
-            as ``mean`` has, those on disk have three.
-        size: S; see the module for images of another side.
+        images: n images in memory or on disk, of C channels; grey ones in memory are repeated to
+            as many channels as ``mean`` has, those on disk have three.
+        size: S; see the module for images of another size.
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
         precision: of the encoder's operations.
         workers: processes that decode images on disk.
-        crop_fraction: of those, share of the shorter side that is kept.
+        crop_fraction: share of the shorter side that is kept of images on disk.
 
     Raises:
-        ValueError: no images, images of channels that the encoder does not take, or a feature that
-            is NaN or infinite.
+        ValueError: no images, a number of channels that the encoder does not take, or a feature
+            that is NaN or infinite.
     """
     if not isinstance(images, Images | ImageFiles) or not len(images):
         what = "none" if isinstance(images, Images | ImageFiles) else type(images).__name__
@@ -530,14 +530,14 @@ def as_test_images(
     """Test images (B, C, S, S) float32, normalised, of pixels (B, C, H, W).
 
     Args:
-        pixels: as :func:`vision.images.pixels_of` takes them, on the device that is to do the
-            work; a single channel is repeated for as many as ``mean`` has.
-        size: S; see the module for images of another side.
+        pixels: as :func:`vision.images.pixels_of` takes them, on the device to compute on; a single
+            channel is repeated to as many as ``mean`` has.
+        size: S; see the module for images of another size.
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
 
     Raises:
-        ValueError: pixels whose range is not known, or of other channels than ``mean`` has.
+        ValueError: pixels of unknown range, or with another number of channels than ``mean``.
     """
     images = in_channels(pixels_of(pixels), len(mean)).float().div_(255)
     if images.shape[-2:] != (size, size):
@@ -559,17 +559,18 @@ def linear_probe(
 ) -> ProbeResult:
     """Train a linear classifier on features, and score it after each epoch.
 
-    Start and order are functions of the seed alone. Nothing waits for the device before the end.
+    Initialisation and order are functions of the seed alone. There is no synchronisation with the
+    device before the end.
 
     Args:
-        train: (n, H) features, or what gives them batch by batch, see ``Batches``.
+        train: (n, H) features, or a function that yields them by batch, see ``Batches``.
         labels: (n,) int64.
         test: (m, H) features.
         test_labels: (m,) int64.
         classes: C.
         probe: how to train; that of a protocol is ``PROTOCOLS[name].probe``.
-        seed: of start and order.
-        test_again: gives the test features after each epoch anew, for an encoder that changes.
+        seed: of initialisation and order.
+        test_again: recomputes the test features after each epoch, for an encoder that changes.
         after_epoch: called with the number of epochs done.
 
     Raises:
@@ -617,13 +618,13 @@ def regularised_probe(
     """The chosen penalty, and the class (m,) int64 of each test feature.
 
     Minimises the mean cross entropy plus penalty times |w|^2 / 2 over the weights w of a linear
-    classifier on standardised features (mean 0, standard deviation 1 over the training images; what
-    does not vary stays at 0). The penalty is the one that has the best accuracy on one training
-    image in ten, drawn whatever the run, after training on the others; the stronger of two equal
-    ones. The classifier is then trained on all. scikit-learn's C is 1 / (penalty * images).
+    classifier on standardised features (mean 0, standard deviation 1 over the training images;
+    constant features are 0). The penalty is the one with the best accuracy on one training image in
+    ten, the same ones in every run, after training on the others; ties go to the stronger penalty.
+    The classifier is then trained on all images. scikit-learn's C is 1 / (penalty * images).
 
-    Where that draw takes every image of a class, a tenth of each class is held out instead: at
-    least one image, and none of a class with a single one, of which a notice tells.
+    Where this would hold out every image of a class, a tenth of each class is held out instead: at
+    least one image, but none of a class with a single one, which a notice names.
 
     Args:
         train: (n, H) features.
@@ -645,7 +646,7 @@ def regularised_probe(
     costs = [1 / (penalty * int(inside.sum())) for penalty in penalties]
     solution = logistic.fit(train, labels, inside, costs, tolerance=SOLVED)
     right = solution.predict(train[held_out])[0] == labels[held_out]
-    best = int(right.sum(1).cpu().numpy().argmax())  # the first, and so the strongest, of equals
+    best = int(right.sum(1).cpu().numpy().argmax())  # ties go to the first, strongest penalty
     cost = 1 / (penalties[best] * len(train))
     solution = logistic.fit(train, labels, everything, [cost], tolerance=SOLVED)
     return penalties[best], solution.predict(test)[0, 0]
@@ -659,7 +660,7 @@ def standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class NothingToHoldOut(ValueError):
-    """Classes of which no image can choose a penalty; says which."""
+    """No image can be held out to choose a penalty; the message names the classes."""
 
 
 def _held_out(labels: Tensor) -> Tensor:
@@ -740,7 +741,7 @@ def knn_predictions(
         test: (m, H) features.
         classes: C.
         temperature: positive.
-        neighbours: that vote; all of them where n is smaller.
+        neighbours: how many vote; all of them if n is smaller.
 
     Raises:
         ValueError: a temperature or number of neighbours that is not positive.
@@ -756,7 +757,7 @@ def knn_predictions(
     predicted = []
     for block in test.split(max(1, ENTRIES // len(train))):
         cosines, index = (block @ train.T).topk(min(neighbours, len(train)))
-        # Relative to the nearest neighbour: nothing overflows however small the temperature.
+        # Relative to the nearest neighbour, so that no temperature overflows.
         votes = ((cosines - cosines[:, :1]) / temperature).exp()
         scores = votes.new_zeros(len(block), classes).scatter_add_(1, labels[index], votes)
         predicted.append(scores.argmax(1))
@@ -766,16 +767,16 @@ def knn_predictions(
 def kmeans_accuracy(
     points: np.ndarray, labels: np.ndarray, clusters: int, seed: int, restarts: int
 ) -> float:
-    """Accuracy in percent of K-means, each cluster standing for the class that fits best overall.
+    """Accuracy in percent of K-means under the best one-to-one assignment of clusters to classes.
 
     Args:
         points: (n, H).
         labels: (n,) classes from 0 to ``clusters`` - 1.
         clusters: number of clusters and of classes.
-        seed: of the starts.
-        restarts: of which the tightest clustering is scored.
+        seed: of the initialisations.
+        restarts: number of initialisations; the clustering of lowest inertia is scored.
     """
-    with threadpool_limits(1):  # sums, and so the result, depend on the number of threads
+    with threadpool_limits(1):  # sums, and with them the result, depend on the number of threads
         found = KMeans(clusters, n_init=restarts, random_state=seed).fit_predict(points)
     together = np.zeros((clusters, clusters), dtype=np.int64)
     np.add.at(together, (found, labels), 1)
@@ -791,7 +792,7 @@ def training_views(
     device: torch.device,
     workers: int,
 ) -> Iterator[Tensor]:
-    """A probe's training images, (B, 3, S, S) for each batch, augmented if they are to be."""
+    """A probe's training images, (B, 3, S, S) for each batch, augmented if configured."""
     mean, std = statistics(config, describe(config.evaluate_on or config.dataset))
     drawn = POLICIES[policy]
     size = config.image_size if config.probe_augmentation else config.test_size or config.image_size
@@ -859,12 +860,12 @@ def _left_as_it_was(encoder: nn.Module) -> Iterator[None]:
 def starting_classifier(
     features: int, classes: int, deviation: float | None, seed: int
 ) -> nn.Linear:
-    """A linear layer as a probe starts it, with a generator of its own."""
+    """A linear layer with a probe's initialisation, drawn from a separate generator."""
     generator = torch.Generator().manual_seed(seed)
     layer = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
     with torch.no_grad():
         if deviation is None:
-            bound = 1 / math.sqrt(features)  # nn.Linear's own start
+            bound = 1 / math.sqrt(features)  # nn.Linear's initialisation
             layer.weight.uniform_(-bound, bound, generator=generator)
             layer.bias.uniform_(-bound, bound, generator=generator)
         else:
@@ -894,5 +895,5 @@ def _protocol(name: str) -> Protocol:
 
 
 def device_of(encoder: nn.Module) -> torch.device:
-    """Where an encoder's parameters lie, or its buffers if it has none."""
+    """The device of an encoder's parameters, or of its buffers if it has none."""
     return next(itertools.chain(encoder.parameters(), encoder.buffers())).device

@@ -1,9 +1,9 @@
-"""Encoders of images as files that others can read: safetensors with torchvision's or timm's names.
+"""Image encoders as files for other libraries: safetensors with torchvision's or timm's names.
 
 Shapes: S side in pixels, H features of the backbone.
 
-The metadata carry the features of a fixed input: that this code and this torchvision still build
-the network that was trained.
+The metadata hold the features of a fixed input, as a check that this code and the installed
+torchvision still build the network that was trained.
 """
 
 import json
@@ -40,8 +40,8 @@ from vision.evaluation import statistics
 NEEDS = ("backbone", "stem", "image_size", "features")  # of the metadata
 LAB = "lab"  # two networks, of the lightness and the colours of an image
 PROBE_SIDE = 32  # pixels of the fixed input
-PROBE_GROUPS = 16  # sums over as many groups of features are kept
-TOLERANCE = 1e-2  # of the features' norm, for other hardware; another network differs by about 1
+PROBE_GROUPS = 16  # groups of features whose sums are kept
+TOLERANCE = 1e-2  # of the features' norm, for other hardware; a different network is about 1 off
 
 
 def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
@@ -49,11 +49,11 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
 
     Args:
         encoder: of ``vision.Networks(config)``, on any device.
-        folder: made if it is not there; the file in it is replaced in one move.
+        folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
 
     Raises:
-        ValueError: a module with other parameters than the configuration's backbone has.
+        ValueError: a module whose parameters are not those of the configuration's backbone.
     """
     backbone, size, lab = config.backbone, config.image_size, config.method == "cmc"
     network = remade(encoder, lambda: _make(backbone, config.stem, size, lab))
@@ -75,7 +75,7 @@ def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) ->
 
     Args:
         path: the file, or a folder that holds ``encoder.safetensors``.
-        backbone: what makes the network, if a function made that of the run.
+        backbone: the function that makes the network, if the run's was made by one.
 
     Raises:
         UserError: no such file, or one that is not as :func:`save_encoder` wrote it.
@@ -91,8 +91,8 @@ def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) ->
     difference = torch.linalg.vector_norm(found - stored)
     if not difference <= TOLERANCE * torch.linalg.vector_norm(stored):
         raise UserError(
-            f"{path}: its features are not those stored when it was written; use the version of "
-            f"this project and of torchvision that wrote it"
+            f"{path}: its features differ from those stored when it was written; use the versions "
+            f"of this project and of torchvision that wrote it"
         )
     return network
 
@@ -117,8 +117,8 @@ def _make(backbone: Backbone, stem: Stem, size: int, lab: bool) -> nn.Module:
 @torch.no_grad()
 def _probe(network: nn.Module, backbone: Backbone, size: int) -> Tensor:
     """Sums (PROBE_GROUPS,) over groups of the features of a fixed input."""
-    side = PROBE_SIDE if backbone in BUILDERS else size  # another network may take S alone
-    # Waves of a length that shares no factor with a row: every position is different.
+    side = PROBE_SIDE if backbone in BUILDERS else size  # other networks may accept only S
+    # A wave whose length is not a divisor of a row, so that every position differs.
     images = torch.sin(0.37 * torch.arange(3 * side**2, dtype=torch.float64, device="cpu")).float()
     features: Tensor = network(images.view(1, 3, side, side))
     return torch.stack([each.sum() for each in features.double()[0].tensor_split(PROBE_GROUPS)])
@@ -152,7 +152,7 @@ def _describe(folder: Path, record: Record) -> Export:
 
 
 def _alone(metadata: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The library that has the network, too, and how to load it there; else nothing."""
+    """The library that also has the network, and how to load it there; empty if there is none."""
     backbone, stem = metadata["backbone"], metadata["stem"]
     load = [f'encoder.load_state_dict(load_file("{FILE}"))', "encoder.eval()"]
     if "@" in backbone or "colours" in metadata or backbone in ("resnet8", "resnet20"):

@@ -1,9 +1,9 @@
-"""The papers' figures of images: gradients of the losses, sweeps and distances of finished runs.
+"""The papers' figures on images: gradients of the losses, sweeps and distances of finished runs.
 
 Shapes: A angles of positives, G angles of negatives, n images, H features of the backbone.
 
-They are drawn from the losses themselves, the records of finished runs, and the encoders that these
-runs keep.
+They are drawn from the losses themselves, from the records of finished runs, and from the encoders
+that these runs keep.
 """
 
 import inspect
@@ -46,10 +46,10 @@ from vision.tables_common import KNN_METRIC, L2_METRIC, ON
 
 TEMPERATURE = 0.25  # of the margins paper
 NEGATIVES = 510  # of an anchor in a batch of 256 pairs
-NEGATIVE_ANGLE = 120  # degrees, where lines need one: the positive's softmax is 0.44 at the most
+NEGATIVE_ANGLE = 120  # degrees, for line plots: the positive's softmax is at most 0.44
 CURVATURES = (1 / 3, 0.5, 0.7, 1.0, 1.5, 2.5, 5.0)  # of the paper's Figure 5
 PICTURES = "CIFAR10"  # whose test images distances and support vectors are shown on
-COUNT = 400  # of them, for distances
+COUNT = 400  # images for the distances
 BAND = (0.1, 0.5)  # delta+ and delta- of LMCL
 BATCH, ANCHORS, SUPPORTS = 128, 5, 8  # of the figure of support vectors
 TOY_ROWS = (
@@ -71,25 +71,25 @@ LMCL, CLLR = "of Chen et al. 2021 (LMCL)", "of Chen et al. 2022 (CLLR)"
 def gradient_map(
     positive: Tensor, negative: Tensor, *, negatives: int, temperature: float, **numbers: Any
 ) -> tuple[Tensor, Tensor]:
-    """How strongly a loss moves the angles of an anchor's pairs, by the loss's own gradient.
+    """How strongly a loss changes the angles of an anchor's pairs, by its own gradient.
 
     Args:
         positive: (A,), angle of the anchor with its positive, radians.
         negative: (G,), angle with each of its negatives.
-        negatives: how many of them.
+        negatives: number of negatives.
         temperature: of :func:`shared.losses.margin_nce`.
-        numbers: further ones of it.
+        numbers: its other arguments.
 
     Returns:
-        Pull on the positive, the derivative of the loss by its angle, (A, G); push on all negatives
-        together, minus the sum of theirs, (A, G).
+        Pull on the positive, the derivative of the loss with respect to its angle, (A, G); push on
+        all negatives, minus the sum of the derivatives with respect to theirs, (A, G).
     """
     one, other = torch.meshgrid(positive.double(), negative.double(), indexing="ij")
     angles = torch.cat([one.reshape(-1, 1), other.reshape(-1, 1).expand(-1, negatives)], dim=1)
     angles = angles.clone().requires_grad_()
     first = torch.zeros(angles.shape, dtype=torch.bool)
     first[:, 0] = True
-    # The loss looks at similarities and masks alone; the embeddings are there for their number.
+    # The loss depends on similarities and masks only; of the embeddings it takes the number.
     rows, columns = (torch.zeros(count, 1, dtype=torch.float64) for count in angles.shape)
     pairs = Pairs(rows, columns, first, ~first)
     loss = margin_nce(pairs, angles.cos(), temperature=temperature, **numbers)
@@ -98,7 +98,7 @@ def gradient_map(
 
 
 def margin_maps(source: Source) -> Drawn:
-    """Pull and push over both angles: no margin, an angular one, a subtractive one."""
+    """Pull and push over both angles, for no margin, an angular and a subtractive one."""
     variants: dict[str, dict[str, float]] = {
         "no margin": {},
         "angular, m1 = 0.5": {"angular": 0.5},
@@ -129,15 +129,15 @@ def margin_maps(source: Source) -> Drawn:
     return Drawn(
         figure,
         "Margins: where the gradient goes",
-        "After Figure 1 of Rho et al. 2023. Computed here: derivatives of the loss by the angle of "
-        f"the positive and (with the other sign, summed) of {NEGATIVES} negatives at one angle, "
-        f"temperature {TEMPERATURE}. Blue: past 180 degrees - m1 an angular margin pushes the "
-        "positive away.",
+        "After Figure 1 of Rho et al. 2023. Computed here: derivatives of the loss with respect to "
+        f"the angle of the positive and (with opposite sign, summed) of {NEGATIVES} negatives at "
+        f"one angle, temperature {TEMPERATURE}. Blue: beyond 180 degrees - m1 an angular margin "
+        "pushes the positive away.",
     )
 
 
 def effect_lines(source: Source) -> Drawn:
-    """Pull and push over the positive's angle for emphasis, ratio and both attenuations."""
+    """Pull and push over the positive's angle, for emphasis, ratio and both attenuations."""
     effects: dict[str, dict[str, dict[str, Any]]] = {
         "emphasis": {f"s = {s:g}": {"emphasis": s} for s in (1, 1.25, 2.5, 5)},
         "ratio": {f"m1 = {m:g}": {"angular": m, "ratio": "row"} for m in (0, 0.2, 0.4, 0.8, 1.6)},
@@ -154,10 +154,10 @@ def effect_lines(source: Source) -> Drawn:
     return Drawn(
         figure,
         "Effects of margins, one by one",
-        "After Figure 2 of Rho et al. 2023. Computed here: derivatives of the loss by the angle of "
-        f"the positive and (with the other sign, summed) of {NEGATIVES} negatives at "
+        "After Figure 2 of Rho et al. 2023. Computed here: derivatives of the loss with respect to "
+        f"the angle of the positive and (with opposite sign, summed) of {NEGATIVES} negatives at "
         f"{NEGATIVE_ANGLE} degrees, temperature {TEMPERATURE}. The ratio multiplies the anchor's "
-        "whole row. Emphasis and type II leave the push alone: their lines are one.",
+        "whole row. Emphasis and type II do not change the push: their lines coincide.",
     )
 
 
@@ -177,12 +177,12 @@ def curvature_lines(source: Source) -> Drawn:
         "Curvature: emphasis that falls with the angle",
         "After Figure 8 of Rho et al. 2023, curvature by its Eq. 10. Computed here: derivatives of "
         f"the loss as in figure 2, {NEGATIVES} negatives at {NEGATIVE_ANGLE} degrees, temperature "
-        f"{TEMPERATURE}. Curvature leaves the push alone: its lines are one.",
+        f"{TEMPERATURE}. Curvature does not change the push: its lines coincide.",
     )
 
 
 def _over_positive(numbers: Mapping[str, Any]) -> list[dict[float, list[float]]]:
-    """Pull and push by the positive's angle in degrees, the negatives at one angle."""
+    """Pull and push by the positive's angle in degrees, with all negatives at one angle."""
     angles = torch.linspace(0, math.pi, 181, dtype=torch.float64)
     negative = torch.tensor([NEGATIVE_ANGLE / DEGREES])
     found = gradient_map(angles, negative, negatives=NEGATIVES, temperature=TEMPERATURE, **numbers)
@@ -214,14 +214,14 @@ def sweep(
     line: Callable[[Finished], str],
     metrics: Sequence[str] = (),
 ) -> Callable[[Source], Drawn]:
-    """What draws a table as curves; what has no value on the axis and baselines go across.
+    """A function that draws a table as curves; baselines and unswept rows are horizontal lines.
 
     Args:
         follows: the published figure.
-        axis: what is on the axis.
-        value: reads that from a configuration in canonical form; None for what is not swept.
+        axis: label of the axis.
+        value: reads the swept value from a canonical configuration; None for an unswept row.
         line: the name of the line that a run belongs to.
-        metrics: each gets a panel; none for a panel for each dataset, of the table's metric.
+        metrics: one panel for each; if empty, one for each dataset, of the table's metric.
     """
 
     def draw(source: Source) -> Drawn:
@@ -242,7 +242,7 @@ def sweep(
                 else:
                     some.setdefault(line(run), {}).setdefault(place, []).append(number)
         if not any(lines.values()):
-            raise Lacking(f"no finished run of {table.address} beside those without {axis}")
+            raise Lacking(f"no finished run of {table.address} has a value of {axis}")
         panels = []
         for panel in lines:
             up = f"{panel if metrics else table.metric}, {table.unit}"
@@ -251,7 +251,7 @@ def sweep(
         return Drawn(
             curves(panels, len(panels), even=True),
             table.title,
-            f"After {follows}. Bars are standard deviations over seeds where there are several.",
+            f"After {follows}. Bars: standard deviation over seeds, where there are several.",
             source.runs,
         )
 
@@ -286,7 +286,7 @@ def sweeps(
     value: Callable[[dict[str, Any]], float | None],
     line: Callable[[Finished], str],
 ) -> dict[str, Drawing]:
-    """The figure of a table, and that of the table's version on CIFAR-10 with both metrics."""
+    """The figure of a table, and that of its reduced version on CIFAR-10 with both metrics."""
     both = (L2_METRIC, KNN_METRIC)
     return {
         name: Drawing(sweep(follows, axis, value, line), (table,)),
@@ -294,7 +294,7 @@ def sweeps(
     }
 
 
-# Distances and support vectors, by the encoders of finished runs
+# Distances and support vectors, from the encoders of finished runs
 
 
 def with_encoders(runs: Sequence[Finished]) -> list[Finished]:
@@ -317,7 +317,7 @@ def features_of(
     Args:
         network: (n, 3, S, S) -> (n, H), in eval mode.
         images: n images in memory.
-        policies: their names.
+        policies: names of augmentation policies.
         facts: metadata of the encoder's file.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -341,7 +341,7 @@ def features_of(
 
 
 def penalty_histograms(source: Source) -> Drawn:
-    """Distances of positive and negative pairs: untrained, SimCLR, SimCLR with the penalty."""
+    """Distances of positive and negative pairs, for untrained, SimCLR, and SimCLR + penalty."""
     plain, penalised = _with_and_without_penalty(with_encoders(source.runs))
     some = choose(_in_memory(PICTURES, source.data), COUNT)
     config = plain.config
@@ -367,16 +367,16 @@ def penalty_histograms(source: Source) -> Drawn:
     return Drawn(
         figure,
         f"Distances of pairs of {PICTURES}",
-        "After Figure 5 of Chen et al. 2021 (LMCL), which is of sentences. Computed here on the "
+        "After Figure 5 of Chen et al. 2021 (LMCL), which is on sentences. Computed here on the "
         f"features that the runs keep (the backbone's; heads are not kept), {len(some)} test "
         f"images, views as in training. Shaded: the band from {BAND[0]} to {BAND[1]} that LMCL's "
-        "penalty empties; dashed: the means.",
+        "penalty is meant to empty; dashed: the means.",
         [plain, penalised],
     )
 
 
 def _with_and_without_penalty(runs: Sequence[Finished]) -> tuple[Finished, Finished]:
-    """SimCLR and the same with distance polarization, alike in everything else."""
+    """SimCLR and SimCLR with distance polarization, equal in everything else."""
     for plain in runs:
         config = plain.record.config
         objective = config["objective"]
@@ -395,13 +395,13 @@ def _with_and_without_penalty(runs: Sequence[Finished]) -> tuple[Finished, Finis
             if other.record.config == same and named == ["distance_polarization"]:
                 return plain, other
     raise Lacking(
-        f"no two finished runs of SimCLR on {PICTURES}, one with distance polarization, alike in "
-        f"all else; run ./reproduce.sh vision lmcl --table figure-4"
+        f"no two finished runs of SimCLR on {PICTURES} that differ in distance polarization only; "
+        f"run ./reproduce.sh vision lmcl --table figure-4"
     )
 
 
 def dimension_histograms(source: Source) -> Drawn:
-    """Distances between images for the rows of CLLR's Table 1 that are done, in one column."""
+    """Distances between images for the finished rows of CLLR's Table 1, in one column."""
     kept = with_encoders(source.runs)
     columns = [
         {label: some[0] for label, some in by_row(runs).items()}
@@ -410,7 +410,7 @@ def dimension_histograms(source: Source) -> Drawn:
     shown = max(columns, key=len)
     if len(shown) < 2:
         raise Lacking(
-            f"no two rows of {kept[0].cell.table_address} keep an encoder in one column; "
+            f"no column of {kept[0].cell.table_address} has encoders of two rows; "
             "run ./reproduce.sh vision cllr --table table-1"
         )
     groups = {}
@@ -424,22 +424,22 @@ def dimension_histograms(source: Source) -> Drawn:
         histograms([Histogram(column, groups)], 1, unit="distance / number of features"),
         "Distances of images",
         "After Figure 2 of Chen et al. 2022 (CLLR). Computed here: Euclidean distances by its "
-        f"Eq. 1 of {COUNT} test images at the side of the training crops, on the features that the "
+        f"Eq. 1 of {COUNT} test images at the size of the training crops, on the features that the "
         "runs keep (the backbone's; heads and projections are not kept).",
         list(shown.values()),
     )
 
 
 def support_weights(first: Tensor, second: Tensor, numbers: Mapping[str, Any]) -> Tensor:
-    """The closed form's dual variables of a batch, (n, 2n).
+    """The dual variables of a batch by the closed form, (n, 2n).
 
-    Row i has the second view of image i as anchor and its first view as positive, which holds
-    minus the sum of the row. Columns: first views, then second views.
+    Row i has the second view of image i as anchor and its first view as positive; the positive's
+    entry is minus the sum of the others. Columns: first views, then second views.
 
     Args:
         first: (n, H), first views.
         second: (n, H), second views.
-        numbers: of :func:`shared.losses.max_margin`; what they leave out has its default.
+        numbers: arguments of :func:`shared.losses.max_margin`; others have their defaults.
     """
     pairs = two_views(first, second, anchors="second")
     defaults = {
@@ -460,7 +460,7 @@ def support_vectors(source: Source) -> Drawn:
     ]
     if not kept:
         raise Lacking(f"no run of MMCL in {source.runs[0].cell.table_address} keeps an encoder")
-    # Trained on these pictures if there is such a run, else on others.
+    # A run trained on these images if there is one, else one trained on others.
     run = min(kept, key=lambda run: run.config.dataset != PICTURES)
     some = choose(_in_memory(PICTURES, source.data), BATCH)
     _, facts = read_weights(run.folder)
@@ -488,7 +488,7 @@ def support_vectors(source: Source) -> Drawn:
         "After Figure 4 of Shah et al. 2022 (MMCL). Computed here: dual variables of the closed "
         f"form in a batch of {BATCH} test images, negatives of both views, on the features that "
         "the run keeps (the backbone's; heads are not kept); the positive's number is their sum, "
-        "red ones are of the anchor's class. Pictures without their augmentation.",
+        "red ones are of the anchor's class. Images are shown without augmentation.",
         [run],
     )
 
@@ -533,7 +533,7 @@ def toy_maps(source: Source) -> Drawn:
         figure,
         "LMCL's toy experiment",
         "After Figure 3 of Chen et al. 2021 (LMCL). Computed here with seed 0: points and P x, "
-        "coloured by the cluster that K-means puts them in, and the accuracy of the clusters.",
+        "coloured by K-means cluster, and the clusters' accuracy.",
     )
 
 

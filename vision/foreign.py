@@ -1,13 +1,13 @@
-"""Checkpoints of other programs: their keys are found, not known, and what was done is said.
+"""Checkpoints of other programs: finds the backbone's tensors, and reports which ones were used.
 
 A checkpoint of torchvision, timm, lightly, solo-learn, MoCo or DINO holds the backbone's tensors
-under names that end as the network's own do, behind a prefix (``module.encoder_q.``, ``backbone.``)
-and perhaps inside an entry (``state_dict``, ``teacher``). The prefix under which most tensors have
-the network's names and shapes is taken; a backbone in an ``nn.Sequential`` has numbers in place of
-the names of its parts. Where two hold as much, the network that is evaluated is preferred to its
-moving average, but DINO's teacher to its student, as their programs do.
+under names that end like the network's, behind a prefix (``module.encoder_q.``, ``backbone.``) and
+possibly inside an entry (``state_dict``, ``teacher``). The prefix with the most tensors of matching
+name and shape is used; a backbone in an ``nn.Sequential`` has numbers instead of the names of its
+parts. In a tie the online network is preferred to its moving average, except for DINO, where it is
+the teacher, as in these programs' own evaluations.
 
-A network that is not filled to the last tensor is refused, and one that is too shallow, too.
+A checkpoint that leaves tensors of the network unfilled, or has further blocks, is refused.
 """
 
 import argparse
@@ -34,23 +34,23 @@ from vision.evaluation import PROTOCOLS, evaluate, record_data
 from vision.export import NEEDS, load_encoder
 from vision.own import summary
 
-DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
-AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # second to what they are beside
+DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a learning rate to tune to the features
+AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # taken only if there is no other
 COUNTER = "num_batches_tracked"  # of batch norms; not every program writes it, and nothing reads it
-STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # which tensors can tell apart
-SHOWN = 8  # kinds of keys, or keys, that a line names
+STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # distinguishable by their tensors
+SHOWN = 8  # keys, or kinds of keys, that a message names
 
 
 @dataclass(frozen=True)
 class Match:
-    """Where in a checkpoint a network's tensors were found.
+    """Where a network's tensors were found in a checkpoint.
 
     Attributes:
-        place: the entry, the prefix, and how parts are named if not by name.
-        tensors: the network's, by its names.
+        place: the entry, the prefix, and the naming scheme if parts are numbered.
+        tensors: those for the network, by its own names.
         dropped: keys of the entry that are not used.
         missed: names of the network without a tensor.
-        deeper: keys behind the prefix that belong to further blocks than the network has.
+        deeper: keys behind the prefix that belong to blocks that the network does not have.
     """
 
     place: str
@@ -61,11 +61,11 @@ class Match:
 
     @property
     def filled(self) -> bool:
-        """Whether it is this network that the checkpoint holds."""
+        """Whether the checkpoint holds exactly this network."""
         return not self.missed and not self.deeper
 
     def lines(self) -> tuple[str, ...]:
-        """What was taken, dropped and missed."""
+        """Which tensors were used, dropped and missing, as lines of text."""
         return (
             f"took {len(self.tensors)} tensors from {self.place}",
             f"dropped {len(self.dropped)}: {_kinds(self.dropped)}",
@@ -78,7 +78,7 @@ def score(asked: EvaluationRequest) -> Scores:
 
     Raises:
         UserError: a file that cannot be read or does not fill the backbone, unknown protocols, or
-            data that cannot be scored on.
+            unusable data.
     """
     data = asked.data
     if data is None:
@@ -96,7 +96,7 @@ def score(asked: EvaluationRequest) -> Scores:
     own = _metadata(file)
     if own:
         if fixed := sorted(asked.options.keys() & {"backbone", "stem", "prefix"}):
-            raise UserError(f"{file} says its network itself; leave --{fixed[0]} out")
+            raise UserError(f"{file} states its own network; leave --{fixed[0]} out")
         network = load_encoder(asked.model)
         lines: tuple[str, ...] = (f"took every tensor of {own['backbone']}",)
         size = size or int(own["image_size"])
@@ -139,15 +139,15 @@ def loaded(
     stem: Stem | None = None,
     prefix: str | None = None,
 ) -> tuple[nn.Module, Match]:
-    """The backbone of a checkpoint, on the CPU, in eval mode, and what was taken for it.
+    """The backbone of a checkpoint, on the CPU, in eval mode, and which tensors were used for it.
 
     Args:
-        file: safetensors, or what ``torch.save`` wrote; of the latter only tensors and plain values
-            are read.
-        size: of images, for networks that are built for one.
-        backbone: as of :func:`vision.encoder.make_encoder`; None: the ResNet there that fits.
-        stem: its first layers; None: 7x7 or 3x3 as the checkpoint has it, of the latter "cifar".
-        prefix: of the keys that count; None: the one under which most fit.
+        file: safetensors, or a ``torch.save`` file, of which only tensors and plain values are
+            read.
+        size: of images, for networks that are built for one size.
+        backbone: see :func:`vision.encoder.make_encoder`; None: the ResNet there that fits.
+        stem: its first layers; None: 7x7 or 3x3 as in the checkpoint, "cifar" for the latter.
+        prefix: of the keys to use; None: the one with the most matching tensors.
 
     Raises:
         UserError: a file that cannot be read, or that does not fill the network.
@@ -155,7 +155,7 @@ def loaded(
     """
     states = dict(_states(read(file), ""))
     if not states:
-        raise UserError(f"{file}: holds no tensors by name; give a checkpoint with a state_dict")
+        raise UserError(f"{file}: has no named tensors; give a checkpoint with a state_dict")
     names: tuple[Backbone, ...] = tuple(BUILDERS) if backbone is None else (backbone,)
     tried: dict[tuple[Backbone, Stem], Match] = {
         (name, first): best_match(states, _outline(name, first, size), prefix)
@@ -176,7 +176,7 @@ def loaded(
 
 
 def read(file: Path) -> Mapping[str, Any]:
-    """What a file holds: tensors by name, or whatever ``torch.save`` was given.
+    """The content of a file: tensors by name, or the object that ``torch.save`` was given.
 
     Raises:
         UserError: no such file, or one that is damaged or holds more than tensors and plain values.
@@ -195,23 +195,23 @@ def read(file: Path) -> Mapping[str, Any]:
         # DINO's and MAE's programs keep their arguments, a plain object, beside the weights.
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a file that is none makes of it
+    except Exception as error:  # a file that is no checkpoint can raise anything
         raise UserError(f"{file}: {_why_refused(str(error))}") from error
     if isinstance(content, Mapping):
         return content
     raise UserError(
-        f"{file}: holds a {type(content).__name__}, no tensors by name; save a state_dict"
+        f"{file}: holds a {type(content).__name__}, no named tensors; save a state_dict"
     )
 
 
 def _is_safetensors(file: Path) -> bool:
-    """By its ending, or by a header of JSON behind its length, whatever it is called."""
+    """Whether the extension says so, or the file starts with a length and a JSON header."""
     with file.open("rb") as stream:
         head = stream.read(9)
     return file.suffix == ".safetensors" or (len(head) == 9 and head[5:] == b"\0\0\0{")
 
 
-# How files begin that are taken for checkpoints, and what they are.
+# First bytes of files that are mistaken for checkpoints, and what they are.
 _NO_CHECKPOINTS = {
     b"version https://git-lfs": "is a pointer of git-lfs; get the file itself: git lfs pull",
     b"<": "is a web page, not the file that was to be downloaded; download it again",
@@ -221,7 +221,7 @@ _NO_CHECKPOINTS = {
 
 
 def _no_checkpoint(file: Path) -> str | None:
-    """What a file is, by its first bytes, if it holds no weights that can be read."""
+    """What kind of file this is, by its first bytes, if it cannot hold readable weights."""
     with file.open("rb") as stream:
         head = stream.read(32).lstrip()
     if not head:
@@ -231,21 +231,21 @@ def _no_checkpoint(file: Path) -> str | None:
 
 
 def _why_refused(said: str) -> str:
-    """Why torch refused a file, by what it said, in one line without the terminal's colours."""
-    # Of each object that is no tensor torch names the class.
+    """Why torch refused a file, from its message, in one line without terminal colours."""
+    # torch names the class of an object that is not a tensor.
     culprit = re.search(r"(?:Unsupported (?:global|class)|GLOBAL):? (?:GLOBAL )?([\w.]+)", said)
     if culprit:
         return (
-            f"holds {culprit[1]}, which is neither a tensor nor a plain value, and no code of a "
-            f"file is run; if you trust it, save its weights alone: torch.save(torch.load(FILE, "
+            f"holds {culprit[1]}, which is neither a tensor nor a plain value, and code in a file "
+            f"is not run; if you trust it, save its weights alone: torch.save(torch.load(FILE, "
             f"weights_only=False)['state_dict'], NEW), or .state_dict() of a whole model"
         )
     if "TorchScript" in said:
-        return "is a TorchScript archive; save the state_dict of the model that it was made of"
+        return "is a TorchScript archive; save the state_dict of the original model"
     plain = re.sub(r"\x1b\[[0-9;]*m", "", said).strip()
     reason = re.split(r"(?<=[a-z)])\. |\n", plain)[0]
     if not reason or reason.startswith("Weights only load failed"):
-        reason = "no file that torch.save wrote"
+        reason = "not written by torch.save"
     return (
         f"cannot be read as tensors and plain values alone ({reason}); copy it again, or save its "
         f"state_dict as safetensors or with torch.save"
@@ -258,9 +258,9 @@ def best_match(
     """Where most of a network's tensors are, by name and shape.
 
     Args:
-        states: tensors by key, by the entry of the checkpoint that they stand in.
+        states: tensors by key, for each entry of the checkpoint.
         network: to be filled.
-        prefix: of the keys that count; None: any.
+        prefix: of the keys to use; None: any.
     """
     wanted = network.state_dict()
     found: dict[tuple[str, str, bool], dict[str, str]] = {}  # names to keys, by place
@@ -290,7 +290,7 @@ def best_match(
         if each == before
         and (
             _is_deeper(network, f"{parts.get(first, first)}{rest}")
-            # a convolution behind the last part, where a classifier may stand
+            # a convolution after the last part, where a classifier might be
             or (numbered and first.isdecimal() and first not in parts and state[key].ndim == 4)
         )
     ]
@@ -309,13 +309,13 @@ def best_match(
 
 
 def _outline(backbone: Backbone, stem: Stem, size: int) -> nn.Module:
-    """A network to compare names and shapes with; those here without a number in them."""
+    """A network to compare names and shapes with, on the meta device if it is defined here."""
     with torch.device("meta" if backbone in BUILDERS else "cpu"):
         return make_encoder(backbone, stem, size=size)
 
 
 def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
-    """The tensors by name in a checkpoint, by the entry they stand in."""
+    """The named tensors of each entry of a checkpoint, with the entry's name."""
     if not isinstance(content, Mapping):
         return
     texts = {key: value for key, value in content.items() if isinstance(key, str)}
@@ -326,10 +326,10 @@ def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor
 
 
 def _numbers(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, dict[str, str]]:
-    """The network's parts by the numbers that stand in their place, by the prefix before these.
+    """For each prefix, which number stands for which of the network's parts.
 
-    Programs that put a network's parts into an ``nn.Sequential`` leave out different ones without
-    tensors (ReLU, pooling, both) and so number differently; the order of the others is the same.
+    Programs that put a network's parts into an ``nn.Sequential`` omit different parts without
+    tensors (ReLU, pooling, both) and number the rest differently; the order is always the same.
     """
     filled = [name for name, child in network.named_children() if child.state_dict()]
     found: dict[str, set[int]] = {}
@@ -344,10 +344,10 @@ def _numbers(network: nn.Module, state: Mapping[str, Tensor]) -> dict[str, dict[
 
 
 def _splits(key: str) -> Iterator[tuple[str, str, str]]:
-    """A key as prefix, first part and rest of a name, at every place where it may begin."""
+    """A key as prefix, first part and rest of a name, for every place where the name may begin."""
     parts = key.split(".")
     for place, first in enumerate(parts):
-        # lightly's own ResNets call the way past a block so
+        # lightly's own ResNets use this name for the residual branch
         rest = ["downsample" if each == "shortcut" else each for each in parts[place + 1 :]]
         yield "".join(f"{part}." for part in parts[:place]), first, "".join(f".{r}" for r in rest)
 
@@ -358,7 +358,7 @@ def _averaged(place: tuple[str, str, bool]) -> bool:
 
 
 def _is_deeper(network: nn.Module, name: str) -> bool:
-    """Whether a name is of a block behind the last one of a sequence in the network."""
+    """Whether a name belongs to a block after the last one of the network's sequence."""
     module = network
     for part in name.split("."):
         children = dict(module.named_children())
@@ -376,9 +376,9 @@ def _unfilled(
     backbone: Backbone | None,
     prefix: str | None,
 ) -> str:
-    """Why a checkpoint is not of a network, and which it is if it is one of those here."""
+    """Why a checkpoint does not fit a network, and which of the networks here it does fit."""
     if match.deeper:
-        what = f"goes on behind {name}: {_some(match.deeper)}"
+        what = f"has more blocks than {name}: {_some(match.deeper)}"
     else:
         total = len(match.tensors) + len(match.missed)
         what = f"does not fill {name}: {len(match.missed)} of {total} tensors missing or of another"
@@ -398,7 +398,7 @@ def _unfilled(
 
 
 def _metadata(file: Path) -> Mapping[str, str]:
-    """What an export of this project says of itself; nothing of other files."""
+    """The metadata of an export of this project; empty for other files."""
     if file.suffix != ".safetensors" or not file.is_file():
         return {}
     try:

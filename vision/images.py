@@ -1,16 +1,16 @@
-"""The door that every image passes: 8-bit pixels come out, or one line that says why they do not.
+"""Conversion of every image to 8-bit pixels, or a one-line error that says why it cannot be done.
 
-What a number means is said by its type, never guessed from the numbers of one image:
+The type says what the values mean; it is never guessed from the values of one image:
 
     uint8               from 0 to 255, as it is
     uint16              from 0 to 65535, scaled to 0 to 255 and rounded; 12-bit TIFF likewise
     bool                0 and 255
     float, any width    from 0 to 1, times 255 and rounded
-    any other           refused: signed and wider integers have no range that all agree on
+    any other           refused: signed and wider integers have no agreed range
 
-Files, and images of Pillow, become RGB: grey ones in three equal channels, palettes by their
-colours, CMYK and YCbCr as Pillow converts them; alpha is dropped. Of several frames the first is
-taken. Arrays keep their channels, see :func:`pixels_of`.
+Files and Pillow images become RGB: grey ones in three equal channels, palettes by their colours,
+CMYK and YCbCr as Pillow converts them; alpha is dropped. Only the first of several frames is used.
+Arrays keep their channels, see :func:`pixels_of`.
 """
 
 from pathlib import Path
@@ -24,9 +24,9 @@ from torch import Tensor
 from shared.errors import UserError
 from shared.experiment.folders import printable
 
-SLACK = 1e-4  # of a float beyond 0 and 1, as resizing leaves it; far below one of 255 levels
+SLACK = 1e-4  # tolerance of floats beyond 0 and 1, which resizing produces; far below 1 / 255
 _BITS, _PHOTOMETRIC = 258, 262  # tags of TIFF
-# What Pillow gives unsigned numbers of 16 bits in as "I", and scales to 65535.
+# Formats whose unsigned 16-bit values Pillow returns in mode "I", scaled to 65535.
 _WIDE_FORMATS = ("PNG", "PPM")
 
 
@@ -35,11 +35,11 @@ def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
 
     Args:
         image: a file of any format and mode that Pillow reads, or an image of Pillow.
-        upright: turn it as the orientation in its EXIF data says. Data sets of torchvision are
-            read without, as torchvision reads them.
+        upright: apply the EXIF orientation. torchvision's datasets are read without it, as
+            torchvision reads them.
 
     Raises:
-        UserError: it is missing or damaged, or its numbers have no range, see above.
+        UserError: it is missing or damaged, or the range of its values is not known, see above.
     """
     try:
         if isinstance(image, Image.Image):
@@ -62,7 +62,7 @@ def fault_of(file: Path, *, upright: bool = False) -> str | None:
 
 
 def pixels_of(values: Any) -> Tensor:
-    """Pixels (n, C, H, W) uint8 of a tensor or array of that shape, of the types above.
+    """Pixels (n, C, H, W) uint8 of a tensor or array of that shape and one of the types above.
 
     Raises:
         ValueError: another type or shape, or floats that are not finite or not from 0 to 1.
@@ -82,10 +82,10 @@ def pixels_of(values: Any) -> Tensor:
 
 
 def labels_of(values: Any, count: int) -> Tensor:
-    """Labels (n,) int64, or (n, C) of several classes in one image; -1 where there is none.
+    """Labels (n,) int64, or (n, C) for several classes in one image; -1 where there is none.
 
     Raises:
-        ValueError: another number of them than of images, or others than integers.
+        ValueError: a number of labels other than that of images, or labels that are not integers.
     """
     labels = _as_tensor(values, "labels")
     if labels.ndim not in (1, 2) or len(labels) != count:
@@ -96,10 +96,10 @@ def labels_of(values: Any, count: int) -> Tensor:
 
 
 def in_channels(pixels: Tensor, channels: int) -> Tensor:
-    """Pixels (n, C, H, W) in so many channels; a single one is repeated, as of a grey file.
+    """Pixels (n, C, H, W) with ``channels`` channels; a single one is repeated, as for grey files.
 
     Raises:
-        ValueError: neither one channel nor as many.
+        ValueError: neither one channel nor ``channels``.
     """
     found = pixels.size(1)
     if found == channels:
@@ -108,7 +108,7 @@ def in_channels(pixels: Tensor, channels: int) -> Tensor:
         return pixels.expand(-1, channels, -1, -1)
     remedy = "; drop alpha: pixels[:, :3]" if (found, channels) == (4, 3) else ""
     raise ValueError(
-        f"images have {found} channels; mean and deviation are of {channels}, give as many{remedy}"
+        f"images have {found} channels, mean and deviation {channels}; give as many{remedy}"
     )
 
 
@@ -131,13 +131,13 @@ def _grey(image: Image.Image) -> np.ndarray:
         if image.format not in _WIDE_FORMATS:
             raise ValueError(
                 f"32-bit or signed integers, here from {values.min()} to {values.max()}, have no "
-                f"range that all agree on; save 8 or 16 bits without sign"
+                f"agreed range; save unsigned 8 or 16 bits"
             )
         values = values.astype(np.uint16)
     elif image.mode != "F":
-        values = values.astype(np.uint16)  # of whichever order of bytes
+        values = values.astype(np.uint16)  # from either byte order
         largest = 2 ** int(tags.get(_BITS, (16,))[0]) - 1
-        if tags.get(_PHOTOMETRIC) == 0:  # white is zero, which Pillow turns at 8 bits alone
+        if tags.get(_PHOTOMETRIC) == 0:  # white is zero, which Pillow inverts at 8 bits only
             values = largest - values
         if largest != 65535:
             values = np.rint(values * (65535 / largest)).astype(np.uint16)
@@ -154,15 +154,15 @@ def _eight_bits(values: Tensor) -> Tensor:
         return ((values.to(torch.int32) + 128) // 257).to(torch.uint8)
     if not values.is_floating_point():
         raise ValueError(
-            f"pixels of {_dtype(values)} have no range that all agree on; give uint8 from 0 to "
-            f"255, uint16 from 0 to 65535, or floats from 0 to 1"
+            f"pixels of {_dtype(values)} have no agreed range; give uint8 from 0 to 255, uint16 "
+            f"from 0 to 65535, or floats from 0 to 1"
         )
     if values.numel() == 0:
         return values.to(torch.uint8)
     low, high = (float(end) for end in values.aminmax())
-    if not (-SLACK <= low and high <= 1 + SLACK):  # as NaN is not, either
+    if not (-SLACK <= low and high <= 1 + SLACK):  # also true of NaN
         raise ValueError(
-            f"float pixels are from 0 to 1, before they are normalised; got {low:g} to {high:g}"
+            f"float pixels are from 0 to 1, before normalisation; got {low:g} to {high:g}"
         )
     return (values.double() * 255).round_().clamp_(0, 255).to(torch.uint8)
 
@@ -174,9 +174,9 @@ def _as_tensor(values: Any, what: str) -> Tensor:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     try:
-        return torch.from_numpy(np.array(array))  # a copy: it may be read-only, or run backwards
+        return torch.from_numpy(np.array(array))  # copied: maybe read-only, or of negative strides
     except TypeError as error:
-        raise ValueError(f"{what} of {array.dtype} are no numbers of a tensor") from error
+        raise ValueError(f"{what} of {array.dtype} cannot be a tensor") from error
 
 
 def _dtype(values: Tensor) -> str:
@@ -186,7 +186,7 @@ def _dtype(values: Tensor) -> str:
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # The path in Pillow's own message stands before it anyway.
+    # Pillow's own message repeats the path, which is printed before it.
     text = str(error).partition("\n")[0]
     return (
         "not an image that Pillow reads"

@@ -1,10 +1,10 @@
-"""SimCLR, MoCo, BYOL, SwAV and CMC: from the views of a batch to who is compared with whom.
+"""SimCLR, MoCo, BYOL, SwAV and CMC: which views of a batch are compared with which.
 
 Shapes: B images, S side in pixels, H features of the backbone, D dimensions of the head.
 
 A method is a function ``(config, networks, *views) -> (pairs, features)``: one ``Pairs`` for each
-direction, whose losses are averaged, and the backbone's features of the student's views, which
-CLLR's projection works on.
+direction, whose losses are averaged, and the backbone's features of the student's views, to which
+CLLR's projection is applied.
 """
 
 import math
@@ -35,11 +35,11 @@ Compared = tuple[list[Pairs], list[Tensor]]
 
 
 class Networks(nn.Module):
-    """The encoder, its head, and what else the configuration's method has.
+    """The encoder, its head, and the other modules of the configuration's method.
 
     Args:
         config: names backbone, stem, widths and method.
-        images: how many there are to train on, each with a place in CMC's memory.
+        images: the number of training images, each with an entry in CMC's memory.
     """
 
     memory: Tensor | None
@@ -80,23 +80,23 @@ class Networks(nn.Module):
         elif config.method == "swav" and config.queue:
             queue = torch.zeros(2, config.queue, config.head_output)  # of zeros until it is full
         self.register_buffer("queue", queue)
-        # CMC's, by its program: evenly drawn numbers, of length 1 in the mean of their squares
+        # CMC's, as in its program: uniform numbers, of unit mean squared norm
         bound = math.sqrt(3 / config.head_output)
         memory = torch.rand(2, images, config.head_output) * 2 * bound - bound if lab else None
         self.register_buffer("memory", memory)
         self.memory_momentum = config.memory_momentum
-        self.samples: Tensor | None = None  # which images the step sees, for the memory
-        self.epoch = 0.0  # of the step; what waits for an epoch looks at it
+        self.samples: Tensor | None = None  # indices of the step's images, for the memory
+        self.epoch = 0.0  # of the step, for what starts at a certain epoch
         self.queue_from = config.queue_from
 
     def follow(self, momentum: float) -> None:
-        """Move the teacher, where there is one; ``momentum`` is the share of itself it keeps."""
+        """Update the teacher, if there is one; ``momentum`` is the share of itself it keeps."""
         if self.teacher is not None:
             self.teacher.follow(self.encoder, self.head, momentum)
 
     @torch.no_grad()
     def remember(self, pairs: Pairs, *others: Pairs) -> None:
-        """Put the keys of the batch into the queue, where there is one, in place of the oldest.
+        """Replace the oldest keys of the queue, if there is one, by those of the batch.
 
         CMC's memory moves towards the embeddings of both directions.
         """
@@ -117,16 +117,16 @@ class Networks(nn.Module):
 
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
-    """Both views through one network, each in a pass of its own (batch norm sees one view)."""
+    """Both views through one network, in separate passes (batch norm sees one view at a time)."""
     features = [networks.encoder(view) for view in (first, second)]
     x, z = (networks.head(feature) for feature in features)
     return [paired_views(x, z, config.pairs, gather=gather)], features
 
 
 def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
-    """Queries against the teacher's keys; the queue alone gives negatives (He et al. 2020).
+    """Queries against the teacher's keys; negatives come from the queue only (He et al. 2020).
 
-    With ``config.mixed``, mixtures of the hardest ones do, too (Kalantidis et al. 2020).
+    With ``config.mixed``, mixtures of the hardest ones are added (Kalantidis et al. 2020).
     """
     feature = networks.encoder(first)
     query = networks.head(feature)
@@ -141,9 +141,9 @@ def moco_v2(config: Config, networks: Networks, first: Tensor, second: Tensor) -
 
 
 def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
-    """Predicted queries against the teacher's keys of the batch (Chen et al. 2021), also BYOL's.
+    """Predicted queries against the teacher's keys of the batch (Chen et al. 2021); also BYOL.
 
-    One direction, first to second view; with ``config.symmetric`` the other, too.
+    One direction, first to second view; with ``config.symmetric`` both.
     """
     directions = [(first, second), (second, first)][: 2 if config.symmetric else 1]
     pairs, features = [], []
@@ -156,10 +156,10 @@ def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -
 
 
 def swav(config: Config, networks: Networks, *crops: Tensor) -> Compared:
-    """Crops against prototypes (Caron et al. 2020): two large ones, then any number of small ones.
+    """Crops against prototypes (Caron et al. 2020): two large crops, then any number of small ones.
 
-    As in its program, crops of one size share a pass, so that batch norms see them together, and
-    all of them one of the head.
+    As in its program, crops of one size share a forward pass of the backbone, and all of them one
+    of the head, so that batch norms see them together.
     """
     if networks.prototypes is None:
         raise ValueError("these networks were made for a method without prototypes")
@@ -230,18 +230,18 @@ def check(config: Config) -> None:
         raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
     if config.method == "byol" and function is not alignment:
         raise ValueError(
-            f"byol compares positives alone, {function.__name__} needs negatives; take the loss "
+            f"byol compares positives only, {function.__name__} needs negatives; use the loss "
             f"alignment, or method 'moco_v3'"
         )
     if config.method != "byol" and function is alignment:
         raise ValueError(
-            f"alignment has no negatives and {config.method} nothing else against a collapse; "
-            f"take method 'byol'"
+            f"alignment has no negatives, and {config.method} nothing else to prevent collapse; "
+            f"use method 'byol'"
         )
     if (config.method == "swav") is not (function is swapped_prediction):
         raise ValueError(
-            f"swav and the loss swapped_prediction go together, since it has prototypes and no "
-            f"negatives; got {config.method} and {function.__name__}"
+            f"swav and the loss swapped_prediction go together, since the loss uses prototypes and "
+            f"no negatives; got {config.method} and {function.__name__}"
         )
     check_backbone(config.backbone, config.stem, half=config.method == "cmc")
     sizes = {config.image_size, config.test_size or config.image_size}
@@ -249,8 +249,8 @@ def check(config: Config) -> None:
         sizes.add(config.small_size)
     if len(sizes) > 1 and fixed_size(config.backbone):
         raise ValueError(
-            f"{name_of(config.backbone)} is built for one size of images; got sides of "
-            f"{', '.join(map(str, sorted(sizes)))}, make them equal or take another backbone"
+            f"{name_of(config.backbone)} is built for one image size; got "
+            f"{', '.join(map(str, sorted(sizes)))}, make them equal or use another backbone"
         )
     _check_swav(config)
     _check_cmc(config)
@@ -259,15 +259,15 @@ def check(config: Config) -> None:
     if config.method != "simclr" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
     if config.symmetric and config.method not in ("moco_v3", "byol"):
-        raise ValueError(f"{config.method} has no other direction; symmetric is for moco_v3, byol")
+        raise ValueError(f"{config.method} has one direction only; symmetric is for moco_v3, byol")
     if config.head_layers not in (1, 2):
         raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
     if config.mixed is not None:
         if world_size() > 1:
-            raise ValueError("mixed draws for the queries of one process; run it without torchrun")
+            raise ValueError("mixed supports one process only; run it without torchrun")
         if config.method != "moco_v2":
             raise ValueError(
-                f"mixed is of a queue's keys; {config.method} has none, take 'moco_v2'"
+                f"mixed needs the keys of a queue; {config.method} has none, use 'moco_v2'"
             )
         if min(config.mixed) < 0 or not 1 <= config.mixed[0] <= config.queue:
             raise ValueError(
@@ -275,9 +275,9 @@ def check(config: Config) -> None:
                 f"least 0; got {config.mixed}"
             )
     elif config.mixed_from:
-        raise ValueError(f"mixed_from {config.mixed_from:g} is of mixed, which is None; set both")
+        raise ValueError(f"mixed_from {config.mixed_from:g} needs mixed, which is None; set both")
     if config.gamma_schedule and function is not max_margin:
-        raise ValueError(f"gamma_schedule is the kernel's; {function.__name__} has no kernel")
+        raise ValueError(f"gamma_schedule is for kernels; {function.__name__} has no kernel")
     if config.features != "encoder" and config.epochs:
         raise ValueError(f"features {config.features!r} are not trained; set epochs = 0")
     if config.weights is not None and (config.epochs or config.features != "encoder"):
@@ -285,11 +285,11 @@ def check(config: Config) -> None:
             f"weights {config.weights!r} are trained; set epochs = 0 and features = 'encoder'"
         )
     if config.weights is not None and config.calibrated:
-        raise ValueError("calibrated is for an encoder that is not trained; leave weights out")
+        raise ValueError("calibrated is for an untrained encoder; leave weights out")
     if config.calibrated and config.epochs:
-        raise ValueError("calibrated is for an encoder that is not trained; set epochs = 0")
+        raise ValueError("calibrated is for an untrained encoder; set epochs = 0")
     if config.batch_size < 2:
-        raise ValueError(f"batch_size {config.batch_size}: a lone image has no negatives; take 2")
+        raise ValueError(f"batch_size {config.batch_size}: a single image has no negatives; use 2")
     for name in ("epochs", "learning_rate", "weight_decay", "warmup_epochs"):
         if getattr(config, name) < 0:
             raise ValueError(f"{name} is at least 0; got {getattr(config, name)}")
@@ -301,13 +301,13 @@ def _check_swav(config: Config) -> None:
             raise ValueError(f"small_crops are SwAV's; {config.method} compares two views")
         return
     if config.prototypes < 2:
-        raise ValueError(f"prototypes {config.prototypes}: one is every image's; take 2 or more")
+        raise ValueError(f"prototypes {config.prototypes}: a single one cannot discriminate; use 2")
     if config.small_crops < 0 or config.queue < 0:
         raise ValueError(
             f"small_crops and queue are at least 0; got {config.small_crops} and {config.queue}"
         )
     if world_size() > 1:
-        raise ValueError("swav balances its codes over one process; run it without torchrun")
+        raise ValueError("swav supports one process only; run it without torchrun")
 
 
 def _check_cmc(config: Config) -> None:
@@ -315,15 +315,15 @@ def _check_cmc(config: Config) -> None:
         return
     if config.statistics != "none":
         raise ValueError(
-            f"cmc turns images in [0, 1] into Lab; set statistics to 'none', not "
+            f"cmc converts images in [0, 1] to Lab; set statistics to 'none', not "
             f"{config.statistics!r}"
         )
     if config.queue < 1:
-        raise ValueError(f"queue {config.queue}: entries of the memory are the only negatives")
+        raise ValueError(f"queue {config.queue}: cmc's only negatives come from it; use 1 or more")
     if not 0 <= config.memory_momentum < 1:
         raise ValueError(f"memory_momentum is from 0 to below 1; got {config.memory_momentum}")
     if world_size() > 1:
-        raise ValueError("cmc's memory lies in one process; run it without torchrun")
+        raise ValueError("cmc supports one process only; run it without torchrun")
 
 
 def _teacher(networks: Networks) -> Teacher:

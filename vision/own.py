@@ -1,11 +1,11 @@
-"""Images of one's own: folders as torchvision's ImageFolder reads them, Hugging Face datasets.
+"""Your own images: folders as torchvision's ImageFolder reads them, Hugging Face datasets.
 
 Shapes: n images.
 
-Wherever the name of a data set is asked for, ``folder:PATH`` names a folder with a folder of images
-for each class, see :mod:`shared.experiment.folders`. Both kinds are streamed and decoded as they
-are needed, by :func:`vision.images.decode`, and turned upright as their cameras say. A path is as
-seen from the working directory.
+Wherever a dataset's name is expected, ``folder:PATH`` names a folder with one subfolder of images
+per class, see :mod:`shared.experiment.folders`. Both kinds are streamed and decoded when needed, by
+:func:`vision.images.decode`, with EXIF orientation applied. Paths are relative to the working
+directory.
 """
 
 import functools
@@ -27,29 +27,28 @@ make_torchvision_importable()
 
 from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402 (needs the line above)
 
-SIZE = 224  # side of a crop in pixels, if nothing else is said
+SIZE = 224  # side of a crop in pixels, unless configured
 WHAT = "images"
 
 
 def folder(
     path: str | Path, split: Literal["train", "test"] = "train", *, skip_damaged: bool = False
 ) -> ImageFiles:
-    """The images of a folder of one's own with their classes, n of them.
+    """The n images of your own folder, with their classes.
 
-    Warns, of the training images, in one line where something in the folder is not used, or is
-    otherwise than one would expect.
+    For the training images, one warning lists what in the folder is not used or is unexpected.
 
     Args:
-        path: the folder, see :mod:`shared.experiment.folders` for its layout. Without folders of
-            classes all labels are -1, which serves pretraining.
+        path: the folder, see :mod:`shared.experiment.folders` for its layout. Without class folders
+            all labels are -1, which is enough for pretraining.
         split: which part.
-        skip_damaged: decode all images at once, and leave out, with a warning that lists them,
-            those that cannot be. Without it they are decoded as they are needed, and the first one
-            that cannot be ends in an error that names all.
+        skip_damaged: decode all images now, and leave out those that cannot be decoded, with a
+            warning that lists them. Otherwise images are decoded when needed, and the first one
+            that cannot be raises an error that names all such images.
 
     Raises:
         MissingData: there is no such folder.
-        UserError: it has no images, no such part, or not the layout.
+        UserError: it has no images, no such part, or another layout.
     """
     content = _read(Path(path))
     found = content.train if split == "train" else content.test
@@ -66,15 +65,15 @@ def folder(
 
 @functools.lru_cache(maxsize=4)
 def _decodable(files: tuple[Path, ...], place: Path, state: str) -> list[int]:
-    """Positions of the files that can be decoded, looked for once while their state is the same."""
+    """Positions of the files that can be decoded; cached until a file changes."""
     return undamaged(files, _fault_of, place=place, what=WHAT, skip_damaged=True)
 
 
 def check_all(path: Path) -> None:
-    """Decode every image of a folder, those to test on, too.
+    """Decode every image of a folder, including the test images.
 
     Raises:
-        UserError: some cannot be decoded; names them all.
+        UserError: some cannot be decoded; it names them all.
     """
     undamaged(every_file(path), _fault_of, place=path, what=WHAT)
 
@@ -85,7 +84,7 @@ def _fault_of(file: Path) -> str | None:
 
 @functools.cache
 def described(path: Path) -> Dataset:
-    """Counts of a folder as they are when it is first looked at, and ImageNet's statistics.
+    """A folder's counts, as first read, and ImageNet's statistics.
 
     Raises:
         UserError: as :func:`folder`.
@@ -96,7 +95,7 @@ def described(path: Path) -> Dataset:
 
 
 def summary(path: Path) -> str:
-    """One line on what of a folder is read, and what is left out.
+    """One line on what is read from a folder, and what is left out.
 
     Raises:
         UserError: as :func:`folder`.
@@ -105,7 +104,7 @@ def summary(path: Path) -> str:
 
 
 def every_file(path: Path) -> list[Path]:
-    """All images of a folder, those to train on first."""
+    """All images of a folder, training images first."""
     content = _read(path)
     return [file for file, _ in (*content.train, *(content.test or ()))]
 
@@ -115,16 +114,16 @@ def _read(path: Path) -> Folder:
 
 
 def hub_images(dataset: Any, image: str | None = None, label: str | None = None) -> ImageFiles:
-    """A Hugging Face ``datasets.Dataset`` as images, n of them, that are decoded when needed.
+    """The n images of a Hugging Face ``datasets.Dataset``, decoded when needed.
 
     Args:
-        dataset: one split; whatever has ``features``, a length, ``select`` and rows by number.
+        dataset: one split; any object with ``features``, a length, ``select`` and indexable rows.
         image: its column of images; None: the only one.
         label: its column of classes; None: the only ``ClassLabel``, or no labels if there is none.
 
     Raises:
-        UserError: no such column, more than one that it could be, or classes that are no numbers.
-            Of the images :func:`vision.data.stream` finds out.
+        UserError: no such column, several candidates, or classes that are not numbers. Damaged
+            images raise one in :func:`vision.data.stream`.
     """
     features = getattr(dataset, "features", None)
     if not isinstance(features, dict):
@@ -136,7 +135,7 @@ def hub_images(dataset: Any, image: str | None = None, label: str | None = None)
     if image is None:
         raise UserError(f"no column of images; there are: {', '.join(features)}")
     if hasattr(dataset, "with_format"):
-        dataset = dataset.with_format(None)  # images of Pillow, whatever was set
+        dataset = dataset.with_format(None)  # Pillow images, whatever format was set
     label = _column(features, label, "ClassLabel")
     column = HubColumn(dataset.select_columns([image]), image)
     return ImageFiles(column, _labels(dataset, label), upright=True)
@@ -150,14 +149,14 @@ def _labels(dataset: Any, name: str | None) -> torch.Tensor:
     for row, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
             raise UserError(
-                f"column {name!r}, row {row}: {value!r} is no number of a class; make it one: "
+                f"column {name!r}, row {row}: {value!r} is not a class number; convert it: "
                 f"dataset.class_encode_column({name!r})"
             )
     return torch.tensor(values, dtype=torch.int64)
 
 
 class HubColumn(Sequence[Any]):
-    """The images of a column, as Pillow has them; a part of it is a column, too."""
+    """The images of a column as Pillow images; a subset is a column as well."""
 
     def __init__(self, dataset: Any, name: str) -> None:
         self.dataset = dataset
@@ -170,14 +169,14 @@ class HubColumn(Sequence[Any]):
         row = int(index)
         try:
             image = self.dataset[row][self.name]
-        except Exception as error:  # which depends on the damage
+        except Exception as error:  # its type depends on the damage
             reason = str(error).partition("\n")[0] or type(error).__name__
             raise UserError(
                 f"column {self.name!r}, row {row}: cannot be decoded ({reason}); leave the row out"
             ) from error
         if not isinstance(image, Image.Image):
             raise UserError(
-                f"column {self.name!r}, row {row}: {type(image).__name__} in place of an image; "
+                f"column {self.name!r}, row {row}: {type(image).__name__} instead of an image; "
                 f"leave such rows out, or cast the column: dataset.cast_column({self.name!r}, "
                 f"datasets.Image())"
             )
@@ -196,5 +195,5 @@ def _column(features: dict[str, Any], name: str | None, kind: str) -> str | None
         return name
     found = [each for each, what in features.items() if type(what).__name__ == kind]
     if len(found) > 1:
-        raise UserError(f"several columns are of {kind}s, say which: {', '.join(found)}")
+        raise UserError(f"several columns of type {kind}, name one: {', '.join(found)}")
     return found[0] if found else None

@@ -1,4 +1,4 @@
-"""SwAV: the code of one crop, predicted from the others.
+"""SwAV: the code of one crop is predicted from the others.
 
 Shapes: V crops of an image, the two large ones first, B images, D dimensions of an embedding, K
 prototypes, Q older embeddings of each large crop, N = 2 B anchors.
@@ -15,13 +15,13 @@ from shared.pairs import Pairs, two_views, unit_rows
 
 @dataclass(frozen=True, kw_only=True)
 class Crops(Pairs):
-    """The pairs of two large crops, which penalties look at, and what SwAV's loss does.
+    """The pairs of two large crops, for penalties; all crops and prototypes, for SwAV's loss.
 
     Args:
         crops: (V, B, D), embeddings of all crops.
         prototypes: (K, D), of length 1.
-        older: (2, Q, D), of length 1: what the codes are balanced over beside the batch; None
-            for nothing.
+        older: (2, Q, D), of unit norm: earlier embeddings over which codes are balanced together
+            with the batch; None for none.
     """
 
     crops: Tensor
@@ -58,12 +58,12 @@ def swapped_prediction(
     """The mean over all other crops v of ``-sum_k q_k log softmax_k(z_v c_k / temperature)``.
 
     q is the code of the anchor, a large crop: :func:`codes` of its cosines with the prototypes c,
-    balanced over the batch and what is kept of earlier ones, without gradient. Embeddings z count
-    by their direction.
+    balanced over the batch and the kept embeddings of earlier ones, without gradient. Embeddings z
+    are normalised.
 
     Args:
         pairs: of :func:`crop_pairs`, N anchors.
-        similarity: (N, N); not looked at.
+        similarity: (N, N); not used.
         temperature: of the prediction.
         epsilon: see :func:`codes`.
         iterations: see :func:`codes`.
@@ -77,7 +77,7 @@ def swapped_prediction(
     Source: Caron et al. 2020 (SwAV), Eqs. 1 and 2, and its program.
     """
     if not isinstance(pairs, Crops):
-        raise ValueError("swapped_prediction needs crops and prototypes; take method 'swav'")
+        raise ValueError("swapped_prediction needs crops and prototypes; use method 'swav'")
     views, batch, _ = pairs.crops.shape
     prototypes = lift(pairs.prototypes)
     units = unit_rows(lift(pairs.crops).flatten(0, 1))
@@ -96,10 +96,10 @@ def swapped_prediction(
 
 @torch.no_grad()
 def codes(scores: Tensor, *, epsilon: float, iterations: int) -> Tensor:
-    """Shares (n, K) of the prototypes in each of n scores (n, K), the prototypes used alike.
+    """Soft assignments (n, K) of n scores (n, K) to K prototypes, with equal use of all prototypes.
 
     Sinkhorn and Knopp's iteration on ``exp(scores / epsilon)``, in log space: each prototype's
-    shares are made to sum to the same, then each row's to 1, so many times.
+    shares are scaled to an equal sum, then each row's to 1, ``iterations`` times.
 
     Source: Caron et al. 2020 (SwAV), Eq. 5.
     """

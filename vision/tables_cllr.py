@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from shared import Objective, Projection, Term
+from shared import Objective, Term
+from shared.experiment.methods import ALPHA, NORMS, OVER_BATCH, by, low_rank
 from shared.experiment.tables import Row, Table
 from vision.config import CMC, HCL, Config
 from vision.tables_common import (
@@ -27,7 +28,6 @@ from vision.tables_common import (
     STL10,
     SWAV,
     SWAV_LOSS,
-    by,
     hcl_column,
     on_cifar10,
     row,
@@ -35,20 +35,14 @@ from vision.tables_common import (
     table,
 )
 
-ALPHA = 10.0  # printed
-OVER = ", norm over batch"
-NORMS = (("l2,1", "l21"), ("nuclear", "nuclear"))
+PRINTED = {"l21": "l2,1", "nuclear": "nuclear"}  # the names of the norms
 
 
 def _low_rank(
     loss: Term, norm: str, dimensions: int = 256, *, alpha: float = ALPHA, **options: Any
 ) -> dict[str, Any]:
-    # lambda = 0.1 is printed.
-    projection = Projection(0.1, {"norm": norm, "alpha": alpha, **options})
-    return {
-        "objective": Objective(loss, projection=projection),
-        "projection_dimensions": dimensions,
-    }
+    projection = low_rank(norm, alpha, **options)
+    return by(loss, projection=projection, projection_dimensions=dimensions)
 
 
 TABLE_1 = table(
@@ -71,16 +65,16 @@ TABLE_1 = table(
         ),
         *(
             row(
-                f"{size}-dim (w/ {name}){ending}",
+                f"{size}-dim (w/ {PRINTED[norm]}){ending}",
                 _low_rank(SIMCLR, norm, size, alpha=alpha),
                 f"on-backbone {note} select-{norm}",
-                published=f"{size}-dim (w/ {name})",
+                published=f"{size}-dim (w/ {PRINTED[norm]})",
             )
             for ending, alpha, note in (
                 ("", ALPHA, "printed-alpha"),
-                (OVER, ALPHA / 256, "alpha-over-batch"),
+                (OVER_BATCH, ALPHA / 256, "alpha-over-batch"),
             )
-            for name, norm in NORMS
+            for norm in NORMS
             for size in (512, 256)
         ),
         row(
@@ -114,21 +108,21 @@ TABLE_3 = table(
         *CMC_ROWS,
         row("CO2", by(CMC_NCE, CO2), "co2-moco co2-numbers"),
         *(
-            row(f"CLLR({base}+{name}-norm)", {**framework, **_low_rank(loss, norm)}, notes)
+            row(f"CLLR({base}+{PRINTED[norm]}-norm)", {**framework, **_low_rank(loss, norm)}, notes)
             for base, framework, loss, notes in (
                 ("CMC", CMC_TWO, CMC_NCE, "cmc-low-rank on-backbone"),
                 ("HCL", {}, CMC_HARD, "on-backbone hcl-and-alpha"),
             )
-            for name, norm in NORMS
+            for norm in NORMS
         ),
         row("MoCo", {}, "moco"),
         *(
-            row(f"CLLR({base}+{name}-norm)", {**framework, **_low_rank(loss, norm)}, notes)
+            row(f"CLLR({base}+{PRINTED[norm]}-norm)", {**framework, **_low_rank(loss, norm)}, notes)
             for base, framework, loss, notes in (
                 ("SwAV", SWAV, SWAV_LOSS, "swav-low-rank on-backbone"),
                 ("MoCo", {}, CMC_NCE, "on-backbone"),
             )
-            for name, norm in NORMS
+            for norm in NORMS
         ),
     ],
     IMAGENET_100,
@@ -141,15 +135,15 @@ def _figure_4_variants(loss: Term, base: str) -> tuple[Row, ...]:
     return (
         *(
             row(
-                f"CLLR({base}+{name}-norm)",
+                f"CLLR({base}+{PRINTED[norm]}-norm)",
                 _low_rank(loss, norm),
                 f"on-backbone printed-alpha select-{norm}",
             )
-            for name, norm in NORMS
+            for norm in NORMS
         ),
         *(
             row(
-                f"CLLR({base}+{name}-norm){OVER}",
+                f"CLLR({base}+{PRINTED[norm]}-norm){OVER_BATCH}",
                 {},
                 f"on-backbone alpha-over-batch select-{norm}",
                 in_columns={
@@ -157,7 +151,7 @@ def _figure_4_variants(loss: Term, base: str) -> tuple[Row, ...]:
                     for column in BY_BATCH_SIZE
                 },
             )
-            for name, norm in NORMS
+            for norm in NORMS
         ),
     )
 

@@ -1,8 +1,8 @@
-"""What the tables of several papers share: constructors, losses, datasets, costs and tiers.
+"""Common parts of several papers' tables: constructors, losses, datasets, costs and tiers.
 
-LMCL, CLLR and MMCL compare on CIFAR and STL-10 by the protocol of DCL's and HCL's programs (``HCL``
-in vision.config), and the first two on ImageNet-100 by that of CMC's. What is said of rows and
-protocols stands by name in published/notes.toml.
+LMCL, CLLR and MMCL evaluate on CIFAR and STL-10 by the protocol of DCL's and HCL's programs
+(``HCL`` in vision.config), and the first two on ImageNet-100 by that of CMC's. Notes on rows and
+protocols are in published/notes.toml, by name.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from shared import Objective, Term, consistency, debiased_nce, hard_nce, info_nce, term
+from shared.experiment.methods import by
 from shared.experiment.tables import Column, Row, Table, Tier, load_notes, load_published
 from vision.config import CMC, Config, ToyConfig
 from vision.swav import swapped_prediction
@@ -28,23 +29,13 @@ PAPERS = {
 REFERENCES = tuple(load_published(PUBLISHED / "references.toml", each) for each in ("dcl", "hcl"))
 PROBE_METRIC, KNN_METRIC = "linear_top1", "knn_top1"
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,)}
-# ImageNet's tables have their reduced runs in tables of their own: see small below.
+# The reduced runs of ImageNet's tables are in separate tables: see small below.
 IMAGENET_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 
 
-def said(notes: str) -> tuple[str, ...]:
-    """The notes whose names are given, separated by spaces."""
-    return tuple(NOTES[name] for name in notes.split())
-
-
 def row(label: str, changes: Changes | None = None, notes: str = "", **others: Any) -> Row:
-    """A row; ``notes`` names what makes up its deviation, ``others`` are further fields."""
-    return Row(label, changes or {}, deviation=" ".join(said(notes)), **others)
-
-
-def by(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
-    """The change to an objective; ``others`` are further changes."""
-    return {"objective": Objective(loss, penalties), **others}
+    """A row; its deviation is made of the named notes, ``others`` are further fields."""
+    return Row(label, changes or {}, deviation=NOTES.text(notes), **others)
 
 
 def table(
@@ -61,18 +52,18 @@ def table(
     short: Changes | None = None,
     **others: Any,
 ) -> Table:
-    """A table as a paper has it.
+    """A table in the paper's setting.
 
     Args:
         paper: short name of the paper.
         name: address of the table.
         title: one line.
         config: what rows and columns change; its protocol is the table's.
-        rows: the methods; those with a printed label measure the row that is printed under it.
+        rows: the methods; a row with a printed label measures that printed row.
         columns: the datasets.
-        notes: names of the notes below the table; that on reduced runs follows by itself.
-        of: where in the paper; from ``name`` if left out.
-        printed: key of the printed numbers; ``name`` if left out.
+        notes: names of the notes below the table; the one on reduced runs is added.
+        of: where in the paper; derived from ``name`` if empty.
+        printed: key of the printed numbers; ``name`` if empty.
         short: changes of the reduced runs.
         others: further fields of the table.
     """
@@ -101,12 +92,12 @@ def table(
         columns=tuple(columns),
         published=published,
         short=short or {},
-        notes=(*said(notes), *([reduced_note(short)] if short else [])),
+        notes=(*NOTES.lines(notes), *([reduced_note(short)] if short else [])),
         **{**usual, **others},
     )
 
 
-# As in DCL's and HCL's programs, to which the numbers of their STL-10 tables belong.
+# As in DCL's and HCL's programs, from which the numbers in their STL-10 tables come.
 SIMCLR = term(info_nce, temperature=0.5)
 DCL = term(debiased_nce, temperature=0.5, tau_plus=0.1)
 HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)
@@ -117,15 +108,15 @@ CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
 # CO2's penalty with the numbers of lightly's program; neither LMCL nor CLLR prints any.
 CO2 = term(consistency, weight=1.0, temperature=0.05)
 
-# CMC itself, on one crop: its program train_CMC.py, with the softmax, both directions added.
+# CMC itself, on one crop: its program train_CMC.py, with softmax, summed over both directions.
 CMC_TWO: dict[str, Any] = {
     "method": "cmc",
     "statistics": "none",
-    "augmentations": ("ressl_weak", "ressl_weak"),  # crops from 0.2 and flips, as there
+    "augmentations": ("ressl_weak", "ressl_weak"),  # crops from 0.2 and flips, as in its program
     "loss_factor": 2.0,
 }
-# SwAV in CMC's framework: its own crops, head and optimiser, the rate of its program (4.8 at 4096)
-# in proportion to batches of 128. A table's number of negatives is the length of its queue.
+# SwAV in CMC's framework: its own crops, head and optimiser, with its program's rate (4.8 at 4096)
+# scaled to batches of 128. A table's number of negatives is the length of its queue.
 SWAV_LOSS = term(swapped_prediction, temperature=0.1, epsilon=0.05, iterations=3)
 SWAV: dict[str, Any] = {
     "method": "swav",
@@ -169,14 +160,14 @@ CMC_NOTES = "cmc-framework top5"
 CIFAR10: dict[str, Any] = {"dataset": "CIFAR10"}
 STL10: dict[str, Any] = {"dataset": "STL10", "test_size": 96}
 HCL_NOTES = "hcl-open hcl-stl10 hcl-probe"
-# Images that pretraining sees, and the gigabytes they take.
+# Number of pretraining images, and the gigabytes they take.
 SIZES = {"CIFAR10": (50_000, 0.2), "CIFAR100": (50_000, 0.2), "STL10": (105_000, 3.0)}
 
 
 def hcl_column(label: str, changes: Changes, dataset: str, epochs: int, batch_size: int) -> Column:
     """A column with ResNet-50 at 32 pixels in bfloat16.
 
-    Its cost on one CPU core is scaled up from what was measured: 18 views a second, and 15 MB of
+    Its cost on one CPU core is extrapolated from measurements: 18 views a second, and 15 MB of
     saved activations for each view of a batch.
     """
     images, gigabytes = SIZES[dataset]
@@ -201,10 +192,10 @@ SHORT: dict[str, Any] = {
     "batch_size": 128,
     "probe_augmentation": False,
 }
-# Where a column is about its epochs, they stay as they are: fewer images instead.
+# For columns that differ in their epochs, which are kept: fewer images instead.
 FEWER: dict[str, Any] = {name: SHORT[name] for name in SHORT if name != "epochs"} | {"images": 512}
-# The tables named -cifar10. The learning rate, that of [margins], is what the rule in
-# benchmarks/vision_budget.py is about.
+# The tables named -cifar10. The learning rate is that of [margins], by the rule in
+# benchmarks/vision_budget.py.
 ON_CIFAR10: dict[str, Any] = {
     "backbone": "resnet8",
     "stem": "strided",
@@ -247,20 +238,20 @@ WORDS = {
 
 
 def reduced_note(short: Changes) -> str:
-    """What reduced runs change, in words made from the changes themselves.
+    """A description of reduced runs, generated from their changes.
 
     Raises:
-        ValueError: a change that there are no words for.
+        ValueError: a change that has no description.
     """
     if unknown := set(short) - {"backbone", "stem", "milestones", *WORDS}:
-        raise ValueError(f"reduced runs: no words for {', '.join(sorted(unknown))}")
+        raise ValueError(f"reduced runs: no description of {', '.join(sorted(unknown))}")
     network = NETWORKS[short.get("backbone", "resnet18"), short["stem"]]
     rest = [text.format(short[name]) for name, text in WORDS.items() if name in short]
     return f"Reduced runs: {', '.join([network, *rest])}."
 
 
-# Nothing is learned in these, so that one run serves every column; without a network, no seed
-# changes them.
+# Nothing is trained in these, so that all columns share one run; without a network, the seed has no
+# effect.
 UNTRAINED: dict[str, Any] = {
     "epochs": 0,
     "warmup_epochs": 0.0,
@@ -286,7 +277,7 @@ BASELINES = (
     row("random network", {**UNTRAINED, "calibrated": True}, "random-network", baseline=True),
 )
 L2, L2_METRIC = "linear-l2-v1", "l2_top1"
-ON = "-cifar10"  # ends the names of these tables
+ON = "-cifar10"  # ends the names of sweeps on CIFAR-10
 SMALL = "-small"
 
 
@@ -305,21 +296,21 @@ def derived(
     inherited: Sequence[str] = (),
     **others: Any,
 ) -> Table:
-    """A table's rows beside the trivial baselines, in runs that one core does in minutes.
+    """A reduced table: another's rows and the trivial baselines, in minutes per run on one core.
 
     Args:
-        source: as the paper has it.
+        source: the table in the paper's setting.
         ending: of the name.
-        where: on what data; part of the title.
-        columns: the data; printed numbers stay where the paper has a column of that label.
+        where: the data, in words; part of the title.
+        columns: the data; printed numbers are kept for columns whose label the paper prints.
         notes: names of the notes that follow those on budget, metric and baselines.
         short: the budget.
-        rows: the methods; the source's if left out. What they change in other columns is dropped.
-        metric: what is measured; the paper's own metric stands beside the suite's.
+        rows: the methods; None: those of ``source``. Their changes in other columns are dropped.
+        metric: what is measured; with the suite's own metric, the paper's is shown as well.
         protocol: of the metric.
         smaller: further changes of the configuration.
-        inherited: the source's notes, as far as they hold here, too.
-        others: fields that differ from this.
+        inherited: notes of ``source`` that also apply here.
+        others: fields that override these.
     """
     own = metric == L2_METRIC
     probe = source.protocol if own and source.metric != KNN_METRIC else None
@@ -347,7 +338,7 @@ def derived(
         "short": short,
         "notes": (
             reduced_note(short),
-            *said(f"{'l2-metric' if own else ''} baselines {notes}"),
+            *NOTES.lines(f"{'l2-metric' if own else ''} baselines {notes}"),
             *inherited,
         ),
     }
@@ -357,7 +348,7 @@ def derived(
 def on_cifar10(
     figure: Table, columns: Sequence[Column], notes: str, *, short: Changes, **others: Any
 ) -> Table:
-    """A plotted sweep on CIFAR-10; ``columns`` say what the sweep changes."""
+    """A figure's sweep on CIFAR-10; ``columns`` give the swept values."""
     places = [
         Column(column.label, {**CIFAR10, **column.changes}, minutes=5.0, gigabytes=3.0)
         for column in columns
@@ -381,12 +372,12 @@ SMALLER: dict[str, Any] = {
     "queue_from": 1.0,
 }
 SMALL_SIZES = {name: SMALLER[name] for name in ("queue", "head_hidden", "predictor_hidden")}
-# What the budget decides in place of a row.
+# Fields that are set by the budget, not by a row.
 BUDGET = {*ON_SMALL, "warmup_epochs", "small_size"} - {"batch_size"}
 
 
 def smaller_rows(source: Table) -> tuple[Row, ...]:
-    """The rows of a table of ImageNet, as wide and long as its reduced runs."""
+    """The rows of an ImageNet table, with sizes and lengths for reduced runs."""
     return tuple(
         dataclasses.replace(
             each,
@@ -401,10 +392,10 @@ def smaller_rows(source: Table) -> tuple[Row, ...]:
 
 
 def small(source: Table, *, times: Sequence[int] = (1,)) -> Table:
-    """A table of ImageNet on CIFAR-10 and imagenette.
+    """An ImageNet table reduced to CIFAR-10 and imagenette.
 
     Args:
-        source: as the paper has it.
+        source: the table in the paper's setting.
         times: the epochs of its columns, as multiples of the budget's.
     """
     columns = [

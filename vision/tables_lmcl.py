@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from shared import Term, distance_polarization, info_nce, term
+from shared import Term, info_nce, term
+from shared.experiment.methods import by, polarization
 from shared.experiment.tables import Column, Table
 from vision.config import CMC, HCL, Config, ToyConfig
 from vision.tables_common import (
@@ -24,7 +25,6 @@ from vision.tables_common import (
     STL10,
     SWAV,
     SWAV_LOSS,
-    by,
     hcl_column,
     on_cifar10,
     row,
@@ -34,15 +34,12 @@ from vision.tables_common import (
 
 
 def _polarized(loss: Term, reduction: str, weight: float = 0.1) -> dict[str, Any]:
-    # delta+ = 0.1, delta- = 0.5 and, unless a table varies it, lambda = 0.1 are printed.
-    return by(
-        loss, term(distance_polarization, weight=weight, lower=0.1, upper=0.5, reduction=reduction)
-    )
+    return by(loss, polarization(weight, reduction=reduction))
 
 
-# How Eq. 10 sums over pairs is open. Reduction, ending of the label, note.
+# Eq. 10 leaves open how pairs are summed. Reduction, ending of the label, note.
 READINGS = (("anchor_sum", "", "anchor-sum"), ("mean", ", mean", "mean"))
-# Whether points are scaled to unit length before they are compared.
+# Whether points are normalised before they are compared.
 SIMILARITIES = (("inner product", False), ("normalised", True))
 
 TABLE_1 = table(
@@ -78,7 +75,7 @@ TABLE_1 = table(
     ],
     "toy-data toy-settings toy-start toy-trials",
     metric="accuracy",
-    # Others than trials 0 to 19, which had been seen when the trivial baseline was declared.
+    # Trials 0 to 19 are excluded: they had been seen when the trivial baseline was declared.
     seeds={"paper": tuple(range(20, 44)), "short": (0,), "smoke": (0,)},
     varies="trial (sample, batches, noise and starts of K-means)",
 )

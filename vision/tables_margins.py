@@ -6,16 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shared import (
-    Objective,
     Projection,
     alignment,
     debiased_nce,
     distance_polarization,
     hard_nce,
     margin_nce,
-    max_margin,
     term,
 )
+from shared.experiment.methods import by, svm_margin
 from shared.experiment.tables import Column, Row, Seeds, Table, Tier, load_published
 from vision.config import NT_XENT, Config
 from vision.tables_common import (
@@ -25,7 +24,6 @@ from vision.tables_common import (
     PUBLISHED,
     QUARTER,
     Changes,
-    by,
     derived,
     on_cifar10,
     row,
@@ -39,7 +37,7 @@ SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0, 1, 2), "short": (0, 1, 2), "s
 DEFAULTS = Config()
 METHODS = (("MoCo", "moco_v3"), ("SimCLR", "simclr"))
 
-# What one CPU core does in minutes rather than months, on real data.
+# A budget of minutes on one CPU core instead of months, on real data.
 SHORT: dict[str, Any] = {
     "images": 5000,
     "stem": "imagenet",
@@ -109,14 +107,14 @@ def _alignment(**numbers: Any) -> dict[str, Any]:
 def _tuned(
     columns: Sequence[Column], changes: Callable[..., Changes], of: str, number: int, **symbols: str
 ) -> dict[str, Changes]:
-    """The objective in each column, with the numbers printed for the dataset of its pretraining.
+    """The objective in each column, with the hyperparameters printed for its pretraining dataset.
 
     Args:
         columns: each names a dataset.
-        changes: makes the objective from its numbers.
+        changes: makes the objective from its hyperparameters.
         of: the paper's name of the method in Tables 5 to 8.
-        number: which of them.
-        symbols: for each number of the objective its symbol there.
+        number: of the table.
+        symbols: for each argument of ``changes`` its symbol there.
     """
     printed = load_published(FILE, f"table-{number}")
 
@@ -156,7 +154,7 @@ def _variants(label: str, of: str, method: str, columns: Sequence[Column]) -> tu
 
 
 def _printed_rows(columns: Sequence[Column]) -> tuple[Row, ...]:
-    """The rows of Tables 2 and 3; their numbers are those of Tables 5 to 8."""
+    """The rows of Tables 2 and 3, with the hyperparameters of Tables 5 to 8."""
     byol = {"method": "byol", **_alignment()}
     curved = _tuned(columns, _alignment, "BYOL", 7, curvature="c")
     return (
@@ -168,7 +166,7 @@ def _printed_rows(columns: Sequence[Column]) -> tuple[Row, ...]:
 
 
 def _max_margin(pairs: str, **numbers: Any) -> dict[str, Any]:
-    return by(term(max_margin, gamma=0.5, cost=100.0, ridge=0.1, **numbers), pairs=pairs)
+    return by(svm_margin(gamma=0.5, **numbers), pairs=pairs)
 
 
 def _polarized(**numbers: Any) -> dict[str, Any]:
@@ -176,8 +174,7 @@ def _polarized(**numbers: Any) -> dict[str, Any]:
 
 
 def _low_rank(**options: Any) -> dict[str, Any]:
-    projection = Projection(0.1, {"unit_features": True, **options})
-    return {"objective": Objective(NT_XENT.loss, projection=projection)}
+    return by(NT_XENT.loss, projection=Projection(0.1, {"unit_features": True, **options}))
 
 
 # SimCLR with the losses of the other three papers, under this table's protocol.

@@ -5,7 +5,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from shared import info_nce, max_margin, term
+from shared import info_nce, term
+from shared.experiment.methods import by, svm_margin
 from shared.experiment.tables import Column, Row, Seeds, Table, load_published
 from vision.config import HCL, MMCL_IMAGENET, Config
 from vision.tables_common import (
@@ -27,7 +28,6 @@ from vision.tables_common import (
     SMALL_SIZES,
     STL10,
     WITHOUT_NETWORK,
-    by,
     derived,
     hcl_column,
     on_cifar10,
@@ -47,8 +47,7 @@ FIXED_STEP: dict[str, Any] = {**PGD, "steps": 1000, "step_size": 1e-3, "start": 
 
 
 def _max_margin(*, pairs: str | None = None, **numbers: Any) -> dict[str, Any]:
-    # C = 100 and the ridge of 0.1 are printed.
-    changes = by(term(max_margin, **{"cost": 100.0, "ridge": 0.1, **numbers}))
+    changes = by(svm_margin(**numbers))
     return changes if pairs is None else {**changes, "pairs": pairs}
 
 

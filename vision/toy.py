@@ -19,14 +19,14 @@ from vision.config import ToyConfig
 from vision.evaluation import kmeans_accuracy
 
 RESTARTS = 10
-LOG_EVERY = 100  # steps that a line of the log is the mean of
+LOG_EVERY = 100  # steps averaged in a line of the log
 SAVE_EVERY = 10.0  # seconds between two checkpoints
 
 
 def measure(config: ToyConfig, run: Run) -> dict[str, object]:
     """Learn the map and cluster the mapped points: ``accuracy`` in percent.
 
-    Everything takes place on the CPU, which is faster than any accelerator for a map of 2 x 2.
+    Everything runs on the CPU, which is faster than any accelerator for a 2 x 2 map.
 
     Args:
         config: what to do.
@@ -66,17 +66,17 @@ def three_bars(
     """Three parallel bars, (3, count, 2), centred at the origin.
 
     Args:
-        generator: gives the randomness.
+        generator: the source of randomness.
         count: points of each bar.
         length: of each bar, along the first axis.
         width: of each bar.
-        gap: between the middles of neighbouring bars, along the second axis.
-        stagger: between them along the first axis.
-        blur: standard deviation of what is added to the uniform points.
+        gap: distance between the centres of neighbouring bars along the second axis.
+        stagger: the same along the first axis.
+        blur: standard deviation of the noise added to the uniform points.
     """
-    # The paper shows the bars without numbers. Gap and stagger were set once, by K-means on the
-    # points as they are: 75.3 +- 2.4 over seeds 0-19, in the paper's Table 1 75.2 +- 1.2. Without
-    # stagger no gap comes near: K-means cuts all bars across (68) or separates them (100).
+    # The paper shows the bars without numbers. Gap and stagger were set once, by K-means on the raw
+    # points: 75.3 +- 2.4 over seeds 0-19; the paper's Table 1 has 75.2 +- 1.2. Without stagger no
+    # gap comes close: K-means cuts across all bars (68) or separates them (100).
     bars = generator.uniform(-0.5, 0.5, (3, count, 2)) * (length, width)
     bars += np.array([-1, 0, 1])[:, None, None] * (stagger, gap)
     return bars + blur * generator.normal(size=bars.shape)
@@ -87,13 +87,13 @@ def nested_moons(
 ) -> np.ndarray:
     """Two interleaved half circles of radius 1, (2, count, 2).
 
-    K-means on the points as they are reaches 75.2 +- 2.2 over seeds 0-19, in the paper's Table 1
+    K-means on the raw points reaches 75.2 +- 2.2 over seeds 0-19; the paper's Table 1 has
     77.3 +- 2.3.
 
     Args:
-        generator: gives the randomness.
+        generator: the source of randomness.
         count: points of each moon.
-        noise: standard deviation of what is added to the points of the circles.
+        noise: standard deviation of the noise added to the points on the circles.
     """
     upper, lower = generator.uniform(0, np.pi, (2, count))
     moons = np.stack(

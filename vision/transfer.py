@@ -1,17 +1,17 @@
-"""The transfer suite of Ericsson et al. 2021: how an encoder transfers to other images.
+"""The transfer suite of Ericsson et al. 2021: how well an encoder transfers to other images.
 
 Shapes: n training images, m test images, H features, C classes, E episodes.
 
 Three protocols: logistic regression on frozen features of all training images ("many-shot"), the
 whole network trained with labels ("fine-tuned"), and episodes of a few images of each of a few
-classes ("few-shot"). Where the first two have something to choose, the published validation images
-decide, or a fifth of the training images, drawn whatever the run; what was chosen is then trained
-on all. A set is scored as the literature does it (:attr:`vision.data.Dataset.metric`): by accuracy,
-by the mean over the classes of the accuracy in each, or by the mean average precision at eleven
-recalls of Pascal VOC 2007.
+classes ("few-shot"). The first two choose hyperparameters on the published validation images, or
+on a fifth of the training images, the same in every run; the final model is then trained on all.
+Each dataset has its usual metric (:attr:`vision.data.Dataset.metric`): accuracy, mean per-class
+accuracy, or the mean average precision at eleven recalls of Pascal VOC 2007.
 
-As in the suite's program, images on disk are seen whole but for their longer side, in episodes at
-1 / 1.15 of that; its resizing is bicubic where only training crops are here.
+As in the suite's program, images on disk are centre-cropped along their longer side only, in
+episodes to 1 / 1.15 of the shorter side; its resizing is bicubic everywhere, here for training
+crops only.
 """
 
 import contextlib
@@ -46,9 +46,9 @@ from vision.evaluation import (
     training_views,
 )
 
-HELD_OUT = 5  # one training image in so many, where no validation images are published
+HELD_OUT = 5  # one training image in this many, if no validation images are published
 WHOLE, IN_EPISODES = 1.0, 1 / 1.15  # share of the shorter side that a crop keeps
-TRIED = "fine-tuning.json"  # in the run's folder: what the validation images said so far
+TRIED = "fine-tuning.json"  # in the run's folder: the validation scores so far
 RECALLS = tuple(step / 10 for step in range(11))
 
 
@@ -64,34 +64,34 @@ def transferred(
 
     Keys of the result, all in percent: ``many_shot_`` and ``finetuned_``, each with ``top1`` and
     ``mean_per_class``, or ``map11`` where an image has several classes; ``few_shot_top1``, the mean
-    over the episodes, and ``few_shot_interval``, half of its 95% interval. The run records what the
-    validation images chose. The encoder is left as it was.
+    over the episodes, and ``few_shot_interval``, half of its 95% interval. The run records the
+    hyperparameters chosen on the validation images. The encoder is restored afterwards.
 
     Args:
         config: names data, sizes and statistics.
         protocol: which, and its numbers.
-        encoder: (B, 3, S, S) -> (B, H), on the device that is to do the work.
-        run: knows where data lie, and shows progress.
-        project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L).
+        encoder: (B, 3, S, S) -> (B, H), on the device to compute on.
+        run: gives the data root, and shows progress.
+        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
 
     Raises:
-        ValueError: a second protocol or drifting batch norms, which belong to a probe; a projection
-            of what is fine-tuned.
+        ValueError: a second protocol or batch norms in train mode, which belong to a probe; a
+            projection together with fine-tuning.
         UserError: a set without test images outside episodes; too few images for an episode.
         FloatingPointError: fine-tuning diverged at every rate.
-        Interrupted: the run was told to stop; resumed, it begins again, but for trainings that are
-            done.
+        Interrupted: the run was stopped; when resumed, it starts again but keeps finished
+            trainings.
     """
     if config.beside is not None or config.probe_batch_norm == "train":
         raise ValueError(f"{config.protocol} has no probe; leave beside and probe_batch_norm out")
     if project is not None and isinstance(protocol, FineTuning):
-        raise ValueError("fine-tuning trains the backbone alone; evaluate L by another protocol")
+        raise ValueError("fine-tuning trains the backbone only; evaluate L by another protocol")
     name = config.evaluate_on or config.dataset
     dataset = describe(name)
     if not dataset.test and not isinstance(protocol, FewShot):
         raise UserError(f"{name} has no test images: it is one part, for few-shot episodes")
     if dataset.metric == "map11" and isinstance(protocol, FewShot):
-        raise UserError(f"{name} has several classes in an image; episodes need one")
+        raise UserError(f"{name} has several classes per image; episodes need one")
     parts: tuple[Split, ...] = ("train", "test") if dataset.test else ("train",)
     train, *rest = (
         load(name, run.data_root, split, allow_missing=run.allow_missing) for split in parts
@@ -156,17 +156,17 @@ def many_shot(
     """The chosen cost, and the scores (m, C) of the test features.
 
     L2-regularised logistic regression on standardised features (mean 0, standard deviation 1 over
-    the training images; what does not vary stays at 0), solved to the minimum; the suite's program
-    takes the features as they are, and 100 steps at most. Of equal costs the smallest is chosen.
-    With several classes in an image, one regression for each, at one cost.
+    the training images; constant features are 0), solved to the minimum; the suite's program uses
+    raw features and at most 100 steps. Ties go to the smallest cost. With several classes per
+    image there is one regression per class, all with the same cost.
 
     Args:
         train: (n, H) features.
-        labels: (n,) int64, or (n, C) of 1, 0, and -1 for what does not count.
+        labels: (n,) int64, or (n, C) of 1, 0, and -1 for entries to ignore.
         test: (m, H) features.
-        validating: (n,) bool, the images that choose the cost.
+        validating: (n,) bool, the images on which the cost is chosen.
         costs: to choose from.
-        metric: of :func:`scores`, that it is chosen by.
+        metric: of :func:`scores`, by which the cost is chosen.
 
     Raises:
         ValueError: what :func:`shared.logistic.fit` refuses.
@@ -175,7 +175,7 @@ def many_shot(
     costs = sorted(costs)
     tried = _regressions(train, labels, ~validating, costs, train[validating])
     found = [scores(outputs, labels[validating])[metric] for outputs in tried]
-    best = costs[int(np.argmax(found))]  # the first of equals
+    best = costs[int(np.argmax(found))]  # ties go to the first
     everything = torch.ones_like(validating)
     (outputs,) = _regressions(train, labels, everything, [best], test)
     return best, outputs
@@ -198,16 +198,16 @@ def _regressions(
 
 
 def _linear(solution: logistic.Solution, features: Tensor) -> Tensor:
-    """Scores (costs, m, K) of the one training set of a solution."""
+    """Scores (costs, m, K) of a solution with a single training set."""
     products = torch.einsum("nd,cdk->cnk", features.to(solution.weights), solution.weights[0])
     return products + solution.intercepts[0][:, None]
 
 
 def scores(outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Every metric, in percent, that outputs (m, C) have for labels.
+    """All metrics, in percent, of outputs (m, C) for labels.
 
     Args:
-        outputs: the larger, the likelier.
+        outputs: larger for likelier classes.
         labels: (m,) int64: ``top1`` and ``mean_per_class``; (m, C): ``map11``.
     """
     if labels.ndim == 2:
@@ -218,7 +218,7 @@ def scores(outputs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def mean_per_class(predicted: Tensor, labels: Tensor) -> float:
-    """Mean in percent, over the classes that occur, of the share of their images that are right.
+    """Mean per-class accuracy in percent, over the classes that occur.
 
     Args:
         predicted: (m,) int64.
@@ -234,8 +234,8 @@ def mean_average_precision(outputs: Tensor, labels: Tensor) -> float:
     """Mean over the classes, in percent, of :func:`average_precision` of each.
 
     Args:
-        outputs: (m, C), the larger, the likelier.
-        labels: (m, C) of 1, 0, and -1 for what does not count.
+        outputs: (m, C), larger for likelier classes.
+        labels: (m, C) of 1, 0, and -1 for entries to ignore.
     """
     found = []
     for column, said in zip(outputs.T, labels.T, strict=True):
@@ -245,17 +245,17 @@ def mean_average_precision(outputs: Tensor, labels: Tensor) -> float:
 
 
 def average_precision(outputs: Tensor, positive: Tensor) -> float:
-    """The mean, over the recalls 0, 0.1, ..., 1, of the best precision at that recall or more.
+    """The mean, over the recalls 0, 0.1, ..., 1, of the best precision at that recall or above.
 
-    Images with one output are taken together. Scikit-learn's curve, which the suite's program goes
-    by, has one more point, precision 1 at recall 0, with which the first of the eleven is always 1.
+    Images with equal outputs share one threshold. Scikit-learn's curve, which the suite's program
+    uses, adds precision 1 at recall 0, so that the first of the eleven is always 1.
 
     Args:
         outputs: (m,).
         positive: (m,) bool.
 
     Raises:
-        ValueError: nothing is positive.
+        ValueError: there are no positives.
 
     Source: Everingham et al. 2010, "The Pascal Visual Object Classes (VOC) Challenge", Section 4.2.
     """
@@ -267,7 +267,7 @@ def average_precision(outputs: Tensor, positive: Tensor) -> float:
     last[:-1] = outputs[1:] != outputs[:-1]
     rank = torch.arange(1, len(outputs) + 1, device=outputs.device)
     precision, recall = (hits / rank)[last], (hits / hits[-1])[last]
-    # A recall of 3 in 10 is 0.3, whatever the two come to in floating point.
+    # A recall of 3 / 10 has to reach the threshold 0.3 in spite of floating-point rounding.
     best = [precision[recall > level - 1e-9].max() for level in RECALLS]
     return float(torch.stack(best).mean())
 
@@ -275,8 +275,8 @@ def average_precision(outputs: Tensor, positive: Tensor) -> float:
 def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
     """Accuracies (E,) float64, in percent, of the episodes: the nearest prototype's class.
 
-    A prototype is the mean of its shots; the distance is Euclidean. The episodes are those of the
-    data set, whatever the run, so that encoders are compared on the same ones.
+    A prototype is the mean of its shots; the distance is Euclidean. The episodes of a dataset are
+    the same in every run, so that encoders are compared on the same ones.
 
     Args:
         features: (n, H).
@@ -303,7 +303,7 @@ def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
 
 
 def episodes(labels: Tensor, protocol: FewShot) -> Tensor:
-    """Positions (E, ways, shots + queries) of the images of each episode, none twice in one.
+    """Positions (E, ways, shots + queries) of the images of each episode, each at most once.
 
     Raises:
         UserError: fewer classes than an episode has with enough images.
@@ -313,8 +313,8 @@ def episodes(labels: Tensor, protocol: FewShot) -> Tensor:
     members = [each for each in members if len(each) >= needed]
     if len(members) < protocol.ways:
         raise UserError(
-            f"an episode takes {needed} images of {protocol.ways} classes; {len(members)} classes "
-            f"have so many: give more images or another protocol"
+            f"an episode needs {needed} images of {protocol.ways} classes; {len(members)} classes "
+            f"have as many: give more images or another protocol"
         )
     found = []
     for number in range(protocol.episodes):
@@ -387,7 +387,7 @@ def _fine_tune(
     ]
     if not found:
         raise FloatingPointError(f"fine-tuning diverged at every rate of {protocol.rates}")
-    _, rate, decay = max(found, key=lambda each: each[0])  # the first of equals
+    _, rate, decay = max(found, key=lambda each: each[0])  # ties go to the first
     network = trained(train, rate, decay, len(grid) * steps)
     outputs = embedded(test, network)
     run.record(fine_tuning=f"rate {rate:g}, decay {decay:g}")
@@ -408,15 +408,15 @@ def fine_tuned(
 ) -> nn.Sequential:
     """A copy of the encoder and a linear layer (B, 3, S, S) -> (B, C), trained with labels.
 
-    Start, order and augmentations are functions of the configuration's seed alone; what is left of
-    a pass after its last full batch is dropped. The encoder stays as it is.
+    Initialisation, order and augmentations are functions of the configuration's seed alone; an
+    incomplete last batch is dropped. The encoder is not changed.
 
     Args:
         config: names data, size, precision and seed.
         protocol: batch size, momentum and augmentation.
         encoder: (B, 3, S, S) -> (B, H).
         images: with labels (n,), or (n, C) where an image has several classes.
-        rate: at the start; it falls along a cosine to 0.
+        rate: the initial one; it follows a cosine to 0.
         decay: of all weights.
         steps: of SGD.
         workers: processes that decode images on disk.
@@ -426,7 +426,7 @@ def fine_tuned(
     device = device_of(encoder)
     was_training = encoder.training
     backbone = copy.deepcopy(encoder)
-    with torch.no_grad():  # whatever the network: as wide as what it gives
+    with torch.no_grad():  # the width is found by a forward pass, for any network
         side = config.image_size
         width = backbone.eval()(torch.zeros(1, 3, side, side, device=device)).shape[1]
     classifier = starting_classifier(width, dataset.classes, None, config.seed).to(device)

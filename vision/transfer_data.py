@@ -1,9 +1,8 @@
-"""The image sets of the transfer suite (Ericsson et al. 2021): which files, and of which class.
+"""The image datasets of the transfer suite (Ericsson et al. 2021): their files and classes.
 
-They lie below the data root as torchvision's loaders lay them out. "train" is training and
-validation part together, the published validation images, where there are any, last. Of VOC2007
-a label is one number for each class: 1, 0, and -1 for what only difficult objects show, which the
-challenge does not count.
+They are expected below the data root in torchvision's layouts. "train" is the training part
+followed by the published validation images, if there are any. For VOC2007 a label is one number per
+class: 1, 0, and -1 where only objects marked difficult show the class, which the challenge ignores.
 """
 
 import importlib
@@ -19,25 +18,25 @@ from shared.experiment.folders import class_files
 
 make_torchvision_importable()
 
-Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with a number for each class
-PER_CLASS = 30  # training images of a class of Caltech-101
+Files = list[tuple[Path, Any]]  # each with its class, or for VOC2007 with one number per class
+PER_CLASS = 30  # training images per class of Caltech-101
 
 
 def sources() -> Any:
-    """``torchvision.datasets``, imported when it is needed: it takes seconds, a plan has none."""
+    """``torchvision.datasets``, imported when needed: this takes seconds, too long for a plan."""
     return importlib.import_module("torchvision.datasets")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a set's files are and come from.
+    """Where a dataset's files are, and where to get them.
 
     Attributes:
-        files: the images of a part ("train" or "test"), given the data root; what is not as
-            torchvision lays it out raises OSError, RuntimeError, ValueError or KeyError.
-        annotations: patterns, below the set's folder, of the files that say classes and parts.
-        get: downloads it by torchvision, where that is over https and against a checksum.
-        how: what to do where nothing downloads it; ends in the layout.
+        files: the images of a part ("train" or "test"), given the data root; any other layout than
+            torchvision's raises OSError, RuntimeError, ValueError or KeyError.
+        annotations: patterns, below the dataset's folder, of the files with classes and splits.
+        get: downloads it by torchvision, if that uses https and a checksum.
+        how: what to do if it cannot be downloaded; ends in the layout.
     """
 
     files: Callable[[Path, str], Files]
@@ -47,7 +46,7 @@ class Source:
 
 
 def _three_parts(name: str) -> Callable[[Path, str], Files]:
-    """The images of a set of torchvision's that has training, validation and test part."""
+    """The images of a torchvision dataset with training, validation and test parts."""
 
     def files(root: Path, part: str) -> Files:
         parts = ("train", "val") if part == "train" else ("test",)
@@ -58,7 +57,7 @@ def _three_parts(name: str) -> Callable[[Path, str], Files]:
 
 
 def _caltech101(root: Path, part: str) -> Files:
-    """30 images of each class, drawn whatever the run, are "train", the others "test"."""
+    """30 images of each class, the same in every run, are "train", the others "test"."""
     folder = root / "caltech101" / "101_ObjectCategories"
     classes = sorted(
         path.name for path in folder.iterdir() if path.is_dir() and path.name != "BACKGROUND_Google"
@@ -88,7 +87,7 @@ def _pets(root: Path, part: str) -> Files:
 
 
 def _sun397(root: Path, part: str) -> Files:
-    """The first of the published partitions, which torchvision's loader does not know."""
+    """The first of the published partitions, which torchvision's loader does not support."""
     folder = root / "SUN397"
     lines = (folder / "ClassName.txt").read_text().split()
     classes = {line.strip("/"): label for label, line in enumerate(lines)}
@@ -121,7 +120,7 @@ VOC_CLASSES = (
     "train",
     "tvmonitor",
 )
-# What the lists of the classification task say: there, not there, and nothing but difficult ones.
+# Values in the classification task's lists: present, absent, and difficult objects only.
 _VOC_LABEL = {"1": 1, "-1": 0, "0": -1}
 
 
@@ -140,7 +139,7 @@ def _voc2007(root: Path, part: str) -> Files:
 
 
 def _folders(*below: str) -> Callable[[Path, str], Files]:
-    """All images in folders that are named by class; they have no parts."""
+    """All images in folders named by class; there are no splits."""
 
     def files(root: Path, part: str) -> Files:
         if part != "train":

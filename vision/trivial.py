@@ -1,4 +1,4 @@
-"""Trivial baselines: features without any learning, to compare a trained encoder with.
+"""Trivial baselines: features without training, to compare a trained encoder with.
 
 Shapes: B images, S side in pixels, n training images, H features.
 """
@@ -21,8 +21,8 @@ class Trivial(nn.Module):
 
     Args:
         features: ``"pixels"``: all of them, H = 3 S S; ``"thumbnail"``: means over an 8 x 8 grid,
-            H = 192; ``"histogram"``: the share of the pixels in each of 4 x 4 x 4 boxes of the RGB
-            cube, H = 64.
+            H = 192; ``"histogram"``: the share of pixels in each of 4 x 4 x 4 bins of the RGB cube,
+            H = 64.
         mean: per channel, that the images were normalised with.
         std: per channel.
 
@@ -47,7 +47,7 @@ class Trivial(nn.Module):
             return images.flatten(1)
         if self.features == "thumbnail":
             return adaptive_avg_pool2d(images, THUMBNAIL).flatten(1)
-        # From pixels of 8 bits; the half keeps rounding away from the borders between boxes.
+        # For 8-bit pixels; the half keeps rounding errors away from the borders between bins.
         levels = (
             ((images * self.std + self.mean) * 255).round().clamp(0, 255).long() * LEVELS // 256
         )
@@ -63,11 +63,11 @@ def calibrate(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> None:
-    """Give every batch norm the statistics of training images in place of its running ones.
+    """Set the running statistics of every batch norm to those of the training images.
 
     Args:
         encoder: (B, 3, S, S) -> (B, H); its mode is restored.
-        images: n images, seen as test images.
+        images: n images, preprocessed as test images.
         size: S.
         mean: per channel, on the scale from 0 to 1.
         std: per channel.
@@ -76,7 +76,7 @@ def calibrate(
     was_training, momenta = encoder.training, [norm.momentum for norm in norms]
     for norm in norms:
         norm.reset_running_stats()
-        norm.momentum = None  # every batch counts alike
+        norm.momentum = None  # every batch has equal weight
     encoder.train()
     device = next(encoder.parameters()).device
     everything: Iterable[Tensor]

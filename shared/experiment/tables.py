@@ -672,8 +672,8 @@ def load_published(file: Path, table: str) -> Published:
         raise ValueError(f"{file}: {table}: missing key {error}") from None
 
 
-class _Notes(dict[str, str]):
-    """Notes by name; an unknown name is an error that says where it should stand."""
+class Notes(dict[str, str]):
+    """Notes by name; an unknown name is an error that says where to add it."""
 
     def __init__(self, file: Path, notes: Mapping[str, str]) -> None:
         super().__init__(notes)
@@ -682,13 +682,21 @@ class _Notes(dict[str, str]):
     def __missing__(self, name: str) -> str:
         raise ValueError(f"{self._file}: no note {name!r}; add it there, or correct the name")
 
+    def lines(self, names: str) -> tuple[str, ...]:
+        """The notes whose names are given, separated by spaces, for below a table."""
+        return tuple(self[name] for name in names.split())
 
-def load_notes(file: Path) -> Mapping[str, str]:
+    def text(self, names: str) -> str:
+        """The same as one text, for a row."""
+        return " ".join(self.lines(names))
+
+
+def load_notes(file: Path) -> Notes:
     """Read the notes of a domain's tables: a TOML file of texts by name, wrapped at will.
 
     Looking up a name that the file lacks raises a ValueError, so that no table can be built.
     """
-    return _Notes(file, {name: " ".join(text.split()) for name, text in _read_toml(file).items()})
+    return Notes(file, {name: " ".join(text.split()) for name, text in _read_toml(file).items()})
 
 
 @functools.cache

@@ -97,10 +97,10 @@ def counted(*counts: int) -> np.ndarray:
     ("labels", "fault"),
     [
         (counted(5, 4), "9 graphs; ten folds need ten or more"),
-        (counted(8, 8), "the largest class has 8 graphs; ten stratified folds need one of ten"),
+        (counted(8, 8), "the largest class has 8 graphs; ten stratified folds need at least ten"),
         (counted(30), "all graphs are of class 0"),
-        (counted(29, 1), r"fold \d+ of ten cannot be: class 1 has 1 of 30 graphs"),
-        (counted(28, 2), r"inner fold \d of fold \d+ cannot be: class 1 has 2 of 30 graphs"),
+        (counted(29, 1), r"fold \d+ of ten is impossible: class 1 has 1 of 30 graphs"),
+        (counted(28, 2), r"inner fold \d of fold \d+ is impossible: class 1 has 2 of 30 graphs"),
         (counted(15, 15) - 1, r"graph 0 has no label \(-1 is none\).* number the classes from 0"),
         (counted(15, 15) / 1, "labels are float64; number the classes from 0"),
         (counted(15, 14, 2), r"features of shape \(30, 2\) and labels of shape \(31,\)"),
@@ -116,7 +116,7 @@ def test_labels_that_ten_folds_cannot_score_are_refused(protocol, labels, fault)
 
 def test_a_class_of_three_is_scored_and_said_to_be_rare():
     features = np.random.default_rng(0).normal(size=(33, 2))
-    with pytest.warns(RuntimeWarning, match=r"fewer graphs than the ten folds.*: 1 \(3\)$") as seen:
+    with pytest.warns(RuntimeWarning, match=r"with fewer than ten graphs.*: 1 \(3\)$") as seen:
         found = svm_ten_fold(features, counted(30, 3), 0)
     assert len(seen) == 1
     assert found["fold_accuracies"] == reference_protocol(features, counted(30, 3), 0)[0]

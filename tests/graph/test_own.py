@@ -202,13 +202,13 @@ def test_graphs_made_by_hand_are_checked_before_they_are_used(tmp_path: Path) ->
 
     across = graphs.edge_index.clone()
     across[1, 0] = 3
-    refused("edge 0 -> 3 is out of place", edge_index=across)
+    refused("edge 0 -> 3 is invalid", edge_index=across)
     across[1, 0] = 6
-    refused("edge 0 -> 6 is out of place", edge_index=across)
+    refused("edge 0 -> 6 is invalid", edge_index=across)
     refused("edge_index is torch.float32 of shape", edge_index=graphs.edge_index.float())
     refused(r"edge_index has shape \(8, 2\)", edge_index=graphs.edge_index.t())
     refused("x is torch.int64 of shape", x=graphs.x.long())
-    refused("batch has to name the graph of each of 6 nodes", batch=graphs.batch.flip(0))
+    refused("batch has to give the graph of each of 6 nodes", batch=graphs.batch.flip(0))
     refused("batch names graphs outside 0 to 0", y=graphs.y[:1])
     refused("graph 2 has no nodes", y=torch.tensor([0, 1, 0]))
     wrong = graphs.x.clone()
@@ -280,10 +280,10 @@ def test_an_augmentation_of_one_s_own_is_used_and_checked(tmp_path: Path) -> Non
     assert all(torch.equal(a.x, b.x) for a, b in zip(seen, again, strict=True))
     with pytest.raises(ValueError, match="fewer gives 63 graphs of 1 features for 64 of 1"):
         list(graph.train.views(dataclasses.replace(ATLAS, augmentations=fewer), graphs, 0))
-    with pytest.raises(ValueError, match=r"mine gives a dict; it has to give graph.Graphs"):
+    with pytest.raises(ValueError, match=r"mine returns a dict; it has to return graph.Graphs"):
         check_view("mine", graphs, {})  # type: ignore[arg-type] # the mistake under test
     wrong = dataclasses.replace(graphs, edge_index=graphs.edge_index + 1)
-    with pytest.raises(ValueError, match=r"mine: edge .* is out of place"):
+    with pytest.raises(ValueError, match=r"mine: edge .* is invalid"):
         check_view("mine", graphs, wrong)
 
 

@@ -146,7 +146,7 @@ def test_a_renderer_that_cannot_be_had_is_an_error(
 def test_the_platform_of_pyopengl_chooses_or_is_named(unchosen: pytest.MonkeyPatch) -> None:
     unchosen.setenv("PYOPENGL_PLATFORM", "glx")
     assert message_of(UserError, choose_renderer).startswith(
-        "PYOPENGL_PLATFORM=glx keeps OpenGL from egl and osmesa"
+        "PYOPENGL_PLATFORM=glx excludes egl and osmesa"
     )
     unchosen.setenv("PYOPENGL_PLATFORM", "osmesa")
     assert choose_renderer() == "osmesa"
@@ -415,7 +415,7 @@ def test_states_are_those_beside_the_frames(task: str) -> None:
         state, same, *same_ends, stated_info = stated.step(action)
         np.testing.assert_array_equal(state, info["state"])
         assert (reward, ends) == (same, same_ends)
-    with pytest.raises(ValueError, match="snapshots are of environments that observe pixels"):
+    with pytest.raises(ValueError, match="snapshots need an environment that observes pixels"):
         stated.snapshot()
     assert stated.picture(24).shape == (24, 24, 3)  # films can be made all the same
     drawn.close()

@@ -20,9 +20,9 @@ from rl.expert import episode_return, mean_action
 from rl.imitation import (
     encoded,
     fit_head,
-    floor_policy,
     material_of,
     of_frames,
+    policy_without_features,
     principal_components,
 )
 from shared.experiment.runs import Run
@@ -161,7 +161,7 @@ def test_floors_act_without_an_encoder(root: Path) -> None:
             episode_return(material.expert.policies["expert"], environment, seed) for seed in seeds
         ]
     assert expert["details"]["episodes"] == pytest.approx(expected, rel=1e-5)
-    uniform = floor_policy(dataclasses.replace(config, acts="random"), material)
+    uniform = policy_without_features(dataclasses.replace(config, acts="random"), material)
     drawn: Tensor = torch.cat([uniform(torch.zeros(64, 5)) for _ in range(4)])
     assert drawn.shape == (256, 1)
     assert -1 <= float(drawn.min()) < -0.9

@@ -329,7 +329,7 @@ def test_the_replay_of_something_else(change: dict[str, Any], text: str, tmp_pat
     assert message.startswith(f"{tmp_path / 'theirs' / 'replay.json'}: ")
     assert text in message
     assert message.count("there") == 1
-    assert "delete the folder of the run" in message
+    assert "delete the run's folder" in message
 
 
 def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -347,7 +347,7 @@ def test_damage_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
             path.write_bytes(content)
         message = error_of(lambda: make(tmp_path).load_state_dict(state))
         assert message.startswith(f"{path}: ")
-        assert "delete the folder of the run to start it again" in message
+        assert "delete the run's folder to start it again" in message
         path.write_bytes(good[path])
         return message
 

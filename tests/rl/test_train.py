@@ -394,7 +394,7 @@ def test_the_random_policy_is_evaluated_once(
         ({"environment_steps": 100}, "evaluate_every 48 .* divide environment_steps 100"),
         (
             {"protocol": "state-probe-v1"},
-            "agents have no protocol 'state-probe-v1'; they have dmc-return-v1, dmc-return-v2",
+            "no protocol 'state-probe-v1' for agents; there are dmc-return-v1, dmc-return-v2",
         ),
     ],
 )

@@ -330,16 +330,16 @@ def test_sentences_are_taken_by_position_from_any_column() -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("It rained.", "not one of them; put it in a list"),
-        (b"It rained.", "not one of them; put it in a list"),
+        ("It rained.", "not a single one; put it in a list"),
+        (b"It rained.", "not a single one; put it in a list"),
         ({"It rained."}, "sentences is a set, which has no order; give a list"),
         ({"a": "It rained."}, "sentences is a dict, which has no order"),
         (pd.DataFrame({"text": ["It rained."]}), "sentences has 2 dimensions; give one column"),
         (np.array([["a"], ["b"]]), "sentences has 2 dimensions"),
-        (["a", None], r"sentence 1 is no text but None \(NoneType\); leave it out, or put ''"),
-        (pd.Series(["a", "b", np.nan]), r"sentence 2 is no text but nan \(float\)"),
-        (["a", 7], r"sentence 1 is no text but 7 \(int\)"),
-        ([b"a"], r"sentence 0 is no text but b'a' \(bytes\); decode it"),
+        (["a", None], r"sentence 1 is not text but None \(NoneType\); leave it out, or put ''"),
+        (pd.Series(["a", "b", np.nan]), r"sentence 2 is not text but nan \(float\)"),
+        (["a", 7], r"sentence 1 is not text but 7 \(int\)"),
+        ([b"a"], r"sentence 0 is not text but b'a' \(bytes\); decode it"),
         (["caf\udce9"], "sentence 0 has half of a surrogate pair"),
     ],
 )

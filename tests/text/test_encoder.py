@@ -358,8 +358,8 @@ def test_what_cannot_be_encoded_is_refused() -> None:
     encode = sentence_encoder(made("gru"), word_tokenizer())
     for nothing, reason in (
         ([], "no sentences to encode"),
-        ("a rose", "not one of them; put it in a list"),
-        (["a rose", None], "sentence 1 is no text but None"),
+        ("a rose", "not a single one; put it in a list"),
+        (["a rose", None], "sentence 1 is not text but None"),
     ):
         with pytest.raises(ValueError, match=reason):
             encode(nothing)

@@ -81,7 +81,7 @@ def test_books_end_where_their_chapters_end(tmp_path: Path) -> None:
     every = list(sentences("novels", "paragraphs", tmp_path))
     assert [chapter for chapter, _ in every] == [0, 0, 0, 1, 2, 3, 3, 4]
     assert [chapters_of(n, "novels", "paragraphs", tmp_path) for n in (1, 2)] == [2, 4]
-    with pytest.raises(UserError, match="the first 3 books of novels cannot be left out: it has 3"):
+    with pytest.raises(UserError, match="the first 3 books of novels cannot be held out: it has 3"):
         chapters_of(3, "novels", "paragraphs", tmp_path)
     tokens, _ = prepare("novels", "paragraphs", tmp_path, vocabulary=20, lower_case=True)
     config = Config(corpus="novels", held_out=2)

@@ -193,7 +193,7 @@ def test_a_sentence_that_becomes_no_token_is_named(tmp_path: Path) -> None:
     bare = tokenizer()
     bare.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A")
     bare.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="the tokenizer makes no token of '  '"):
+    with pytest.raises(ValueError, match="the tokenizer returns no token for '  '"):
         hugging_face_encoder(tmp_path)(["a rose", "  "])
 
 
@@ -205,7 +205,7 @@ def test_a_quick_thought_gives_both_halves(tmp_path: Path) -> None:
     expected = sentence_encoder(model, tokenizer())(SENTENCES)
     np.testing.assert_allclose(encode(SENTENCES), expected, rtol=1e-5, atol=1e-6)
     assert np.array_equal(encode.encode(SENTENCES), encode(SENTENCES))
-    with pytest.raises(ValueError, match="pooling 'cls' is none of a QuickThought's"):
+    with pytest.raises(ValueError, match="pooling 'cls' does not apply to a QuickThought"):
         hugging_face_encoder(tmp_path, pooling="cls")
 
 

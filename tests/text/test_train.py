@@ -225,7 +225,7 @@ def test_what_is_not_finite_is_named_with_its_step() -> None:
     [
         ({"similarity": "dot"}, "similarity is 'inner_product' or 'cosine'; got 'dot'"),
         ({"diagonal": "one"}, "diagonal is 'masked' or 'zero'; got 'one'"),
-        ({"diagonal": "zero", "similarity": "cosine"}, "reading of quick-thoughts' inner products"),
+        ({"diagonal": "zero", "similarity": "cosine"}, "for quick-thoughts' inner products only"),
         (
             {"objective": Objective(NCE, projection=Projection(0.1, {"unit_features": True}))},
             "has no unit_features",
@@ -241,7 +241,7 @@ def test_a_corpus_smaller_than_a_batch_is_named(tmp_path: Path) -> None:
     with Run(tmp_path, SMALL) as run, pytest.raises(UserError) as error:
         pretrain(SMALL, made_up(49), run, words=50)
     assert str(error.value) == (
-        "batch_size 50 is larger than the 49 sentences of the corpus; lower it, or give more text"
+        "batch_size 50 is larger than the 49 sentences of the corpus; lower it, or add more text"
     )
 
 
@@ -251,8 +251,8 @@ def test_a_corpus_without_neighbours_is_refused_before_the_first_step(tmp_path: 
     with Run(tmp_path / "a", SMALL) as run, pytest.raises(UserError) as error:
         pretrain(SMALL, alone, run, words=50)
     assert str(error.value) == (
-        "no sentence of the corpus manual has a neighbour of its chapter in a batch of 50, and "
-        "nothing can be learnt; is layout='wrapped' right?"
+        "no sentence of the corpus manual has a neighbour of its chapter in a batch of 50: "
+        "there are no positives; is layout='wrapped' right?"
     )
     assert not (tmp_path / "a" / "log.jsonl").exists()
     # A pair that the batches divide is none, and one within a batch is enough.

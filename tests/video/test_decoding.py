@@ -103,7 +103,7 @@ def test_frames_are_upright(tmp_path: Path, matrix: Sequence[float], shown) -> N
 def test_a_picture_at_an_angle_is_refused(tmp_path: Path) -> None:
     content = with_matrix(write(tmp_path / "video.mp4"), 0.7071, 0.7071, -0.7071, 0.7071)
     assert reason(tmp_path / "video.mp4", content) == (
-        "is shown at an angle of -45 degrees; turn it first"
+        "is rotated by -45 degrees; rotate it upright first"
     )
 
 

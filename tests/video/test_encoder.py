@@ -152,7 +152,7 @@ def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
     objective = Objective(LOSSES[loss], **REGULARISERS[regulariser])
     config = small(method=method, objective=objective)
     if loss == "alignment":
-        with pytest.raises(ValueError, match=f"no negatives and {method} nothing else against a"):
+        with pytest.raises(ValueError, match=f"no negatives, and {method} nothing else to prevent"):
             check(config)
         return
     check(config)
@@ -246,18 +246,18 @@ def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
     ("changes", "reason"),
     [
         ({"method": "swav"}, "method is one of simclr, moco; got 'swav'"),
-        ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
+        ({"objective": Objective(term(alignment))}, "nothing else to prevent collapse"),
         ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
         ({"method": "moco", "pairs": "first_view"}, "'first_view' are SimCLR's; moco has its own"),
-        ({"clip_frames": 7}, "clip_frames 7 are too few for S3D; take 8 or more"),
-        ({"size": 16}, "size 16: S3D pools further; take 17 or more"),
+        ({"clip_frames": 7}, "clip_frames 7 are too few for S3D; use 8 or more"),
+        ({"size": 16}, "size 16 is too small for S3D; use 17 or more"),
         ({"batch_size": 1}, "batch_size 1: simclr has nothing to compare .* take 2"),
         ({"method": "moco", "batch_size": 3}, "batch_size 3: moco has nothing .* take 4"),
         ({"epochs": -1}, "epochs is at least 0; got -1"),
         ({"learning_rate": -0.1}, "learning_rate is at least 0; got -0.1"),
-        ({"network": "thumbnail"}, "'thumbnail' has nothing to train; take train=False"),
-        ({"strides": (1, 1, 1, 1, 1)}, "strides are those of r2plus1d; s3d has its own"),
-        ({"calibrate": True}, "calibrate is for an encoder that is not trained"),
+        ({"network": "thumbnail"}, "'thumbnail' has nothing to train; set train=False"),
+        ({"strides": (1, 1, 1, 1, 1)}, "strides are for r2plus1d; s3d has its own"),
+        ({"calibrate": True}, "calibrate is for an untrained encoder"),
     ],
 )
 def test_configurations_without_meaning_are_refused(changes: dict[str, Any], reason: str) -> None:

@@ -214,7 +214,7 @@ def test_flow_of_another_video_of_the_same_name_is_computed_again(tmp_path: Path
     video = write_video(tmp_path / "v_a.avi", moving(3, 2, 0))
     (file,) = prepare_flow([video], tmp_path / "flow")
     write_video(video, moving(3, -2, 0))
-    with pytest.warns(UserWarning, match="made of another video; computed again"):
+    with pytest.warns(UserWarning, match="made from another video; computed again"):
         prepare_flow([video], tmp_path / "flow")
     assert pixels(read_flow(file))[:, 6:-6, 6:-6, 0].mean() == pytest.approx(-2, abs=0.4)
 
@@ -267,5 +267,5 @@ def test_videos_that_cannot_be_used_are_named_after_the_others_are_done(tmp_path
 
 
 def test_videos_of_one_name_are_refused(tmp_path: Path):
-    with pytest.raises(ValueError, match="two videos of one name"):
+    with pytest.raises(ValueError, match="two videos with one name"):
         prepare_flow([tmp_path / "a" / "v.avi", tmp_path / "b" / "v.avi"], tmp_path)

@@ -121,7 +121,7 @@ def test_damaged_videos_are_all_named_or_left_out(shots: Path) -> None:
     pairs = [(str(file), {"label": 0}) for file in sorted(blue.iterdir())]
     with pytest.raises(UserError, match=r"blue: 3 of 6 videos are damaged: 0.avi \("):
         from_pytorchvideo(pairs, 16)
-    with pytest.raises(UserError, match="a data set without videos"):
+    with pytest.raises(UserError, match="a dataset without videos"):
         from_pytorchvideo([], 16)
 
 
@@ -210,7 +210,7 @@ def test_networks_that_are_none_are_refused() -> None:
         encoder_of(dataclasses.replace(SMALL, network=number))
     with pytest.raises(ValueError, match=r"that of maps gives \(1, 4, 8, 32, 32\) for 1 clip"):
         encoder_of(dataclasses.replace(SMALL, network=maps))
-    with pytest.raises(ValueError, match="width is that of s3d and r2plus1d; tiny has its own"):
+    with pytest.raises(ValueError, match="width is for s3d and r2plus1d; tiny has its own"):
         check(dataclasses.replace(SMALL, network=tiny, width=0.5))
 
 

@@ -40,7 +40,7 @@ def test_every_row_states_its_own_deviation() -> None:
     assert len({row.deviation for row in TABLE_5.rows}) == len(TABLE_5.rows)
     for table in TABLES["mmcl"]:
         for row in table.rows:
-            additional = row.deviation.startswith("Printed by no paper for video")
+            additional = row.deviation.startswith("Not reported for video by any paper")
             assert additional is (row.published is None)
             assert "{" not in row.deviation
 

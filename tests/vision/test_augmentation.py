@@ -328,7 +328,7 @@ def test_loader_that_has_cropped_passes_the_rest_of_the_policy():
 @pytest.mark.parametrize(
     ("pixels", "message"),
     [
-        (torch.zeros(4, 4, 8, 8, dtype=torch.uint8), r"images have 4 channels; .* pixels\[:, :3\]"),
+        (torch.zeros(4, 4, 8, 8, dtype=torch.uint8), r"images have 4 channels, .* pixels\[:, :3\]"),
         (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), "5 images but 4 samples"),
     ],
 )

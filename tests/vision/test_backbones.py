@@ -104,12 +104,12 @@ def test_unknown_backbones_get_the_nearest_names() -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"pooled has first layers of its own, set stem to 'imag"):
+    with pytest.raises(ValueError, match=r"pooled has its own first layers, set stem to 'imag"):
         make_encoder(pooled, "cifar")
     cmc = dataclasses.replace(CONFIG, backbone=VIT, method="cmc", statistics="none")
-    with pytest.raises(ValueError, match="half the width, which there are of resnet8"):
+    with pytest.raises(ValueError, match="half the width, available for resnet8"):
         check(cmc)
-    with pytest.raises(ValueError, match="built for one size of images; got sides of 32, 64"):
+    with pytest.raises(ValueError, match="built for one image size; got 32, 64"):
         check(dataclasses.replace(CONFIG, backbone=VIT, test_size=64))
     with pytest.raises(ValueError, match=r"maps gives \(2, 5, 30, 30\) for 2 images"):
         Networks(dataclasses.replace(CONFIG, backbone=maps))

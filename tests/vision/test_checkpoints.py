@@ -67,7 +67,7 @@ def test_what_is_no_such_network_is_refused(tmp_path: Path) -> None:
     file = file_of("moco-v2-resnet50", tmp_path)
     publish(tmp_path)
     with pytest.raises(
-        UserError, match=r"moco_v2_800ep_pretrain\.pth\.tar: goes on behind resnet8"
+        UserError, match=r"moco_v2_800ep_pretrain\.pth\.tar: has more blocks than resnet8"
     ):
         load(dataclasses.replace(CONFIG, backbone="resnet8"), tmp_path)
     file.write_bytes(b"nothing")
@@ -84,7 +84,7 @@ def test_what_is_no_such_network_is_refused(tmp_path: Path) -> None:
     [
         ({"epochs": 3}, "weights 'moco-v2-resnet50' are trained; set epochs = 0"),
         ({"features": "pixels"}, "set epochs = 0 and features = 'encoder'"),
-        ({"calibrated": True}, "calibrated is for an encoder that is not trained"),
+        ({"calibrated": True}, "calibrated is for an untrained encoder"),
     ],
 )
 def test_trained_weights_are_not_trained_again(changes: dict[str, Any], text: str) -> None:

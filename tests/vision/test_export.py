@@ -81,7 +81,7 @@ def test_a_network_that_is_built_otherwise_is_refused(
     monkeypatch.setattr(
         "vision.export.make_encoder", lambda backbone, *_, **__: make_encoder(backbone, "cifar")
     )
-    with pytest.raises(UserError, match="features are not those stored"):
+    with pytest.raises(UserError, match="features differ from those stored"):
         load_encoder(tmp_path)
 
 

@@ -171,7 +171,7 @@ def test_distances_over_dimensions(tmp_path: Path, random_pictures: Images) -> N
     rows = ("2048-dim (w/o R)", "256-dim (w/o R)")
     for count, row in enumerate(rows):
         if count:
-            with pytest.raises(Lacking, match="no two rows of vision/cllr/table-1"):
+            with pytest.raises(Lacking, match="no column of vision/cllr/table-1 has enc"):
                 draw("cllr/figure-2-distances", tmp_path)
         keep(tmp_path, cell_of("cllr", "table-1", "short", row, "cifar10_ep100"))
     _, found = draw("cllr/figure-2-distances", tmp_path)

@@ -99,7 +99,7 @@ def test_every_mode_becomes_rgb(mode: str) -> None:
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        (np.array([[-5, 300]], np.int32), "integers, here from -5 to 300, have no range"),
+        (np.array([[-5, 300]], np.int32), "integers, here from -5 to 300, have no agreed range"),
         (np.array([[0.0, 2.0]], np.float32), "float pixels are from 0 to 1, .* got 0 to 2"),
         (np.array([[0.0, np.nan]], np.float32), "float pixels are from 0 to 1"),
     ],
@@ -181,16 +181,16 @@ def test_pixels_of_every_type_with_a_range_are_the_same(pixels: Any) -> None:
 @pytest.mark.parametrize(
     ("pixels", "labels", "why"),
     [
-        (BYTES.short(), [0, 1], "pixels of int16 have no range that all agree on; give uint8"),
-        (BYTES.long(), [0, 1], "pixels of int64 have no range"),
-        (BYTES.numpy().astype(np.int8), [0, 1], "pixels of int8 have no range"),
-        (BYTES.numpy().astype(np.uint32), [0, 1], "pixels of uint32 have no range"),
+        (BYTES.short(), [0, 1], "pixels of int16 have no agreed range; give uint8"),
+        (BYTES.long(), [0, 1], "pixels of int64 have no agreed range"),
+        (BYTES.numpy().astype(np.int8), [0, 1], "pixels of int8 have no agreed range"),
+        (BYTES.numpy().astype(np.uint32), [0, 1], "pixels of uint32 have no agreed range"),
         (BYTES.float(), [0, 1], "float pixels are from 0 to 1, .* got 0 to 252"),
         (BYTES / 255 - 0.5, [0, 1], "float pixels are from 0 to 1, .* got -0.5 to 0.48"),
         (BYTES * torch.nan, [0, 1], "got nan to nan"),
         (BYTES.permute(0, 2, 3, 1), [0, 1], r"channels last; give pixels.permute\(0, 3, 1, 2\)"),
         (BYTES[:, 0], [0, 1], r"got \(2, 64, 64\); for one channel: pixels.unsqueeze\(1\)"),
-        (np.array([["a"]]), [0], "pixels of <U1 are no numbers of a tensor"),
+        (np.array([["a"]]), [0], "pixels of <U1 cannot be a tensor"),
         (BYTES, [0, 1, 2], r"labels of 2 images are \(2,\), got \(3,\)"),
         (BYTES, [0.0, np.nan], r"labels are integers, got float64; give labels.long"),
     ],
@@ -231,7 +231,7 @@ def test_an_encoder_s_own_channels_are_taken_and_others_named() -> None:
     encoder = make_encoder("resnet18", "small", channels=5)
     five = {"mean": (0.5,) * 5, "std": (0.25,) * 5}
     assert embed(encoder, images, 16, **five).shape == (2, 512)
-    with pytest.raises(ValueError, match="images have 5 channels; mean and deviation are of 3"):
+    with pytest.raises(ValueError, match="images have 5 channels, mean and deviation 3"):
         embed(encoder, images, 16, **COLOURS)
     with pytest.raises(ValueError, match="does not take images of 5 channels"):
         embed(make_encoder("resnet18", "small"), images, 16, **five)

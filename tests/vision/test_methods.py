@@ -94,7 +94,7 @@ def test_what_is_defined_trains_a_step_and_the_rest_is_refused(
     config = small(objective=objective, learning_rate=0.1, **VARIANTS[variant])
     method = config.method
     if OWN_LOSS.get(method, loss) != loss or (loss in OWN_LOSS.values() and method not in OWN_LOSS):
-        why = r"byol compares positives alone|no negatives|swav and the loss swapped_prediction go"
+        why = r"byol compares positives only|no negatives|swav and the loss swapped_prediction go"
         with pytest.raises(ValueError, match=why):
             check(config)
         return
@@ -218,28 +218,28 @@ SWAV = {"method": "swav", "objective": Objective(term(swapped_prediction))}
         ),
         ({"objective": Objective(term(swapped_prediction))}, "got simclr and swapped_prediction"),
         ({"small_crops": 6}, "small_crops are SwAV's; simclr compares two views"),
-        ({**SWAV, "prototypes": 1}, "prototypes 1: one is every image's; take 2 or more"),
+        ({**SWAV, "prototypes": 1}, "prototypes 1: a single one cannot discriminate; use 2"),
         ({**SWAV, "queue": -1}, "small_crops and queue are at least 0; got 0 and -1"),
-        ({"method": "cmc"}, "cmc turns images in .* into Lab; set statistics to 'none', not None"),
-        ({**CMC, "queue": 0}, "queue 0: entries of the memory are the only negatives"),
+        ({"method": "cmc"}, "cmc converts images in .* to Lab; set statistics to 'none', not None"),
+        ({**CMC, "queue": 0}, "queue 0: cmc's only negatives come from it"),
         ({**CMC, "memory_momentum": 1.0}, "memory_momentum is from 0 to below 1; got 1.0"),
         ({**CMC, "pairs": "first_view"}, "'first_view' are SimCLR's; cmc has its own"),
-        ({**SWAV, "symmetric": True}, "swav has no other direction"),
-        ({"method": "byol"}, "byol compares positives alone, info_nce needs negatives"),
-        ({"objective": Objective(term(alignment))}, "nothing else against a collapse"),
+        ({**SWAV, "symmetric": True}, "swav has one direction only"),
+        ({"method": "byol"}, "byol compares positives only, info_nce needs negatives"),
+        ({"objective": Objective(term(alignment))}, "nothing else to prevent collapse"),
         ({"pairs": "one"}, "pairs is one of both, both_views, first_view, second_view; got 'one'"),
         ({"method": "moco_v3", "pairs": "first_view"}, "'first_view' are SimCLR's"),
         ({"head_layers": 3}, "head_layers is 1 or 2; got 3"),
-        ({"mixed": (16, 8, 4)}, "mixed is of a queue's keys; simclr has none, take 'moco_v2'"),
+        ({"mixed": (16, 8, 4)}, "mixed needs the keys of a queue; simclr has none, use 'moco_v2'"),
         (
             {"method": "moco_v2", "mixed": (4097, 8, 4)},
             r"N from 1 to the queue's 4096 and the others at least 0; got \(4097, 8, 4\)",
         ),
         ({"method": "moco_v2", "mixed": (16, -8, 4)}, "others at least 0"),
-        ({"mixed_from": 10.0}, "mixed_from 10 is of mixed, which is None; set both"),
-        ({"symmetric": True}, "simclr has no other direction"),
+        ({"mixed_from": 10.0}, "mixed_from 10 needs mixed, which is None; set both"),
+        ({"symmetric": True}, "simclr has one direction only"),
         ({"gamma_schedule": ((1, 10.0),)}, "info_nce has no kernel"),
-        ({"batch_size": 1}, "batch_size 1: a lone image has no negatives; take 2"),
+        ({"batch_size": 1}, "batch_size 1: a single image has no negatives; use 2"),
         ({"epochs": -1}, "epochs is at least 0; got -1"),
     ],
 )

@@ -169,7 +169,7 @@ def test_columns_of_a_dataset_are_found_and_read_when_needed() -> None:
     unlabelled = hub_images(Hub(dataset.rows, {"pixels": Image()}))
     assert unlabelled.labels.tolist() == [-1] * 12
     several = Hub(dataset.rows, {"pixels": Image(), "kind": Image()})
-    with pytest.raises(UserError, match="several columns are of Images, say which: pixels, kind"):
+    with pytest.raises(UserError, match="several columns of type Image, name one: pixels, kind"):
         hub_images(several)
     with pytest.raises(UserError, match="no column 'pixel': did you mean pixels"):
         hub_images(dataset, "pixel")
@@ -182,11 +182,11 @@ def test_columns_of_a_dataset_are_found_and_read_when_needed() -> None:
 @pytest.mark.parametrize(
     ("column", "value", "why"),
     [
-        ("pixels", None, "column 'pixels', row 1: NoneType in place of an image; leave such rows"),
-        ("pixels", {"bytes": b""}, "row 1: dict in place of an image; .*cast_column"),
-        ("kind", None, "column 'kind', row 1: None is no number of a class; .*class_encode_column"),
-        ("kind", "cat", "column 'kind', row 1: 'cat' is no number of a class"),
-        ("kind", 1.5, "column 'kind', row 1: 1.5 is no number of a class"),
+        ("pixels", None, "column 'pixels', row 1: NoneType instead of an image; leave such rows"),
+        ("pixels", {"bytes": b""}, "row 1: dict instead of an image; .*cast_column"),
+        ("kind", None, "column 'kind', row 1: None is not a class number; .*class_encode_column"),
+        ("kind", "cat", "column 'kind', row 1: 'cat' is not a class number"),
+        ("kind", 1.5, "column 'kind', row 1: 1.5 is not a class number"),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named(column: str, value: Any, why: str) -> None:

@@ -188,5 +188,5 @@ def test_reduced_runs_are_described_by_what_they_change() -> None:
     )
     assert reduced_note(SHORT) == note
     assert note in ALL["mmcl/table-8"].notes
-    with pytest.raises(ValueError, match="reduced runs: no words for precision"):
+    with pytest.raises(ValueError, match="reduced runs: no description of precision"):
         reduced_note({**SHORT, "precision": "float32"})

@@ -114,7 +114,7 @@ def test_rare_classes_stay_out_of_episodes_and_too_few_are_refused() -> None:
     labels = torch.cat([labels_of(300, 9), torch.full((7,), 9)])
     chosen = labels[episodes(labels, dataclasses.replace(SMALL, episodes=50))]
     assert set(chosen.unique().tolist()) == set(range(9))
-    with pytest.raises(UserError, match="takes 8 images of 4 classes; 3 classes have so many"):
+    with pytest.raises(UserError, match="needs 8 images of 4 classes; 3 classes have as many"):
         episodes(torch.arange(3).repeat(8), SMALL)
 
 
@@ -326,7 +326,7 @@ def test_a_cell_on_embedded_data(tmp_path: Path, protocol: str, keys: set[str]) 
         (
             {"protocol": "few-shot-5way-5shot-v1", "evaluate_on": "VOC2007"},
             UserError,
-            "VOC2007 has several classes in an image",
+            "VOC2007 has several classes per image",
         ),
         ({"evaluate_on": "Aircraft"}, UserError, "Aircraft: data missing in"),
     ],
