@@ -218,7 +218,8 @@ def can_be_captured(config: Config) -> bool:
     """Whether no update waits for the device, but where the criterion looks at its loss."""
     # Every update with a step of the actor would be one at which the criterion looks.
     always_looked_at = config.update_every % CHECK_EVERY == 0
-    return not config.contrastive or not (config.objective.waits or always_looked_at)
+    in_chunks = config.chunk is not None  # which go back and forth by themselves
+    return not config.contrastive or not (config.objective.waits or always_looked_at or in_chunks)
 
 
 class CapturedUpdate:
