@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added
+from shared.experiment.history import History, added, option
 from shared.pairs import Pairing
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
@@ -66,6 +66,9 @@ class Config:
     layers: int = 3  # [program], go.sh
     hidden: int = 32  # [program]
     batch_size: int = 128  # [program]
+    # At most so many graphs go through the encoder at once, the gradient being
+    # that of the batch (batch norms see chunks). None: all. See shared.chunks.
+    chunk: int | None = option(None)
     learning_rate: float = 0.01  # [program], go.sh; Adam as in [MMCL]
     epochs: int = 20  # [program]; evaluated after the last, never the best
     # [program] uses float32, in which the accuracy depends on a processor's order of summation as

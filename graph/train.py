@@ -16,6 +16,7 @@ from graph.encoder import ProjectionHead, make_encoder
 from graph.evaluation import calibrate, embed, score, sizes
 from graph.export import save_encoder
 from shared import Criterion, Pairs
+from shared.chunks import check_chunk, in_chunks
 from shared.distributed import gather, part, replicated, synchronise, world_size
 from shared.errors import UserError
 from shared.experiment.runs import Run
@@ -74,6 +75,7 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = PRECISIONS[config.precision]
     check(graphs)
+    check_chunk(config.chunk)
     check_batches(config, graphs)
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     # Drawn in single precision, so that both precisions start from the same weights.
@@ -170,12 +172,19 @@ def compare(
     """
     device = next(encoder.parameters()).device
     features = [
-        encoder(view.x, view.edge_index, view.batch, view.num_graphs)
-        for view in (own_part(original).to(device), own_part(augmented).to(device))
+        encoded(encoder, own_part(view).to(device), config.chunk) for view in (original, augmented)
     ]
     x, z = (head(feature) for feature in features)
     collect = partial(gather, count=original.num_graphs)
     return paired_views(x, z, config.pairs, gather=collect), features
+
+
+def encoded(encoder: nn.Module, view: Graphs, chunk: int | None) -> Tensor:
+    """Features (B, H) of the graphs of a view, in chunks of so many."""
+    parts = [view] if chunk is None else batches(view, chunk)
+    arguments = [(each.x, each.edge_index, each.batch, each.num_graphs) for each in parts]
+    features: Tensor = in_chunks(encoder, arguments, encoder)
+    return features
 
 
 def own_part(batch: Graphs) -> Graphs:

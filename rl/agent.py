@@ -26,6 +26,7 @@ from rl.config import Config
 from rl.encoder import Bilinear, Encoder, Head, initialise, lifted
 from rl.replay import Batch
 from shared import Criterion, alignment, band_statistics, cosine, query_key
+from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import gather, part, world_size
 from shared.momentum import follow
 from shared.objective import Similarity
@@ -87,6 +88,7 @@ class Contrast(nn.Module):
 
     def __init__(self, config: Config, device: torch.device | str = "cpu") -> None:
         super().__init__()
+        check_chunk(config.chunk)
         self.config = config
         self.encoder = make_encoder(config)
         self.momentum_encoder = copy.deepcopy(self.encoder).requires_grad_(False)
@@ -115,10 +117,9 @@ class Contrast(nn.Module):
         Raises:
             FloatingPointError: NaN or infinite latents or loss.
         """
-        with autocast(self.config, anchor):
-            query = self.encoder(anchor)
-        with torch.no_grad(), autocast(self.config, positive):
-            key = self.momentum_encoder(positive)
+        query = self.encoded(self.encoder, anchor)
+        with torch.no_grad():
+            key = self.encoded(self.momentum_encoder, positive)
         pairs = query_key(query, key, gather=gather)
         loss, parts = self.criterion(pairs, step=step)
         with torch.no_grad():
@@ -135,6 +136,17 @@ class Contrast(nn.Module):
                 **parts,
             }
         return loss, parts
+
+    def encoded(self, encoder: nn.Module, crops: Tensor) -> Tensor:
+        """Latents (B, H) of crops in the configuration's precision and chunks."""
+
+        def latents(part: Tensor) -> Tensor:
+            with autocast(self.config, part):
+                latent: Tensor = encoder(part)
+                return latent
+
+        every: Tensor = in_chunks(latents, split(self.config.chunk, crops))
+        return every
 
     def update(
         self, anchor: Tensor, positive: Tensor, step: int, forward: Forward | None = None

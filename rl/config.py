@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History
+from shared.experiment.history import History, option
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
 CURL = Objective(term(info_nce, temperature=1.0))
@@ -57,6 +57,9 @@ class Config:
     double_step: bool = True
 
     batch_size: int = 512  # [CURL]; the program's published command: 128
+    # At most so many crops go through the contrast's encoders at once, the gradient being
+    # that of the batch. None: all. See shared.chunks.
+    chunk: int | None = option(None)
     environment_steps: int = 100_000  # frames of the physics, not decisions of the agent
     initial_steps: int = 1000  # decisions at random before the first update; [CURL]
     learning_rate: float = 1e-3  # of encoder, actor and critic; [CURL], cheetah 2e-4

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from rl.agent import Agent, make_encoder
@@ -116,10 +116,14 @@ def _build(file: Path, remedy: str) -> Policy | Encoder:
         fields = upgraded_config(json.loads((file.parent / CONFIG).read_text()), Config)
         config = dataclasses.replace(Config(), **{name: fields[name] for name in BUILDING})
         state = load_file(file)
-        if all(name.startswith(ENCODER_NAMES) for name in state):
-            own = {name.removeprefix("encoder."): item for name, item in state.items()}
-            return fill(lambda: make_encoder(config), own)
-        return _policy(config, state)
+        if any(name.startswith(POLICY_NAMES) for name in state):
+            return _policy(config, state)
+        return fill(lambda: make_encoder(config), _bare(state))
+
+
+def _bare(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """An encoder's tensors under its own names; in the folder of a run they have one before."""
+    return {name.removeprefix(ENCODER_NAMES[0]): item for name, item in state.items()}
 
 
 def _policy(config: Config, state: Mapping[str, Tensor]) -> Policy:
@@ -150,19 +154,25 @@ def _describe(folder: Path, record: Record) -> Export:
         shape = (1, 3 * stack, crop, crop)
         targets = [f"{name} {value:.2f}" for name, value in details["targets"].items()]
         return Export(
-            files={FILE: folder / MODEL, CONFIG: folder / CONFIG},
+            files={FILE: save(_bare(load_file(folder / MODEL))), CONFIG: folder / CONFIG},
             name=("encoder", config["task"]),
             about=f"An encoder of pictures of DM Control's `{config['task']}`, "
             f"{_training_of_encoder(config)}",
             takes=f"crops of {crop} x {crop} pixels of {stack} frames, RGB, 0 to 255, the oldest "
             "first",
             gives=f"{config['latent']} features",
-            loading=_loading(f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))"),
+            loading=_loading(
+                f"features = encoder(torch.zeros({shape}, dtype=torch.uint8))",
+                f"def encoder(pixels):  # (B, {3 * stack}, {crop}, {crop}) uint8",
+                *_convolved(config, "convolutions"),
+                *_latent("head"),
+                "    return x",
+            ),
             pipeline="image-feature-extraction",
             notes=[f"R^2 by target: {', '.join(targets)}."],
             **common,
         )
-    shape = (1, 3 * stack, size, size)
+    shape, start = (1, 3 * stack, size, size), (size - crop) // 2
     curve = [f"{each['return']:.1f} after {each['step']}" for each in details["curve"]]
     return Export(
         files={POLICY: folder / MODEL, CONFIG: folder / CONFIG},
@@ -174,7 +184,16 @@ def _describe(folder: Path, record: Record) -> Export:
         f"sees\n  their centre crop of {crop} pixels",
         gives=f"an action in [-1, 1] for each dimension, repeated for {config['action_repeat']}\n"
         "  environment steps; the mean of the policy, without noise",
-        loading=_loading(f"action = policy(torch.zeros({shape}, dtype=torch.uint8))"),
+        loading=_loading(
+            f"action = policy(torch.zeros({shape}, dtype=torch.uint8))",
+            f"def policy(pixels):  # (B, {3 * stack}, {size}, {size}) uint8",
+            f"    pixels = pixels[:, :, {start} : {start + crop}, {start} : {start + crop}]",
+            *_convolved(config, "contrast.encoder.convolutions"),
+            *_latent("actor.head"),
+            '    x = functional.relu(linear("actor.policy.0", x))',
+            '    x = functional.relu(linear("actor.policy.2", x))',
+            '    return linear("actor.policy.4", x).chunk(2, dim=1)[0].tanh()',
+        ),
         pipeline="reinforcement-learning",
         notes=[f"Returns over the environment steps: {', '.join(curve)}."],
         **common,
@@ -199,9 +218,10 @@ def _contrast_of_policy(config: Mapping[str, Any]) -> str:
     return f"whose encoder is trained by the contrastive loss `{losses}`, too"
 
 
-def _loading(use: str) -> str:
+def _loading(use: str, *alone: str) -> str:
+    """How to load a network, for the card: by this project, or by a function of torch alone."""
     network = use.partition("= ")[2].partition("(")[0]
-    return python(
+    here = python(
         "from pathlib import Path",
         "",
         "import torch",
@@ -210,3 +230,41 @@ def _loading(use: str) -> str:
         f'{network} = load(Path("."))  # this folder; checks every SHA-256',
         use,
     )
+    elsewhere = python(
+        "import torch",
+        "from safetensors.torch import load_file",
+        "from torch.nn import functional",
+        "",
+        f'weights = load_file("{FILE if network == "encoder" else POLICY}")',
+        "",
+        "",
+        "def linear(name, x):",
+        '    return functional.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])',
+        "",
+        "",
+        *alone,
+        "",
+        "",
+        use,
+    )
+    return f"{here}\n\nor with torch alone, in float32:\n\n{elsewhere}"
+
+
+def _convolved(config: Mapping[str, Any], name: str) -> list[str]:
+    """Lines from ``pixels`` to ``x``, the convolutions' output."""
+    return [
+        "    x = pixels.float() / 255",
+        f"    for layer in range({config['convolutions']}):",
+        f'        name = f"{name}.layers.{{layer}}"',
+        '        weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]',
+        "        x = functional.conv2d(x, weight, bias, stride=1 if layer else 2).relu()",
+    ]
+
+
+def _latent(head: str) -> list[str]:
+    """Lines from the convolutions' output to the latent."""
+    return [
+        f'    x = linear("{head}.linear", x.flatten(1))',
+        f'    norm = weights["{head}.norm.weight"], weights["{head}.norm.bias"]',
+        "    x = functional.layer_norm(x, x.shape[1:], *norm)",
+    ]

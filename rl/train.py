@@ -218,7 +218,8 @@ def can_be_captured(config: Config) -> bool:
     """Whether updates synchronise with the device only where the criterion checks its loss."""
     # Otherwise every update of the actor would coincide with a check of the criterion.
     always_looked_at = config.update_every % CHECK_EVERY == 0
-    return not config.contrastive or not (config.objective.waits or always_looked_at)
+    in_chunks = config.chunk is not None  # which go back and forth by themselves
+    return not config.contrastive or not (config.objective.waits or always_looked_at or in_chunks)
 
 
 class CapturedUpdate:

@@ -1,6 +1,7 @@
 """What ``shared`` offers: names, and the modules they are imported from when first used."""
 
 from . import checks as checks
+from . import chunks as chunks
 from . import distributed as distributed
 from . import logistic as logistic
 from . import losses as losses
@@ -12,6 +13,8 @@ from . import penalties as penalties
 from . import projection as projection
 from . import svm as svm
 from .checks import Temperature as Temperature
+from .chunks import in_chunks as in_chunks
+from .chunks import large_batch as large_batch
 from .losses import alignment as alignment
 from .losses import debiased_nce as debiased_nce
 from .losses import hard_nce as hard_nce

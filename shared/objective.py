@@ -37,7 +37,7 @@ from shared.distributed import share_of_mean, total, world_size
 from shared.functions import identity
 from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_margin
 from shared.notices import notice
-from shared.pairs import Pairs, cosine
+from shared.pairs import Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
 from shared.projection import LowRankProjection
 
@@ -252,7 +252,8 @@ class Criterion(nn.Module):
         if others or not isinstance(pairs, Pairs):
             raise ValueError(
                 "a criterion takes pairs, which a builder makes of embeddings: "
-                "criterion(two_views(first, second))"
+                "criterion(two_views(first, second)), or criterion.of_views(first, second) for "
+                "the loss alone"
             )
         require("step", step, optional(STEP))
         with torch.autocast(pairs.anchor.device.type, enabled=False):
@@ -306,6 +307,24 @@ class Criterion(nn.Module):
         if looked_at:
             _check_finite(pairs, loss, step)
         return loss, parts
+
+    def of_views(self, first: Tensor, second: Tensor, *, step: int | None = None) -> Tensor:
+        """The loss of two views of each instance, a scalar: what a plain loop needs, as SimCLR.
+
+        Embeddings of any length do: the cosine, which is the similarity unless another was built
+        in, normalises them.
+
+        Args:
+            first: (B, D), first view of each instance.
+            second: (B, D); row i is the other view of row i of ``first``.
+            step: see :meth:`forward`.
+
+        Raises:
+            FloatingPointError: see :meth:`forward`.
+            ValueError: see :meth:`forward`, or views of different shapes.
+        """
+        loss: Tensor = self(two_views(first, second), step=step)[0]
+        return loss
 
     @torch.no_grad()
     def _look_for_collapse(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added
+from shared.experiment.history import History, added, option
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
 QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
@@ -66,6 +66,9 @@ class Config:
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated vector; Chen et al. 2022
 
     batch_size: int = 400  # consecutive sentences; [QT]
+    # At most so many sentences go through the encoder at once, the gradient being
+    # that of the batch. None: all. See shared.chunks.
+    chunk: int | None = option(None)
     # Order of the batches: that of the corpus ([QT]), or reshuffled in every epoch.
     order: Literal["corpus", "shuffled"] = "corpus"
     epochs: int = 1  # [QT]; evaluated after the last

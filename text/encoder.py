@@ -196,18 +196,22 @@ class Transformer(nn.Module):
     def __init__(self, config: QuickThoughtConfig) -> None:
         super().__init__()
         self.dim = config.hidden
-        shape = BertConfig(
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden,
-            num_hidden_layers=config.layers,
-            num_attention_heads=config.heads,
-            intermediate_size=4 * config.hidden,
-            hidden_dropout_prob=0.0,
-            attention_probs_dropout_prob=0.0,
-            max_position_embeddings=config.length,
-            pad_token_id=config.pad_token_id,
-        )
-        self.bert = BertModel(shape, add_pooling_layer=False)
+        self.bert = BertModel(BertConfig(**self.shape_of(config)), add_pooling_layer=False)
+
+    @staticmethod
+    def shape_of(config: QuickThoughtConfig) -> dict[str, Any]:
+        """The arguments of the BertConfig of an encoder."""
+        return {
+            "vocab_size": config.vocab_size,
+            "hidden_size": config.hidden,
+            "num_hidden_layers": config.layers,
+            "num_attention_heads": config.heads,
+            "intermediate_size": 4 * config.hidden,
+            "hidden_dropout_prob": 0.0,
+            "attention_probs_dropout_prob": 0.0,
+            "max_position_embeddings": config.length,
+            "pad_token_id": config.pad_token_id,
+        }
 
     @property
     def embedding(self) -> nn.Embedding:

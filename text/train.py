@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
+from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import from_first, gather, part, replicated, world_size
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, write_sums
@@ -149,6 +150,7 @@ def pretrain(
         UserError: fewer sentences than a batch has, or none with a neighbour.
         FloatingPointError: the training diverged.
     """
+    check_chunk(config.chunk)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = QuickThought(shape_of(config, words))
     if table is not None:
@@ -252,7 +254,8 @@ def losses(
     device = next(model.parameters()).device
     half = config.precision == "bfloat16" and device.type == "cuda"
     with torch.autocast(device.type, torch.bfloat16, enabled=half):
-        f, g = model(to_device(batch.ids, device), batch.mask)
+        chunks = split(config.chunk, to_device(batch.ids, device), batch.mask)
+        f, g = in_chunks(model, chunks, model)
     if half:  # for the encoders only: scores are computed in float32
         f, g = f.float(), g.float()
     if config.dropout:

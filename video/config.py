@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added
+from shared.experiment.history import History, added, option
 from shared.pairs import Pairing
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
@@ -67,6 +67,9 @@ class Config:
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022
 
     batch_size: int = 128  # [MMCL], from its 254 negatives; [CoCLR]: 64
+    # At most so many videos go through the encoder at once, the gradient being
+    # that of the batch (batch norms see chunks). None: all. See shared.chunks.
+    chunk: int | None = option(None)
     epochs: int = 300  # [MMCL]; evaluated after the last
     schedule: Literal["milestones", "cosine"] = added("milestones", was="milestones")
     milestones: tuple[int, ...] = (250, 280)  # the rate falls to a tenth after each; [CoCLR]

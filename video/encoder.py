@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool3d
 
 from shared import Pairs, alignment, query_key
+from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
 from shared.distributed import from_first, gather, part, world_size
 from shared.errors import suggestion
@@ -397,9 +398,13 @@ def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) ->
 
     In separate passes, each clip would be normalised by the same videos as its positive.
     """
-    features = networks.encoder(torch.cat([first, second]))
-    x, z = networks.head(features).chunk(2)
-    return paired_views(x, z, config.pairs, gather=gather), list(features.chunk(2))
+
+    def both(first: Tensor, second: Tensor) -> tuple[Tensor, ...]:
+        features = networks.encoder(torch.cat([first, second]))
+        return *networks.head(features).chunk(2), *features.chunk(2)
+
+    x, z, *features = in_chunks(both, split(config.chunk, first, second), networks)
+    return paired_views(x, z, config.pairs, gather=gather), features
 
 
 def moco(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
@@ -448,6 +453,12 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {config.pairs!r}")
     if config.method == "moco" and config.pairs != "both":
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; moco has its own")
+    check_chunk(config.chunk)
+    if config.chunk is not None and config.method == "moco":
+        raise ValueError(
+            "chunk is for negatives from the batch, moco has none; leave chunk out, or take "
+            "method 'simclr'"
+        )
     if config.network in BASELINES and config.train:
         raise ValueError(f"network {config.network!r} has nothing to train; set train=False")
     if config.network != "r2plus1d" and config.strides != STRIDES:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from torch import nn
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added
+from shared.experiment.history import History, added, option
 from shared.losses import max_margin
 from shared.pairs import Pairing
 
@@ -100,6 +100,9 @@ class Config:
     # Policies of vision.augmentation for the first (student's) and second (teacher's) view.
     augmentations: tuple[str, str] = ("ressl_strong", "ressl_weak")  # [margins]
     batch_size: int = 256  # [margins]
+    # At most so many images go through the encoder at once, the gradient being
+    # that of the batch (batch norms see chunks). None: all. See shared.chunks.
+    chunk: int | None = option(None)
     epochs: int = 200  # [margins]; evaluated after the last, never the best
     optimiser: Literal["sgd", "adam", "lars"] = "sgd"  # [margins]
     learning_rate: float = 0.06  # [margins]

@@ -10,15 +10,17 @@ CLLR's projection is applied.
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
+from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import gather, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
+from shared.precision import bfloat16
 from vision.config import Config
 from vision.encoder import (
     LabEncoder,
@@ -32,6 +34,7 @@ from vision.encoder import (
 from vision.swav import Crops, crop_pairs, swapped_prediction
 
 Compared = tuple[list[Pairs], list[Tensor]]
+Given = TypeVar("Given")
 
 
 class Networks(nn.Module):
@@ -118,8 +121,8 @@ class Networks(nn.Module):
 
 def simclr(config: Config, networks: Networks, first: Tensor, second: Tensor) -> Compared:
     """Both views through one network, in separate passes (batch norm sees one view at a time)."""
-    features = [networks.encoder(view) for view in (first, second)]
-    x, z = (networks.head(feature) for feature in features)
+    both = [_encoded(config, networks, networks.head, view) for view in (first, second)]
+    (x, z), features = ([each[item] for each in both] for item in (0, 1))
     return [paired_views(x, z, config.pairs, gather=gather)], features
 
 
@@ -148,9 +151,12 @@ def moco_v3(config: Config, networks: Networks, first: Tensor, second: Tensor) -
     directions = [(first, second), (second, first)][: 2 if config.symmetric else 1]
     pairs, features = [], []
     for query_view, key_view in directions:
-        feature = networks.encoder(query_view)
-        query = _predictor(networks)(networks.head(feature))
-        pairs.append(query_key(query, _teacher(networks)(key_view), gather=gather))
+        query, feature = _encoded(
+            config, networks, lambda x: _predictor(networks)(networks.head(x)), query_view
+        )
+        teacher = _teacher(networks)
+        key = in_chunks(precise(config, teacher), split(config.chunk, key_view), teacher)
+        pairs.append(query_key(query, key, gather=gather))
         features.append(feature)
     return pairs, features
 
@@ -197,6 +203,19 @@ def cmc(config: Config, networks: Networks, images: Tensor, *_: Tensor) -> Compa
     return pairs, [features]
 
 
+def _encoded(
+    config: Config, networks: Networks, head: Callable[[Tensor], Tensor], view: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The head's (B, D) and the backbone's features (B, H) of a view, in the batch's chunks."""
+
+    def both(images: Tensor) -> tuple[Tensor, Tensor]:
+        feature = networks.encoder(images)
+        return head(feature), feature
+
+    embedding, features = in_chunks(precise(config, both), split(config.chunk, view), networks)
+    return embedding, features
+
+
 METHODS: dict[str, Callable[..., Compared]] = {
     "simclr": simclr,
     "moco_v2": moco_v2,
@@ -217,6 +236,21 @@ def compare(config: Config, networks: Networks, *views: Tensor) -> Compared:
             for CMC.
     """
     return METHODS[config.method](config, networks, *views)
+
+
+def precise(config: Config, function: Callable[[Tensor], Given]) -> Callable[[Tensor], Given]:
+    """A function of a chunk of images in the configuration's precision, whenever it is called.
+
+    The backward pass calls it again, when no context around :func:`compare` is there any more.
+    """
+    if config.chunk is None:
+        return function
+
+    def called(images: Tensor) -> Given:
+        with bfloat16(images.device.type, enabled=config.precision == "bfloat16"):
+            return function(images)
+
+    return called
 
 
 def check(config: Config) -> None:
@@ -260,6 +294,12 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
     if config.symmetric and config.method not in ("moco_v3", "byol"):
         raise ValueError(f"{config.method} has one direction only; symmetric is for moco_v3, byol")
+    check_chunk(config.chunk)
+    if config.chunk is not None and config.method in ("moco_v2", "swav", "cmc"):
+        raise ValueError(
+            f"chunk is for negatives from the batch, {config.method} has none; leave chunk out, or "
+            f"take method 'simclr' or 'moco_v3'"
+        )
     if config.head_layers not in (1, 2):
         raise ValueError(f"head_layers is 1 or 2; got {config.head_layers}")
     if config.mixed is not None:

@@ -207,7 +207,9 @@ def losses(
     """The loss of the views of a batch, its parts, and the pairs of each direction."""
     views = tuple(view.contiguous(memory_format=torch.channels_last) for view in views)
     device = views[0].device.type
-    with bfloat16(device, enabled=config.precision == "bfloat16"):
+    # Chunks have a context of their own: vision.methods.precise.
+    half = config.precision == "bfloat16" and config.chunk is None
+    with bfloat16(device, enabled=half):
         pairs, features = compare(config, networks, *views)
     values, every_part = [], []
     for direction in pairs:

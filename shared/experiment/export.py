@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,7 +28,7 @@ from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
 from shared.experiment.prepared import writing
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import replacing
-from shared.experiment.tables import canonical_json
+from shared.experiment.tables import always_there, canonical_json
 from shared.functions import function_name
 
 CARD = "README.md"
@@ -261,7 +261,7 @@ def export_run(
             f"{folder}: a smoke run only shows that the code runs; export one of another tier"
         )
     record = record.upgraded(kind)
-    if lacking := [each.name for each in fields(kind) if each.name not in record.config]:
+    if lacking := sorted(always_there(kind) - record.config.keys()):
         raise UserError(
             f"{folder}: this run trains no model of this domain (its configuration has no "
             f"{lacking[0]!r}); export one that does, or name the run's domain with --domain"

@@ -21,7 +21,7 @@ from dataclasses import dataclass, is_dataclass
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from shared.experiment.tables import canonical
+from shared.experiment.tables import OPTION, canonical
 
 WAS = "was"
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
@@ -78,6 +78,14 @@ def added(
     """
     field: Any = dataclasses.field  # its types allow only one of the two
     return field(default=default, default_factory=default_factory, metadata={WAS: was})
+
+
+def option(default: Any) -> Any:
+    """A field that the canonical form leaves out where it has its default, as all older runs had.
+
+    The hashes and the folders of runs without the option are those from before it was there.
+    """
+    return dataclasses.field(default=default, metadata={OPTION: True})
 
 
 def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:

@@ -44,7 +44,15 @@ from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences, form_of, upgraded_config
 from shared.experiment.records import HASH, Damaged, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
-from shared.experiment.tables import TIERS, Config, canonical, canonical_json, place_of, run_key
+from shared.experiment.tables import (
+    TIERS,
+    Config,
+    always_there,
+    canonical,
+    canonical_json,
+    place_of,
+    run_key,
+)
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners
 
@@ -697,8 +705,9 @@ def _folder_today(file: Path, domain: str, kinds: Collection[type]) -> Path | No
     tier = next((each for each in TIERS if file.parent.name.endswith(ends[each])), None)
     for kind in kinds if tier else ():
         today = upgraded_config(config, kind)
-        if today.keys() == {item.name for item in dataclasses.fields(kind)}:
-            return place_of(domain, str(tier), today)
+        fields = {item.name for item in dataclasses.fields(kind)}
+        if tier and always_there(kind) <= today.keys() <= fields:
+            return place_of(domain, tier, today)
     return None
 
 

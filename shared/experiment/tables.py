@@ -25,6 +25,7 @@ TIERS: tuple[Tier, ...] = get_args(Tier)
 SettingWord = Literal["paper's", "rebuilt", "reduced"]
 Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
+OPTION = "option"  # in the metadata of a field: see shared.experiment.history.option
 AGGREGATES = ("interquartile mean",)
 DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
 LONGEST = 60  # characters of the readable parts of a folder's name
@@ -587,7 +588,12 @@ def canonical(value: Any) -> Any:
         ValueError: a function that has no identity, see :func:`shared.functions.identity`.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: canonical(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        values = {item: getattr(value, item.name) for item in dataclasses.fields(value)}
+        return {
+            item.name: canonical(each)
+            for item, each in values.items()
+            if not (OPTION in item.metadata and each == item.default)
+        }
     if isinstance(value, Mapping):
         return {str(key): canonical(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -599,6 +605,11 @@ def canonical(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be part of a configuration")
+
+
+def always_there(kind: type) -> set[str]:
+    """The fields that the canonical form of every configuration of a class has."""
+    return {item.name for item in dataclasses.fields(kind) if OPTION not in item.metadata}
 
 
 def canonical_json(value: Any) -> str:

@@ -90,17 +90,24 @@ def observations(size: int) -> Tensor:
     return torch.randint(0, 256, (5, 9, size, size), dtype=torch.uint8, generator=generator)
 
 
-def outputs_of_the_card(target: Path, monkeypatch: pytest.MonkeyPatch, inputs: Tensor) -> Tensor:
-    """What the code of a card gives, for other inputs than its zeros."""
-    (code,) = (
+def check_the_card(
+    target: Path, monkeypatch: pytest.MonkeyPatch, inputs: Tensor, expected: Tensor
+) -> None:
+    """Both of a card's codes give this for other inputs than its zeros, the second without us."""
+    here, alone = (
         part.split("```")[0] for part in (target / CARD).read_text().split("```python\n")[1:]
     )
     zeros = f"torch.zeros({(1, *inputs.shape[1:])}, dtype=torch.uint8)"
-    assert zeros in code
-    names: dict[str, Tensor] = {"inputs": inputs}
+    assert "rl.export" not in alone
     monkeypatch.chdir(target)
-    exec(code.replace(zeros, "inputs"), names)
-    return names.get("action", names.get("features"))
+    found = []
+    for code in (here, alone):
+        assert zeros in code
+        names: dict[str, Tensor] = {"inputs": inputs}
+        exec(code.replace(zeros, "inputs"), names)
+        found.append(names.get("action", names.get("features")))
+    assert torch.equal(found[0], expected)
+    torch.testing.assert_close(found[1], expected)
 
 
 def test_an_exported_policy_acts_as_the_agent(
@@ -118,7 +125,7 @@ def test_an_exported_policy_acts_as_the_agent(
     assert torch.equal(act(observations(20)), expected)
     assert torch.equal(act(observations(20)), expected)  # no noise
     assert torch.equal(read(tmp_path / "run")(observations(20)), expected)
-    assert torch.equal(outputs_of_the_card(target, monkeypatch, observations(20)), expected)
+    check_the_card(target, monkeypatch, observations(20), expected)
 
 
 def test_an_exported_probe_is_its_encoder_and_replaces_a_policy(
@@ -135,7 +142,8 @@ def test_an_exported_probe_is_its_encoder_and_replaces_a_policy(
     with torch.no_grad():
         expected = contrast.encoder(observations(16))
         assert torch.equal(encoder(observations(16)), expected)
-        assert torch.equal(outputs_of_the_card(target, monkeypatch, observations(16)), expected)
+        check_the_card(target, monkeypatch, observations(16), expected)
+    assert load_file(target / FILE).keys() == contrast.encoder.state_dict().keys()
 
 
 def test_the_card_of_a_policy_says_what_it_is(tmp_path: Path) -> None:

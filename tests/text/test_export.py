@@ -94,6 +94,25 @@ def a_projection(config: Config = CONFIG, rows: int = 5) -> Tensor:
     return torch.randn(rows, 2 * config.hidden, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize("kind", ["gru", "lstm", "bag_of_words", "transformer"])
+def test_torch_and_transformers_alone_load_what_the_card_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, projected: bool
+) -> None:
+    config = dataclasses.replace(CONFIG, encoder=kind, hidden=8, embedding=8)
+    finished(tmp_path / "run", config, matrix=a_projection(config) if projected else None)
+    target = write(tmp_path / "run", tmp_path / "export")
+    alone = (target / "README.md").read_text().split("```python\n")[2].split("```")[0]
+    assert "import text" not in alone
+    assert "from text" not in alone
+    monkeypatch.chdir(target)
+    names: dict[str, Callable[[str], Tensor]] = {}
+    exec(alone, names)
+    sentences = [*SENTENCES, " ".join(SENTENCES), ""]
+    found = torch.stack([names["vector"](each) for each in sentences]).numpy()
+    np.testing.assert_allclose(found, load(target)(sentences), rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["gru", "bag_of_words", "transformer"])
 def test_an_exported_run_gives_the_vectors_of_its_model(tmp_path: Path, kind: str) -> None:
     config = dataclasses.replace(CONFIG, encoder=kind, embedding=8)
@@ -209,7 +228,7 @@ def test_sentence_transformers_and_the_code_of_the_card_give_the_same_vectors(
     model = SentenceTransformer(str(target), device="cpu")
     np.testing.assert_allclose(model.encode(list(SENTENCES)), expected, rtol=1e-5, atol=1e-6)
     card = (target / CARD).read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    block = re.findall(r"```python\n(.*?)```", card, re.DOTALL)[0]
     monkeypatch.chdir(target)
     names: dict[str, Callable[..., np.ndarray]] = {}
     exec(block, names)
