@@ -28,7 +28,7 @@ HISTORY = History()
 class Config:
     """One pretraining run on clips and its evaluation. The defaults are [CoCLR]'s InfoNCE."""
 
-    dataset: str = "ucf101"  # or EMBEDDED
+    dataset: str = "ucf101"  # or "hmdb51", or EMBEDDED
     split: int = 1  # of the three official ones; [MMCL]
     modality: Literal["rgb", "flow"] = "rgb"
     clip_frames: int = 32  # consecutive frames of a clip; [CoCLR]
@@ -84,6 +84,7 @@ class Config:
     probe_learning_rate: float = 0.1  # SGD, a tenth after 60% and 80% of the epochs; [CoCLR]
     probe_weight_decay: float = 1e-3  # [CoCLR]
     probe_milestones: tuple[float, ...] = (0.6, 0.8)  # [CoCLR]
+    finetune_epochs: int = added(500, was=500)  # of the protocol that fine-tunes; [CoCLR]
     # What the probe sees of the training videos: random crops encoded anew in every epoch
     # ([CoCLR]), or the features of so many random crops of each, encoded once.
     probe_views: int | None = None

@@ -329,6 +329,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
     add("--prefix", help="of the keys that count; default: that under which most fit")
     add("--size", type=_positive, help="of the images in pixels; default: the data's")
     add("--statistics", help="whose colours normalise: a data set, or none; default: the data's")
+    add = parser.add_argument_group("video").add_argument
+    add("--split", help="of UCF-101 or HMDB51: 1, 2, 3, or all, for their mean; default: 1")
     options, places = _parsed(parser, arguments, words=("DOMAIN", "MODEL"))
     if options.data and _path(options.data).exists():
         options.data = str(_path(options.data))

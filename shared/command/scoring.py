@@ -17,7 +17,7 @@ from shared.experiment.domain import Asked
 from shared.experiment.runs import write_atomically
 
 # Options that some domains have.
-FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged")
+FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged", "split")
 
 
 def evaluate(name: str, model: Path, options: argparse.Namespace, places: Places) -> int:
