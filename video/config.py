@@ -84,7 +84,6 @@ class Config:
     probe_learning_rate: float = 0.1  # SGD, a tenth after 60% and 80% of the epochs; [CoCLR]
     probe_weight_decay: float = 1e-3  # [CoCLR]
     probe_milestones: tuple[float, ...] = (0.6, 0.8)  # [CoCLR]
-    finetune_epochs: int = added(500, was=500)  # of the protocol that fine-tunes; [CoCLR]
     # What the probe sees of the training videos: random crops encoded anew in every epoch
     # ([CoCLR]), or the features of so many random crops of each, encoded once.
     probe_views: int | None = None

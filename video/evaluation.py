@@ -52,6 +52,7 @@ DEVIATION = 0.01  # of the probe's weights at the start; [CoCLR]
 MOMENTUM = 0.9  # of the probe's SGD; [CoCLR]
 # Of fine-tuning, [CoCLR]: Adam, the encoder at a tenth of the classifier's rate, both at a tenth of
 # theirs after each share of the epochs.
+FINETUNE_EPOCHS = 500
 DROPOUT = 0.9  # of the features
 FINETUNE_RATE, FINETUNE_DECAY, FINETUNE_MILESTONES = 1e-3, 1e-3, (0.8, 0.9)
 # Of the ridge regression, times the number of training videos: standardised features have a
@@ -142,6 +143,7 @@ def evaluate(
     videos: Videos,
     run: Run,
     project: Callable[[Tensor], Tensor] | None = None,
+    finetune_epochs: int = FINETUNE_EPOCHS,
 ) -> dict[str, Any]:
     """Score an encoder by the configuration's protocol.
 
@@ -160,6 +162,7 @@ def evaluate(
         run: receives the progress.
         project: (B, H) -> (B, R), to what is scored in place of the features (CLLR's L); fine-tuned
             are the features.
+        finetune_epochs: other than the protocol's, for a try.
 
     Raises:
         ValueError: an unknown protocol, too few videos, some without labels, or features that are
@@ -206,7 +209,9 @@ def evaluate(
         "test_videos": len(test.videos),
     }
     if protocol.finetunes:
-        model = finetune(config, encoder, train, classes, after=tell("fine-tuning"))
+        model = finetune(
+            config, encoder, train, classes, finetune_epochs, after=tell("fine-tuning")
+        )
         embed = functools.partial(embed_clips, model.encoder, precision=config.precision)
         tops, right = _top(
             ten_crop_probabilities(
@@ -281,6 +286,7 @@ def finetune(
     encoder: nn.Module,
     videos: Videos,
     classes: int,
+    epochs: int = FINETUNE_EPOCHS,
     after: After | None = None,
 ) -> Classifier:
     """A copy of an encoder with a classifier after the last epoch, in evaluation mode.
@@ -289,19 +295,19 @@ def finetune(
     its last full batch is a smaller batch, unless it is a single video.
 
     Args:
-        config: its ``finetune_epochs``, ``probe_batch_size``, ``precision``, clips and ``seed``
-            count.
+        config: its ``probe_batch_size``, ``precision``, clips and ``seed`` count.
         encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work.
         videos: n training videos.
         classes: C.
+        epochs: of training.
         after: called after each epoch with the number of epochs done, and of all.
 
     Raises:
         ValueError: no epoch to train, or an encoder without parameters.
         FloatingPointError: the weights are no longer finite.
     """
-    if config.finetune_epochs < 1:
-        raise ValueError(f"finetune_epochs is at least 1; got {config.finetune_epochs}")
+    if epochs < 1:
+        raise ValueError(f"fine-tuning takes at least 1 epoch; got {epochs}")
     if not list(encoder.parameters()):
         raise ValueError(
             "an encoder without parameters cannot be fine-tuned; take another protocol"
@@ -320,8 +326,8 @@ def finetune(
     )
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(config.seed)  # of the dropout
-        for epoch in range(config.finetune_epochs):
-            share = epoch / config.finetune_epochs
+        for epoch in range(epochs):
+            share = epoch / epochs
             passed = sum(share >= milestone for milestone in FINETUNE_MILESTONES)
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = rate * 0.1**passed
@@ -337,7 +343,7 @@ def finetune(
                 loss.backward()
                 optimiser.step()
             if after is not None:
-                after(epoch + 1, config.finetune_epochs)
+                after(epoch + 1, epochs)
     if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
         raise FloatingPointError(f"fine-tuning diverged at a learning rate of {FINETUNE_RATE}")
     return model.eval()

@@ -416,9 +416,7 @@ def test_progress_is_told_and_a_stop_is_heard(tmp_path: Path, encoder: nn.Module
 # fine-tuning
 
 
-FINETUNED = dataclasses.replace(
-    CONFIG, protocol="coclr-finetune-v1", finetune_epochs=10, probe_batch_size=8
-)
+FINETUNED = dataclasses.replace(CONFIG, protocol="coclr-finetune-v1", probe_batch_size=8)
 
 
 def test_fine_tuning_is_the_plain_loop_and_leaves_the_encoder(
@@ -427,7 +425,7 @@ def test_fine_tuning_is_the_plain_loop_and_leaves_the_encoder(
     monkeypatch.setattr(evaluation, "DROPOUT", 0.0)  # so that the loop needs no draws for it
     videos = made_videos(train=3).of(train=True)  # nine: the last of each epoch would be alone
     before = copy.deepcopy(encoder.state_dict())
-    model = finetune(FINETUNED, encoder, videos, 3)
+    model = finetune(FINETUNED, encoder, videos, 3, 10)
     assert not model.training
     for name, value in encoder.state_dict().items():
         assert torch.equal(value, before[name])
@@ -458,18 +456,17 @@ def test_fine_tuning_is_the_plain_loop_and_leaves_the_encoder(
 
 def test_fine_tuning_goes_by_the_seed_alone_and_learns(tmp_path: Path, encoder: nn.Module) -> None:
     videos = made_videos(classes=7)
-    config = dataclasses.replace(FINETUNED, finetune_epochs=2)
 
     def weight(seed: int = 3) -> Tensor:
         torch.rand(1)  # what ran before does not matter, to the dropout neither
-        its = dataclasses.replace(config, seed=seed)
-        return finetune(its, encoder, videos.of(train=True), 7).linear.weight
+        config = dataclasses.replace(FINETUNED, seed=seed)
+        return finetune(config, encoder, videos.of(train=True), 7, 2).linear.weight
 
     first = weight()
     assert torch.equal(weight(), first)
     assert not torch.equal(weight(seed=4), first)
-    config = dataclasses.replace(config, finetune_epochs=30, windows=1)
-    found = scored(tmp_path / "learned", encoder, videos, config)
+    config = dataclasses.replace(FINETUNED, windows=1)
+    found = scored(tmp_path / "learned", encoder, videos, config, finetune_epochs=30)
     ends = ("", "_low", "_high")
     assert set(found) == {f"top{k}{end}" for k in (1, 5) for end in ends} | {"details"}
     assert found["top1"] > 60  # of seven classes
@@ -478,14 +475,13 @@ def test_fine_tuning_goes_by_the_seed_alone_and_learns(tmp_path: Path, encoder: 
 
 
 def test_what_cannot_be_fine_tuned_is_refused(tmp_path: Path, encoder: nn.Module) -> None:
-    config = dataclasses.replace(FINETUNED, finetune_epochs=0)
-    with pytest.raises(ValueError, match="finetune_epochs is at least 1; got 0"):
-        scored(tmp_path / "none", encoder, made_videos(), config)
+    with pytest.raises(ValueError, match="fine-tuning takes at least 1 epoch; got 0"):
+        scored(tmp_path / "none", encoder, made_videos(), FINETUNED, finetune_epochs=0)
     with pytest.raises(ValueError, match="an encoder without parameters cannot be fine-tuned"):
         scored(tmp_path / "thumbnail", Thumbnail(), made_videos(), FINETUNED)
     encoder.layer.weight.data[0, 0, 0, 0, 0] = math.nan
     with pytest.raises(FloatingPointError, match="fine-tuning diverged"):
-        scored(tmp_path / "nan", encoder, made_videos(), FINETUNED)
+        scored(tmp_path / "nan", encoder, made_videos(), FINETUNED, finetune_epochs=1)
 
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, encoder: nn.Module) -> None:

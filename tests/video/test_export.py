@@ -153,7 +153,7 @@ def test_the_verb_fine_tunes_on_three_folds_of_nine_classes(
             (place / video.name).symlink_to(video)
 
     def short(config: Config, *others: Any) -> dict[str, Any]:
-        return evaluate(dataclasses.replace(config, finetune_epochs=2, windows=1), *others)
+        return evaluate(dataclasses.replace(config, windows=1), *others, finetune_epochs=2)
 
     monkeypatch.setattr(export, "evaluate", short)
     finished(tmp_path / "run")
