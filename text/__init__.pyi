@@ -17,6 +17,8 @@ from .evaluation import evaluate as evaluate
 from .evaluation import majority as majority
 from .evaluation import tfidf as tfidf
 from .saved import hugging_face_encoder as hugging_face_encoder
+from .sts import STS_TASKS as STS_TASKS
+from .sts import evaluate_sts as evaluate_sts
 from .tables import TABLES as TABLES
 from .tokens import Batch as Batch
 from .tokens import Tokens as Tokens

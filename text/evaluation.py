@@ -421,9 +421,17 @@ def _sentences(task: Task) -> list[str]:
     return [*task.first, *(task.second or ())]
 
 
-def _features(encode: "Encode | HasEncode", name: str, task: Task) -> Tensor:
-    """Features (n, d) of sentences or (n, 2d) of pairs, on the GPU where there is one."""
-    sentences = _sentences(task)
+def checked_vectors(encode: "Encode | HasEncode", name: str, sentences: list[str]) -> np.ndarray:
+    """The vectors (n, d) float32 of n sentences.
+
+    Args:
+        encode: see :func:`text.encoder.vectors_of`.
+        name: of the task, for messages.
+        sentences: n.
+
+    Raises:
+        ValueError: no encoder, or vectors that are not (n, d) or not finite.
+    """
     from text.encoder import vectors_of
 
     vectors = vectors_of(encode, sentences)
@@ -438,6 +446,12 @@ def _features(encode: "Encode | HasEncode", name: str, task: Task) -> Tensor:
             f"{name}: dimension {dimension} of sentence {sentence} is "
             f"{vectors[sentence, dimension]}: {sentences[sentence]!r}"
         )
+    return vectors
+
+
+def _features(encode: "Encode | HasEncode", name: str, task: Task) -> Tensor:
+    """Features (n, d) of sentences or (n, 2d) of pairs, on the GPU where there is one."""
+    vectors = checked_vectors(encode, name, _sentences(task))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     features = torch.tensor(vectors, device=device)
     if task.second is None:

@@ -40,6 +40,7 @@ make_torchvision_importable()
 
 from transformers import AutoTokenizer, PreTrainedTokenizerFast  # noqa: E402 (needs the line above)
 
+from text import sts  # noqa: E402
 from text.config import TASKS, Config  # noqa: E402
 from text.data import task_fingerprint  # noqa: E402
 from text.encoder import (  # noqa: E402
@@ -152,11 +153,11 @@ def score(asked: EvaluationRequest) -> Scores:
     Raises:
         UserError: no such folder, an unknown protocol or task, or tasks that are not there.
     """
-    tasks = tuple((asked.data or ",".join(TASKS)).split(","))
     names = asked.protocols or (DEFAULT_PROTOCOL,)
+    known = (*PROTOCOLS, sts.PROTOCOL)
     for each in names:
-        if each not in PROTOCOLS:
-            raise UserError(f"no protocol {each!r}{suggestion(each, PROTOCOLS, 'there are')}")
+        if each not in known:
+            raise UserError(f"no protocol {each!r}{suggestion(each, known, 'there are')}")
     exported = (asked.model / SUMS).is_file()
     encode = load(asked.model) if exported else hugging_face_encoder(asked.model)
     projected = exported and (asked.model / PROJECTION).is_file()
@@ -167,14 +168,25 @@ def score(asked: EvaluationRequest) -> Scores:
         else f"took the model of transformers in it: {encode.about}"
     )
 
+    def tasks_of(protocol: str) -> tuple[str, ...]:
+        if asked.data:
+            return tuple(asked.data.split(","))
+        return sts.STS_TASKS if protocol == sts.PROTOCOL else TASKS
+
     def protocol_of(protocol: str) -> dict[str, Any]:
+        tasks = tasks_of(protocol)
+
         def by(config: Any, run: Run) -> Mapping[str, Any]:
+            if protocol == sts.PROTOCOL:
+                run.record_data(tasks=sts.sts_fingerprint(tasks, run.data_root))
+                return sts.evaluate_sts(encode, run.data_root, tasks=tasks)
             run.record_data(tasks=task_fingerprint(tasks, run.data_root))
             return evaluate(encode, run.data_root, tasks=tasks, protocol=protocol)
 
         return measure_protocol(Config(tasks=tasks), protocol, by, asked)
 
-    facts = {"model": str(asked.model), "data": list(tasks)}
+    data = dict.fromkeys(task for each in names for task in tasks_of(each))
+    facts = {"model": str(asked.model), "data": list(data)}
     weights = asked.model / "model.safetensors"
     if weights.is_file():
         facts["sha256"] = sha256_of(weights)

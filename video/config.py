@@ -28,7 +28,7 @@ HISTORY = History()
 class Config:
     """One pretraining run on clips and its evaluation. The defaults are [CoCLR]'s InfoNCE."""
 
-    dataset: str = "ucf101"  # or EMBEDDED
+    dataset: str = "ucf101"  # or "hmdb51", or EMBEDDED
     split: int = 1  # of the three official ones; [MMCL]
     modality: Literal["rgb", "flow"] = "rgb"
     clip_frames: int = 32  # consecutive frames of a clip; [CoCLR]

@@ -1,11 +1,15 @@
-"""Videos in UCF-101's layout: index and splits, and decoded frames kept on disk.
+"""Videos of UCF-101 and HMDB51: index and splits, and decoded frames kept on disk.
 
 Shapes: n videos, F frames of all of them together, T of one; H x W pixels of a file, h x w as kept.
 
-Below the data root lies what the archives of UCF-101 hold, all of the 101 classes or some:
+Below the data root lies what the archives hold, all of the 101 and 51 classes or some:
 
     UCF-101/<class>/v_<class>_g<group>_c<clip>.avi
     ucfTrainTestlist/     classInd.txt, trainlist01.txt, testlist01.txt; 02 and 03 alike
+
+    hmdb51_org/<class>/*.avi
+    testTrainMulti_7030_splits/<class>_test_split1.txt    of each class and split: a video and 1
+                                                          (train), 2 (test) or 0 (neither) a line
 
 What is decoded is kept there, too, in a folder for everything that decides it:
 
@@ -58,21 +62,33 @@ FORMAT = 1
 
 FILES = ("frames.bin", "index.json")
 
-UCF101 = "ucf101"
-DATASETS = (UCF101,)
+UCF101, HMDB51 = "ucf101", "hmdb51"
+DATASETS = (UCF101, HMDB51)
 SPLITS = (1, 2, 3)
 MODALITIES = ("rgb", "flow")
 FLOWS = ("tvl1", "dis")
 SHORTEST = 2  # frames of a video that can be used; flow needs two
 FOLDER, LISTS = "UCF-101", "ucfTrainTestlist"
 _NAME = re.compile(r"v_\w+_g(\d+)_c\d+")
-_LAYOUT = (
-    f"UCF-101 has to be put there: unpack UCF101.rar to {FOLDER}/<class>/v_*.avi, all classes or "
-    f"some, and the archive of its splits to {LISTS}/*.txt"
-)
+_SPLIT = re.compile(r"(.+)_test_split([123])\.txt")  # of HMDB51, a class and a split
+_PART_OF = {"1": True, "2": False, "0": None}  # HMDB51: training part, test part, neither
 
 Progress = Callable[[int, int, str], None]
 Read = Callable[[Path], Iterable[np.ndarray]]
+Resize = Callable[[np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a data set lies: the folders of its classes, its lists, and what has to be put there.
+
+    hmdb51: whether names and lists are HMDB51's; UCF-101's otherwise.
+    """
+
+    folder: Path
+    lists: Path
+    remedy: str
+    hmdb51: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,14 +147,16 @@ def load(
 
     Frames are kept as bytes, resized so that their shorter side has ``stored_side(size)`` pixels,
     or as they are where it has fewer: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of
-    UCF-101 at 128 pixels takes 215 GB of disk; memory does not limit it. Decoding takes place once
-    for all splits, however many processes ask, and what was interrupted is done again. Frames are
-    checked against their checksum when first opened, whenever size or time of modification of their
-    file has changed, and by :func:`fetch`.
+    UCF-101 at 128 pixels takes 215 GB of disk; memory does not limit it. The widths of HMDB51's
+    videos differ: of each the largest central part of 4:3, the shape of UCF-101, is kept.
+
+    Decoding takes place once for all splits, however many processes ask, and what was interrupted
+    is done again. Frames are checked against their checksum when first opened, whenever size or
+    time of modification of their file has changed, and by :func:`fetch`.
 
     Args:
-        dataset: ``"ucf101"``, or ``"photographs"``: pan, zoom and rotation over the two pictures
-            of scikit-learn, written as videos when first asked for.
+        dataset: ``"ucf101"``, ``"hmdb51"``, or ``"photographs"``: pan, zoom and rotation over the
+            two pictures of scikit-learn, written as videos when first asked for.
         data_root: the folder that holds the data sets; ``prepared`` is made in it.
         split: of the three official ones.
         modality: "rgb" or "flow".
@@ -160,31 +178,32 @@ def load(
         raise ValueError(f"no split {split}, modality {modality!r} and size {size}")
     if flow not in FLOWS:
         raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
-    root = _root(dataset, data_root)
-    classes = _present(dataset, root, data_root)
-    listed = _listed(root, split, classes)
-    files = _files(root, classes)
-    unusable = _missing(root, listed, files, classes)
-    _tolerate(root, unusable, len(listed), allow_missing)
+    layout = layout_of(dataset, data_root)
+    classes = _present(dataset, layout)
+    listed = _listed(layout, split, classes)
+    files = _files(layout, classes)
+    unusable = _missing(layout, listed, files, classes)
+    _tolerate(layout, unusable, len(listed), allow_missing)
     side, prepared = stored_side(size), data_root / "prepared" / "video"
-    key = [_sha256_of_videos(dataset, data_root, root, files), str(FORMAT)]
+    key = [_sha256_of_videos(dataset, data_root, layout, files), str(FORMAT)]
     key += _settings(modality, flow)
     folder = prepared / f"{dataset}-{modality}-{side}-{sha256_of_lines(key)[:10]}"
     images = flow_folder(data_root, dataset, flow)
+    resize = functools.partial(_four_by_three if layout.hmdb51 else _resized, side=side)
 
     def build(part: Path) -> None:
         reader = functools.partial(_rgb_or_flow, modality, flow, images)
         with writing(folder):
-            _store(part, list(files.values()), reader, modality, side, workers, progress)
+            _store(part, list(files.values()), reader, modality, resize, workers, progress)
 
     build_once(folder, build, (SUMS,))
     frames, places, damaged = _opened(folder)
     unusable |= {name: why for name, why in damaged.items() if name in listed}
-    _tolerate(root, unusable, len(listed), allow_missing)
+    _tolerate(layout, unusable, len(listed), allow_missing)
     names = [name for name in files if name in listed and name in places]
     used = {listed[name].label for name in names}
     if lost := [name for label, name in enumerate(classes) if label not in used]:
-        raise UserError(f"{root / LISTS}: split {split} has no video of {lost[0]} that can be used")
+        raise UserError(f"{layout.lists}: split {split} has no video of {lost[0]} that can be used")
     start, length = torch.tensor([places[name] for name in names]).unbind(1)
     return Videos(
         tuple(listed[name] for name in names),
@@ -206,14 +225,14 @@ def fingerprint(dataset: str, data_root: Path) -> str:
         MissingData: the data set is not there.
         UserError: the name is unknown, or the list of classes is missing.
     """
-    root = _root(dataset, data_root)
-    files = _files(root, _present(dataset, root, data_root))
-    lists = sha256_of_files((root / LISTS).glob("*.txt"))
-    return sha256_of_lines([lists, _sha256_of_videos(dataset, data_root, root, files)])
+    layout = layout_of(dataset, data_root)
+    files = _files(layout, _present(dataset, layout))
+    lists = sha256_of_files(layout.lists.glob("*.txt"))
+    return sha256_of_lines([lists, _sha256_of_videos(dataset, data_root, layout, files)])
 
 
 def fetch(name: str, data_root: Path) -> str:
-    """Match the lists of all splits against the files; UCF-101 cannot be downloaded reliably.
+    """Match the lists of all splits against the files; neither set can be downloaded reliably.
 
     Whether the videos can be decoded shows when :func:`load` does so; what it has kept is compared
     with its checksums here, 1 s for each GB.
@@ -224,21 +243,22 @@ def fetch(name: str, data_root: Path) -> str:
     Raises:
         UserError: something is missing or damaged; says what to put where.
     """
+    layout = layout_of(name, data_root)
     try:
-        root = _root(name, data_root)
-        classes = _present(name, root, data_root)
+        classes = _present(name, layout)
     except MissingData:
-        raise UserError(f"{data_root}: {name} is missing; {_LAYOUT}") from None
-    files = _files(root, classes)
+        raise UserError(f"{data_root}: {name} is missing; {layout.remedy}") from None
+    files = _files(layout, classes)
     for split in SPLITS:
-        listed = _listed(root, split, classes)
-        _tolerate(root, _missing(root, listed, files, classes), len(listed), allow_missing=False)
+        listed = _listed(layout, split, classes)
+        missing = _missing(layout, listed, files, classes)
+        _tolerate(layout, missing, len(listed), allow_missing=False)
         counts = Counter(video.label for video in listed.values())
         if unlisted := [each for label, each in enumerate(classes) if not counts[label]]:
-            raise UserError(f"{root / LISTS}: split {split} lists no video of {unlisted[0]}")
+            raise UserError(f"{layout.lists}: split {split} lists no video of {unlisted[0]}")
     check_prepared(data_root / "prepared" / "video", f"{name}-*")
     each = ", ".join(f"{name} {counts[label]}" for label, name in enumerate(classes))
-    return f"{len(listed)} videos of {len(classes)} of {len(_numbers(root))} classes: {each}"
+    return f"{len(listed)} videos of {len(classes)} of {len(_numbers(layout))} classes: {each}"
 
 
 def flow_folder(data_root: Path, dataset: str, method: str) -> Path:
@@ -255,73 +275,119 @@ def stored_side(size: int) -> int:
 # The layout
 
 
-def _root(dataset: str, data_root: Path) -> Path:
-    """The folder that holds those of the videos and of the lists."""
+def layout_of(dataset: str, data_root: Path) -> Layout:
+    """Where a data set lies, whether it is there or not; the embedded one is made.
+
+    Raises:
+        UserError: the name is unknown.
+    """
+    root = data_root
+    if dataset == HMDB51:
+        folder, lists = "hmdb51_org", "testTrainMulti_7030_splits"
+        return Layout(
+            root / folder,
+            root / lists,
+            f"HMDB51 has to be put there: get hmdb51_org.rar and test_train_splits.rar from its "
+            f"page at serre-lab.clps.brown.edu, unpack the first, and what it holds, to "
+            f"{folder}/<class>/*.avi, and the second to {lists}/*.txt",
+            hmdb51=True,
+        )
     if dataset == EMBEDDED:
-        folder = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
+        root = data_root / "prepared" / "video" / f"{EMBEDDED}-{FORMAT}"
 
         def build(part: Path) -> None:
             from video import photographs
 
-            with writing(folder):
+            with writing(root):
                 photographs.write(part)
 
-        build_once(folder, build, (f"{LISTS}/classInd.txt",))
-        return folder
-    if dataset != UCF101:
+        build_once(root, build, (f"{LISTS}/classInd.txt",))
+    elif dataset != UCF101:
         known = ", ".join((*DATASETS, EMBEDDED))
         raise UserError(f"unknown data set {dataset!r}; known are {known}")
-    return data_root
+    return Layout(
+        root / FOLDER,
+        root / LISTS,
+        f"UCF-101 has to be put there: unpack UCF101.rar to {FOLDER}/<class>/v_*.avi, all classes "
+        f"or some, and the archive of its splits to {LISTS}/*.txt",
+    )
 
 
-def _present(dataset: str, root: Path, data_root: Path) -> tuple[str, ...]:
-    """The classes that have a folder, in the order of the official numbers.
+def _present(dataset: str, layout: Layout) -> tuple[str, ...]:
+    """The classes that have a folder, in the order of their numbers.
 
     Raises:
         MissingData: no class has one.
         UserError: a folder of videos is of no class.
     """
-    if not (root / FOLDER).is_dir():
-        raise MissingData(dataset, data_root / FOLDER, f"{program()} data video")
-    numbers = _numbers(root)
-    for folder in sorted((root / FOLDER).iterdir()):
-        if folder.name not in numbers and _is_visible(folder) and _videos_in(folder):
+    command = f"{program()} data video" + (" --dataset hmdb51" if layout.hmdb51 else "")
+    if not layout.folder.is_dir():
+        raise MissingData(dataset, layout.folder, command)
+    numbers = _numbers(layout)
+    for folder in sorted(layout.folder.iterdir()):
+        if folder.name not in numbers and _is_visible(folder) and _videos_in(folder, layout):
             near = suggestion(folder.name, sorted(numbers), "classes are")
+            where = layout.lists if layout.hmdb51 else layout.lists / "classInd.txt"
             raise UserError(
-                f"{printable(folder)}: holds videos and is no class of {root / LISTS}/classInd.txt"
-                f"{near}; rename the folder"
+                f"{printable(folder)}: holds videos and is no class of {where}{near}; rename the "
+                f"folder"
             )
-    present = [name for name in numbers if (root / FOLDER / name).is_dir()]
+    present = [name for name in numbers if (layout.folder / name).is_dir()]
     if not present:
-        raise MissingData(dataset, data_root / FOLDER, f"{program()} data video")
+        raise MissingData(dataset, layout.folder, command)
     return tuple(sorted(present, key=numbers.__getitem__))
 
 
-def _numbers(root: Path) -> dict[str, int]:
-    """The official number of each class."""
+def _numbers(layout: Layout) -> dict[str, int]:
+    """The number of each class: UCF-101's official one, of HMDB51 its place in the alphabet."""
+    if layout.hmdb51:
+        files = sorted(layout.lists.glob("*.txt")) if layout.lists.is_dir() else []
+        names = sorted({found[1] for file in files if (found := _SPLIT.fullmatch(file.name))})
+        if not names:
+            raise UserError(f"{layout.lists}: no <class>_test_split1.txt; {layout.remedy}")
+        return {name: number for number, name in enumerate(names)}
     numbers: dict[str, int] = {}
-    for place, line in _lines(root / LISTS / "classInd.txt"):
+    for place, line in _lines(layout.lists / "classInd.txt", layout):
         number, _, name = line.replace("\t", " ").partition(" ")
         name = name.strip()
         if not number.isdecimal() or not name:
-            raise UserError(f"{place}: {line!r} is no number and name of a class; {_LAYOUT}")
+            raise UserError(f"{place}: {line!r} is no number and name of a class; {layout.remedy}")
         if name in numbers or int(number) in numbers.values():
-            raise UserError(f"{place}: {line!r} is there twice; {_LAYOUT}")
+            raise UserError(f"{place}: {line!r} is there twice; {layout.remedy}")
         numbers[name] = int(number)
     return numbers
 
 
-def _listed(root: Path, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
-    """The videos of present classes that the lists of a split have, by name.
+def _listed(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
+    """The videos of present classes that the lists of a split have, by name."""
+    return (_listed_in_hmdb51 if layout.hmdb51 else _listed_in_ucf101)(layout, split, classes)
 
-    What stands before class and file is left aside, as in ``UCF-101/Punch/v_Punch_g01_c01.avi``.
-    """
+
+def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
+    """Videos are of one group if their names are the same before that of the class."""
+    listed: dict[str, Video] = {}
+    groups: dict[str, int] = {}
+    for label, name in enumerate(classes):
+        for place, line in _lines(layout.lists / f"{name}_test_split{split}.txt", layout):
+            file, _, part = line.rpartition(" ")
+            video = re.sub(r"\.avi$", "", file.strip(), flags=re.IGNORECASE)
+            if part not in _PART_OF or not video or video in listed:
+                why = "is listed twice" if video in listed else "is no video and 0, 1 or 2"
+                raise UserError(f"{place}: {line!r} {why}; {layout.remedy}")
+            group = groups.setdefault(video.rpartition(f"_{name}_")[0] or video, len(groups))
+            if (train := _PART_OF[part]) is not None:
+                listed[video] = Video(video, label, group, train)
+    return listed
+
+
+def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> dict[str, Video]:
+    """What stands before class and file is left aside: ``UCF-101/Punch/v_Punch_g01_c01.avi``."""
     labels = {name: label for label, name in enumerate(classes)}
-    numbers = _numbers(root)
+    numbers = _numbers(layout)
     listed: dict[str, Video] = {}
     for train in (True, False):
-        file = root / LISTS / f"{'train' if train else 'test'}list{split:02d}.txt"
-        for place, line in _lines(file):
+        file = layout.lists / f"{'train' if train else 'test'}list{split:02d}.txt"
+        for place, line in _lines(file, layout):
             # Training lists add the official number of the class; classInd.txt has it, too.
             path = re.sub(r"\s+\d+$", "", line).replace("\\", "/")
             folder, _, base = path.rpartition("/")
@@ -330,7 +396,7 @@ def _listed(root: Path, split: int, classes: tuple[str, ...]) -> dict[str, Video
             matched = _NAME.fullmatch(name)
             if not folder or not matched or name in listed:
                 why = "is listed twice" if name in listed else "is no <class>/v_*_g01_c01.avi"
-                raise UserError(f"{place}: {line!r} {why}; {_LAYOUT}")
+                raise UserError(f"{place}: {line!r} {why}; {layout.remedy}")
             if folder not in numbers:
                 near = suggestion(folder, sorted(numbers), "classes are")
                 raise UserError(f"{place}: {folder!r} is no class of classInd.txt{near}")
@@ -339,32 +405,32 @@ def _listed(root: Path, split: int, classes: tuple[str, ...]) -> dict[str, Video
     return listed
 
 
-def _lines(file: Path) -> Iterator[tuple[str, str]]:
+def _lines(file: Path, layout: Layout) -> Iterator[tuple[str, str]]:
     """The lines that are not blank, each with its place for messages."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        raise UserError(f"{file}: missing; {_LAYOUT}") from None
+        raise UserError(f"{file}: missing; {layout.remedy}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{file}: is not text in UTF-8; {_LAYOUT}") from None
+        raise UserError(f"{file}: is not text in UTF-8; {layout.remedy}") from None
     except OSError as error:
-        raise UserError(f"{file}: cannot be read ({error.strerror}); {_LAYOUT}") from None
+        raise UserError(f"{file}: cannot be read ({error.strerror}); {layout.remedy}") from None
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             yield f"{file}, line {number}", line.strip()
 
 
-def _files(root: Path, classes: tuple[str, ...]) -> dict[str, Path]:
+def _files(layout: Layout, classes: tuple[str, ...]) -> dict[str, Path]:
     """All videos of some classes by name, in the order in which they are kept."""
     files: dict[str, Path] = {}
-    for file in (file for name in classes for file in _videos_in(root / FOLDER / name)):
+    for file in (each for name in classes for each in _videos_in(layout.folder / name, layout)):
         if file.stem in files:
             raise UserError(f"{printable(file)}: {files[file.stem]} has the same name; keep one")
         files[file.stem] = file
     return files
 
 
-def _videos_in(folder: Path) -> list[Path]:
+def _videos_in(folder: Path, layout: Layout) -> list[Path]:
     """The readable videos of a folder itself, in the order of their names, without hidden ones."""
     if not folder.is_dir():
         return []
@@ -372,7 +438,8 @@ def _videos_in(folder: Path) -> list[Path]:
         return sorted(
             file
             for file in folder.iterdir()
-            if file.name.startswith("v_") and file.suffix.lower() == ".avi"
+            if file.suffix.lower() == ".avi"
+            if not file.name.startswith(".") and (layout.hmdb51 or file.name.startswith("v_"))
             if file.is_file() and os.access(file, os.R_OK)
         )
     except OSError as error:
@@ -384,31 +451,34 @@ def _is_visible(path: Path) -> bool:
 
 
 def _missing(
-    root: Path, listed: Mapping[str, Video], files: Mapping[str, Path], classes: tuple[str, ...]
+    layout: Layout,
+    listed: Mapping[str, Video],
+    files: Mapping[str, Path],
+    classes: tuple[str, ...],
 ) -> dict[str, str]:
     """The listed videos that are not in the folder of their class, or cannot be read, and why."""
     missing = {}
     for name, video in listed.items():
-        folder = root / FOLDER / classes[video.label]
+        folder = layout.folder / classes[video.label]
         if name not in files or files[name].parent != folder:
             there = os.path.lexists(folder / f"{name}.avi")
             missing[name] = "cannot be read" if there else "missing"
     return missing
 
 
-def _tolerate(root: Path, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:
+def _tolerate(layout: Layout, unusable: dict[str, str], listed: int, allow_missing: bool) -> None:
     if unusable and not allow_missing:
         named = [f"{name} ({why})" for name, why in unusable.items()]
         first = ", ".join(named[:MOST_NAMED])
         more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
         text = f"{len(unusable)} of {listed} videos cannot be used: {first}{more}"
         remedy = "restore them, or go on without: --allow-missing"
-        raise UserError(f"{root / FOLDER}: {text}; {remedy}")
+        raise UserError(f"{layout.folder}: {text}; {remedy}")
 
 
-def _sha256_of_videos(dataset: str, data_root: Path, root: Path, files: dict[str, Path]) -> str:
+def _sha256_of_videos(dataset: str, data_root: Path, layout: Layout, files: dict[str, Path]) -> str:
     """SHA-256 over paths and contents, read again when the state of a file has changed."""
-    paths = [file.relative_to(root).as_posix() for file in files.values()]
+    paths = [file.relative_to(layout.folder.parent).as_posix() for file in files.values()]
     stamp = data_root / "prepared" / "video" / f"{dataset}.sha256"
     return remembered(
         stamp,
@@ -420,10 +490,10 @@ def _sha256_of_videos(dataset: str, data_root: Path, root: Path, files: dict[str
 # Decoding
 
 
-def _stored_frames(read: Read, side: int, file: Path) -> np.ndarray | str:
+def _stored_frames(read: Read, resize: Resize, file: Path) -> np.ndarray | str:
     """The frames of a video as they are kept, (T, 3, h, w) uint8, or why it cannot be used."""
     try:
-        frames = [_resized(frame, side).transpose(2, 0, 1) for frame in read(file)]
+        frames = [resize(frame).transpose(2, 0, 1) for frame in read(file)]
     except UserError as error:
         return fault_of(error, file)
     if fault := too_short(len(frames)):
@@ -444,6 +514,19 @@ def _resized(frame: np.ndarray, side: int) -> np.ndarray:
         return frame
     size = round(width * side / shorter), round(height * side / shorter)
     return np.asarray(Image.fromarray(frame).resize(size, Image.Resampling.BILINEAR))
+
+
+def _four_by_three(frame: np.ndarray, side: int) -> np.ndarray:
+    """The largest central part of 4:3 of a frame (H, W, 3), its shorter side ``side`` pixels."""
+    height, width, _ = frame.shape
+    high, wide = min(height, width * 3 / 4), min(width, height * 4 / 3)
+    left, top = (width - wide) / 2, (height - high) / 2
+    image = Image.fromarray(frame).resize(
+        (round(side * 4 / 3), side),
+        Image.Resampling.BILINEAR,
+        box=(left, top, left + wide, top + high),
+    )
+    return np.asarray(image)
 
 
 # What is kept
@@ -517,7 +600,7 @@ def _store(
     files: Sequence[Path],
     reader: Callable[..., tuple[Read, dict[str, str]]],
     modality: str,
-    side: int,
+    resize: Resize,
     workers: int,
     progress: Progress | None,
 ) -> None:
@@ -525,7 +608,7 @@ def _store(
     order = [file.stem for file in files]
     read, left_out = reader(files, workers, progress)
     files = [file for file in files if file.stem not in left_out]
-    stored = in_order(functools.partial(_stored_frames, read, side), files, workers)
+    stored = in_order(functools.partial(_stored_frames, read, resize), files, workers)
     sizes: dict[tuple[int, ...], _Kept] = {}  # by (3, h, w); the first video may be the odd one
     with contextlib.ExitStack() as stack:
         for done, (file, frames) in enumerate(zip(files, stored, strict=True), start=1):

@@ -55,5 +55,5 @@ DOMAIN = Domain(
     figures=_figures,
     export=_export,
     score=_score,
-    scored_by=("skip_damaged",),
+    scored_by=("skip_damaged", "split"),
 )

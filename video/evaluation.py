@@ -1,12 +1,12 @@
-"""Evaluation of a frozen encoder: linear probe and retrieval, named and versioned.
+"""Evaluation of an encoder: linear probe, retrieval and fine-tuning, named and versioned.
 
 Shapes: n training videos, m test videos, B clips, T frames of a clip, h x w pixels of a stored
 frame, S side of a clip in pixels, H features, C classes.
 
-The encoder is in evaluation mode throughout, including its batch norms, and test crops are fixed.
-All randomness (the probe's initialisation and order, its training crops) depends on the seed alone,
-so that an evaluation does not depend on what ran before it. Accuracies are in percent, with
-Wilson's 95% intervals over the test videos.
+The encoder is in evaluation mode throughout, including its batch norms, unless it is fine-tuned,
+and test crops are fixed. All randomness (initialisation and order of what is trained, its training
+crops) depends on the seed alone, so that an evaluation does not depend on what ran before it.
+Accuracies are in percent, with Wilson's 95% intervals over the test videos.
 
 The second version of a protocol follows the program of [CoCLR], Han et al. 2020, in two points
 where the first did not: each window's feature is normalised before a video's windows are averaged,
@@ -16,6 +16,7 @@ in no protocol here, because they select on the test videos or make the score ra
 probe's best epoch on part of the test videos, and applies colour jitter to test clips.
 """
 
+import copy
 import functools
 import itertools
 from collections.abc import Callable
@@ -48,6 +49,11 @@ BATCH = 64  # clips per forward pass of the frozen encoder
 RANKS = (1, 5, 10, 20)  # of the nearest videos in retrieval
 DEVIATION = 0.01  # of the probe's initial weights; [CoCLR]
 MOMENTUM = 0.9  # of the probe's SGD; [CoCLR]
+# Fine-tuning of [CoCLR]: Adam, the encoder at a tenth of the classifier's learning rate; both rates
+# are divided by ten at each milestone, a fraction of the epochs.
+FINETUNE_EPOCHS = 500
+DROPOUT = 0.9  # of the features
+FINETUNE_RATE, FINETUNE_DECAY, FINETUNE_MILESTONES = 1e-3, 1e-3, (0.8, 0.9)
 # Penalties of the ridge regression, times the number of training videos: the covariance of
 # standardised features has eigenvalues that sum to H.
 PENALTIES = tuple(10.0**power for power in range(-3, 3))
@@ -65,11 +71,13 @@ class Protocol:
         own_means: whether retrieval centres training and test features by their own means, instead
             of both by the training mean.
         version: 1, or 2: see the module.
+        finetunes: the encoder is trained with a classifier; no probe, no retrieval.
     """
 
     description: str
     own_means: bool = False
     version: int = 1
+    finetunes: bool = False
 
 
 _PROBE = (
@@ -97,6 +105,14 @@ PROTOCOLS: dict[str, Protocol] = {
     "coclr-linear-retrieval-own-means-v2": Protocol(
         _PROBE_2 + _OWN_MEANS, own_means=True, version=2
     ),
+    "coclr-finetune-v1": Protocol(
+        "Fine-tuning: the whole encoder and a linear layer on its features, of which nine in ten "
+        "are dropped; Adam, the encoder at a tenth of the rate, a random crop with flip of each "
+        "training video per epoch, of RGB three in ten jittered in colour, last epoch. Test: ten "
+        "crops of the windows of a video, mean of the probabilities.",
+        version=2,
+        finetunes=True,
+    ),
 }
 
 
@@ -112,9 +128,7 @@ class Probe(nn.Module):
     def __init__(self, features: int, classes: int, generator: torch.Generator) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(features)
-        self.linear = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
-        nn.init.normal_(self.linear.weight, 0.0, DEVIATION, generator=generator)
-        nn.init.zeros_(self.linear.bias)
+        self.linear = _linear(features, classes, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Scores of the classes."""
@@ -128,6 +142,7 @@ def evaluate(
     videos: Videos,
     run: Run,
     project: Callable[[Tensor], Tensor] | None = None,
+    finetune_epochs: int = FINETUNE_EPOCHS,
 ) -> dict[str, Any]:
     """Score an encoder by the configuration's protocol.
 
@@ -136,14 +151,17 @@ def evaluate(
     class among the k nearest training videos; in the second version also ``ridge``, the top-1 of
     the ridge regression; each with ``_low`` and ``_high``, the ends of its interval, in percent.
     ``details`` holds counts and, in the second version, ``right``: for each top-1 metric, which
-    test videos were correct, see :func:`packed`. The encoder is restored afterwards.
+    test videos were correct, see :func:`packed`. Fine-tuning gives ``top1`` and ``top5`` only, and
+    trains a copy. The encoder is restored afterwards.
 
     Args:
         config: gives protocol, clips and the probe's hyperparameters.
         encoder: (B, 3, T, S, S) -> (B, H), on the device to compute on.
         videos: of a whole split.
         run: receives the progress.
-        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L).
+        project: (B, H) -> (B, R), applied to the features before they are scored (CLLR's L), unless
+            the encoder is fine-tuned.
+        finetune_epochs: in place of the protocol's.
 
     Raises:
         ValueError: an unknown protocol, too few videos, some without labels, or features that are
@@ -184,6 +202,24 @@ def evaluate(
 
         return after
 
+    details: dict[str, Any] = {
+        "classes": classes,
+        "training_videos": len(train.videos),
+        "test_videos": len(test.videos),
+    }
+    if protocol.finetunes:
+        model = finetune(
+            config, encoder, train, classes, finetune_epochs, after=tell("fine-tuning")
+        )
+        embed = functools.partial(embed_clips, model.encoder, precision=config.precision)
+        tops, right = _top(
+            ten_crop_probabilities(
+                config, embed, model.linear, test, device, after=tell("ten crops of test videos")
+            ),
+            test_labels,
+        )
+        return tops | {"details": details | {"right": {"top1": packed(right)}}}
+
     features, test_features = (
         video_features(config, embed, part, device, after=tell(f"features of {name} videos"))
         for name, part in (("training", train), ("test", test))
@@ -214,19 +250,123 @@ def evaluate(
     probabilities = ten_crop_probabilities(
         config, embed, probe, test, device, after=tell("ten crops of test videos")
     )
-    right = probabilities.topk(min(5, classes)).indices == test_labels[:, None]
-    right_of["top1"] = right[:, 0]
-    metrics |= accuracy("top1", right[:, 0])
-    if classes > 5:
-        metrics |= accuracy("top5", right.any(1))
-    metrics["details"] = {
-        "classes": classes,
-        "training_videos": len(train.videos),
-        "test_videos": len(test.videos),
-    }
+    tops, right_of["top1"] = _top(probabilities, test_labels)
     if protocol.version > 1:
-        metrics["details"]["right"] = {name: packed(each) for name, each in right_of.items()}
-    return metrics
+        details["right"] = {name: packed(each) for name, each in right_of.items()}
+    return metrics | tops | {"details": details}
+
+
+class Classifier(nn.Module):
+    """[CoCLR]'s network for fine-tuning, encoder, dropout, linear: (B, 3, T, S, S) -> (B, C).
+
+    Args:
+        encoder: (B, 3, T, S, S) -> (B, H).
+        features: H.
+        classes: C.
+        generator: draws the weights of the linear layer; biases start at 0.
+    """
+
+    def __init__(
+        self, encoder: nn.Module, features: int, classes: int, generator: torch.Generator
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = nn.Dropout(DROPOUT)
+        self.linear = _linear(features, classes, generator)
+
+    def forward(self, clips: Tensor) -> Tensor:
+        """Scores of the classes."""
+        scores: Tensor = self.linear(self.dropout(self.encoder(clips).float()))
+        return scores
+
+
+def finetune(
+    config: Config,
+    encoder: nn.Module,
+    videos: Videos,
+    classes: int,
+    epochs: int = FINETUNE_EPOCHS,
+    after: After | None = None,
+) -> Classifier:
+    """A copy of an encoder with a classifier after the last epoch, in evaluation mode.
+
+    Start, order, crops and dropout are functions of the seed alone. What is left of an epoch after
+    its last full batch is a smaller batch, unless it is a single video.
+
+    Args:
+        config: its ``probe_batch_size``, ``precision``, clips and ``seed`` count.
+        encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work.
+        videos: n training videos.
+        classes: C.
+        epochs: of training.
+        after: called after each epoch with the number of epochs done, and of all.
+
+    Raises:
+        ValueError: no epoch to train, or an encoder without parameters.
+        FloatingPointError: the weights are no longer finite.
+    """
+    if epochs < 1:
+        raise ValueError(f"fine-tuning takes at least 1 epoch; got {epochs}")
+    if not list(encoder.parameters()):
+        raise ValueError(
+            "an encoder without parameters cannot be fine-tuned; take another protocol"
+        )
+    device = next(encoder.parameters()).device
+    labels = torch.tensor([video.label for video in videos.videos], device=device)
+    generator = torch.Generator().manual_seed(config.seed)
+    clips = random_crops(config, videos, torch.arange(1), 0, device)
+    width = embed_clips(encoder, clips, config.precision).shape[1]
+    model = Classifier(copy.deepcopy(encoder), width, classes, generator)
+    model = model.requires_grad_(True).to(device).train()
+    rates = (FINETUNE_RATE / 10, FINETUNE_RATE)
+    optimiser = torch.optim.Adam(
+        [{"params": part.parameters()} for part in (model.encoder, model.linear)],
+        weight_decay=FINETUNE_DECAY,
+    )
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(config.seed)  # of the dropout
+        for epoch in range(epochs):
+            share = epoch / epochs
+            passed = sum(share >= milestone for milestone in FINETUNE_MILESTONES)
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate * 0.1**passed
+            order = torch.randperm(len(labels), generator=generator)
+            for batch in order.split(config.probe_batch_size):
+                if len(batch) < 2:
+                    continue
+                clips = random_crops(config, videos, batch, epoch, device)
+                with autocast(config.precision, clips):
+                    scores = model(clips)
+                loss = cross_entropy(scores.float(), labels[batch.to(device)])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+            if after is not None:
+                after(epoch + 1, epochs)
+    if not all(torch.isfinite(parameter).all() for parameter in model.parameters()):
+        raise FloatingPointError(f"fine-tuning diverged at a learning rate of {FINETUNE_RATE}")
+    return model.eval()
+
+
+def _top(probabilities: Tensor, labels: Tensor) -> tuple[dict[str, float], Tensor]:
+    """``top1``, of more than 5 classes ``top5``; and which of (n,) the first guess was right for.
+
+    probabilities: (n, C). labels: (n,).
+    """
+    classes = probabilities.shape[1]
+    right = probabilities.topk(min(5, classes)).indices == labels[:, None]
+    found = accuracy("top1", right[:, 0])
+    if classes > 5:
+        found |= accuracy("top5", right.any(1))
+    return found, right[:, 0]
+
+
+def _linear(features: int, classes: int, generator: torch.Generator) -> nn.Linear:
+    """[CoCLR]'s linear layer at the start, drawn by a generator."""
+    linear: nn.Linear = nn.Linear(features, classes, device="meta").to_empty(device="cpu")
+    nn.init.normal_(linear.weight, 0.0, DEVIATION, generator=generator)
+    nn.init.zeros_(linear.bias)
+    return linear
 
 
 @torch.no_grad()
@@ -282,33 +422,43 @@ def video_features(
 def crop_features(
     config: Config, embed: Embed, videos: Videos, view: int, device: torch.device
 ) -> Tensor:
-    """Features (n, H) of one random clip of each video, randomly cropped and mirrored.
+    """Features (n, H) of one random clip of each video, see :func:`random_crops`."""
+    return torch.cat(
+        [
+            embed(random_crops(config, videos, index, view, device))
+            for index in torch.arange(len(videos.videos)).split(BATCH)
+        ]
+    )
+
+
+def random_crops(
+    config: Config, videos: Videos, index: Tensor, view: int, device: torch.device
+) -> Tensor:
+    """One random clip (B, 3, T, S, S) of each video, randomly cropped and mirrored, normalised.
 
     They are a function of (seed, view); views are numbered on from those of the training.
+
+    Args:
+        config: gives the clips' frames, size and modality, the epochs, the protocol and the seed.
+        videos: n of them.
+        index: (B,) int64, which of them.
+        view: number of the draw.
+        device: where to augment.
     """
     epoch = config.epochs + view
     policy = "probe" if PROTOCOLS[config.protocol].version > 1 else "weak"
-    features = []
-    for index in torch.arange(len(videos.videos)).split(BATCH):
-        start, _ = sample_clips(
-            videos,
-            index,
-            config.clip_frames,
-            seed=config.seed,
-            epoch=epoch,
-            sampling="two_clips",
-        )
-        clips = augment(
-            gather_clips(videos, index, start, config.clip_frames).to(device),
-            config.size,
-            seed=config.seed,
-            epoch=epoch,
-            samples=index,
-            view=0,
-            policy="flow" if config.modality == "flow" else policy,
-        )
-        features.append(embed(clips))
-    return torch.cat(features)
+    start, _ = sample_clips(
+        videos, index, config.clip_frames, seed=config.seed, epoch=epoch, sampling="two_clips"
+    )
+    return augment(
+        gather_clips(videos, index, start, config.clip_frames).to(device),
+        config.size,
+        seed=config.seed,
+        epoch=epoch,
+        samples=index,
+        view=0,
+        policy="flow" if config.modality == "flow" else policy,
+    )
 
 
 def linear_probe(

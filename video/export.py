@@ -38,7 +38,7 @@ from shared.experiment.tables import canonical
 from shared.functions import function_name
 from video.augmentation import MEAN, STD
 from video.config import Config
-from video.data import UCF101, fingerprint, load
+from video.data import SPLITS, UCF101, fingerprint, load
 from video.encoder import encoder_of, name_of
 from video.evaluation import PROTOCOLS, evaluate
 from video.own import folder as own_folder
@@ -120,30 +120,60 @@ def score(asked: EvaluationRequest) -> Scores:
     own = Path(name).is_dir()
     if own and config.modality == "flow":
         raise UserError(f"{name}: a folder is read as RGB, this encoder takes flow")
+    split = asked.options.get("split")
+    if own and split:
+        raise UserError(f"{name}: a folder of your own has no splits; leave --split out")
+    if split not in (None, "all", *map(str, SPLITS)):
+        raise UserError(f"--split {split}: there are {', '.join(map(str, SPLITS))}, and all")
+    splits = SPLITS if split == "all" else (int(split or config.split),)
 
     def by(config: Any, run: Run) -> Mapping[str, Any]:
         if own:
             videos = own_folder(name, config.size, skip_damaged=run.allow_missing)
             run.record_data(**{name: sha256_of_files(Path(each.name) for each in videos.videos)})
             return evaluate(config, encoder, videos, run)
-        videos = load(
-            name,
-            run.data_root,
-            split=config.split,
-            modality=config.modality,
-            flow=config.flow,
-            size=config.size,
-            workers=run.workers,
-            allow_missing=run.allow_missing,
-        )
         run.record_data(**{name: fingerprint(name, run.data_root)})
-        return evaluate(config, encoder, videos, run)
+        found = {}
+        for each in splits:
+            videos = load(
+                name,
+                run.data_root,
+                split=each,
+                modality=config.modality,
+                flow=config.flow,
+                size=config.size,
+                workers=run.workers,
+                allow_missing=run.allow_missing,
+            )
+            chosen = dataclasses.replace(config, split=each)
+            found[each] = evaluate(chosen, encoder, videos, run)
+        return over_splits(found) if len(found) > 1 else found[splits[0]]
 
     file = file_of(asked.model)
     return Scores(
         facts={"model": str(file), "sha256": sha256_of(file), "data": name},
         protocols={each: measure_protocol(config, each, by, asked) for each in protocols},
     )
+
+
+def over_splits(found: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean of each metric over splits, then each split's own as ``<metric>_split<n>``.
+
+    The mean has no interval: the splits share videos.
+    """
+    own = {
+        f"{name}_split{split}": value
+        for split, metrics in found.items()
+        for name, value in metrics.items()
+        if name != "details"
+    }
+    names = [
+        name
+        for name in next(iter(found.values()))
+        if name != "details" and not name.endswith(("_low", "_high"))
+    ]
+    means = {name: sum(each[name] for each in found.values()) / len(found) for name in names}
+    return means | own | {"details": {f"split{split}": m["details"] for split, m in found.items()}}
 
 
 def _read(path: Path, network: Callable[[], Any] | None) -> tuple[nn.Module, Config]:

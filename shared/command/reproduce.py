@@ -328,6 +328,8 @@ def _evaluate(arguments: Sequence[str]) -> int:
         "--statistics",
         help="colour statistics to normalise with: a data set, or none; default: the data's",
     )
+    add = parser.add_argument_group("video").add_argument
+    add("--split", help="of UCF-101 or HMDB51: 1, 2, 3, or all, for their mean; default: 1")
     options, places = _parsed(parser, arguments, words=("DOMAIN", "MODEL"))
     if options.data and _path(options.data).exists():
         options.data = str(_path(options.data))

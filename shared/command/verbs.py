@@ -55,7 +55,7 @@ NO_RECORDS = (
 FIGURES = Path("exports/figures")  # no committed files are there
 COMMIT = 10  # characters shown of one
 # Options of evaluate that some domains have.
-FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged")
+FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged", "split")
 
 
 def report(places: Places, source: Path | None = None, *, tex: bool = False) -> int:

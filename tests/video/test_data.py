@@ -272,13 +272,136 @@ def test_folders_and_lists_have_to_fit_together(official: Path):
 
 
 def test_nothing_is_downloaded(official: Path, tmp_path: Path):
-    assert DATASETS == ("ucf101",)
+    assert DATASETS == ("ucf101", "hmdb51")
     fetch("ucf101", official)
     message = error_of(lambda: fetch("ucf101", tmp_path / "empty"))
     assert "ucf101 is missing" in message
     assert "UCF-101/<class>/v_*.avi" in message
     file_of(official, name_of("Punch", 2)).unlink()
     assert f"{name_of('Punch', 2)} (missing)" in error_of(lambda: fetch("ucf101", official))
+
+
+# HMDB51
+
+ACTIONS = ("brush_hair", "sword", "sword_exercise")
+SIZES = {1: (32, 24), 2: (48, 24), 3: (24, 24), 4: (40, 24)}
+
+
+@pytest.fixture
+def hmdb51(tmp_path: Path) -> Path:
+    """Two of three classes, eight clips each of four films, in the layout of the archives.
+
+    Film g tests in split g; of the fourth, one clip trains and the other is in neither part.
+    """
+    lists = tmp_path / "testTrainMulti_7030_splits"
+    lists.mkdir()
+    for action in ACTIONS:
+        clips = [
+            f"Film_{film}_{action}_u_nm_np1_fr_goo_{clip}.avi"
+            for film in (1, 2, 3, 4)
+            for clip in (0, 1)
+        ]
+        for split in (1, 2, 3):
+            parts = ["2" if f"Film_{split}_" in name else "1" for name in clips[:6]] + ["1", "0"]
+            lines = [f"{name} {part} \n" for name, part in zip(clips, parts, strict=True)]
+            (lists / f"{action}_test_split{split}.txt").write_text("".join(lines))
+        if action != "sword":
+            (tmp_path / "hmdb51_org" / action).mkdir(parents=True)
+            for name in clips:
+                size = SIZES[int(name.split("_")[1])]
+                shades = [shade(name, frame) for frame in range(3)]
+                write_avi(tmp_path / "hmdb51_org" / action / name, shades, size=size)
+    return tmp_path
+
+
+def test_the_three_splits_of_hmdb51(hmdb51: Path):
+    for split in (1, 2, 3):
+        videos = load("hmdb51", hmdb51, split=split, size=16)
+        assert videos.classes == ("brush_hair", "sword_exercise")
+        train, test = videos.of(train=True), videos.of(train=False)
+        assert [(video.label, video.name) for video in test.videos] == [
+            (label, f"Film_{split}_{action}_u_nm_np1_fr_goo_{clip}")
+            for label, action in enumerate(videos.classes)
+            for clip in (0, 1)
+        ]
+        # One of the last film's clips is in neither part.
+        assert len(train.videos) == 10
+        assert not {video.name for video in videos.videos if "Film_4" in video.name} & {
+            f"Film_4_{action}_u_nm_np1_fr_goo_1" for action in ACTIONS
+        }
+        # A film that two classes share is one group.
+        groups = {video.name.split("_")[1]: video.group for video in videos.videos}
+        assert groups == {"1": 0, "2": 1, "3": 2, "4": 3}
+        assert {video.group for video in test.videos} == {split - 1}
+    assert len(list((hmdb51 / "prepared" / "video").glob("hmdb51-rgb-19-*"))) == 1
+    # Whatever the width, the central part of 4:3 is kept.
+    assert videos.frames.shape == (48, 3, 19, 25)
+    for each in videos.videos:
+        frames = of_name(videos, each.name)
+        assert abs(frames[0].float().mean() - shade(f"{each.name}.avi", 0)) < 3
+    assert fetch("hmdb51", hmdb51) == (
+        "14 videos of 2 of 3 classes: brush_hair 7, sword_exercise 7"
+    )
+    before = fingerprint("hmdb51", hmdb51)
+    list_ = hmdb51 / "testTrainMulti_7030_splits" / "sword_test_split3.txt"
+    list_.write_text(list_.read_text().replace(" 0 ", " 2 "))
+    assert fingerprint("hmdb51", hmdb51) != before
+
+
+def test_the_centre_of_wide_and_high_frames_is_kept():
+    wide = np.zeros((30, 80, 3), np.uint8)
+    wide[:, 20:60] = 200
+    found = video.data._four_by_three(wide, 15)
+    assert found.shape == (15, 20, 3)
+    assert (found[:, 1:-1] == 200).all()  # what borders on the rest is blended with it
+    assert (found[:, [0, -1]] > 150).all()
+    high = np.zeros((60, 40, 3), np.uint8)
+    high[15:45] = 200
+    found = video.data._four_by_three(high, 60)  # kept frames have one shape: enlarged
+    assert found.shape == (60, 80, 3)
+    assert (found[2:-2] == 200).all()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Film_9_brush_hair_u_nm_np1_fr_goo_0.avi 3", "is no video and 0, 1 or 2"),
+        ("Film_9_brush_hair_u_nm_np1_fr_goo_0.avi", "is no video and 0, 1 or 2"),
+        ("Film_1_brush_hair_u_nm_np1_fr_goo_0.avi 1", "is listed twice"),
+    ],
+)
+def test_damaged_splits_of_hmdb51(hmdb51: Path, line: str, expected: str):
+    path = hmdb51 / "testTrainMulti_7030_splits" / "brush_hair_test_split1.txt"
+    path.write_text(f"{path.read_text()}{line}\n")
+    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
+    assert message.startswith(f"{path}, line 9: ")
+    assert expected in message
+    path.unlink()
+    assert f"{path}: missing; HMDB51 has to be put there" in error_of(
+        lambda: load("hmdb51", hmdb51, size=16)
+    )
+
+
+def test_what_is_missing_of_hmdb51_is_named_in_one_line(hmdb51: Path, tmp_path: Path):
+    where = "get hmdb51_org.rar and test_train_splits.rar from its page at serre-lab.clps.brown.edu"
+    message = error_of(lambda: fetch("hmdb51", tmp_path / "empty"))
+    assert "hmdb51 is missing" in message
+    assert where in message
+    with pytest.raises(MissingData, match=r"\./reproduce\.sh data video --dataset hmdb51"):
+        load("hmdb51", tmp_path / "empty", size=16)
+    (hmdb51 / "hmdb51_org" / "brush_hair").rename(hmdb51 / "hmdb51_org" / "brush")
+    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
+    assert "brush: holds videos and is no class of" in message
+    (hmdb51 / "hmdb51_org" / "brush").rename(hmdb51 / "hmdb51_org" / "brush_hair")
+    gone = hmdb51 / "hmdb51_org" / "brush_hair" / "Film_1_brush_hair_u_nm_np1_fr_goo_0.avi"
+    gone.unlink()
+    assert f"1 of 14 videos cannot be used: {gone.stem} (missing)" in error_of(
+        lambda: fetch("hmdb51", hmdb51)
+    )
+    (hmdb51 / "testTrainMulti_7030_splits").rename(hmdb51 / "splits")
+    message = error_of(lambda: load("hmdb51", hmdb51, size=16))
+    assert "testTrainMulti_7030_splits: no <class>_test_split1.txt; " in message
+    assert where in message
 
 
 # Files that cannot be decoded
@@ -519,7 +642,8 @@ def test_photographs_are_videos_of_three_motions(tmp_path: Path):
 def test_nine_classes_of_ucf101(suite_data: Path):
     if not (suite_data / "UCF-101").is_dir():
         pytest.skip("needs UCF-101 below SUITE_DATA")
-    classes = video.data._present("ucf101", suite_data, suite_data)
+    layout = video.data.layout_of("ucf101", suite_data)
+    classes = video.data._present("ucf101", layout)
     assert classes == (
         "Archery",
         "BabyCrawling",
@@ -531,11 +655,16 @@ def test_nine_classes_of_ucf101(suite_data: Path):
         "PushUps",
         "Surfing",
     )
-    files = video.data._files(suite_data, classes)
-    listed = video.data._listed(suite_data, 1, classes)
+    files = video.data._files(layout, classes)
+    listed = video.data._listed(layout, 1, classes)
     assert sum(each.train for each in listed.values()) == 819
     assert sum(not each.train for each in listed.values()) == 306
     assert set(listed) == set(files)
     groups = [{each.group for each in listed.values() if each.train == part} for part in (0, 1)]
     assert groups == [set(range(1, 8)), set(range(8, 26))]
     assert sum(1 for _ in decode(files["v_Archery_g01_c01"])) == 66
+    # The three folds test different groups, all videos of one group together.
+    folds = [video.data._listed(layout, split, classes) for split in (1, 2, 3)]
+    tested = [{each.group for each in fold.values() if not each.train} for fold in folds]
+    assert tested == [set(range(1, 8)), set(range(8, 15)), set(range(15, 22))]
+    assert all(set(fold) == set(files) for fold in folds)

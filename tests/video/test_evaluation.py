@@ -12,18 +12,22 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.experiment.runs import Interrupted, Run
+from video import evaluation
 from video.augmentation import centre, gather_clips, ten_crops, windows
 from video.config import Config
 from video.data import Video, Videos
+from video.encoder import Thumbnail
 from video.evaluation import (
     PENALTIES,
     PROTOCOLS,
     accuracy,
     embed_clips,
     evaluate,
+    finetune,
     linear_probe,
     nearest,
     of_length_one,
+    random_crops,
     ridge,
     ten_crop_probabilities,
     video_features,
@@ -374,7 +378,8 @@ def test_with_few_classes_there_is_no_top5_and_protocols_differ(
     shifted = scored(tmp_path / "shifted", encoder, videos)
     assert scored(tmp_path / "own", encoder, videos, config)["R@1"] > shifted["R@1"]
     names = (CONFIG.protocol, config.protocol)
-    assert set(PROTOCOLS) == {name[:-1] + version for name in names for version in "12"}
+    of_probes = {name for name, protocol in PROTOCOLS.items() if not protocol.finetunes}
+    assert of_probes == {name[:-1] + version for name in names for version in "12"}
 
 
 def test_a_projection_is_what_is_scored(tmp_path: Path, encoder: nn.Module) -> None:
@@ -406,6 +411,77 @@ def test_progress_is_told_and_a_stop_is_heard(tmp_path: Path, encoder: nn.Module
         run.stopping = True
         with pytest.raises(Interrupted):
             evaluate(CONFIG, encoder, videos, run)
+
+
+# fine-tuning
+
+
+FINETUNED = dataclasses.replace(CONFIG, protocol="coclr-finetune-v1", probe_batch_size=8)
+
+
+def test_fine_tuning_is_the_plain_loop_and_leaves_the_encoder(
+    encoder: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "DROPOUT", 0.0)  # so that the loop needs no draws for it
+    videos = made_videos(train=3).of(train=True)  # nine: the last of each epoch would be alone
+    before = copy.deepcopy(encoder.state_dict())
+    model = finetune(FINETUNED, encoder, videos, 3, 10)
+    assert not model.training
+    for name, value in encoder.state_dict().items():
+        assert torch.equal(value, before[name])
+
+    generator = torch.Generator().manual_seed(3)
+    own, linear = copy.deepcopy(encoder).train(), nn.Linear(32, 3)
+    with torch.no_grad():
+        linear.weight.copy_(0.01 * torch.randn(3, 32, generator=generator))
+        linear.bias.zero_()
+    adam = torch.optim.Adam(
+        [{"params": own.parameters(), "lr": 0.0}, {"params": linear.parameters(), "lr": 0.0}],
+        weight_decay=1e-3,
+    )
+    labels = torch.tensor([video.label for video in videos.videos])
+    for epoch, rate in enumerate([1e-3] * 8 + [1e-4, 1e-5]):
+        adam.param_groups[0]["lr"], adam.param_groups[1]["lr"] = rate / 10, rate
+        batch = torch.randperm(9, generator=generator)[:8]
+        clips = random_crops(FINETUNED, videos, batch, epoch, CPU)
+        adam.zero_grad()
+        cross_entropy(linear(own(clips)), labels[batch]).backward()
+        adam.step()
+    torch.testing.assert_close(model.linear.weight, linear.weight)
+    torch.testing.assert_close(model.encoder.layer.weight, own.layer.weight)
+    torch.testing.assert_close(model.encoder.norm.running_mean, own.norm.running_mean)
+    assert not torch.equal(own.layer.weight, encoder.layer.weight)
+    assert not torch.equal(own.norm.running_mean, encoder.norm.running_mean)
+
+
+def test_fine_tuning_goes_by_the_seed_alone_and_learns(tmp_path: Path, encoder: nn.Module) -> None:
+    videos = made_videos(classes=7)
+
+    def weight(seed: int = 3) -> Tensor:
+        torch.rand(1)  # what ran before does not matter, to the dropout neither
+        config = dataclasses.replace(FINETUNED, seed=seed)
+        return finetune(config, encoder, videos.of(train=True), 7, 2).linear.weight
+
+    first = weight()
+    assert torch.equal(weight(), first)
+    assert not torch.equal(weight(seed=4), first)
+    config = dataclasses.replace(FINETUNED, windows=1)
+    found = scored(tmp_path / "learned", encoder, videos, config, finetune_epochs=30)
+    ends = ("", "_low", "_high")
+    assert set(found) == {f"top{k}{end}" for k in (1, 5) for end in ends} | {"details"}
+    assert found["top1"] > 60  # of seven classes
+    hits = int(found["details"]["right"]["top1"], 16).bit_count()
+    assert found["top1"] == pytest.approx(100 * hits / 14)
+
+
+def test_what_cannot_be_fine_tuned_is_refused(tmp_path: Path, encoder: nn.Module) -> None:
+    with pytest.raises(ValueError, match="fine-tuning takes at least 1 epoch; got 0"):
+        scored(tmp_path / "none", encoder, made_videos(), FINETUNED, finetune_epochs=0)
+    with pytest.raises(ValueError, match="an encoder without parameters cannot be fine-tuned"):
+        scored(tmp_path / "thumbnail", Thumbnail(), made_videos(), FINETUNED)
+    encoder.layer.weight.data[0, 0, 0, 0, 0] = math.nan
+    with pytest.raises(FloatingPointError, match="fine-tuning diverged"):
+        scored(tmp_path / "nan", encoder, made_videos(), FINETUNED, finetune_epochs=1)
 
 
 def test_what_cannot_be_scored_is_refused(tmp_path: Path, encoder: nn.Module) -> None:

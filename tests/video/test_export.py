@@ -13,6 +13,7 @@ from torch import nn
 from shared.command.reproduce import main
 from shared.experiment.export import CARD, FILE
 from shared.experiment.runs import Run
+from video import export
 from video.config import EMBEDDED, Config
 from video.data import load
 from video.encoder import encoder_of
@@ -125,3 +126,56 @@ def test_the_verb_scores_an_export(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["metrics"]["top1"] == expected["top1"]
     assert main([*words, "--protocol", "coclr"]) == 2
     assert "no protocol 'coclr'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_verb_fine_tunes_on_three_folds_of_nine_classes(
+    tmp_path: Path,
+    suite_data: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """UCF-101's own lists and videos, one clip of seven groups: two test in each fold."""
+    if not (suite_data / "UCF-101").is_dir():
+        pytest.skip("needs UCF-101 below SUITE_DATA")
+    kept = re.compile(r"_g(01|02|08|09|15|16|22)_c01\b")
+    lists = tmp_path / "data" / "ucfTrainTestlist"
+    lists.mkdir(parents=True)
+    for file in (suite_data / "ucfTrainTestlist").glob("*.txt"):
+        lines = file.read_text().splitlines()
+        if file.name != "classInd.txt":
+            lines = [line for line in lines if kept.search(line)]
+        (lists / file.name).write_text("\n".join(lines) + "\n")
+    for video in (suite_data / "UCF-101").glob("*/*.avi"):
+        if kept.search(video.name):
+            place = tmp_path / "data" / "UCF-101" / video.parent.name
+            place.mkdir(parents=True, exist_ok=True)
+            (place / video.name).symlink_to(video)
+
+    def short(config: Config, *others: Any) -> dict[str, Any]:
+        return evaluate(dataclasses.replace(config, windows=1), *others, finetune_epochs=2)
+
+    monkeypatch.setattr(export, "evaluate", short)
+    finished(tmp_path / "run")
+    target, out = write(tmp_path / "run", tmp_path / "out"), tmp_path / "found.json"
+    words = ["evaluate", "video", str(target), "--data", "ucf101"]
+    words += ["--data-root", str(tmp_path / "data"), "--out", str(out)]
+    assert main([*words, "--protocol", "coclr-finetune-v1", "--split", "all"]) == 0
+    metrics = json.loads(out.read_text())["protocols"]["coclr-finetune-v1"]["metrics"]
+    for fold in (1, 2, 3):
+        details = metrics["details"][f"split{fold}"]
+        assert (details["classes"], details["training_videos"], details["test_videos"]) == (
+            9,
+            45,
+            18,
+        )
+        low, high = (metrics[f"top1_{end}_split{fold}"] for end in ("low", "high"))
+        assert low <= metrics[f"top1_split{fold}"] <= high
+    folds = [metrics[f"top1_split{fold}"] for fold in (1, 2, 3)]
+    assert metrics["top1"] == pytest.approx(sum(folds) / 3)
+    assert "top1_low" not in metrics
+    capsys.readouterr()
+    assert main([*words, "--split", "4"]) == 2
+    assert "--split 4: there are 1, 2, 3, and all" in capsys.readouterr().err
+    assert main([*words[:3], "--data", str(tmp_path), "--split", "2"]) == 2
+    assert "a folder of your own has no splits; leave --split out" in capsys.readouterr().err
