@@ -673,7 +673,7 @@ def load_published(file: Path, table: str) -> Published:
 
 
 class _Notes(dict[str, str]):
-    """Notes by name; an unknown name is an error that says where it should stand."""
+    """Notes by name; an unknown name is an error that says where to add it."""
 
     def __init__(self, file: Path, notes: Mapping[str, str]) -> None:
         super().__init__(notes)
