@@ -1,1 +1,1 @@
-"""The command line, the plan, the processes of cells, and the check of what is on record."""
+"""The command line: choosing and running cells, planning, and checking the records."""

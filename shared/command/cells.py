@@ -229,7 +229,7 @@ def run_folder(places: Places, cell: Cell) -> Path:
 
 
 def finished(cell: Cell, places: Places) -> Record | None:
-    """The finished run of a cell; None, too, for a damaged one, which is refused when run."""
+    """The finished run of a cell; None without one, or if it is damaged (running it says so)."""
     return undamaged(run_folder(places, cell), cell.address)
 
 

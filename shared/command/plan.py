@@ -38,13 +38,13 @@ HEADING = 12  # of a column's
 
 @dataclass(frozen=True)
 class Taken:
-    """What finished runs of one configuration took, or what is expected of one.
+    """The measured or estimated cost of one run.
 
     Args:
-        seconds: of one run, with the training of its encoder.
+        seconds: time of one run, including the training of its encoder.
         gigabytes: peak memory.
-        source: where the two are from, of ``SOURCES``.
-        evaluation: seconds of a run that found its encoder in the store; None where none is known.
+        source: the source of both, a key of ``SOURCES``.
+        evaluation: seconds of a run that found its encoder in the store; None if unknown.
     """
 
     seconds: float
@@ -55,14 +55,13 @@ class Taken:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one row takes in one column.
+    """The cost of one row in one column.
 
     Args:
-        done: how many of the chosen seeds are done.
-        seeds: how many are chosen.
-        each: what one cell takes.
-        shared: seconds, of all that is left, that other cells have already been charged for: those
-            of an equal configuration, and those that train the same encoder.
+        done: the number of chosen seeds that are finished.
+        seeds: the number of chosen seeds.
+        each: the cost of one cell.
+        shared: seconds that unfinished cells save by sharing runs and encoders with others.
     """
 
     done: int
@@ -72,16 +71,16 @@ class Cost:
 
     @property
     def left(self) -> int:
-        """How many cells are to run."""
+        """The number of unfinished cells."""
         return self.seeds - self.done
 
     @property
     def time(self) -> float:
-        """Seconds that all that is left takes."""
+        """Seconds of all unfinished cells."""
         return max(0.0, self.left * self.each.seconds - self.shared)
 
     def shown(self) -> str:
-        """``2/5 48 s``: seeds done of those chosen, and the time of one that is not."""
+        """``2/5 48 s``: finished and chosen seeds, and the time of an unfinished one."""
         counts = f"{self.done}/{self.seeds}"
         about = "~" if SOURCES[self.each.source].startswith("~") else ""
         return f"{counts} {about}{duration(self.each.seconds)}" if self.left else counts
@@ -279,7 +278,7 @@ def _shared(cells: Sequence[Cell], each: Taken, places: Places, counted: set[str
 
 
 def _time(costs: Sequence[Cost]) -> str:
-    """The time of all that is left, one cell after the other."""
+    """The time of all unfinished cells, one after the other."""
     if not any(cost.left for cost in costs):
         return "done"
     return duration(sum(cost.time for cost in costs))

@@ -48,7 +48,7 @@ def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
 
 
 class Pool:
-    """Runs cells side by side, each in a process of its own that starts with everything imported.
+    """Runs cells in parallel, each in its own process that starts with everything imported.
 
     Processes are forked from a server that has imported the domain and trained nothing, which is
     fast, and safe for threads, CUDA and renderers.
@@ -98,7 +98,7 @@ class Pool:
         self._tried: set[str] = set()  # datasets that could not be fetched
 
     def run(self, cells: list[Cell], before: Callable[[], None] | None = None) -> None:
-        """Run the cells; what kept some from being done is then in ``outcomes``.
+        """Run the cells; afterwards ``outcomes`` has those without a result.
 
         Args:
             cells: of one domain, with distinct keys.
@@ -162,7 +162,7 @@ class Pool:
         return self.minutes is not None and time.monotonic() - self._begun >= 60 * self.minutes
 
     def _free_device(self) -> str | None:
-        """The GPU with the fewest cells, the first of them; None where there is no choice."""
+        """The first GPU with the fewest cells; None where there is no choice."""
         if len(self._devices) < 2:
             return None
         taken = Counter(device for _, _, device in self._running.values())
@@ -261,16 +261,16 @@ def _work(
 
 
 def set_up_torch(threads: int) -> None:
-    """Make torch compute the same numbers as in any other process of a cell."""
+    """Set up torch so that every process of a cell computes the same numbers."""
     import torch
 
-    # One cell gives the same numbers to the bit however many run beside it; with another number
-    # of threads the last bits may differ, so that is not left to the machine.
+    # A cell has the same bits however many run beside it. They may differ with the number of
+    # threads, which therefore does not depend on the machine.
     torch.set_num_threads(threads)
-    # Bits are promised on the CPU alone: on a GPU that would cost much of its speed.
+    # Only on the CPU: on a GPU it would cost much speed.
     torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
-    # It would write every new tensor twice, to make equal what is read before it is written. torch
-    # makes the name when it runs, where mypy does not see it.
+    # Filling would write every new tensor twice, for reads of uninitialised memory. The name
+    # exists only at run time, so mypy does not see it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = True
 

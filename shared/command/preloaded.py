@@ -1,8 +1,8 @@
-"""What every process of a cell would find alike, found once by the server that they are forked of.
+"""Imported by the server that processes of cells are forked from, so that they start faster.
 
-It takes seconds: MKL measures the processor's clock before it says which path it takes, and torch
-imports its compiler where operations are to be deterministic, compiled or not. Nothing here starts
-a thread or asks for a GPU: a process that is forked must find neither.
+This takes seconds: MKL measures the processor's clock before it reports its code path, and torch
+imports its compiler for deterministic operations, compiled or not. Nothing here may start a thread
+or use a GPU, since forked processes would inherit them.
 """
 
 import torch._inductor.config  # noqa: F401  (what torch.use_deterministic_algorithms imports)

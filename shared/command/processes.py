@@ -159,7 +159,7 @@ def _first_to_fail() -> bool:
     """Whether this process is the first to fail; called once."""
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     try:
-        store = dist.TCPStore(  # type: ignore[attr-defined]  # has it at run time alone
+        store = dist.TCPStore(  # type: ignore[attr-defined]  # exists only at run time
             *where, is_master=False, timeout=timedelta(seconds=5)
         )
         return bool(store.add("suite/failed", 1) == 1)
