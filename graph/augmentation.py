@@ -38,7 +38,7 @@ def augment(
     one_hop: bool = False,
     drop_isolated: bool = False,
 ) -> Graphs:
-    """A view of every graph under one of ``names``, drawn anew for each graph and each call.
+    """A view of every graph under one of ``names``, drawn independently per graph and call.
 
     ``"node_drop"`` removes ``int(ratio * nodes)`` nodes. ``"edge_perturb"`` removes
     ``int(ratio * pairs)`` undirected edges and adds as many random pairs of nodes (an existing edge

@@ -24,7 +24,7 @@ class Convolutions(nn.Module):
         half: whether they compute in bfloat16, in any context; F is then float32 again.
 
     Raises:
-        ValueError: observations too small for so many convolutions.
+        ValueError: observations too small for this number of convolutions.
     """
 
     def __init__(

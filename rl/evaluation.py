@@ -111,7 +111,7 @@ def evaluate_policy(
             device.
         config: names the task and its frames.
         seed: not negative; other seeds give other episodes.
-        workers: with more than one, every environment has a process of its own.
+        workers: with more than one, every environment runs in a separate process.
         progress: called after each action with the number of actions done, their total, and a
             description.
 

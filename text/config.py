@@ -84,7 +84,7 @@ class Config:
     precision: Literal["bfloat16", "float32"] = "bfloat16"  # of the encoders, on a GPU only
 
     train: bool = True  # False: the encoder stays as initialised
-    # What is evaluated in place of an encoder: counts of words, or none. ``ppmi_svd`` counts those
+    # What is evaluated instead of an encoder: word counts, or none. ``ppmi_svd`` counts those
     # of the corpus, and has 2 ``embedding`` dimensions, as many as [f ; g] of bags of words.
     baseline: Literal["majority", "tfidf", "ppmi_svd"] | None = None
     tasks: tuple[str, ...] = TASKS

@@ -167,7 +167,7 @@ def evaluate(
         ValueError: an unknown protocol, too few videos, some without labels, or features that are
             not finite.
         FloatingPointError: the probe diverged.
-        Interrupted: the run was told to stop; resumed, it evaluates from the start.
+        Interrupted: the run was stopped; when resumed, it evaluates from the start.
     """
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")

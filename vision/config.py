@@ -258,7 +258,7 @@ class ToyConfig:
     """
 
     data: Literal["three_bars", "nested_moons"] = "three_bars"
-    # None: "Euclidean space", the points as they are; temperature as in [HCL]
+    # None: "Euclidean space", the raw points; temperature as in [HCL]
     objective: Objective | None = NT_XENT_AT_HALF
     normalised: bool = False
     noise: float = 0.1  # standard deviation of what is added to a point for a view of it

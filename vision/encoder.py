@@ -134,7 +134,7 @@ def make_encoder(
         stem: of a ResNet here. ``"cifar"``: 3x3 convolution of stride 1, no pooling;
             ``"strided"``: the same of stride 2; ``"small"``: that of stride 1 with torchvision's
             max pooling; ``"imagenet"``: torchvision's 7x7 of stride 2 with pooling. Every other
-            network has first layers of its own, which ``"imagenet"`` leaves as they are.
+            network has its own first layers, which ``"imagenet"`` keeps.
         size: S, for networks that are built for one (ViT, Swin).
         channels: of the images, if not 3.
         half: half as wide, H / 2 features; see :class:`LabEncoder`.
@@ -325,7 +325,7 @@ def head(
     made: list[nn.Module] = []
     if layers == 2:
         made += [
-            nn.Linear(inputs, hidden, bias=False),  # the batch norm has a shift of its own
+            nn.Linear(inputs, hidden, bias=False),  # the batch norm has a bias
             nn.BatchNorm1d(hidden),
             nn.ReLU(inplace=True),
         ]

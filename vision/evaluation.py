@@ -338,7 +338,7 @@ def evaluate(
     Raises:
         ValueError: an unknown protocol, images without labels, or features that are not finite.
         FloatingPointError: the probe diverged.
-        Interrupted: the run was told to stop; resumed, it evaluates from the start.
+        Interrupted: the run was stopped; when resumed, it evaluates from the start.
     """
     protocol, beside = (
         _protocol(name) for name in (config.protocol, config.beside or config.protocol)

@@ -2,7 +2,7 @@
 
 The type says what the values mean; it is never guessed from the values of one image:
 
-    uint8               from 0 to 255, as it is
+    uint8               from 0 to 255, unchanged
     uint16              from 0 to 65535, scaled to 0 to 255 and rounded; 12-bit TIFF likewise
     bool                0 and 255
     float, any width    from 0 to 1, times 255 and rounded

@@ -52,7 +52,7 @@ def _max_margin(*, pairs: str | None = None, **numbers: Any) -> dict[str, Any]:
 
 
 def _rbf(**numbers: Any) -> Mapping[str, Mapping[str, Any]]:
-    """Changes in the columns of CIFAR-100 and STL-10, whose kernels have widths of their own."""
+    """Changes in the columns of CIFAR-100 and STL-10, whose kernel widths differ."""
     return {
         "cifar100": {
             **_max_margin(gamma=CIFAR100_GAMMA, **numbers),

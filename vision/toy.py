@@ -3,7 +3,7 @@
 Shapes: n points, B points of a batch.
 
 Protocol ``kmeans-hungarian-v1``: K-means with ten restarts on the mapped points P x, as many
-clusters as classes; each cluster stands for one class, assigned so that the accuracy is largest.
+clusters as classes; clusters are assigned to classes one to one so as to maximise accuracy.
 One seed is one trial: the sample, the batches, the noise and the starts of K-means.
 """
 
