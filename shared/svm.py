@@ -12,9 +12,12 @@ All anchors share one matrix. Let P = (K + ridge I)^-1 and
 
 the corner of the inverse of K + ridge I bordered by ones. Without the box the solution for an
 anchor whose negatives are everything but p is ``a_j = -2 B_jp / (1 - ridge B_pp)``; every further
-candidate that is left out is a rank-one downdate of B. One Cholesky factorisation and one inverse
-therefore replace N solves: O(M^3 + N M) in place of O(N M^3) time, O(M^2) in place of O(N M^2)
-memory. Adding a constant to K changes nothing, so an RBF kernel is kept as exp(.) - 1.
+candidate that is left out is a rank-one downdate of B. One inverse therefore replaces N solves:
+O(M^3 + N M) in place of O(N M^3) time, O(M^2) in place of O(N M^2) memory. Each of its rows is the
+solution of an anchor, so there is nothing less to solve for. All is done in double precision:
+with 1024 candidates single precision is off by 1e-5 of the largest weight, 200 times what the
+rounding of single-precision cosines does to it. Adding a constant to K changes nothing, so an RBF
+kernel is kept as exp(.) - 1.
 
 Dual weights are constants of the loss: nothing here carries a gradient.
 """
@@ -26,7 +29,7 @@ import torch
 from torch import Tensor
 
 from shared.distributed import from_first, lengths, rank
-from shared.pairs import Pairs, readable
+from shared.pairs import Pairs, blocks_of_rows, readable
 
 Kernel = Literal["rbf", "linear", "tanh"]
 Solver = Literal["closed_form", "projected_gradient", "exact"]
@@ -37,6 +40,9 @@ EXACT_STEPS = 200_000
 # How far the dual weights may be off by rounding: of the cosines, and of the inverse computed here.
 ROUNDING_OF_COSINES = 0.01
 ROUNDING_OF_INVERSE = 0.01
+# Up to which size LAPACK inverts on a CPU. Above it, products of halves of the matrix are faster.
+# Another number changes the last bits, and with them records of double precision.
+LARGEST_FACTORISED = 256
 
 
 def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float = 0.0) -> Tensor:
@@ -92,7 +98,9 @@ def dual_weights(
     if not cosines.numel():
         return torch.zeros_like(pairs.negative, dtype=cosines.dtype)
     with torch.autocast(cosines.device.type, enabled=False):
-        points = kernel_values(cosines.double(), kernel, gamma, offset)
+        points = torch.empty_like(cosines, dtype=torch.float64)
+        for rows in blocks_of_rows(cosines):
+            points[rows] = kernel_values(cosines[rows].double(), kernel, gamma, offset)
         # What the authors' tanh kernel adds to Delta by keeping 1 in the place of K_pp; the
         # distance of the rbf kernel's diagonal from 1 is rounding.
         excess = None
@@ -110,7 +118,8 @@ def dual_weights(
             # One start for each column: as many on every process.
             most = int(lengths(positives.T).max())
             positives = torch.nn.functional.pad(positives, (0, most - positives.shape[1]), value=-1)
-        total = torch.zeros_like(pairs.negative, dtype=points.dtype)
+        several = positives.shape[1] != 1
+        total = torch.zeros_like(pairs.negative, dtype=points.dtype) if several else None
         for column in positives.unbind(1):
             present = column >= 0
             positive = column.clamp(min=0)
@@ -119,7 +128,7 @@ def dual_weights(
             others = others.sort(dim=1, descending=True).values[:, :-1]
             weights = _closed_form(
                 bordered, complement, positive, others, pairs.negative, excess, ridge
-            ).clamp(0, cost)
+            ).clamp_(0, cost)
             if solver != "closed_form":
                 if start == "random":
                     weights = _random_start(pairs, weights).clamp(0, cost) * pairs.negative
@@ -135,9 +144,12 @@ def dual_weights(
                     step_size=step_size,
                     exact=solver == "exact",
                 )
-            weights = weights * present[:, None]
-            total += _with_positive(weights, positive)
-        total /= (positives >= 0).sum(1).clamp(min=1)[:, None]
+            weights.mul_(present[:, None])
+            weights = _with_positive(weights, positive)
+            total = weights if total is None else total.add_(weights)
+        assert total is not None
+        if several:
+            total /= (positives >= 0).sum(1).clamp(min=1)[:, None]
         return total.to(cosines.dtype)
 
 
@@ -198,20 +210,40 @@ def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[
     """
     size = len(points)
     mean = points.mean(0, keepdim=True)
-    centred = points - mean - mean.T + mean.mean()
+    centred = (points - mean).sub_(mean.T).add_(mean.mean())
     constant = centred.diagonal().mean().clamp(min=0)
-    matrix = centred + constant / size
-    matrix.diagonal().add_(ridge)
+    inverse = centred + constant / size
+    inverse.diagonal().add_(ridge)
     if definite:
-        # The ridge makes it positive definite. To raise an error would wait for the device; where
-        # rounding makes it fail, all becomes nan.
-        factor, failed = torch.linalg.cholesky_ex(matrix)
-        inverse = torch.cholesky_inverse(torch.where(failed > 0, math.nan, factor))
+        _invert_definite(inverse)
     else:  # tanh is no positive definite kernel
-        inverse, failed = torch.linalg.inv_ex(matrix)
-        inverse = torch.where(failed > 0, math.nan, inverse)
-    bordered = inverse - 1 / ((constant + ridge) * size)
-    return bordered, 1 / size + (centred * bordered).sum(1)
+        inverse, failed = torch.linalg.inv_ex(inverse)
+        inverse.add_(torch.where(failed > 0, math.nan, 0.0))
+    bordered = inverse.sub_(1 / ((constant + ridge) * size))
+    return bordered, 1 / size + centred.mul_(bordered).sum(1)
+
+
+def _invert_definite(matrix: Tensor) -> None:
+    """Put the inverse of a positive definite (M, M) matrix in its place, nan where that fails.
+
+    Above ``LARGEST_FACTORISED`` by Schur's complement of one of 2 x 2 blocks, where what remains
+    are products; not on an accelerator, which would have many small operators to launch.
+    """
+    size = len(matrix)
+    if matrix.device.type != "cpu" or size <= LARGEST_FACTORISED:
+        # To raise an error would wait for the device.
+        factor, failed = torch.linalg.cholesky_ex(matrix)
+        matrix.copy_(torch.cholesky_inverse(torch.where(failed > 0, math.nan, factor)))
+        return
+    half = size // 2
+    first, below, second = matrix[:half, :half], matrix[half:, :half], matrix[half:, half:]
+    _invert_definite(first)
+    product = below @ first
+    second.addmm_(product, below.T, alpha=-1)
+    _invert_definite(second)
+    below.addmm_(second, product, beta=0, alpha=-1)
+    first.addmm_(product.T, below, alpha=-1)
+    matrix[:half, half:] = below.T
 
 
 def _closed_form(
@@ -236,11 +268,11 @@ def _closed_form(
     """
     # In the notation of the module, for an anchor with positive p and further candidates E out:
     # B' is B without the rows and columns of E, and a_j = -2 B'_jp / (1 - ridge B'_pp).
-    column = bordered[positive]  # B_jp, to become B'_jp
     denominator = complement[positive]  # 1 - ridge B_pp, to become 1 - ridge B'_pp
     removed = torch.zeros_like(denominator)  # B_pp - B'_pp
+    index = others.clamp(min=0)
     if others.shape[1]:
-        index, real = others.clamp(min=0), others >= 0
+        real = others >= 0
         at_positive = torch.where(real, bordered[index, positive[:, None]], 0.0)
         block = bordered[index[:, :, None], index[:, None, :]]
         # Padding is left out of the system: its row and column become those of the identity.
@@ -251,15 +283,20 @@ def _closed_form(
         # of all of E at once.
         # It waits for no device; a singular block gives what is not finite.
         coefficient = torch.linalg.solve_ex(block, at_positive[:, :, None]).result[:, :, 0]
-        for place in range(others.shape[1]):
-            column -= coefficient[:, place, None] * bordered[index[:, place]]
         removed = (coefficient * at_positive).sum(1)
     denominator = denominator + ridge * removed
     # With 1 in the place of K_pp, Delta has excess 11' more, as if the ridge of p alone were less
     # by the excess: 1 - (ridge - excess) B'_pp.
     if excess is not None:
         denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
-    return torch.where(negative, -2 * column / denominator[:, None], 0.0)
+    result = bordered.new_empty(negative.shape)
+    for rows in blocks_of_rows(result):
+        column = torch.index_select(bordered, 0, positive[rows], out=result[rows])  # B_jp
+        for place in range(others.shape[1]):  # to become B'_jp
+            column -= coefficient[rows, place, None] * bordered[index[rows, place]]
+        column.mul_(-2).div_(denominator[rows, None])
+        column.masked_fill_(~negative[rows], 0.0)
+    return result
 
 
 def _projected_gradient(

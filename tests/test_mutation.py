@@ -186,22 +186,26 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("svm", "torch.expm1(2 * gamma * (cosines - 1))", "torch.expm1(gamma * (cosines - 1))"),
     ("svm", "torch.tanh(gamma * cosines + offset)", "torch.tanh(gamma * cosines)"),
     ("svm", "excess = 1 - points.diagonal()", "excess = points.diagonal() - 1"),
-    ("svm", "points - mean - mean.T + mean.mean()", "points - mean - mean.T"),
-    ("svm", "matrix.diagonal().add_(ridge)", "matrix.diagonal().add_(2 * ridge)"),
-    ("svm", "inverse - 1 / ((constant + ridge) * size)", "inverse"),
-    ("svm", "1 / size + (centred", "1 + (centred"),
-    ("svm", "(centred * bordered).sum(1)", "(centred * bordered).sum()"),
-    ("svm", "-2 * column / denominator", "-column / denominator"),
+    ("svm", "sub_(mean.T).add_(mean.mean())", "sub_(mean.T)"),
+    ("svm", "inverse.diagonal().add_(ridge)", "inverse.diagonal().add_(2 * ridge)"),
+    ("svm", "inverse.sub_(1 / ((constant + ridge) * size))", "inverse"),
+    ("svm", "1 / size + centred", "1 + centred"),
+    ("svm", "centred.mul_(bordered).sum(1)", "centred.mul_(bordered).sum()"),
+    ("svm", "second.addmm_(product, below.T, alpha=-1)", "second.addmm_(product, below.T)"),
+    ("svm", "below.addmm_(second, product, beta=0,", "below.addmm_(second, product,"),
+    ("svm", "first.addmm_(product.T, below, alpha=-1)", "first.addmm_(product.T, below)"),
+    ("svm", "matrix[:half, half:] = below.T", "pass"),
+    ("svm", "column.mul_(-2)", "column.mul_(-1)"),
     ("svm", "column -= coefficient", "column -= 0 * coefficient"),
     ("svm", "denominator + ridge * removed", "denominator - ridge * removed"),
     ("svm", "bordered[positive, positive] - removed", "bordered[positive, positive] + removed"),
     ("svm", "outsiders == positive[:, None], -1", "outsiders < 0, -1"),
     (
         "svm",
-        "excess, ridge\n            ).clamp(0, cost)",
-        "excess, ridge\n            ).clamp(min=0)",
+        "excess, ridge\n            ).clamp_(0, cost)",
+        "excess, ridge\n            ).clamp_(min=0)",
     ),
-    ("svm", "weights = weights * present[:, None]", "pass"),
+    ("svm", "weights.mul_(present[:, None])", "pass"),
     ("svm", "total /= (positives >= 0)", "total *= (positives >= 0)"),
     (
         "svm",
@@ -481,6 +485,7 @@ def machine_checks(layout: str) -> list[Check]:
                 options: dict[str, Any] = options,
             ) -> tuple[Tensor, ...]:
                 core.modules.svm.EXACT_STEPS = 2000
+                core.modules.svm.LARGEST_FACTORISED = 2
                 leaves = case.fresh()
                 pairs = case.pairs(leaves, core)
                 similarity = core.cosine(pairs.anchor, pairs.candidate)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shared import Pairs, cosine, max_margin, query_key, two_views
+from shared import Pairs, cosine, max_margin, query_key, svm, two_views
 from shared.svm import dual_weights
 from tests import layouts, reference
 
@@ -173,6 +173,18 @@ def test_a_constant_added_to_the_kernel_changes_nothing(name: str, solver: str) 
         rtol=1e-9,
         atol=1e-10,
     )
+
+
+@pytest.mark.parametrize("size", [1, 256, 601])
+def test_inversion_by_blocks(size: int) -> None:
+    points = torch.randn(size, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrix = points @ points.T + 0.1 * torch.eye(size, dtype=torch.float64)  # inverse: up to 10
+    inverse = matrix.clone()
+    svm._invert_definite(inverse)
+    torch.testing.assert_close(inverse, torch.linalg.inv(matrix), rtol=0, atol=1e-8)
+    matrix[-1, -1] = -1.0  # no longer definite
+    svm._invert_definite(matrix)
+    assert matrix.isnan().all()
 
 
 # The other solvers
