@@ -1,4 +1,7 @@
-"""What the verbs do that run no cells of their own: report, verify, figures, film, export, data."""
+"""What the verbs do that run no cells of their own: report, verify, figures, film, export, data.
+
+What draws (matplotlib) is imported by those that draw.
+"""
 
 import argparse
 import contextlib
@@ -8,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -19,9 +23,10 @@ from shared.errors import UserError, suggestion
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import Interrupted
 from shared.experiment.tables import Cell, Tier, slug
-from shared.report import claims, files, summary
-from shared.report.figures import write as write_figures
 from shared.report.wording import counted
+
+if TYPE_CHECKING:
+    from shared.report.summary import Results
 
 RESULTS = Path("results")
 README = Path("README.md")  # it says in short what the project's own results hold
@@ -42,6 +47,8 @@ def report(places: Places, source: Path | None = None, *, tex: bool = False) -> 
     Returns:
         The exit code: 1 if a run of ``source`` was refused.
     """
+    from shared.report import summary
+
     taken: list[Record] = []
     refused: list[str] = []
     if source is not None:
@@ -57,9 +64,7 @@ def report(places: Places, source: Path | None = None, *, tex: bool = False) -> 
     return print_faults(refused)
 
 
-def write_results(
-    places: Places, taken: Sequence[Record] = (), *, tex: bool = False
-) -> summary.Results:
+def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = False) -> "Results":
     """Write the pages, pictures, CSV files and records below ``places.results``.
 
     Args:
@@ -67,6 +72,8 @@ def write_results(
         taken: further records.
         tex: whether to write every table as LaTeX, too.
     """
+    from shared.report import claims, files, summary
+
     committed = Committed.read(places)
     committed = Committed([*committed.records, *taken], committed.repeats)
     tables = []
@@ -164,6 +171,8 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
         places: where runs, records and data lie.
         to: the folder of the figures; None for ``exports/figures``, where none is committed.
     """
+    from shared.report.figures import write as write_figures
+
     tables_of_paper(domain, paper)
     figures = domain_of(domain).figures
     if figures is None:

@@ -736,7 +736,7 @@ def _place_today(file: Path, tier: str, domain: str, kinds: Collection[type]) ->
     for kind in kinds:
         today = upgraded_config(config, kind)
         if tier and today.keys() == {item.name for item in dataclasses.fields(kind)}:
-            return place_of(domain, tier, today)
+            return place_of(domain, today, run_key(tier, today))
     return None
 
 

@@ -4,6 +4,7 @@ A row or a column is a set of changes to a frozen configuration; a cell is one r
 with one seed in one tier. The address of a cell names it; its run is found by its configuration.
 """
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -27,6 +28,7 @@ Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
 AGGREGATES = ("interquartile mean",)
 DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
+_SEED = "\0seed"  # stands for a seed, and can be nothing else in a configuration
 LONGEST = 60  # characters of a part of a folder's name that is there for people
 # By unit, between what values a metric can lie; a result outside them is refused.
 UNITS: Mapping[str, tuple[float, float]] = {
@@ -269,6 +271,8 @@ class Cell:
     tier: Tier
     config: Config
     run: str = ""
+    # What the first of the cells that differ in their seed alone made for all of them.
+    _alike: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def table_address(self) -> str:
@@ -280,7 +284,7 @@ class Cell:
         """What the cell is read from: a run of its column, or one that several columns share."""
         return self.run or self.column
 
-    @property
+    @functools.cached_property
     def address(self) -> str:
         """What it is called: ``[tier/]domain/paper/table/row/column/seed-n``."""
         parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
@@ -290,18 +294,23 @@ class Cell:
     @functools.cached_property
     def content(self) -> Mapping[str, Any]:
         """Its configuration in canonical form; made once, and not to be changed."""
-        found: Mapping[str, Any] = canonical(self.config)
-        return found
+        if "content" not in self._alike:
+            self._alike["content"] = canonical(self.config)
+        return {**self._alike["content"], "seed": self.config.seed}
 
     @functools.cached_property
     def key(self) -> str:
         """What its run is: see :func:`run_key`. Cells of equal key, of any table, share the run."""
-        return run_key(self.tier, self.content)
+        if "text" not in self._alike:
+            text = _key_text(self.tier, {**self.content, "seed": _SEED})
+            self._alike["text"] = text.split(json.dumps(_SEED))
+        before, after = self._alike["text"]
+        return _key_of(f"{before}{self.config.seed}{after}")
 
     @property
     def folder(self) -> Path:
         """Where its run lies below the folder of runs, see :func:`place_of`."""
-        return place_of(self.domain, self.tier, self.content)
+        return place_of(self.domain, self.content, self.key)
 
 
 @dataclass(frozen=True)
@@ -405,8 +414,31 @@ class Table:
                 )
         if missing := set(self.published.columns) - labels:
             raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
-        names = {row.label for row in self.rows}
-        self._check_fewer(where, names, labels)
+        self._check_fewer(where, {row.label for row in self.rows}, labels)
+        self._check_claims()
+        if unknown := set(self.aggregates) - set(AGGREGATES):
+            known = ", ".join(AGGREGATES)
+            raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
+        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
+            raise ValueError(f"{where}: an aggregate over columns of different metrics")
+        for tier in self.tiers:
+            configs: dict[str, Config] = {}
+            for cell in self.cells(tier):
+                if configs.setdefault(cell.address, cell.config) != cell.config:
+                    raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
+
+    def with_claims(self, claims: tuple[Claim, ...], settings: Mapping[Tier, Setting]) -> "Table":
+        """The table with other claims and settings; the cells are those that it has made."""
+        found = copy.copy(self)
+        object.__setattr__(found, "claims", claims)
+        object.__setattr__(found, "settings", settings)
+        found._check_claims()
+        return found
+
+    def _check_claims(self) -> None:
+        """Claims about undeclared rows, columns or metrics are errors."""
+        where, names = self.address, {row.label for row in self.rows}
+        labels = {column.label for column in self.columns}
         for claim in self.claims:
             for each in claim.comparisons:
                 if missing := {each.better, each.than} - names:
@@ -419,16 +451,6 @@ class Table:
                         f"{where}: {claim.id}: metrics that the table does not show: "
                         f"{sorted(missing)}"
                     )
-        if unknown := set(self.aggregates) - set(AGGREGATES):
-            known = ", ".join(AGGREGATES)
-            raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
-        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
-            raise ValueError(f"{where}: an aggregate over columns of different metrics")
-        for tier in self.tiers:
-            configs: dict[str, Config] = {}
-            for cell in self.cells(tier):
-                if configs.setdefault(cell.address, cell.config) != cell.config:
-                    raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
 
     def _check_fewer(self, where: str, names: set[str], labels: set[str]) -> None:
         """Seeds of undeclared rows or columns, of no tier, or declared twice, are errors."""
@@ -540,20 +562,21 @@ class Table:
                 wanted: Sequence[int] = self.seeds_of(tier, each_row, each_column)
                 if seeds is not None and wanted:
                     wanted = _seeds_of(each_row, seeds)
+                alike: dict[str, Any] = {}
                 for seed in wanted:
-                    cells.append(
-                        Cell(
-                            domain=self.domain,
-                            paper=self.paper,
-                            table=self.name,
-                            row=each_row.label,
-                            column=each_column.label,
-                            seed=seed,
-                            tier=tier,
-                            config=changed(config, {"seed": seed}, self.address),
-                            run=each_column.run,
-                        )
+                    cell = Cell(
+                        domain=self.domain,
+                        paper=self.paper,
+                        table=self.name,
+                        row=each_row.label,
+                        column=each_column.label,
+                        seed=seed,
+                        tier=tier,
+                        config=changed(config, {"seed": seed}, self.address),
+                        run=each_column.run,
                     )
+                    object.__setattr__(cell, "_alike", alike)
+                    cells.append(cell)
         return tuple(cells)
 
 
@@ -573,8 +596,8 @@ def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyCon
     Raises:
         ValueError: a change names a field that the configuration does not have.
     """
-    known = {item.name for item in dataclasses.fields(config)}
-    if unknown := set(changes) - known:
+    known = config.__dataclass_fields__
+    if unknown := changes.keys() - known:
         raise ValueError(
             f"{where}: unknown key {', '.join(map(repr, sorted(unknown)))}; "
             f"known keys: {', '.join(sorted(known))}"
@@ -589,6 +612,10 @@ def canonical(value: Any) -> Any:
         TypeError: something else.
         ValueError: a function that has no identity, see :func:`shared.functions.identity`.
     """
+    if value is None or isinstance(value, (bool, int, str)):  # nearly all; looked at first
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has no infinity
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: canonical(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -597,10 +624,6 @@ def canonical(value: Any) -> Any:
         return [canonical(item) for item in value]
     if callable(value):
         return identity(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot stand in a configuration")
 
 
@@ -611,18 +634,25 @@ def canonical_json(value: Any) -> str:
 
 def run_key(tier: str, content: Mapping[str, Any]) -> str:
     """The identity of a run: 16 digits of a hash over its tier and canonical configuration."""
-    text = json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
+    return _key_of(_key_text(tier, content))
+
+
+def _key_text(tier: str, content: Mapping[str, Any]) -> str:
+    return json.dumps([tier, content], sort_keys=True, separators=(",", ":"))
+
+
+def _key_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
+def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
     """``<domain>/<dataset>/<method>-<key>``: the key tells runs apart, the rest tells people what.
 
     Args:
         domain: name of the package.
-        tier: of the run.
         content: canonical configuration; the first of ``DATA_FIELDS`` that it has names the data,
             else the first text by its name.
+        key: of the run, see :func:`run_key`.
     """
     # Read back from a file the fields are in another order, and the place must be the same.
     names = [*DATA_FIELDS, *sorted(content)]
@@ -635,7 +665,7 @@ def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
     if content.get("train") is False or ("objective" in content and not losses):
         losses = ["untrained"]
     method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
-    return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{run_key(tier, content)}")
+    return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{key}")
 
 
 def load_published(file: Path, table: str) -> Published:
