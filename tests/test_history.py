@@ -438,4 +438,4 @@ def test_a_run_has_one_place_in_whatever_order_its_fields_are_read() -> None:
     for table in tables():
         cell = table.cells(table.tiers[0])[0]
         read = json.loads(json.dumps(canonical(cell.config), sort_keys=True))
-        assert place_of(cell.domain, cell.tier, read) == cell.folder
+        assert place_of(cell.domain, read, run_key(cell.tier, read)) == cell.folder

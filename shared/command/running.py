@@ -105,12 +105,14 @@ def measure(
     status = dict(outcomes)
     for cell in table.cells(tier):
         folder = run_folder(places, cell)
+        if not folder.exists():  # measuring gives every cell without a status that of not being run
+            continue
         try:
             record = read_record(folder, cell.address)
             if record is not None:
                 records.append(record)
-            elif cell.address not in status:
-                status[cell.address] = read_failure(folder) or measuring.NOT_RUN
+            elif cell.address not in status and (why := read_failure(folder)):
+                status[cell.address] = why
         except Damaged as error:
             status[cell.address] = f"{measuring.REFUSED}: {error}"
     repeats: list[Record] = []

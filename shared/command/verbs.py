@@ -3,6 +3,7 @@
 ``noise`` repeats cells under other instructions of one processor, to see how far rounding alone
 moves a seed. Libraries choose their instructions when they are loaded, so each choice is a command
 of its own, with its runs in ``RUNS/arithmetic/PATH``; ``report`` puts them beside the records.
+matplotlib takes a while to import: only the verbs that draw do so.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -42,10 +43,11 @@ from shared.experiment.history import differing, shown
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import INTERRUPTED, Interrupted, write_atomically
 from shared.experiment.tables import Cell, Table, Tier, canonical, slug
-from shared.report import claims, files, summary
-from shared.report.figures import write as write_figures
 from shared.report.measuring import Measured, MeasuredCell, narrowed
 from shared.report.wording import SCALES, counted, gain_text, named_seeds, printed_value
+
+if TYPE_CHECKING:
+    from shared.report.summary import Results
 
 RESULTS = Path("results")
 README = Path("README.md")  # has the outcomes of the project's own results in short
@@ -69,6 +71,8 @@ def report(places: Places, source: Path | None = None, *, tex: bool = False) -> 
     Returns:
         The exit code: 1 if a run of ``source`` was refused.
     """
+    from shared.report import summary
+
     taken: list[Record] = []
     refused: list[str] = []
     if source is not None:
@@ -84,9 +88,7 @@ def report(places: Places, source: Path | None = None, *, tex: bool = False) -> 
     return print_faults(refused)
 
 
-def write_results(
-    places: Places, taken: Sequence[Record] = (), *, tex: bool = False
-) -> summary.Results:
+def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = False) -> "Results":
     """Write the pages, pictures, CSV files and records below ``places.results``.
 
     Args:
@@ -94,6 +96,8 @@ def write_results(
         taken: further records.
         tex: whether to write every table as LaTeX as well.
     """
+    from shared.report import claims, files, summary
+
     committed = Committed.read(places)
     committed = Committed([*committed.records, *taken], committed.repeats)
     tables = []
@@ -191,6 +195,8 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
         places: the folders of runs, results and data.
         to: the folder of the figures; None for ``exports/figures``.
     """
+    from shared.report.figures import write as write_figures
+
     tables_of_paper(domain, paper)
     figures = domain_of(domain).figures
     if figures is None:

@@ -60,7 +60,7 @@ def with_claims(
             for tier, said in content.get("settings", {}).get(name, {}).items()
             if tier in table.tiers
         }
-        return dataclasses.replace(table, claims=tuple(found), settings=settings)
+        return table.with_claims(tuple(found), settings)
 
     return {paper: tuple(map(filled, some)) for paper, some in tables.items()}
 

@@ -10,7 +10,6 @@ Renames and moves are in the :class:`History` of a domain, which its configurati
 core declares an added field by ``field(default=..., metadata={"was": ...})``.
 """
 
-import copy
 import dataclasses
 import functools
 import hashlib
@@ -90,7 +89,7 @@ def option(default: Any) -> Any:
 
 def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """A canonical configuration of any age in today's form; unknown keys stay."""
-    return _object(copy.deepcopy(dict(config)), kind, _histories(kind))
+    return _object(canonical(config), kind, _histories(kind))
 
 
 def differences(config: Mapping[str, Any], today: Any) -> list[str]:
@@ -112,7 +111,7 @@ def form_of(kinds: Iterable[type]) -> str:
             (item.name, canonical(item.metadata.get(WAS))) for item in dataclasses.fields(kind)
         ]
         found.append([kind.__name__, repr(_histories(kind)), fields])
-        for part in _parts_of(list(_hints(kind).values())):
+        for part in _parts_of(hint for hint, _ in _fields(kind).values()):
             if isinstance(part, type) and is_dataclass(part) and part not in waiting:
                 waiting.append(part)
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
@@ -145,12 +144,11 @@ def _object(value: dict[str, Any], kind: type, histories: tuple[History, ...]) -
             owner, *old = path.split(".")
             if owner in names and _at(value, old) == canonical(gone):
                 _take(value, old)
-    hints = _hints(kind)
-    for item in dataclasses.fields(kind):
-        if item.name in value:
-            value[item.name] = _value(value[item.name], hints[item.name], histories)
-        elif WAS in item.metadata:
-            value[item.name] = canonical(item.metadata[WAS])
+    for name, (hint, was) in _fields(kind).items():
+        if name in value:
+            value[name] = _value(value[name], hint, histories)
+        elif was is not NOTHING:
+            value[name] = canonical(was)
     if isinstance(value.get("function"), str) and isinstance(value.get("numbers"), dict):
         for history in histories:
             for old_name, new in history.functions.items():
@@ -165,6 +163,8 @@ def _object(value: dict[str, Any], kind: type, histories: tuple[History, ...]) -
 
 def _value(value: Any, hint: Any, histories: tuple[History, ...]) -> Any:
     """A value of a field that is declared as ``hint``."""
+    if not isinstance(value, (dict, list)):
+        return value
     for option in get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,):
         if isinstance(value, dict) and isinstance(option, type) and is_dataclass(option):
             return _object(value, option, histories)
@@ -174,8 +174,13 @@ def _value(value: Any, hint: Any, histories: tuple[History, ...]) -> Any:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _fields(kind: type) -> dict[str, tuple[Any, Any]]:
+    """By name of each field its type, and what it was in runs from before it was there."""
+    hints = get_type_hints(kind)
+    return {
+        item.name: (hints[item.name], item.metadata.get(WAS, NOTHING))
+        for item in dataclasses.fields(kind)
+    }
 
 
 def _at(value: Any, path: list[str]) -> Any:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -244,7 +244,7 @@ def records_in(file: Path) -> Iterator[Record | Damaged]:
 
 def record_line(record: Record) -> str:
     """The record as one line of JSON."""
-    return json.dumps(asdict(record), sort_keys=True) + "\n"
+    return json.dumps(vars(record), sort_keys=True) + "\n"
 
 
 def read_failure(folder: Path) -> str | None:

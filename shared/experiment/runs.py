@@ -707,7 +707,7 @@ def _folder_today(file: Path, domain: str, kinds: Collection[type]) -> Path | No
         today = upgraded_config(config, kind)
         fields = {item.name for item in dataclasses.fields(kind)}
         if tier and always_there(kind) <= today.keys() <= fields:
-            return place_of(domain, tier, today)
+            return place_of(domain, today, run_key(tier, today))
     return None
 
 

@@ -4,6 +4,7 @@ A row or a column is a set of changes to a frozen configuration; a cell is one r
 with one seed in one tier. The address of a cell names it; its run is found by its configuration.
 """
 
+import copy
 import dataclasses
 import functools
 import hashlib
@@ -270,6 +271,8 @@ class Cell:
     tier: Tier
     config: Config
     run: str = ""
+    # The canonical form of the configuration, shared by the cells that differ only in their seed.
+    _alike: dict[str, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @property
     def table_address(self) -> str:
@@ -281,7 +284,7 @@ class Cell:
         """The name of its run: its column, or the name that several columns share."""
         return self.run or self.column
 
-    @property
+    @functools.cached_property
     def address(self) -> str:
         """Its address: ``[tier/]domain/paper/table/row/column/seed-n``."""
         parts = (self.table_address, slug(self.row), slug(self.source), f"seed-{self.seed}")
@@ -290,9 +293,10 @@ class Cell:
 
     @functools.cached_property
     def content(self) -> Mapping[str, Any]:
-        """Its configuration in canonical form, cached; do not modify it."""
-        found: Mapping[str, Any] = canonical(self.config)
-        return found
+        """Its configuration in canonical form; do not modify it."""
+        if not self._alike:
+            self._alike.update(canonical(self.config))
+        return {**self._alike, "seed": self.config.seed}
 
     @functools.cached_property
     def key(self) -> str:
@@ -302,7 +306,7 @@ class Cell:
     @property
     def folder(self) -> Path:
         """The folder of its run, below that of all runs, see :func:`place_of`."""
-        return place_of(self.domain, self.tier, self.content)
+        return place_of(self.domain, self.content, self.key)
 
 
 @dataclass(frozen=True)
@@ -405,8 +409,31 @@ class Table:
                 )
         if missing := set(self.published.columns) - labels:
             raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
-        names = {row.label for row in self.rows}
-        self._check_fewer(where, names, labels)
+        self._check_fewer(where, {row.label for row in self.rows}, labels)
+        self._check_claims()
+        if unknown := set(self.aggregates) - set(AGGREGATES):
+            known = ", ".join(AGGREGATES)
+            raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
+        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
+            raise ValueError(f"{where}: an aggregate over columns of different metrics")
+        for tier in self.tiers:
+            configs: dict[str, Config] = {}
+            for cell in self.cells(tier):
+                if configs.setdefault(cell.address, cell.config) != cell.config:
+                    raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
+
+    def with_claims(self, claims: tuple[Claim, ...], settings: Mapping[Tier, Setting]) -> "Table":
+        """The table with other claims and settings; the cells are those that it has made."""
+        found = copy.copy(self)
+        object.__setattr__(found, "claims", claims)
+        object.__setattr__(found, "settings", settings)
+        found._check_claims()
+        return found
+
+    def _check_claims(self) -> None:
+        """Claims about undeclared rows, columns or metrics are errors."""
+        where, names = self.address, {row.label for row in self.rows}
+        labels = {column.label for column in self.columns}
         for claim in self.claims:
             for each in claim.comparisons:
                 if missing := {each.better, each.than} - names:
@@ -419,16 +446,6 @@ class Table:
                         f"{where}: {claim.id}: metrics that the table does not show: "
                         f"{sorted(missing)}"
                     )
-        if unknown := set(self.aggregates) - set(AGGREGATES):
-            known = ", ".join(AGGREGATES)
-            raise ValueError(f"{where}: no aggregate {unknown.pop()!r}; known are: {known}")
-        if self.aggregates and len({self.metric_of(column) for column in self.columns}) > 1:
-            raise ValueError(f"{where}: an aggregate over columns of different metrics")
-        for tier in self.tiers:
-            configs: dict[str, Config] = {}
-            for cell in self.cells(tier):
-                if configs.setdefault(cell.address, cell.config) != cell.config:
-                    raise ValueError(f"{where}: columns of run {cell.run!r} differ in {cell.row}")
 
     def _check_fewer(self, where: str, names: set[str], labels: set[str]) -> None:
         """Refuse seeds of undeclared rows or columns, of no tier, or declared twice."""
@@ -538,20 +555,21 @@ class Table:
                 wanted: Sequence[int] = self.seeds_of(tier, each_row, each_column)
                 if seeds is not None and wanted:
                     wanted = _seeds_of(each_row, seeds)
+                alike: dict[str, Any] = {}
                 for seed in wanted:
-                    cells.append(
-                        Cell(
-                            domain=self.domain,
-                            paper=self.paper,
-                            table=self.name,
-                            row=each_row.label,
-                            column=each_column.label,
-                            seed=seed,
-                            tier=tier,
-                            config=changed(config, {"seed": seed}, self.address),
-                            run=each_column.run,
-                        )
+                    cell = Cell(
+                        domain=self.domain,
+                        paper=self.paper,
+                        table=self.name,
+                        row=each_row.label,
+                        column=each_column.label,
+                        seed=seed,
+                        tier=tier,
+                        config=changed(config, {"seed": seed}, self.address),
+                        run=each_column.run,
                     )
+                    object.__setattr__(cell, "_alike", alike)
+                    cells.append(cell)
         return tuple(cells)
 
 
@@ -571,8 +589,8 @@ def changed(config: AnyConfig, changes: Mapping[str, Any], where: str) -> AnyCon
     Raises:
         ValueError: a change names a field that the configuration does not have.
     """
-    known = {item.name for item in dataclasses.fields(config)}
-    if unknown := set(changes) - known:
+    known = config.__dataclass_fields__
+    if unknown := changes.keys() - known:
         raise ValueError(
             f"{where}: unknown key {', '.join(map(repr, sorted(unknown)))}; "
             f"known keys: {', '.join(sorted(known))}"
@@ -587,6 +605,10 @@ def canonical(value: Any) -> Any:
         TypeError: something else.
         ValueError: a function that has no identity, see :func:`shared.functions.identity`.
     """
+    if value is None or isinstance(value, (bool, int, str)):  # nearly all; looked at first
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)  # JSON has no infinity
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         values = {item: getattr(value, item.name) for item in dataclasses.fields(value)}
         return {
@@ -600,10 +622,6 @@ def canonical(value: Any) -> Any:
         return [canonical(item) for item in value]
     if callable(value):
         return identity(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot be part of a configuration")
 
 
@@ -623,14 +641,14 @@ def run_key(tier: str, content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
+def place_of(domain: str, content: Mapping[str, Any], key: str) -> Path:
     """``<domain>/<dataset>/<method>-<key>``: the key identifies the run, the rest is for people.
 
     Args:
         domain: name of the package.
-        tier: of the run.
         content: canonical configuration; the dataset is the first of ``DATA_FIELDS`` that it has,
             else the alphabetically first field that is a text.
+        key: of the run, see :func:`run_key`.
     """
     # Fields read from a file are in another order; the folder must be the same.
     names = [*DATA_FIELDS, *sorted(content)]
@@ -643,7 +661,7 @@ def place_of(domain: str, tier: str, content: Mapping[str, Any]) -> Path:
     if content.get("train") is False or ("objective" in content and not losses):
         losses = ["untrained"]
     method = slug("-".join([*losses, "seed", str(content["seed"])]))[-LONGEST:].strip("-")
-    return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{run_key(tier, content)}")
+    return Path(domain, slug(dataset)[:LONGEST] or "data", f"{method}-{key}")
 
 
 def load_published(file: Path, table: str) -> Published:
