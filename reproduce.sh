@@ -190,7 +190,7 @@ install() {
 run_tests() {
   local part=(-m "not slow") processes=logical
   case ${1:-} in
-    --all) shift && part=(--durations=40 --cov --cov-report=term) ;;
+    --all) shift && part=(--durations=40) ;;
     --gpu)
       shift && part=(-m cuda) processes=0
       "$venv/bin/python" -c "import torch; raise SystemExit(not torch.cuda.is_available())" ||

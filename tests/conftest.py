@@ -5,6 +5,8 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # one that crashes says where
 
+import gc
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterator
@@ -24,6 +26,7 @@ with suppress(ImportError):
     # it, would then close what pytest captures the error stream with. First, it finds none.
     import submitit  # noqa: F401
 
+gc.disable()  # until all tests are collected: nearly all that is made till then stays
 torch.set_num_threads(1)
 
 # EvaluationRequest apart from rl's own search, which would else excuse its own mistakes.
@@ -54,11 +57,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips ``cuda`` without a GPU; leaves fast what covers every pair of a ``pairwise`` test.
-
-    The core's coverage is that by its own fast tests: counting lines makes the others half as slow
-    again, and tells less.
-    """
+    """Skips ``cuda`` without a GPU; leaves fast what covers every pair of a ``pairwise`` test."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
@@ -72,9 +71,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if pairs <= seen:
                 item.add_marker(pytest.mark.slow)
             seen |= pairs
-    for item in items:
-        if item.path.parent != Path(__file__).parent or item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish() -> None:
+    """From here on the garbage collector leaves what collecting has made alone.
+
+    Thousands of tests and all libraries lie there; some libraries collect at every call.
+    """
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -104,20 +109,42 @@ def suite_data() -> Path:
     return path
 
 
+FilledOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def left_by_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where 1, 2 and 4 processes have left their results, once for all of pytest's own."""
+def filled_once(tmp_path_factory: pytest.TempPathFactory) -> FilledOnce:
+    """Gives a folder, by its name, that one of pytest's processes has filled for all to read."""
+
+    def filled_once(name: str, fill: Callable[[Path], object]) -> Path:
+        base = tmp_path_factory.getbasetemp()
+        base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+        folder, filled = base / name, base / f"{name}.filled"
+        with FileLock(base / f"{name}.lock"):
+            if not filled.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # what a failed filling has left
+                folder.mkdir()
+                fill(folder)
+                filled.touch()
+        return folder
+
+    return filled_once
+
+
+@pytest.fixture(scope="session")
+def left_by_processes(filled_once: FilledOnce) -> Path:
+    """Where 1, 2 and 4 processes have left their results."""
     from tests.test_distributed import leave_results
 
-    base = tmp_path_factory.getbasetemp()
-    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    folder, done = base / "processes", base / "processes.done"
-    with FileLock(base / "processes.lock"):
-        if not done.exists():
-            folder.mkdir()
-            leave_results(folder)
-            done.touch()
-    return folder
+    return filled_once("processes", leave_results)
+
+
+@pytest.fixture(scope="session")
+def done(filled_once: FilledOnce) -> Path:
+    """A folder in which ``toy toy`` has run to its end."""
+    from toy.program import call
+
+    return filled_once("toy", lambda folder: call(folder, "toy", "toy"))
 
 
 @pytest.fixture

@@ -213,7 +213,9 @@ class _Calls(TorchFunctionMode):
             raise RuntimeError(f"{name} on the device with a generator of the host, at {_caller()}")
         args = tuple(HOST if _is_gpu(each) else each for each in args)
         kwargs = {key: HOST if _is_gpu(each) else each for key, each in kwargs.items()}
-        leaves = (each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor))
+        # What a deep copy was given beside the tensor is all that was copied before it.
+        given = (me,) if name == "__deepcopy__" else tree_leaves((args, kwargs))
+        leaves = (each for each in given if isinstance(each, Tensor))
         before, device.inside = device.inside, any(device.place(x) == "cuda" for x in leaves)
         try:
             out = func(*args, **kwargs)

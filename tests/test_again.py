@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import filelock
@@ -166,7 +165,6 @@ def test_again_moves_nothing_before_a_run_starts(folder: Path) -> None:
     with start(folder, "own", "own", "--again") as process:
         assert process.stdout is not None
         assert "reading the tables" in process.stdout.readline()
-        time.sleep(0.5)
         os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=300)
     assert process.returncode == 75

@@ -14,7 +14,6 @@ from shared.command import collect, verify
 from shared.command.cells import Places
 from shared.errors import UserError
 from shared.experiment.records import content_hash, read_records
-from tests.test_reproduce import call
 
 ALL = [table for some in TABLES.values() for table in some]
 ONE = list(TABLES["toy"])  # other papers have equal configurations
@@ -22,16 +21,6 @@ PLACE = "toy/toy/table-1/plain/left"
 HEAD = subprocess.run(
     ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True
 ).stdout.strip()
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs, as a clean commit of this history would have left it."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    call(folder, "toy", "toy", "--row", "plain", "--column", "left")
-    for seed in range(3):
-        change(run_of(folder / "runs", f"{PLACE}/seed-{seed}"), commit=HEAD, dirty=False)
-    return folder / "runs"
 
 
 def change(folder: Path, *, seal: bool = True, **environment: Any) -> None:
@@ -47,7 +36,13 @@ def change(folder: Path, *, seal: bool = True, **environment: Any) -> None:
 
 @pytest.fixture
 def source(done: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(done, tmp_path / "brought"))
+    """A folder of runs, as a clean commit of this history would have left it."""
+    for seed in range(3):
+        run = run_of(Path("runs"), f"{PLACE}/seed-{seed}")
+        copy = tmp_path / "brought" / run.relative_to("runs")
+        shutil.copytree(done / run, copy)
+        change(copy, commit=HEAD, dirty=False)
+    return tmp_path / "brought"
 
 
 def taken(source: Path, tmp_path: Path) -> tuple[set[str], list[str]]:

@@ -5,7 +5,6 @@
 
 import contextlib
 import dataclasses
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,7 +76,8 @@ def steps(config: Config, device: str, *, compiled: bool = False) -> tuple[list[
     criterion = Criterion(config.objective, networks.dim).to(device)
     optimiser = make_optimiser(config, nn.ModuleList([networks, criterion]))
     if compiled:
-        networks.encoder.compile()
+        # What is generated for a GPU is not what is for a CPU: there, the graph alone is tested.
+        networks.encoder.compile(backend="inductor" if device == "cuda" else "aot_eager")
     generator = torch.Generator().manual_seed(0)
     views = torch.randn(2, config.batch_size, 3, 32, 32, generator=generator).to(device)
     pair = (views[0], views[1])
@@ -101,8 +101,6 @@ def test_half_precision_trains_as_single_precision_does(device: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ON)
 def test_a_compiled_encoder_trains_as_the_plain_one_does(device: str) -> None:
-    if device == "cpu" and not shutil.which("g++"):
-        pytest.skip("torch.compile needs a C++ compiler on the CPU: g++")
     plain, _ = steps(SMALL, device)
     compiled, networks = steps(SMALL, device, compiled=True)
     assert compiled == pytest.approx(plain, rel=1e-3)

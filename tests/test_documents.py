@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -65,10 +66,13 @@ WORDS_IN_TWO = """(() => {
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(filled_once: Callable[..., Path]) -> Path:
     if importlib.util.find_spec("mkdocs") is None:
         pytest.skip("mkdocs is not installed: extra docs")
-    folder = tmp_path_factory.mktemp("site")
+    return filled_once("site", build)
+
+
+def build(folder: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
@@ -79,7 +83,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert done.returncode == 0, done.stderr
     assert "WARNING" not in done.stderr
-    return folder
 
 
 @pytest.mark.slow

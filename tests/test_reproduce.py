@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from toy.program import start
 from toy.tables import TABLES, run_of
 
 from shared.command import cells, pool, reproduce
@@ -23,40 +24,12 @@ from shared.experiment.runs import Run
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def command(*arguments: str, **options: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "toy", *arguments],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "COLUMNS": "120"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        **options,
-    )
-
-
-def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
-    process = command(*arguments, cwd=folder)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
-    assert "Traceback" not in err
-    return out, err
-
-
 def contents(folder: Path) -> dict[str, bytes]:
     return {
         str(file.relative_to(folder)): file.read_bytes()
         for file in folder.rglob("*")
         if file.is_file()
     }
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which ``toy toy`` has run to its end."""
-    folder = tmp_path_factory.mktemp("done")
-    call(folder, "toy", "toy")
-    return folder
 
 
 def test_a_table_runs_reports_and_is_not_run_again(
@@ -556,9 +529,11 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
 
 
 @pytest.mark.slow
-def test_sigterm_stops_all_cells_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_sigterm_stops_all_cells_and_the_same_command_goes_on(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0,1")
-    process = command(*arguments, "--jobs", "2", cwd=tmp_path)
+    process = start(tmp_path, *arguments, "--jobs", "2")
     addresses = [f"toy/slow/table-1/plain/left/seed-{seed}" for seed in (0, 1)]
     cells = [run_of(tmp_path / "runs", address) for address in addresses]
     wait_for(lambda: all((cell / "checkpoint.pt").exists() for cell in cells))
@@ -567,19 +542,21 @@ def test_sigterm_stops_all_cells_and_the_same_command_goes_on(tmp_path: Path) ->
     assert process.returncode == 75
     assert "the same command goes on" in out
     assert not any((cell / "result.json").exists() for cell in cells)
-    call(tmp_path, *arguments)
+    at_once(*arguments, "--jobs", "2")
     assert all((cell / "result.json").exists() for cell in cells)
 
 
 @pytest.mark.slow
-def test_after_the_parent_is_killed_its_cells_stop_by_themselves(tmp_path: Path) -> None:
+def test_after_the_parent_is_killed_its_cells_stop_by_themselves(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = command(*arguments, cwd=tmp_path)
+    process = start(tmp_path, *arguments)
     cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     process.kill()
     process.communicate(timeout=300)
-    call(tmp_path, *arguments)
+    at_once(*arguments)
     lines = [json.loads(line) for line in (cell / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == list(range(1, 31))
 
@@ -587,7 +564,7 @@ def test_after_the_parent_is_killed_its_cells_stop_by_themselves(tmp_path: Path)
 def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     """A step of five minutes hears nothing of the first wish; echoes and SIGTERM are none."""
     arguments = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = command(*arguments, "--set", "pause=300", cwd=tmp_path)
+    process = start(tmp_path, *arguments, "--set", "pause=300")
     wait_for(lambda: any(tmp_path.rglob("environment.json")))
     for wait in (0, 0.2):
         time.sleep(wait)
@@ -689,15 +666,15 @@ def test_tables_with_equal_configurations_share_a_run(
 
 
 @pytest.mark.slow
-def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(tmp_path: Path) -> None:
+def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(
+    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = command(*arguments, "--minutes", "0.05", cwd=tmp_path)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 75, err
+    out, _ = at_once(*arguments, "--minutes", "0.02", code=75)
     assert "the same command goes on" in out
     cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
     assert not (cell / "result.json").exists()
-    call(tmp_path, *arguments, "--minutes", "5")
+    at_once(*arguments, "--minutes", "5")
     assert (cell / "result.json").exists()
 
 
@@ -719,7 +696,7 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     temporary = Path(held.name)
     monkeypatch.setenv("TMPDIR", str(temporary))
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
-    process = command(*arguments, cwd=tmp_path)
+    process = start(tmp_path, *arguments)
     cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
     wait_for(lambda: (cell / "checkpoint.pt").exists())
     os.killpg(process.pid, signal.SIGHUP)

@@ -316,11 +316,8 @@ def test_an_environment_whose_python_is_gone_is_made_anew(checkout: Checkout) ->
     ("words", "chosen"),
     [
         ([], ["-m", "not slow"]),
-        (["--all"], ["--durations=40", "--cov", "--cov-report=term"]),
-        (
-            ["--all", "-k", "two words"],
-            ["--durations=40", "--cov", "--cov-report=term", "-k", "two words"],
-        ),
+        (["--all"], ["--durations=40"]),
+        (["--all", "-k", "two words"], ["--durations=40", "-k", "two words"]),
         (["tests/test_runs.py"], ["-m", "not slow", "tests/test_runs.py"]),
     ],
 )
@@ -422,9 +419,13 @@ def test_the_hash_of_the_lock_counts_where_it_is_what_is_installed(tmp_path: Pat
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(filled_once: Callable[..., Path]) -> Path:
     """The wheel, built from a copy of the sources, without network."""
-    folder = tmp_path_factory.mktemp("wheel")
+    (found,) = filled_once("wheel", build).glob("*.whl")
+    return found
+
+
+def build(folder: Path) -> None:
     leave = shutil.ignore_patterns("__pycache__")
     for name in PACKAGES:
         shutil.copytree(ROOT / name, folder / "source" / name, ignore=leave)
@@ -437,8 +438,6 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = folder.glob("*.whl")
-    return found
 
 
 @pytest.mark.slow

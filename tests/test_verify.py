@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_reproduce import call
 from toy.tables import TABLES, run_of
 
 from shared.command import verify
@@ -23,14 +22,6 @@ ROOT = Path(__file__).resolve().parents[1]
 TABLE = TABLES["toy"][0]
 PLACE = "toy/toy/table-1/plain/left"
 ALL = [table for some in TABLES.values() for table in some]
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which three seeds of one row have run."""
-    folder = tmp_path_factory.mktemp("done")
-    call(folder, "toy", "toy", "--row", "plain", "--column", "left")
-    return folder
 
 
 @pytest.fixture
@@ -201,7 +192,7 @@ def test_exit_codes(
     out, err = at_once("verify", "toy", "--runs", str(done / "runs"))
     assert err == ""
     assert "toy/toy/table-1 3 3 3 0" in " ".join(out.split())
-    assert "runs: toy/works 3 3" in " ".join(out.split())
+    assert "runs: toy/works 9 9" in " ".join(out.split())
     content = file.read_text()
     file.write_text(content[:-20] + "\n")
     _, err = at_once("verify", "toy", code=1)

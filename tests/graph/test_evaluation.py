@@ -66,17 +66,11 @@ def test_protocol_is_the_nested_search(count: int, classes: int, distance: float
 
 
 @pytest.mark.slow
-def test_protocol_on_embedded_graphs_and_any_number_of_workers(monkeypatch):
-    graphs = load(ATLAS, Path("nowhere"))
-    torch.manual_seed(0)
-    features, labels = embed(Encoder(1), graphs), graphs.y.numpy()
+def test_any_number_of_workers_scores_alike(monkeypatch):
+    features, labels = blobs(90, 2, 0.7)
     alone = svm_ten_fold(features, labels, 3, workers=1)
-    assert (alone["fold_accuracies"], alone["fold_costs"]) == reference_protocol(
-        features, labels, 3
-    )
     monkeypatch.setattr(evaluation, "PARALLEL_FROM", 0)
     assert svm_ten_fold(features, labels, 3, workers=2) == alone
-    assert 50 < alone["accuracy"] < 95
 
 
 def test_constant_features_give_the_share_of_the_larger_class():

@@ -1,11 +1,10 @@
-"""A small training run with everything that has a state; also a program, so that it can be killed.
-
-python -m toy.train FOLDER STEPS [PADDING_IN_MB] [PAUSE_IN_SECONDS]
-"""
+"""A small training run with everything that has a state, which can be killed."""
 
 import dataclasses
 import os
 import random
+import resource
+import signal
 import sys
 import time
 from dataclasses import dataclass
@@ -68,8 +67,6 @@ def measure(config: Config, run: Run) -> dict[str, float]:
     if config.kind == "missing" and not (run.data_root / "toys").exists():
         raise MissingData("toys", run.data_root / "toys", "./reproduce.sh data toy --dataset toys")
     if config.kind == "killed" and rank() == run.processes - 1:
-        import signal
-
         os.kill(os.getpid(), signal.SIGKILL)
     if config.kind in FULL:
         FULL[config.kind]()
@@ -104,14 +101,20 @@ def loss_of(model: Padded, x: torch.Tensor) -> torch.Tensor:
     return (model(x) - x.sum(1, keepdim=True)).square().mean()
 
 
-if __name__ == "__main__":
-    folder, steps, *rest = sys.argv[1:]
+def program(
+    folder: Path, steps: int, megabytes: float = 0.0, pause: float = 0.0, room: int = 0
+) -> None:
+    """A run to its end; what makes it last is no part of its configuration.
+
+    With ``room``, larger files fail with an OSError, as they do on a full disk.
+    """
     torch.set_num_threads(1)
-    megabytes, pause = [*map(float, rest), 0.0, 0.0][:2]
+    if room:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
     try:
-        # What it costs to kill is no part of what is computed: not in the configuration.
-        with Run(Path(folder), Config(int(steps))) as here:
-            settings = dataclasses.replace(here.config, megabytes=megabytes, pause=pause)
-            here.finish(measure(settings, here))
+        with Run(folder, Config(steps)) as run:
+            settings = dataclasses.replace(run.config, megabytes=megabytes, pause=pause)
+            run.finish(measure(settings, run))
     except UserError as error:
         sys.exit(f"error: {error}")
