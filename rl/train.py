@@ -216,7 +216,7 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
 
 def can_be_captured(config: Config) -> bool:
     """Whether updates synchronise with the device only where the criterion checks its loss."""
-    # Otherwise every update of the actor would coincide with a check of the criterion.
+    # Every update of the actor would coincide with a check of the criterion.
     always_looked_at = config.update_every % CHECK_EVERY == 0
     in_chunks = config.chunk is not None  # which go back and forth by themselves
     return not config.contrastive or not (config.objective.waits or always_looked_at or in_chunks)

@@ -138,7 +138,7 @@ class RowAdam:
             self.dense.load_state_dict(state["dense"])
 
     def _count(self) -> None:
-        """Add the current step to the sums of earlier steps, and drop those beyond ``REACH``."""
+        """Add the current step to the sums of the last ``REACH`` steps."""
         now = self._step
         ago = torch.arange(min(now, REACH), 0, -1, dtype=torch.float64)
         d = (1 - BETA2**now) ** 0.5 / BETA2 ** (ago / 2)

@@ -35,7 +35,7 @@ from vision.export import NEEDS, load_encoder
 from vision.own import summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a learning rate to tune to the features
-AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # taken only if there is no other
+AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # second choice in a tie
 COUNTER = "num_batches_tracked"  # of batch norms; not every program writes it, and nothing reads it
 STEMS: tuple[Stem, ...] = ("imagenet", "cifar")  # distinguishable by their tensors
 SHOWN = 8  # keys, or kinds of keys, that a message names

@@ -154,8 +154,8 @@ def test_every_damage_is_named_with_file_and_line(mutag: Path):
         assert "\n" not in str(caught.value)
 
     damage("A", 17, "3, x", "'x' is not an integer")
-    damage("A", 18, "3", "1 values where 2 belong")
-    damage("A", 19, "3, 4, 5", "3 values where 2 belong")
+    damage("A", 18, "3", "1 values instead of 2")
+    damage("A", 19, "3, 4, 5", "3 values instead of 2")
     damage("A", 20, "", "the line is empty")
     damage("A", 21, "3.5, 4", "'3.5' is not an integer")
     damage("A", 22, "3, 3372", "edge 3, 3372 leaves the nodes 1 to 3371")

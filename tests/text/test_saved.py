@@ -241,7 +241,7 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
     damaged("config.json", deeper, r"weights are missing \(encoder.layer.1.attention")
     dense = other("modules.json", "pooling.Pooling", "dense.Dense")
     damaged("modules.json", dense, "steps Transformer, Dense are not .* SentenceTransformer")
-    damaged("modules.json", b"[{", "modules.json: no JSON")
+    damaged("modules.json", b"[{", "modules.json: not JSON")
     damaged("modules.json", b"{}", "modules.json: not a list")
     damaged("modules.json", b'["a"]', "modules.json: not a list of objects")
     name = "config_sentence_transformers.json"
