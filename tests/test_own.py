@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,12 @@ def my_loss(pairs, similarity, *, temperature: float, turned: bool = False):
     loss = positives - negatives if turned else negatives - positives
     return loss.where(count > 0, 0.0)
 '''
+
+
+@pytest.fixture
+def new_server() -> None:
+    """Cells are forked of a server that imports their domain, not of what other tests have left."""
+    forkserver._forkserver._stop()
 
 
 @pytest.fixture
@@ -194,6 +201,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: C
     [(TABLE_4, "GraphCL", "temperature=0.2"), (TEXT["lmcl"][0], "QT", "temperature=1")],
     ids=("graph", "text"),
 )
+@pytest.mark.usefixtures("new_server")
 def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     losses: Path,
     tmp_path: Path,

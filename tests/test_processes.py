@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import toy
+from toy.program import call, start
 from toy.tables import run_of
 from toy.train import Config
 
@@ -28,27 +26,6 @@ ROOT = Path(__file__).resolve().parents[1]
 CELL = "toy/toy/table-1/plain/left/seed-0"
 SLOW = "toy/slow/table-1/plain/left/seed-0"
 AtOnce = Callable[..., tuple[str, str]]
-
-
-def start(folder: Path, *arguments: str, module: tuple[str, ...] = ("toy",)) -> Any:
-    folder.mkdir(parents=True, exist_ok=True)
-    return subprocess.Popen(
-        [sys.executable, "-m", *module, *arguments],
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "COLUMNS": "120"},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
-    process = start(folder, *arguments)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == code, f"exit code {process.returncode}\n{out}\n{err}"
-    assert "Traceback" not in err
-    return out, err
 
 
 def read(folder: Path, address: str, name: str) -> Any:
@@ -66,20 +43,19 @@ def reaches(folder: Path, step: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(filled_once: Callable[..., Path]) -> Path:
     """A folder in which the slow cell has run to its end on two processes."""
-    folder = tmp_path_factory.mktemp("whole")
-    call(folder, "--cell", SLOW, "--processes", "2")
-    return folder
+    words = ("--cell", SLOW, "--processes", "2")
+    return filled_once("two-processes", lambda folder: call(folder, *words))
 
 
 @pytest.mark.slow
-def test_two_processes_leave_one_record_that_says_so(whole: Path) -> None:
+def test_two_processes_leave_one_record_that_says_so(whole: Path, at_once: AtOnce) -> None:
     assert read(whole, SLOW, "environment.json")["processes"] == 2
     lines = (run_of(whole / "runs", SLOW) / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 31))
     accuracy = read(whole, SLOW, "result.json")["metrics"]["accuracy"]
-    out, err = call(whole, "--cell", SLOW, "--processes", "2")
+    out, err = at_once("--cell", SLOW, folder=whole)  # on any number of processes
     assert "1 cell done already" in out
     assert f"{accuracy:.2f}" in out
     assert not err
@@ -87,7 +63,9 @@ def test_two_processes_leave_one_record_that_says_so(whole: Path) -> None:
 
 
 @pytest.mark.slow
-def test_stopped_killed_and_resumed_they_give_the_same_bits(whole: Path, tmp_path: Path) -> None:
+def test_stopped_killed_and_resumed_they_give_the_same_bits(
+    whole: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
     arguments = ("--cell", SLOW, "--processes", "2")
     stopped = start(tmp_path, *arguments)
     reaches(tmp_path, 3)
@@ -96,13 +74,11 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(whole: Path, tmp_pat
     assert (stopped.returncode, err) == (75, "")
     assert "interrupted; the same command goes on from here" in out
 
-    _, err = call(tmp_path, "--cell", SLOW, "--processes", "4", code=1)
+    _, err = at_once("--cell", SLOW, code=1)
     folder = run_of(Path("runs"), SLOW)
-    expected = f"{folder} holds a run that was started with 2 processes, not 4; continue with "
+    expected = f"{folder} holds a run that was started with 2 processes, not 1; continue with "
     expected += "--processes 2"
     assert err == f"{SLOW}: {expected}, or move it aside and start over with --again\n"
-    _, err = call(tmp_path, "--cell", SLOW, code=1)
-    assert "was started with 2 processes, not 1; continue with --processes 2" in err
 
     reached = (tmp_path / folder / "log.jsonl").read_text().count("\n")
     killed = start(tmp_path, *arguments)
@@ -113,9 +89,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(whole: Path, tmp_pat
         if each.environ().get("RANK") == "1" and each.ppid() == killed.pid
     ]
     second.kill()
-    then = time.monotonic()
     _, err = killed.communicate(timeout=60)
-    assert time.monotonic() - then < 30
     assert killed.returncode == 1
     why = "failed: process 1 of its 2 processes was killed (SIGKILL); the same command goes on from"
     assert err == f"{SLOW}: {why} the last checkpoint\n"
@@ -235,20 +209,23 @@ def test_what_is_said_of_the_processes_that_failed(
 
 @pytest.mark.slow
 def test_the_first_losses_are_those_of_one_process(tmp_path: Path) -> None:
-    """One test of all cases, so that they are measured once.
-
-    Four processes in double precision alone: in single they show what two do, in minutes.
-    """
-    found = curves.measured(list(curves.CASES), tmp_path, single=(1, 2), compared=True)
+    """One test of all cases, so that they are measured once, in double precision."""
+    cases = [
+        case
+        for case in curves.CASES
+        # Where as many losses agree with batch norms in training mode, once is enough.
+        if curves.steps_that_agree(case.removesuffix(curves.FIXED), double=True) < curves.COMPARED
+        or not case.endswith(curves.FIXED)
+    ]
+    found = curves.measured(cases, tmp_path, single=(), compared=True)
     apart = {}
     for (case, double), one in found[1].items():
         agree = curves.steps_that_agree(case, double=double)
         assert len(set(one)) == min(agree, curves.COMPARED)  # it trains
-        for world in (2, 4) if double else (2,):
-            several = found[world][case, double]
-            apart[case, double, world] = curves.largest_difference(one, several)
+        for world in (2, 4):
+            apart[case, world] = curves.largest_difference(one, found[world][case, double])
     assert {key: apart[key] for key in apart if not apart[key] < 1e-5} == {}
-    assert {case for case, *_ in apart} == set(curves.CASES)
+    assert {case for case, _ in apart} == set(cases)
 
 
 def test_the_document_has_the_curves_of_every_domain() -> None:
