@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
+from shared.experiment.weights import InitialWeights
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
 QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
@@ -58,6 +59,10 @@ class Config:
     layers: int = 2  # of the transformer, which no paper has
     heads: int = 4  # likewise
 
+    # What training starts from instead of random weights; the SHA-256 alone is recorded.
+    init: InitialWeights | None = added(  # noqa: RUF009 (a field)
+        None, was=None, optional=True
+    )
     objective: Objective = QUICK_THOUGHTS
     similarity: Literal["inner_product", "cosine"] = "inner_product"  # [QT]
     # What a sentence's score with itself is: left out, or the constant 0 that stays in each

@@ -16,6 +16,7 @@ from torch import nn
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added
+from shared.experiment.weights import InitialWeights
 from shared.losses import max_margin
 from shared.pairs import Pairing
 
@@ -55,6 +56,10 @@ class Config:
     )
     # A published encoder in place of one trained here, see vision.checkpoints.
     weights: str | None = added(None, was=None)
+    # What training starts from instead of random weights; the SHA-256 alone is recorded.
+    init: InitialWeights | None = added(  # noqa: RUF009 (a field)
+        None, was=None, optional=True
+    )
     # Whether the encoder's batch norms take the statistics of the training images before it is
     # evaluated; for one that was not trained.
     calibrated: bool = added(False, was=False)

@@ -28,7 +28,7 @@ from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
 from shared.experiment.prepared import writing
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import replacing
-from shared.experiment.tables import canonical_json
+from shared.experiment.tables import NOT_WRITTEN, canonical_json
 from shared.functions import function_name
 
 CARD = "README.md"
@@ -259,7 +259,8 @@ def export_run(
     if record.result["tier"] == "smoke":
         raise UserError(f"{folder}: a smoke run proves the path only; export one of another tier")
     record = record.upgraded(kind)
-    if lacking := [each.name for each in fields(kind) if each.name not in record.config]:
+    needed = [each.name for each in fields(kind) if NOT_WRITTEN not in each.metadata]
+    if lacking := [name for name in needed if name not in record.config]:
         raise UserError(
             f"{folder}: this run trains no model of this domain (its configuration has no "
             f"{lacking[0]!r}); export one that does, or name the run's domain with --domain"
@@ -362,6 +363,8 @@ def training_of(config: Mapping[str, Any], inputs: str) -> str:
         return f"not trained at all, as initialised with seed {config['seed']}: a baseline"
     method = f" by {config['method']}" if "method" in config else ""
     steps = f", at most {config['steps']} steps" if config.get("steps") is not None else ""
+    if "init" in config:
+        method += f" from the weights with SHA-256\n{config['init']['sha256']}"
     return (
         f"trained without labels on {inputs}{method} with\nthe loss "
         f"`{' + '.join(loss_names(config['objective']))}`: {config['epochs']} epochs{steps}, "

@@ -21,7 +21,7 @@ from dataclasses import dataclass, is_dataclass
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
-from shared.experiment.tables import canonical
+from shared.experiment.tables import NOT_WRITTEN, canonical
 
 WAS = "was"
 FUNCTION = re.compile("(.+)@([0-9a-f]{12})[0-9a-f]{52}")  # of shared.functions.identity
@@ -69,6 +69,7 @@ def added(
     *,
     was: Any,
     default_factory: Any = dataclasses.MISSING,
+    optional: bool = False,
 ) -> Any:
     """A field that older records lack.
 
@@ -76,9 +77,11 @@ def added(
         default: of the field.
         was: the value that runs had from before the field was there.
         default_factory: makes the default, in place of ``default``.
+        optional: not written while it is None, so that the keys of all other runs stay as they are.
     """
     field: Any = dataclasses.field  # whose types know one of the two
-    return field(default=default, default_factory=default_factory, metadata={WAS: was})
+    metadata = {NOT_WRITTEN: "while None"} if optional else {WAS: was}
+    return field(default=default, default_factory=default_factory, metadata=metadata)
 
 
 def upgraded_config(config: Mapping[str, Any], kind: type) -> dict[str, Any]:

@@ -50,7 +50,15 @@ from shared.experiment.arithmetic import arithmetic_used
 from shared.experiment.history import differences, form_of, upgraded_config
 from shared.experiment.records import HASH, Damaged, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
-from shared.experiment.tables import TIERS, Config, canonical, canonical_json, place_of, run_key
+from shared.experiment.tables import (
+    NOT_WRITTEN,
+    TIERS,
+    Config,
+    canonical,
+    canonical_json,
+    place_of,
+    run_key,
+)
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
@@ -735,7 +743,9 @@ def _place_today(file: Path, tier: str, domain: str, kinds: Collection[type]) ->
             tier = each
     for kind in kinds:
         today = upgraded_config(config, kind)
-        if tier and today.keys() == {item.name for item in dataclasses.fields(kind)}:
+        fields = dataclasses.fields(kind)
+        known = {item.name for item in fields if NOT_WRITTEN not in item.metadata}
+        if tier and known <= today.keys() <= {item.name for item in fields}:
             return place_of(domain, tier, today)
     return None
 

@@ -33,7 +33,7 @@ FACT, SAVED = "encoder", "encoder_seconds"  # of a run's environment: see :func:
 def part_of(config: Config, fields: Iterable[str]) -> dict[str, Any]:
     """The named fields of a configuration, canonical."""
     whole = canonical(config)
-    return {name: whole[name] for name in fields}
+    return {name: whole[name] for name in fields if name in whole}
 
 
 def key_of(part: Mapping[str, Any], data: Mapping[str, Any]) -> str:

@@ -27,6 +27,8 @@ Form = Literal["superiority", "size", "comparable", "null"]
 EMBEDDED = "embedded sample"
 AGGREGATES = ("interquartile mean",)
 DATA_FIELDS = ("dataset", "task", "corpus", "data")  # what configurations call their data
+# In a field's metadata: it is no part of the canonical form "ever", or "while None".
+NOT_WRITTEN = "not written"
 LONGEST = 60  # characters of a part of a folder's name that is there for people
 # By unit, between what values a metric can lie; a result outside them is refused.
 UNITS: Mapping[str, tuple[float, float]] = {
@@ -590,7 +592,8 @@ def canonical(value: Any) -> Any:
         ValueError: a function that has no identity, see :func:`shared.functions.identity`.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: canonical(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        items = [(field, getattr(value, field.name)) for field in dataclasses.fields(value)]
+        return {field.name: canonical(item) for field, item in items if _is_written(field, item)}
     if isinstance(value, Mapping):
         return {str(key): canonical(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
@@ -602,6 +605,11 @@ def canonical(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{value!r} ({type(value).__name__}) cannot stand in a configuration")
+
+
+def _is_written(field: "dataclasses.Field[Any]", value: Any) -> bool:
+    when = field.metadata.get(NOT_WRITTEN)
+    return when is None or (when == "while None" and value is not None)
 
 
 def canonical_json(value: Any) -> str:

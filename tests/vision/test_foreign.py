@@ -174,7 +174,8 @@ def test_a_network_that_is_not_filled_is_refused(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "model.pth")
     why = (
         r"does not fill resnet18: 2 of 120 tensors missing or of another shape "
-        r"\(layer3.1.bn2.weight, layer4.0.conv1.weight\), found were 118 from no prefix; "
+        r"\(layer3.1.bn2.weight, layer4.0.conv1.weight\), found were 118 from no prefix, "
+        r"unexpected are layer4.0.conv1.weight; "
         r"name its network with --backbone"
     )
     with pytest.raises(UserError, match=why):
@@ -189,12 +190,12 @@ def test_a_network_that_is_not_filled_is_refused(tmp_path: Path) -> None:
 def test_a_deeper_network_is_not_taken_for_a_shallow_one(tmp_path: Path) -> None:
     torch.manual_seed(0)
     torch.save(make_encoder("resnet34", "imagenet").state_dict(), tmp_path / "model.pth")
-    why = r"goes on behind resnet18: layer1.2.bn1.bias, .*; take --backbone resnet34"
+    why = r"has more blocks than resnet18: layer1.2.bn1.bias, .*; take --backbone resnet34"
     with pytest.raises(UserError, match=why):
         loaded(tmp_path / "model.pth", backbone="resnet18")
     assert len(loaded(tmp_path / "model.pth")[1].tensors) == 216
     torch.save(hcl_s(network(), network()), tmp_path / "model.pth")
-    with pytest.raises(UserError, match=r"goes on behind resnet8: .*; take --backbone resnet18"):
+    with pytest.raises(UserError, match=r"more blocks than resnet8: .*; take --backbone resnet18"):
         loaded(tmp_path / "model.pth", backbone="resnet8", stem="imagenet")
 
 
@@ -218,13 +219,13 @@ def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
         ({"best": np.float64(71.2)}, r"holds numpy\.\w+\.multiarray\.scalar, .*save its weights"),
         ({"root": Path("data")}, r"holds pathlib\.\w+, "),
         (network(), r"holds torchvision\.models\.resnet\.ResNet, .* or .state_dict\(\) of a whole"),
-        (torch.zeros(3), "holds a Tensor, no tensors by name"),
-        ({"epoch": 3}, "holds no tensors by name"),
+        (torch.zeros(3), "holds a Tensor, no named tensors"),
+        ({"epoch": 3}, "has no named tensors"),
         ({"conv1.weight": torch.zeros(3)}, "does not fill resnet"),
         (b"", "is empty; copy it again"),
         (b"<!DOCTYPE html>", "is a web page"),
         (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
-        (b"no checkpoint", "no file that torch.save wrote"),
+        (b"no checkpoint", "not written by torch.save"),
         (None, "there is no such file"),
     ],
 )
