@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added, option
+from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
@@ -62,6 +63,8 @@ class Config:
     # "gin", GraphCL's; a network of torch_geometric.nn such as "GCN"; or a function from the width
     # of the node features to a network: see graph.encoder.make_encoder.
     network: str | Callable[[int], Any] = added("gin", was="gin")  # noqa: RUF009 (a field)
+    # What training starts from instead of random weights; the SHA-256 alone is recorded.
+    init: InitialWeights | None = option(None)  # noqa: RUF009 (a field)
     readout: Literal["sum", "mean", "max"] = added("sum", was="sum")  # of nodes; "gin" sums
     layers: int = 3  # [program], go.sh
     hidden: int = 32  # [program]

@@ -20,6 +20,7 @@ from shared.chunks import check_chunk, in_chunks
 from shared.distributed import gather, part, replicated, synchronise, world_size
 from shared.errors import UserError
 from shared.experiment.runs import Run
+from shared.experiment.weights import initialise
 from shared.pairs import paired_views
 
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32}
@@ -40,11 +41,17 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     graphs = dataclasses.replace(graphs, x=graphs.x.to(PRECISIONS[config.precision]))
 
     if config.features != "encoder":
+        if config.init is not None:
+            raise ValueError(
+                f"features {config.features!r} have no weights to start from; drop init"
+            )
         run.progress(0, 1, config.protocol)
         constant = np.zeros((graphs.num_graphs, 1))
         trivial = sizes(graphs) if config.features == "sizes" else constant
         return score(config.protocol, trivial, graphs.y.numpy(), config.fold_seed, run.workers)
 
+    if config.init is not None:
+        run.record_data(init=config.init.sha256)
     encoder, criterion = pretrain(config, graphs, run)
     run.alone()
     run.progress(config.epochs, config.epochs, config.protocol)
@@ -80,6 +87,9 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     # Drawn in single precision, so that both precisions start from the same weights.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
+    if config.init is not None:
+        remedy = "set network, hidden and layers as in the file, and take data of its features"
+        initialise(encoder, config.init, remedy)
     dim: int = encoder.dim  # type: ignore[assignment] # of every encoder
     head = ProjectionHead(dim).to(device, dtype)
     criterion = config.objective.build(dim).to(device, dtype)

@@ -68,7 +68,10 @@ def test_every_command_is_accepted(
     if verb in ("test", "benchmark", "docs"):
         assert f'if [ "${{1:-}}" = {verb} ]' in (ROOT / "reproduce.sh").read_text()
     elif verb == "data":
-        assert words[1:] in [[each] for each in cells.DOMAINS]
+        assert words[1] in cells.DOMAINS
+        if words[2:]:
+            assert words[2] == "--dataset"
+            assert words[3:] in [[each] for each in cells.domain_of(words[1]).datasets()]
     elif verb == "figures":
         assert cells.domain_of(words[1]).figures is not None
         assert words[2:] in [[each] for each in tables_of(words[1])]
@@ -101,11 +104,13 @@ def test_every_command_is_accepted(
 
 def check_run(words: list[str], tmp_path: Path) -> None:
     """Plan what a command runs, after a look at its own settings and loss, which no plan takes."""
-    while "--set" in words or "--with" in words:
-        at = words.index("--set" if "--set" in words else "--with")
+    while options := {"--set", "--with", "--init"} & set(words):
+        at = words.index(options.pop())
         option, value = words[at : at + 2]
         words = words[:at] + words[at + 2 :]
-        if option == "--set":
+        if option == "--init":
+            assert hasattr(tables_of(words[0])[words[1]][0].config, "init")
+        elif option == "--set":
             assert with_settings(tables_of(words[0])[words[1]][0].config, [value])
         else:
             (tmp_path / "my_losses.py").write_text(LOSS)

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added, option
+from shared.experiment.weights import InitialWeights
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
 QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
@@ -57,6 +58,8 @@ class Config:
     layers: int = 2  # of the transformer, which no paper uses
     heads: int = 4  # likewise
 
+    # What training starts from instead of random weights; the SHA-256 alone is recorded.
+    init: InitialWeights | None = option(None)  # noqa: RUF009 (a field)
     objective: Objective = QUICK_THOUGHTS
     similarity: Literal["inner_product", "cosine"] = "inner_product"  # [QT]
     # A sentence's score with itself: masked out, or the constant 0 in each denominator, as in

@@ -23,6 +23,8 @@ from torch import Tensor, nn
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
+from shared.experiment.weights import InitialWeights, some
+from shared.notices import notice
 from shared.pairs import unit_rows
 from text.encoder import QuickThought, SentenceEncoder, mean_of_tokens, sentence_encoder
 
@@ -31,6 +33,7 @@ make_torchvision_importable()
 from transformers import (  # noqa: E402 (needs the line above)
     AutoModel,
     AutoTokenizer,
+    BertModel,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -40,6 +43,8 @@ REMEDY = "save an encoder and its tokenizer there with save_pretrained"
 OTHERWISE = "load it with SentenceTransformer and give that to text.evaluate"
 NO_LIMIT = 10**9  # tokenizers without a limit have a model_max_length of 1e30
 LOWER_CASE = normalizers.Lowercase()
+WORD_TABLES = ("embedding.weight", "word_embeddings.weight")
+POSITIONS = "position_embeddings.weight"
 
 
 def _first(states: Tensor, mask: Tensor) -> Tensor:
@@ -193,6 +198,90 @@ def hugging_face_encoder(
     # A model that takes no mask would read the padding.
     batch_size = batch_size if "attention_mask" in accepted else 1
     return SentenceEncoder(model, vectors, batch_size, about)
+
+
+def initialise(
+    model: QuickThought, tokenizer: PreTrainedTokenizerBase, init: InitialWeights
+) -> int:
+    """Start a model from a saved one, and return how many words have a vector in it.
+
+    Takes a :class:`text.QuickThought` of the same kind and widths, or a BERT for both encoders of a
+    ``"transformer"``. Vectors of words are matched by the words; words that the saved model lacks
+    keep theirs, with a notice. Of the positions of a BERT the first ones are taken.
+
+    Args:
+        model: is filled in place.
+        tokenizer: the model's.
+        init: a folder of transformers, with its tokenizer.
+
+    Raises:
+        UserError: no such folder, another kind of model, or missing or unexpected tensors.
+    """
+    init.check()
+    if not init.file.is_dir():
+        raise UserError(f"{init.file}: a file; give the folder that holds it and its tokenizer")
+    with torch.random.fork_rng(devices=[]):
+        found, its_tokenizer = _loaded(init.file)
+    pairs: list[tuple[Any, Any]]
+    if isinstance(found, QuickThought):
+        pairs = [(model.sentence, found.sentence), (model.context, found.context)]
+    elif isinstance(found, BertModel) and model.config.kind == "transformer":
+        pairs = [(each.bert, found) for each in (model.sentence, model.context)]
+    else:
+        kind = type(found).__name__
+        raise UserError(
+            f"{init.file}: holds a {kind}, which does not fit encoder={model.config.kind!r}; give "
+            f"a QuickThought, or a BertModel with encoder='transformer'"
+        )
+    ids, rows = _common_words(tokenizer, its_tokenizer)
+    if not ids:
+        raise UserError(f"{init.file}: its tokenizer shares no word with the corpus; give another")
+    for target, source in pairs:
+        wanted = target.state_dict()
+        state = {name: item.to(model.device) for name, item in source.state_dict().items()}
+        for name, tensor in wanted.items():
+            if name.endswith(WORD_TABLES) and state[name].shape[1:] == tensor.shape[1:]:
+                table = tensor.clone()
+                table[ids] = state[name][rows]
+                state[name] = table
+            elif name.endswith(POSITIONS) and name in state:
+                state[name] = state[name][: len(tensor)]
+        wrong = [
+            name
+            for name, item in wanted.items()
+            if name not in state or state[name].shape != item.shape
+        ]
+        unexpected = [name for name in state if name not in wanted and "pooler" not in name]
+        if wrong or unexpected:
+            raise UserError(
+                f"{init.file}: does not fill encoder={model.config.kind!r}: missing or of another "
+                f"shape are {some(wrong)}, unexpected are {some(unexpected)}; set encoder, "
+                f"embedding, hidden, layers and heads as in its config.json"
+            )
+        target.load_state_dict({name: state[name] for name in wanted})
+    if len(ids) < len(tokenizer):
+        notice(
+            f"init: {len(ids)} of {len(tokenizer)} words have a vector in the model to start from; "
+            f"the others start at random"
+        )
+    return len(ids)
+
+
+def _common_words(
+    tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase
+) -> tuple[list[int], list[int]]:
+    """The ids of the words that both know, unknown words and padding among them, in both."""
+    theirs = dict(other.get_vocab())
+    for own, its in (
+        (tokenizer.unk_token, other.unk_token_id),
+        (tokenizer.pad_token, other.pad_token_id),
+    ):
+        if its is not None:
+            theirs[str(own)] = its
+    common = sorted(
+        (i, theirs[word]) for word, i in tokenizer.get_vocab().items() if word in theirs
+    )
+    return [i for i, _ in common], [row for _, row in common]
 
 
 def _loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

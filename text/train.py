@@ -30,6 +30,7 @@ from text.encoder import QuickThought, QuickThoughtConfig, sentence_encoder
 from text.evaluation import evaluate, majority, tfidf
 from text.neighbours import NEIGHBOURS, Scores, neighbour_accuracies
 from text.optimiser import RowAdam, clip_each
+from text.saved import initialise
 from text.tokens import Batch, Tokens, expand, fixed_table, order_of_batches, prepare
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
@@ -51,6 +52,8 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     """
     tasks, protocol = config.tasks, config.protocol
     run.record_data(tasks=task_fingerprint(tasks, run.data_root))
+    if config.baseline is not None and config.init is not None:
+        raise ValueError(f"baseline {config.baseline!r} has no weights to start from; drop init")
     if config.baseline == "majority":
         guessed = 100 / (config.batch_size - 1)  # among a block's other sentences
         return {
@@ -85,7 +88,11 @@ def measure(config: Config, run: Run) -> dict[str, object]:
                 file = run.data_root / config.fixed_vectors
                 table = fixed_table(tokenizer, file, config.seed)
                 run.record_data(fixed_vectors=sha256_of(file))
-            model, criterion = pretrain(config, tokens, run, words=len(tokenizer), table=table)
+            if config.init is not None:
+                run.record_data(init=config.init.sha256)
+            model, criterion = pretrain(
+                config, tokens, run, words=len(tokenizer), table=table, tokenizer=tokenizer
+            )
             run.alone()
             scores = model_scores(config, model, unread)
             matrix = evaluated_projection(config, criterion)
@@ -131,7 +138,13 @@ def model_scores(config: Config, model: QuickThought, tokens: Tokens) -> Scores:
 
 
 def pretrain(
-    config: Config, tokens: Tokens, run: Run, *, words: int, table: Tensor | None = None
+    config: Config,
+    tokens: Tokens,
+    run: Run,
+    *,
+    words: int,
+    table: Tensor | None = None,
+    tokenizer: PreTrainedTokenizerFast | None = None,
 ) -> tuple[QuickThought, Criterion]:
     """Train the encoders of a configuration on tokens, those of a corpus or your own.
 
@@ -141,6 +154,7 @@ def pretrain(
         run: where it is logged, saved and resumed from.
         words: V, the tokenizer's vocabulary size.
         table: (V, E), fixed word vectors for both encoders; None: they train their own.
+        tokenizer: of the tokens; needed with ``config.init``, to match its words.
 
     Returns:
         The encoders, on the GPU if there is one, and the criterion with its trained parameters.
@@ -153,6 +167,11 @@ def pretrain(
     check_chunk(config.chunk)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = QuickThought(shape_of(config, words))
+    if config.init is not None:
+        if tokenizer is None:
+            raise ValueError("init is matched by words; give pretrain the tokenizer, too")
+        known = initialise(model, tokenizer, config.init)
+        run.record(init_words=f"{known} of {words}")
     if table is not None:
         fix_words(model, table)
     criterion = make_criterion(config, model.dim)

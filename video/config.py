@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added, option
+from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
 
 INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
@@ -45,6 +46,8 @@ class Config:
     # "s3d", "r2plus1d", one of BASELINES, a network of pytorchvideo (video.pytorchvideo.NETWORKS),
     # or a function that makes one, (B, 3, T, S, S) -> (B, H).
     network: str | Callable[[], Any] = added("s3d", was="s3d")  # noqa: RUF009 (a field)
+    # What training starts from instead of random weights; the SHA-256 alone is recorded.
+    init: InitialWeights | None = option(None)  # noqa: RUF009 (a field)
     width: float = 1.0  # of the network, times its channels
     # Of R(2+1)D, the stem's in space only and the stages' in space and time; S3D's are fixed.
     strides: tuple[int, ...] = added(STRIDES, was=STRIDES)

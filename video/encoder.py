@@ -25,6 +25,7 @@ from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
 from shared.distributed import from_first, gather, part, world_size
 from shared.errors import suggestion
+from shared.experiment.weights import initialise
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
 from video.augmentation import MEAN, STD
@@ -370,6 +371,8 @@ class Networks(nn.Module):
     def __init__(self, config: Config, queue: int) -> None:
         super().__init__()
         self.encoder = encoder_of(config)
+        if config.init is not None:
+            initialise(self.encoder, config.init, "set network, width and strides as in the file")
         self.dim = int(self.encoder.dim)  # type: ignore[arg-type]
         self.head = head(
             self.dim, config.head_hidden, config.head_output, batch_norm=config.head_batch_norm
@@ -461,6 +464,8 @@ def check(config: Config) -> None:
         )
     if config.network in BASELINES and config.train:
         raise ValueError(f"network {config.network!r} has nothing to train; set train=False")
+    if config.network in BASELINES and config.init is not None:
+        raise ValueError(f"network {config.network!r} has no weights to start from; drop init")
     if config.network != "r2plus1d" and config.strides != STRIDES:
         raise ValueError(f"strides are for r2plus1d; {name_of(config.network)} has its own")
     if config.network not in ("s3d", "r2plus1d", *BASELINES) and config.width != 1:

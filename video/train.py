@@ -51,6 +51,8 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     )
     run.record_data(**{config.dataset: fingerprint(config.dataset, run.data_root)})
     run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
+    if config.init is not None:
+        run.record_data(init=config.init.sha256)
     networks, criterion = pretrain(config, videos.of(train=True), run)
     run.alone()
     if run.tier != "smoke" and config.network not in BASELINES:

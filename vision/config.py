@@ -16,6 +16,7 @@ from torch import nn
 
 from shared import Objective, info_nce, term
 from shared.experiment.history import History, added, option
+from shared.experiment.weights import InitialWeights
 from shared.losses import max_margin
 from shared.pairs import Pairing
 
@@ -55,6 +56,8 @@ class Config:
     )
     # A published encoder instead of one trained here, see vision.checkpoints.
     weights: str | None = added(None, was=None)
+    # What training starts from instead of random weights; the SHA-256 alone is recorded.
+    init: InitialWeights | None = option(None)  # noqa: RUF009 (a field)
     # Whether the encoder's batch norms take the statistics of the training images before it is
     # evaluated; for one that was not trained.
     calibrated: bool = added(False, was=False)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from shared import Pairs, alignment, max_margin, query_key
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import gather, world_size
+from shared.experiment.weights import initialise
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16
@@ -55,6 +56,10 @@ class Networks(nn.Module):
             self.encoder = LabEncoder(config.backbone, config.stem)
         else:
             self.encoder = make_encoder(config.backbone, config.stem, size=config.image_size)
+        if config.init is not None:
+            initialise(
+                self.encoder, config.init, "set backbone, stem and image_size as in the file"
+            )
         self.dim = width_of(self.encoder, config.backbone, config.image_size)
         make_head = partial(
             head,
@@ -277,6 +282,8 @@ def check(config: Config) -> None:
             f"swav and the loss swapped_prediction go together, since the loss uses prototypes and "
             f"no negatives; got {config.method} and {function.__name__}"
         )
+    if config.init is not None and (config.weights is not None or config.features != "encoder"):
+        raise ValueError("init starts a training, which weights and features do without; drop init")
     check_backbone(config.backbone, config.stem, half=config.method == "cmc")
     sizes = {config.image_size, config.test_size or config.image_size}
     if config.method == "swav" and config.small_crops:

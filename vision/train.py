@@ -71,6 +71,8 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     if config.features != "encoder":
         check(config)
         return evaluate(config, Trivial(config.features, mean, std).to(device), run)
+    if config.init is not None:
+        run.record_data(init=config.init.sha256)
     check(config)
     run.keep_checkpoint = False  # of an earlier attempt, where another run has trained it since
     if run.store is None:

@@ -177,6 +177,7 @@ def _run(arguments: Sequence[str]) -> int:
         default=[],
         help="change a field of the configuration, or objective.NUMBER; enters no table",
     )
+    add("--init", metavar="FILE", help="weights to start from; the same as --set init=FILE")
     add(
         "--with",
         dest="loss",
@@ -192,6 +193,7 @@ def _run(arguments: Sequence[str]) -> int:
     )
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
+    options.set += [f"init={options.init}"] if options.init else []
     _check_executor(options)
     together = _check_processes(options)
     _say_first(options)

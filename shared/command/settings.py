@@ -2,16 +2,21 @@
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from shared.command.reproduce import FROM
 from shared.errors import UserError, suggestion
 from shared.experiment.tables import AnyConfig
+from shared.experiment.weights import InitialWeights
 from shared.objective import Objective, Term, term
 from shared.projection import LowRankProjection
 
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+WORDS |= {InitialWeights: "a file or folder of weights"}
 SWITCH = {"true": True, "false": False}
 
 
@@ -138,6 +143,8 @@ def _value(text: str, hint: Any) -> Any:
             except ValueError:
                 continue
         return text
+    if hint is InitialWeights:
+        return InitialWeights.of(Path(os.environ.get(FROM, ""), text))
     if hint in (int, float, str):
         value = hint(text)
         if value != value:

@@ -364,6 +364,8 @@ def training_of(config: Mapping[str, Any], inputs: str) -> str:
         return f"not trained at all, as initialised with seed {config['seed']}: a baseline"
     method = f" by {config['method']}" if "method" in config else ""
     steps = f", at most {config['steps']} steps" if config.get("steps") is not None else ""
+    if "init" in config:
+        method += f" from the weights with SHA-256\n{config['init']['sha256']}"
     return (
         f"trained without labels on {inputs}{method} with\nthe loss "
         f"`{' + '.join(loss_names(config['objective']))}`: {config['epochs']} epochs{steps}, "

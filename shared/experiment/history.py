@@ -63,10 +63,7 @@ CORE = History()
 
 
 def added(
-    default: Any = dataclasses.MISSING,
-    *,
-    was: Any,
-    default_factory: Any = dataclasses.MISSING,
+    default: Any = dataclasses.MISSING, *, was: Any, default_factory: Any = dataclasses.MISSING
 ) -> Any:
     """A field that older records lack.
 
@@ -80,9 +77,9 @@ def added(
 
 
 def option(default: Any) -> Any:
-    """A field that the canonical form leaves out where it has its default, as all older runs had.
+    """A field that is left out of the canonical form while it has its default, as in older runs.
 
-    The hashes and the folders of runs without the option are those from before it was there.
+    So the hashes and folders of runs that do not use it stay as they were.
     """
     return dataclasses.field(default=default, metadata={OPTION: True})
 

@@ -614,7 +614,7 @@ def canonical(value: Any) -> Any:
         return {
             item.name: canonical(each)
             for item, each in values.items()
-            if not (OPTION in item.metadata and each == item.default)
+            if item.compare and not (OPTION in item.metadata and each == item.default)
         }
     if isinstance(value, Mapping):
         return {str(key): canonical(item) for key, item in value.items()}

@@ -89,6 +89,7 @@ def test_the_code_of_the_documentation_runs(
         exec(compile(block, "docs/graph.md", "exec"), names)
     sys.modules.pop("mine")
     assert names["features"].shape == (60, 48)
+    assert names["continued"].dim == 48
     assert 0 <= names["found"]["accuracy"] <= 100
     with torch.no_grad():
         np.testing.assert_array_equal(embed(names["again"], names["graphs"]), names["features"])

@@ -174,7 +174,8 @@ def test_a_network_that_is_not_filled_is_refused(tmp_path: Path) -> None:
     torch.save(state, tmp_path / "model.pth")
     why = (
         r"does not fill resnet18: 2 of 120 tensors missing or of another shape "
-        r"\(layer3.1.bn2.weight, layer4.0.conv1.weight\), found were 118 from no prefix; "
+        r"\(layer3.1.bn2.weight, layer4.0.conv1.weight\), found were 118 from no prefix, "
+        r"unexpected are layer4.0.conv1.weight; "
         r"name its network with --backbone"
     )
     with pytest.raises(UserError, match=why):
@@ -357,7 +358,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
         (["vision", "m.pth", "--data", "digits", "--stem", "tiny"], "no stem 'tiny'"),
         (
             ["vision", "m.pth", "--data", "digits", "--out", "results/a.json"],
-            "results are of the ta",
+            "runs of the ta",
         ),
         (["rl", "m.pth"], "rl cannot score models"),
         (["visio", "m.pth"], "no domain 'visio': did you mean vision"),

@@ -1,0 +1,133 @@
+"""Pretraining on sentences that starts from a saved model, its words matched by name."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+import text
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.experiment.runs import Run
+from shared.experiment.weights import InitialWeights
+from text.config import Config
+from text.encoder import QuickThought
+from text.saved import initialise
+from text.tokens import make_tokenizer
+from text.train import save_model, shape_of
+
+make_torchvision_importable()
+
+from transformers import (  # noqa: E402 (needs the line above)
+    BertConfig,
+    BertModel,
+    DistilBertConfig,
+    DistilBertModel,
+)
+
+SMALL = dataclasses.replace(Config().reduced(), steps=2, tasks=("neighbours",))
+OLD = ["the rain fell all night", "nobody slept in the house"]
+NEW = ["the rain was in the road", "an umbrella fell"]
+
+
+def saved(folder: Path, config: Config, sentences: list[str] = OLD) -> QuickThought:
+    tokenizer = make_tokenizer(sentences, 40, True)
+    torch.manual_seed(3)
+    model = QuickThought(shape_of(config, len(tokenizer)))
+    save_model(folder, model, tokenizer, None)
+    return model
+
+
+@pytest.mark.parametrize("encoder", ["gru", "lstm", "bag_of_words", "transformer"])
+def test_a_saved_pair_starts_another_with_the_words_both_know(tmp_path: Path, encoder: str) -> None:
+    config = dataclasses.replace(SMALL, encoder=encoder)
+    old, tokenizer = saved(tmp_path / "old", config), make_tokenizer(NEW, 40, True)
+    its = make_tokenizer(OLD, 40, True).get_vocab()
+    torch.manual_seed(4)
+    model = QuickThought(shape_of(config, len(tokenizer)))
+    fresh = model.sentence.embedding.weight.detach().clone()
+    random = torch.get_rng_state()
+    with pytest.warns(RuntimeWarning, match=r"init: 6 of 10 words have a vector"):
+        known = initialise(model, tokenizer, InitialWeights.of(tmp_path / "old"))
+    assert torch.equal(torch.get_rng_state(), random)
+    vocabulary = tokenizer.get_vocab()
+    shared = vocabulary.keys() & its.keys()
+    assert shared == {"the", "rain", "in", "fell", tokenizer.unk_token, tokenizer.pad_token}
+    assert known == len(shared)
+    for mine, theirs in ((model.sentence, old.sentence), (model.context, old.context)):
+        for word, row in vocabulary.items():
+            if word in its:
+                assert torch.equal(mine.embedding.weight[row], theirs.embedding.weight[its[word]])
+        for name, tensor in mine.state_dict().items():
+            if not name.endswith(("embedding.weight", "word_embeddings.weight")):
+                assert torch.equal(tensor, theirs.state_dict()[name]), name
+    unknown = [row for word, row in vocabulary.items() if word not in its]
+    assert torch.equal(model.sentence.embedding.weight[unknown], fresh[unknown])
+
+
+def test_a_bert_starts_both_encoders(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, encoder="transformer")
+    tokenizer = make_tokenizer(OLD, 40, True)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bert = BertModel(BertConfig(vocab_size=len(tokenizer), intermediate_size=128, **shape))
+    bert.save_pretrained(tmp_path / "bert")  # of 512 positions, and with a pooler
+    tokenizer.save_pretrained(tmp_path / "bert")
+    model = QuickThought(shape_of(config, len(tokenizer)))
+    assert initialise(model, tokenizer, InitialWeights.of(tmp_path / "bert")) == len(tokenizer)
+    state = bert.state_dict()
+    for mine in (model.sentence.bert, model.context.bert):
+        for name, tensor in mine.state_dict().items():
+            assert torch.equal(tensor, state[name][: len(tensor)]), name
+    with pytest.raises(UserError, match=r"bert: holds a BertModel, which does not fit encoder='gr"):
+        initialise(
+            QuickThought(shape_of(SMALL, len(tokenizer))),
+            tokenizer,
+            InitialWeights.of(tmp_path / "bert"),
+        )
+    distil = DistilBertConfig(vocab_size=len(tokenizer), dim=32, n_layers=1, n_heads=2)
+    DistilBertModel(distil).save_pretrained(tmp_path / "distil")
+    tokenizer.save_pretrained(tmp_path / "distil")
+    with pytest.raises(UserError, match=r"distil: holds a DistilBertModel, which does not fit"):
+        initialise(model, tokenizer, InitialWeights.of(tmp_path / "distil"))
+
+
+def test_other_widths_and_files_are_refused_with_the_keys(tmp_path: Path) -> None:
+    saved(tmp_path / "wide", dataclasses.replace(SMALL, hidden=64))
+    tokenizer = make_tokenizer(OLD, 40, True)
+    model = QuickThought(shape_of(SMALL, len(tokenizer)))
+    before = model.sentence.gru.weight_hh_l0.clone()
+    why = (
+        r"wide: does not fill encoder='gru': missing or of another shape are gru.weight_ih_l0, .*, "
+        r"unexpected are none; set encoder, embedding, hidden, layers and heads as in its config"
+    )
+    with pytest.raises(UserError, match=why):
+        initialise(model, tokenizer, InitialWeights.of(tmp_path / "wide"))
+    assert torch.equal(model.sentence.gru.weight_hh_l0, before)
+    init = InitialWeights.of(tmp_path / "wide" / "model.safetensors")
+    with pytest.raises(UserError, match=r"a file; give the folder that holds it and its tokeniz"):
+        initialise(model, tokenizer, init)
+
+
+@pytest.mark.slow
+def test_a_run_starts_from_a_saved_pair_and_records_it(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, encoder="bag_of_words", learning_rate=0.0)
+    data_root = tmp_path / "data"
+    tokens, tokenizer = text.prepare(
+        "manual", "wrapped", data_root, vocabulary=1000, lower_case=False
+    )
+    torch.manual_seed(3)
+    first = QuickThought(shape_of(config, len(tokenizer)))
+    save_model(tmp_path / "first", first, tokenizer, None)
+    init = InitialWeights.of(tmp_path / "first")
+    config = dataclasses.replace(config, init=init)
+    with Run(tmp_path / "run", config, data_root=data_root) as run:
+        run.finish(text.measure(config, run))
+        assert run.environment["data"]["init"] == init.sha256
+        assert run.environment["facts"]["init_words"] == f"{len(tokenizer)} of {len(tokenizer)}"
+    trained = QuickThought.from_pretrained(tmp_path / "run" / "model")
+    for name, parameter in trained.named_parameters():
+        assert torch.equal(parameter, first.get_parameter(name)), name
+    with Run(tmp_path / "words", config, data_root=data_root) as run:
+        with pytest.raises(ValueError, match="give pretrain the tokenizer, too"):
+            text.train.pretrain(config, tokens, run, words=len(tokenizer))

@@ -1,0 +1,65 @@
+"""Pretraining on clips that starts from weights of torchvision, pytorchvideo and this project."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from shared.compat import make_torchvision_importable
+from shared.errors import UserError
+from shared.experiment.runs import Run
+from shared.experiment.weights import InitialWeights
+from video.config import EMBEDDED, Config
+from video.data import load
+from video.encoder import Networks, check, encoder_of
+from video.export import save_encoder
+from video.train import pretrain
+
+make_torchvision_importable()
+
+from torchvision.models.video import s3d  # noqa: E402 (needs the line above)
+
+SMALL = dataclasses.replace(Config().reduced(), size=17, head_hidden=16, head_output=8)
+
+
+def test_torchvision_s_s3d_starts_encoder_and_teacher(tmp_path: Path) -> None:
+    state = s3d().state_dict()  # with its classifier
+    torch.save({"state_dict": state}, tmp_path / "s3d.pth")
+    init = InitialWeights.of(tmp_path / "s3d.pth")
+    networks = Networks(dataclasses.replace(SMALL, width=1.0, init=init), queue=8)
+    assert networks.teacher is not None
+    for encoder in (networks.encoder, networks.teacher.encoder):
+        for name, tensor in encoder.state_dict().items():
+            assert torch.equal(tensor, state[name]), name
+    with pytest.raises(UserError, match=r"s3d.pth: does not fill S3D: .*; set network, width and"):
+        Networks(dataclasses.replace(SMALL, init=init), queue=8)
+
+
+@pytest.mark.slow
+def test_the_network_of_a_library_is_filled_through_its_wrapper(tmp_path: Path) -> None:
+    pytest.importorskip("pytorchvideo")
+    config = dataclasses.replace(SMALL, network="x3d_xs", width=1.0, size=32)
+    torch.manual_seed(3)
+    whole = encoder_of(config).network
+    torch.save(whole.state_dict(), tmp_path / "x3d.pth")
+    init = InitialWeights.of(tmp_path / "x3d.pth")
+    networks = Networks(dataclasses.replace(config, init=init), queue=8)
+    for name, tensor in networks.encoder.network.state_dict().items():
+        assert torch.equal(tensor, whole.state_dict()[name]), name
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_an_export(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, method="simclr", epochs=1, learning_rate=0.0)
+    torch.manual_seed(3)
+    first = encoder_of(config)
+    save_encoder(first, tmp_path / "export", config=config)
+    config = dataclasses.replace(config, init=InitialWeights.of(tmp_path / "export"))
+    videos = load(EMBEDDED, tmp_path, size=config.size).of(train=True)
+    with Run(tmp_path / "run", config, data_root=tmp_path) as run:
+        networks, _ = pretrain(config, videos, run)
+    for name, parameter in networks.encoder.named_parameters():
+        assert torch.equal(parameter.cpu(), first.get_parameter(name)), name
+    with pytest.raises(ValueError, match="network 'colours' has no weights to start from"):
+        check(dataclasses.replace(config, network="colours", train=False))
