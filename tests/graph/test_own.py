@@ -266,7 +266,7 @@ def test_what_is_no_encoder_is_refused() -> None:
         made(network="GraphSAG")
     with pytest.raises(ValueError, match="nothing makes a int; it has to make a torch module"):
         made(network=nothing)
-    with pytest.raises(ValueError, match=r"Sums gives \(1, 1\) for 3 nodes, not a row for each"):
+    with pytest.raises(ValueError, match=r"Sums returns \(1, 1\) for 3 nodes, not a row for each"):
         made(network=sums)
     with pytest.raises(ValueError, match="readout is one of sum, mean, max; got 'last'"):
         made(network="GCN", readout="last")
@@ -279,7 +279,7 @@ def test_an_augmentation_of_one_s_own_is_used_and_checked(tmp_path: Path) -> Non
     assert all(0 <= float(view.x.min()) < float(view.x.max()) < 1 for view in seen)
     again = [view for _, view in graph.train.views(config, graphs, 0)]
     assert all(torch.equal(a.x, b.x) for a, b in zip(seen, again, strict=True))
-    with pytest.raises(ValueError, match="fewer gives 63 graphs of 1 features for 64 of 1"):
+    with pytest.raises(ValueError, match="fewer returns 63 graphs of 1 features for 64 of 1"):
         list(graph.train.views(dataclasses.replace(ATLAS, augmentations=fewer), graphs, 0))
     with pytest.raises(ValueError, match=r"mine returns a dict; it has to return graph.Graphs"):
         check_view("mine", graphs, {})  # type: ignore[arg-type] # the mistake under test

@@ -148,11 +148,11 @@ def test_a_run_gives_the_return_and_the_state_and_the_same_again(root: Path) -> 
 
 
 @pytest.mark.slow
-def test_floors_act_without_an_encoder(root: Path) -> None:
+def test_policies_without_an_encoder(root: Path) -> None:
     expert = run_of(root, "expert", train=False, acts="expert")["metrics"]
     assert set(expert) == {"return", "details"}
     config = dataclasses.replace(SMALL, acts="expert")
-    with Run(root / "floors", config, data_root=root) as run:
+    with Run(root / "without features", config, data_root=root) as run:
         material = material_of(config, run)
     settings = settings_of(config)
     with contextlib.closing(DeepMindControl(**settings, observe="state")) as environment:

@@ -208,7 +208,7 @@ def test_networks_that_are_none_are_refused() -> None:
         encoder_of(dataclasses.replace(SMALL, network="s3dd"))
     with pytest.raises(ValueError, match="number makes a int; it has to make a torch module"):
         encoder_of(dataclasses.replace(SMALL, network=number))
-    with pytest.raises(ValueError, match=r"that of maps gives \(1, 4, 8, 32, 32\) for 1 clip"):
+    with pytest.raises(ValueError, match=r"that of maps returns \(1, 4, 8, 32, 32\) for 1 clip"):
         encoder_of(dataclasses.replace(SMALL, network=maps))
     with pytest.raises(ValueError, match="width is for s3d and r2plus1d; tiny has its own"):
         check(dataclasses.replace(SMALL, network=tiny, width=0.5))

@@ -111,7 +111,7 @@ def test_what_does_not_go_together_is_refused() -> None:
         check(cmc)
     with pytest.raises(ValueError, match="built for one image size; got 32, 64"):
         check(dataclasses.replace(CONFIG, backbone=VIT, test_size=64))
-    with pytest.raises(ValueError, match=r"maps gives \(2, 5, 30, 30\) for 2 images"):
+    with pytest.raises(ValueError, match=r"maps returns \(2, 5, 30, 30\) for 2 images"):
         Networks(dataclasses.replace(CONFIG, backbone=maps))
     with pytest.raises(ValueError, match="cannot take images of 1 pixels"):
         width_of(maps(), maps, 1)

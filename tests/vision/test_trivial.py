@@ -103,13 +103,13 @@ def test_images_on_disk_calibrate_as_those_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"features": "pixels"}, {"calibrated": True}])
-def test_floors_are_not_trained(changes: dict[str, object]) -> None:
+def test_trivial_baselines_are_not_trained(changes: dict[str, object]) -> None:
     check(dataclasses.replace(FLOOR, **changes))  # type: ignore[arg-type]  # fields by name
     with pytest.raises(ValueError, match="set epochs = 0"):
         check(dataclasses.replace(FLOOR, epochs=1, **changes))  # type: ignore[arg-type]
 
 
-def test_a_floor_runs_without_a_network_and_the_seed_does_not_matter(tmp_path: Path) -> None:
+def test_a_trivial_baseline_runs_without_a_network_whatever_the_seed(tmp_path: Path) -> None:
     scores = []
     for seed in (0, 1):
         config = dataclasses.replace(FLOOR, features="pixels", seed=seed)
