@@ -10,17 +10,23 @@ each with its :func:`shared.distributed.part`. Anchors stay local, and the pairs
 part of a global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count
 over all processes, so that the mean over processes of their losses is the loss of the global batch.
 Pairs built without ``gather`` never communicate.
+
+A batch may hold an instance twice: an image that the dataset has in copies, a sentence that a book
+repeats. Builders take ``ignore_duplicates``, which makes a copy of the anchor's instance no
+negative of it but an ignored pair: whole numbers (B,), equal for copies; or True, candidates being
+copies whose rows are equal to the bit. What a bank holds has no numbers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import InitVar, dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from shared.distributed import part, world_size
 
+Duplicates = bool | Tensor  # see above
 Gather = Callable[[Tensor], Tensor]
 Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see paired_views
 
@@ -118,6 +124,7 @@ def two_views(
     *,
     anchors: Literal["both", "second"] = "both",
     gather: Gather | None = None,
+    ignore_duplicates: Duplicates = False,
 ) -> Pairs:
     """SimCLR's layout: both views are candidates, all but the instance itself are negatives.
 
@@ -127,9 +134,10 @@ def two_views(
         anchors: ``"both"`` gives 2B anchors; ``"second"`` lets only the second view be an anchor
             (MMCL's Algorithm 1, which does not symmetrise).
         gather: see the module.
+        ignore_duplicates: see the module.
 
     Returns:
-        Pairs with one positive and 2G - 2 negatives per anchor.
+        Pairs with one positive and 2G - 2 negatives per anchor, fewer where there are copies.
     """
     _check_views(first, second)
     if anchors not in ("both", "second"):
@@ -145,11 +153,19 @@ def two_views(
     own = torch.arange(start, start + size, device=first.device)
     own = torch.cat([own, own + total]) if anchors == "both" else own + total
     blocks = _blocks(gather, 2 if anchors == "both" else 1)
-    return _one_positive(anchor, everyone, (own + total) % (2 * total), own, blocks)
+    other = (own + total) % (2 * total)
+    pairs = _one_positive(anchor, everyone, other, own, blocks)
+    numbers = _numbers_of(ignore_duplicates, size, gather)
+    return _without_copies(pairs, (own, other), numbers, views=2)
 
 
 def paired_views(
-    first: Tensor, second: Tensor, pairs: str = "both", *, gather: Gather | None = None
+    first: Tensor,
+    second: Tensor,
+    pairs: str = "both",
+    *,
+    gather: Gather | None = None,
+    ignore_duplicates: Duplicates = False,
 ) -> Pairs:
     """The pairs of two views of a batch under the name that all domains have for them.
 
@@ -161,19 +177,21 @@ def paired_views(
             second views, negatives the other first views (MMCL's program); "second_view": anchors
             are the first views, negatives the other second views (GraphCL's program).
         gather: for several processes, see the module.
+        ignore_duplicates: see the module.
 
     Raises:
         ValueError: pairs of another name.
     """
+    options: dict[str, Any] = {"gather": gather, "ignore_duplicates": ignore_duplicates}
     match pairs:
         case "both":
-            return two_views(first, second, gather=gather)
+            return two_views(first, second, **options)
         case "both_views":
-            return two_views(first, second, anchors="second", gather=gather)
+            return two_views(first, second, anchors="second", **options)
         case "first_view":
-            return query_key(second, first, gather=gather)
+            return query_key(second, first, **options)
         case "second_view":
-            return query_key(first, second, gather=gather)
+            return query_key(first, second, **options)
     raise ValueError(f"pairs is one of {', '.join(get_args(Pairing))}; got {pairs!r}")
 
 
@@ -184,6 +202,7 @@ def query_key(
     *,
     in_batch: bool = True,
     gather: Gather | None = None,
+    ignore_duplicates: Duplicates = False,
 ) -> Pairs:
     """Queries against keys, one direction (GraphCL, CURL, MoCo); the negatives are other keys.
 
@@ -196,9 +215,11 @@ def query_key(
         bank: (K, D), further negatives for every query (a queue).
         in_batch: False leaves the keys of other queries out: the bank alone is negative (MoCo).
         gather: see the module; collects the keys.
+        ignore_duplicates: see the module.
 
     Returns:
-        Pairs with one positive and G - 1 + K negatives per anchor, or K.
+        Pairs with one positive and G - 1 + K negatives per anchor, or K; fewer where there are
+        copies.
 
     Raises:
         ValueError: neither a bank nor the batch is to give negatives.
@@ -215,15 +236,17 @@ def query_key(
         candidate = torch.cat([candidate, bank])
     own = torch.arange(start, start + len(query), device=query.device)
     pairs = _one_positive(query, candidate, own, own, _blocks(gather))
+    numbers = _numbers_of(ignore_duplicates, len(query), gather)
     if in_batch:
-        return pairs
+        return _without_copies(pairs, (own,), numbers)
     if bank is None:
         raise ValueError("in_batch=False needs a bank: without one there are no negatives")
     keys = len(candidate) - len(bank)
     negative = torch.zeros_like(pairs.negative)
     negative[:, keys:] = True
     everyone = torch.arange(keys, device=query.device).expand(len(query), keys)
-    return replace(pairs, negative=negative, outsider_index=everyone, trusted=True)
+    pairs = replace(pairs, negative=negative, outsider_index=everyone, trusted=True)
+    return _without_copies(pairs, (own,), numbers)
 
 
 def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
@@ -265,6 +288,7 @@ def context_window(
     *,
     document: Tensor | None = None,
     gather: Gather | None = None,
+    ignore_duplicates: Duplicates = False,
 ) -> Pairs:
     """Quick-thoughts: the sentences up to ``reach`` places away are positives, itself is ignored.
 
@@ -276,6 +300,7 @@ def context_window(
             document.
         gather: see the module; the sentences of the next process follow those of this one. It
             collects the documents, too, as (B, 1).
+        ignore_duplicates: see the module; a copy of the anchor among its neighbours stays positive.
 
     Returns:
         Pairs with up to ``2 * reach`` positives per anchor.
@@ -305,13 +330,19 @@ def context_window(
     index = torch.where(present, near, -1)
     negative = (distance > 0) & ~positive
     outsiders = torch.cat([own[:, None], index], dim=1)
-    return Pairs(
+    pairs = Pairs(
         sentence, candidate, positive, negative, index, outsiders, _blocks(gather), trusted=True
     )
+    return _without_copies(pairs, (own,), _numbers_of(ignore_duplicates, size, gather))
 
 
 def local_global(
-    node: Tensor, graph: Tensor, owner: Tensor, *, gather: Gather | None = None
+    node: Tensor,
+    graph: Tensor,
+    owner: Tensor,
+    *,
+    gather: Gather | None = None,
+    ignore_duplicates: Duplicates = False,
 ) -> Pairs:
     """InfoGraph: each node against every graph; its own graph is the positive.
 
@@ -320,6 +351,7 @@ def local_global(
         graph: (B, D).
         owner: (N,) int, the graph of each node.
         gather: see the module; collects the graphs.
+        ignore_duplicates: see the module; its numbers are those of the graphs.
 
     Raises:
         ValueError: nodes and graphs of other shapes, an owner that is not one whole number for
@@ -339,7 +371,8 @@ def local_global(
         )
     candidate = graph if gather is None else gather(graph)
     own = owner + _start(len(candidate), gather)
-    return _one_positive(node, candidate, own, own, _blocks(gather))
+    pairs = _one_positive(node, candidate, own, own, _blocks(gather))
+    return _without_copies(pairs, (own,), _numbers_of(ignore_duplicates, len(graph), gather))
 
 
 def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None) -> Pairs:
@@ -449,6 +482,44 @@ def _one_positive(
         outsiders = torch.stack([positive_at, own], dim=1)
     index = positive_at[:, None]
     return Pairs(anchor, candidate, positive, negative, index, outsiders, blocks, trusted=True)
+
+
+def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None) -> Duplicates:
+    """The numbers of the instances of all processes, where there are any; else the word itself.
+
+    Raises:
+        ValueError: neither True or False nor one whole number for each of ``count`` instances.
+    """
+    if isinstance(ignore_duplicates, bool):
+        return ignore_duplicates
+    _check_whole("ignore_duplicates", ignore_duplicates, count)
+    return ignore_duplicates if gather is None else gather(ignore_duplicates[:, None])[:, 0]
+
+
+def _without_copies(
+    pairs: Pairs, own: Sequence[Tensor], numbers: Duplicates, views: int = 1
+) -> Pairs:
+    """The pairs whose negatives hold no copy of the anchor's instance.
+
+    Args:
+        pairs: N anchors, M candidates.
+        own: (N,) int each, the candidates that are of the anchor's own instance.
+        numbers: of the instances, equal for copies; or whether rows are to be compared.
+        views: the candidates are so many views of all instances, one after the other.
+    """
+    if numbers is False:
+        return pairs
+    if isinstance(numbers, Tensor):
+        label = numbers.to(pairs.negative.device).repeat(views)
+    else:  # as bytes, for which 0 and -0 are two
+        bits = pairs.candidate.detach().contiguous().view(torch.uint8)
+        label = torch.unique(bits, dim=0, return_inverse=True)[1]
+    alike = torch.stack([label[each][:, None] == label[None, :] for each in own]).any(0)
+    # A copy in one view is one in all.
+    alike = alike.unflatten(1, (views, -1)).any(1).repeat(1, views)
+    negative = pairs.negative.clone()
+    negative[:, : len(label)] &= ~alike
+    return replace(pairs, negative=negative, outsider_index=None, trusted=True)
 
 
 def blocks_of_rows(matrix: Tensor) -> list[slice]:

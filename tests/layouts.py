@@ -96,6 +96,35 @@ def _same_label(size: int, rows: Callable[[int], Tensor]) -> Case:
     )
 
 
+def _copies(size: int, rows: Callable[[int], Tensor]) -> Case:
+    """Two views of instances of which each second is a copy of the one before, by numbers."""
+    number = [place // 2 for place in range(size)]
+    return Case(
+        (rows(size), rows(size)),
+        lambda module, first, second: module.two_views(
+            first, second, ignore_duplicates=torch.tensor(number)
+        ),
+        lambda first, second: reference.without_copies(
+            reference.two_views(first, second),
+            lambda i, j: number[i % size] == number[j % size],
+        ),
+    )
+
+
+def _equal_rows(size: int, rows: Callable[[int], Tensor]) -> Case:
+    """Sentences of which every third is the first again, as the context's rows show."""
+    place = [0 if at % 3 == 0 else at for at in range(size)]
+    return Case(
+        (rows(size), rows(size)[place]),
+        lambda module, sentence, context: module.context_window(
+            sentence, context, 1, ignore_duplicates=True
+        ),
+        lambda sentence, context: reference.without_copies(
+            reference.context_window(sentence, context, 1), lambda i, j: place[i] == place[j]
+        ),
+    )
+
+
 def _masks(size: int, rows: Callable[[int], Tensor]) -> Case:
     """Masks made by hand: unequal numbers of positives, none, no negatives, ignored pairs."""
     width = size + 3
@@ -132,6 +161,8 @@ MAKERS: dict[str, Callable[[int, Callable[[int], Tensor]], Case]] = {
     "documents": lambda size, rows: _context_window(size, rows, 2, size // 2),
     "local global": _local_global,
     "same label": _same_label,
+    "copies": _copies,
+    "equal rows": _equal_rows,
     "masks": _masks,
 }
 

@@ -98,6 +98,14 @@ def same_label(embedding: Tensor, label: Sequence[int]) -> Layout:
     return Layout(embedding, embedding, positives, negatives)
 
 
+def without_copies(layout: Layout, copies: Callable[[int, int], bool]) -> Layout:
+    """The layout less the negatives that ``copies`` says are copies of the anchor's instance."""
+    negatives = [
+        [j for j in others if not copies(i, j)] for i, others in enumerate(layout.negatives)
+    ]
+    return Layout(layout.anchor, layout.candidate, layout.positives, negatives)
+
+
 def unit(row: Tensor) -> Tensor:
     length = math.sqrt(sum(float(x) ** 2 for x in row.detach()))
     return row / (row * row).sum().sqrt() if length > 0 else row

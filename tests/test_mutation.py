@@ -52,6 +52,16 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("pairs", "distance <= reach", "distance < reach"),
     ("pairs", "(distance > 0) & ~positive", "~positive"),
     ("pairs", "positive &= document", "positive |= document"),
+    ("pairs", "label[each][:, None] == label", "label[each][:, None] != label"),
+    ("pairs", "negative[:, : len(label)] &= ~alike", "negative[:, : len(label)] = ~alike"),
+    ("pairs", ".repeat(views)", ".repeat_interleave(views)"),
+    ("pairs", "any(1).repeat(1, views)", "any(1).repeat_interleave(views, 1)"),
+    (
+        "pairs",
+        "replace(pairs, negative=negative, outsider_index=None",
+        "replace(pairs, negative=negative",
+    ),
+    ("pairs", "torch.unique(bits, dim=0", "torch.unique(bits[:, 7:8], dim=0"),
     (
         "pairs",
         "torch.where(zero, 1.0, rows), dim=1, keepdim=True)",
@@ -713,11 +723,11 @@ def collapse_warning(core: SimpleNamespace) -> None:
 @functools.cache
 def battery() -> list[Check]:
     checks = projection_checks() + edge_checks()
-    for layout in ("two views", "query key bank", "bank alone", "documents", "masks"):
+    for layout in ("two views", "query key bank", "bank alone", "documents", "masks", "copies"):
         checks += nce_checks(layout) + polarization_checks(layout)
     for layout in ("same label", "masks", "two views"):
         checks += derivative_checks(layout)
-    checks += nce_checks("same label")
+    checks += nce_checks("same label") + nce_checks("equal rows")
     for layout in ("second view", "query key bank"):
         checks += margin_checks(layout)
     for layout in ("query key", "two views", "documents", "masks"):

@@ -49,6 +49,37 @@ def test_pairs_rejects_masks_of_wrong_shape_or_type() -> None:
         Pairs(rows[0], rows, mask, mask)
 
 
+def test_a_copy_in_either_view_or_in_the_bank_is_no_negative() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second, bank = (torch.randn(n, 3, generator=generator) for n in (4, 4, 3))
+    first[2] = first[0]  # as images are after no augmentation, by chance of one view
+    pairs = two_views(first, second, ignore_duplicates=True)
+    plain = two_views(first, second)
+    gone = (plain.negative & ~pairs.negative).nonzero().tolist()
+    # Instances 0 and 2 are copies, and then in both views.
+    assert gone == [[i, j] for i in (0, 2, 4, 6) for j in (0, 2, 4, 6) if i % 4 != j % 4]
+    assert torch.equal(pairs.positive, plain.positive)
+
+    bank[1] = second[3]
+    pairs = query_key(first, second, bank, in_batch=False, ignore_duplicates=True)
+    assert (~pairs.negative[:, 4:]).nonzero().tolist() == [[3, 1]]
+    pairs = query_key(first, second, bank, ignore_duplicates=torch.tensor([5, 6, 5, 7]))
+    expected = [{1, 3}, {0, 2, 3}, {1, 3}, {0, 1, 2}]
+    assert [set(row) - {4, 5, 6} for row in indices(pairs.negative)] == expected
+    assert pairs.negative[:, 4:].all()  # a bank has no numbers
+    graph = torch.randn(3, 3, generator=generator)
+    pairs = local_global(
+        first, graph, torch.tensor([0, 1, 1, 2]), ignore_duplicates=torch.tensor([1, 0, 1])
+    )
+    assert indices(pairs.negative) == [[1], [0, 2], [0, 2], [1]]
+    zeros = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0]])
+    assert indices(query_key(zeros, zeros, ignore_duplicates=True).negative) == [[1], [0, 2], [1]]
+    assert paired_views(first, second, "both", ignore_duplicates=True).negative.sum() == 40
+    for wrong in (torch.zeros(3, dtype=torch.int64), torch.zeros(4)):
+        with pytest.raises(ValueError, match="ignore_duplicates holds one whole number for each"):
+            two_views(first, second, ignore_duplicates=wrong)
+
+
 def test_similarities_are_those_of_the_loops() -> None:
     generator = torch.Generator().manual_seed(3)
     anchor = torch.randn(4, 3, generator=generator, dtype=torch.float64)

@@ -144,6 +144,8 @@ def test_losses_work_as_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert math.isfinite(names["loss"].item())
     assert {"hard_nce", "distance_polarization", "projection_norm"} <= set(names["parts"])
     assert names["each"].shape == (512,)
+    assert names["pairs"].negative.sum(1).tolist() == [4, 6, 4, 6] * 2
+    assert names["encoder"].weight.grad.isfinite().all()
 
 
 def test_links_pictures_and_paths_exist() -> None:
