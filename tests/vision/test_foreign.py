@@ -358,7 +358,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
         (["vision", "m.pth", "--data", "digits", "--stem", "tiny"], "no stem 'tiny'"),
         (
             ["vision", "m.pth", "--data", "digits", "--out", "results/a.json"],
-            "runs of the ta",
+            "this folder is for runs",
         ),
         (["rl", "m.pth"], "rl cannot score models"),
         (["visio", "m.pth"], "no domain 'visio': did you mean vision"),
