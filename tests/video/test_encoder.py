@@ -252,7 +252,7 @@ def test_queries_and_shuffled_keys_are_normalised_in_halves() -> None:
         ({"clip_frames": 7}, "clip_frames 7 are too few for S3D; use 8 or more"),
         ({"size": 16}, "size 16 is too small for S3D; use 17 or more"),
         ({"batch_size": 1}, "batch_size 1: simclr has nothing to compare .* use 2"),
-        ({"method": "moco", "batch_size": 3}, "batch_size 3: moco has nothing .* take 4"),
+        ({"method": "moco", "batch_size": 3}, "batch_size 3: moco has nothing .* use 4"),
         ({"epochs": -1}, "epochs is at least 0; got -1"),
         ({"learning_rate": -0.1}, "learning_rate is at least 0; got -0.1"),
         ({"network": "thumbnail"}, "'thumbnail' has nothing to train; set train=False"),
