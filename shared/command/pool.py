@@ -58,6 +58,7 @@ class Pool:
         places: where runs and data lie.
         jobs: how many cells run at a time.
         threads: of each cell.
+        deterministic: see :func:`set_up_torch`.
         allow_missing: see :class:`shared.experiment.runs.Run`.
         download: whether missing data are fetched.
         console: where progress is shown.
@@ -72,6 +73,7 @@ class Pool:
         jobs: int,
         *,
         threads: int,
+        deterministic: bool,
         allow_missing: bool,
         download: bool,
         console: Console,
@@ -82,6 +84,7 @@ class Pool:
         self.places = places
         self.jobs = jobs
         self.threads = threads
+        self.deterministic = deterministic
         self.allow_missing = allow_missing
         self.download = download
         self.console = console
@@ -125,7 +128,7 @@ class Pool:
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
                     device = self._free_device()
-                    options = (self.threads, workers, self.allow_missing)
+                    options = (self.threads, self.deterministic, workers, self.allow_missing)
                     given = (cell, self.places, *options, self.own, device, there)
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
@@ -229,6 +232,7 @@ def _work(
     cell: Cell,
     places: Places,
     threads: int,
+    deterministic: bool,
     workers: int,
     allow_missing: bool,
     own: bool,
@@ -238,7 +242,7 @@ def _work(
     """The process of one cell: run it, and say through the pipe how it went."""
     if device is not None:  # before anything asks for the GPUs; renderers go by it, too
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    set_up_torch(threads)
+    set_up_torch(threads, deterministic=deterministic)
 
     def progress(done: int, total: int, what: str) -> None:
         with contextlib.suppress(OSError):
@@ -259,19 +263,29 @@ def _work(
         pipe.send(message)
 
 
-def set_up_torch(threads: int) -> None:
-    """Make torch compute the same numbers as in any other process of a cell."""
+def set_up_torch(threads: int, *, deterministic: bool) -> None:
+    """Make torch compute the same numbers as in any other process of a cell.
+
+    Args:
+        threads: of torch.
+        deterministic: on a GPU, too; an operator that cannot then raises RuntimeError. Called
+            before the process has multiplied anything there.
+    """
     import torch
 
     # One cell gives the same numbers to the bit however many run beside it; with another number
     # of threads the last bits may differ, so that is not left to the machine.
     torch.set_num_threads(threads)
-    # Bits are promised on the CPU alone: on a GPU that would cost much of its speed.
-    torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
+    # Bits are promised on the CPU alone, where nobody asks: on a GPU that costs much of its speed.
+    same_bits = deterministic or not torch.cuda.is_available()
+    torch.use_deterministic_algorithms(same_bits, warn_only=not deterministic)
+    if deterministic:
+        # Of the values that torch accepts, the one its documentation of recurrent layers has, too.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
     # It would write every new tensor twice, to make equal what is read before it is written. torch
     # makes the name when it runs, where mypy does not see it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not deterministic  # its choice can be another in each process
 
 
 def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:

@@ -411,6 +411,7 @@ def _takes_work(parser: Parser) -> None:
     add = parser.add_argument
     add("--jobs", type=_positive, help="cells at a time; default: cores / threads, on a GPU one")
     add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
+    add("--deterministic", action="store_true", help="the same bits each time on a GPU, slower")
     add("--no-download", action="store_true", help="do not fetch missing data")
     add(
         "--allow-missing",

@@ -141,6 +141,7 @@ def _run_anew(
             new,
             jobs,
             threads=options.threads,
+            deterministic=options.deterministic,
             allow_missing=options.allow_missing,
             download=False,
             console=console,

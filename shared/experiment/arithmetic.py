@@ -21,6 +21,7 @@ from shared.precision import native_bfloat16
 # What a user can steer that choice with.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
     "MKL_CBWR",
     "MKL_DEBUG_CPU_TYPE",
     "MKL_ENABLE_INSTRUCTIONS",
@@ -42,7 +43,6 @@ OTHER_PATHS: Mapping[str, Mapping[str, str]] = {
 REPEATS = "arithmetic"  # the folder below that of runs in which such repeats lie, one for each path
 
 
-@functools.cache
 def arithmetic_used() -> dict[str, Any]:
     """Instructions of torch, the BLAS it uses and that BLAS's path, those of numpy and scipy.
 
@@ -50,6 +50,13 @@ def arithmetic_used() -> dict[str, Any]:
     ``variables`` holds those of ``VARIABLES`` that are set. What a library does not tell is "not
     read".
     """
+    used = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    return {**_libraries(), "variables": used}
+
+
+@functools.cache
+def _libraries() -> dict[str, Any]:
+    """What was found when they were loaded; to ask takes seconds."""
     import scipy.linalg  # noqa: F401  (so that its BLAS is listed whoever asks)
 
     others = [
@@ -65,7 +72,6 @@ def arithmetic_used() -> dict[str, Any]:
         **software,
         "blas": _mkl() if torch.backends.mkl.is_available() else _built_with(),
         "numpy_and_scipy": sorted(set(others)),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
 

@@ -54,6 +54,7 @@ from shared.experiment.tables import TIERS, Config, canonical, canonical_json, p
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.experiment.versions import lock_hash
 from shared.notices import listeners
+from shared.precision import tf32_allowed, without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
@@ -128,7 +129,8 @@ class Logger(Protocol):
 class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
-    Entering seeds Python's, numpy's and torch's generators from the configuration, and makes
+    Entering seeds Python's, numpy's and torch's generators from the configuration, keeps GPUs from
+    taking TF32 for float32 until the run is left, and makes
     SIGTERM, SIGINT and SIGHUP a request: the next :meth:`checkpoint` saves and raises
     :class:`Interrupted`.
 
@@ -202,6 +204,7 @@ class Run:
         self._locked_as: tuple[int, int] | None = None  # the file that the lock is on
         self._handlers: dict[int, Any] = {}
         self._writer: Any = None
+        self._precision = contextlib.ExitStack()
 
     def __enter__(self) -> "Run":
         if project := os.environ.get(VARIABLE):
@@ -213,6 +216,7 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             _acquire(self._lock, self.folder)
             self._locked_as = self._lock_on_disk()
+        self._precision.enter_context(without_tf32())
         try:
             self._environment = environment(self.workers)
             if self.processes > 1:
@@ -231,6 +235,7 @@ class Run:
                     write_atomically(self.folder / "config.json", canonical_json(self.config))
                 self._note_environment()
         except BaseException:
+            self._precision.close()
             self._lock.release()
             raise
         for number in STOPS:
@@ -250,6 +255,7 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         listeners.remove(self.keep_notice)
+        self._precision.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._writer is not None:
@@ -857,6 +863,8 @@ def environment(workers: int) -> dict[str, Any]:
             ],
         },
         "arithmetic": arithmetic_used(),
+        "tf32": tf32_allowed(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
