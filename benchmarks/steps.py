@@ -32,6 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from shared.experiment.runs import Run
+from shared.precision import without_tf32
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -208,7 +209,6 @@ def rl() -> Step:
     if not ON_GPU:
         config = dataclasses.replace(config, batch_size=32)
         name = "rl: CURL's update, B = 32"
-    torch.set_float32_matmul_precision("high")  # as in training
     generator = np.random.default_rng(0)
     count, shape = 10 * config.batch_size, (3, config.frame_size, config.frame_size)
     with tempfile.TemporaryDirectory() as folder:
@@ -326,14 +326,16 @@ def main() -> None:
     print(f"One training step; {where}, torch {torch.__version__}\n")
     print("| step | precision | s | TFLOP | operators | TFLOP/s | of the peak |")
     print("|---|---|---|---|---|---|---|")
-    for domain in options.domains or STEPS:
-        step = STEPS[domain]()
-        rate = step.operations / step.seconds
-        print(
-            f"| {step.name} | {step.precision} | {step.seconds:.4g} | {step.operations / 1e12:.3g} "
-            f"| {step.operators} | {rate / 1e12:.3g} | {rate / peak(step.precision):.0%} |",
-            flush=True,
-        )
+    with without_tf32():  # as in a run
+        for domain in options.domains or STEPS:
+            step = STEPS[domain]()
+            rate = step.operations / step.seconds
+            print(
+                f"| {step.name} | {step.precision} | {step.seconds:.4g} "
+                f"| {step.operations / 1e12:.3g} | {step.operators} | {rate / 1e12:.3g} "
+                f"| {rate / peak(step.precision):.0%} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -93,8 +93,6 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
         return summary_of(config, [entry])
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")  # TF32, which is the default for convolutions
     with contextlib.ExitStack() as opened:
         environment = opened.enter_context(contextlib.closing(make_environment(config)))
         dimensions = environment.action_space.shape[0]

@@ -12,6 +12,7 @@ tensors. Needs torch and numpy only.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -102,13 +103,54 @@ def jitter_factors(draws: np.ndarray, strengths: Sequence[float]) -> np.ndarray:
     return np.asarray(low + draws * np.subtract(high, low))
 
 
-def jitter_turns(jitter: np.ndarray, order: np.ndarray) -> list[np.ndarray]:
-    """Whose turn (B,) bool at each of the four operations it is, in each of four turns: 16 masks.
+BLENDS = 3  # operations of a colour jitter beside its hue: brightness, contrast, saturation
 
-    jitter: (B,) bool, whether the jitter takes place at all. order: (B, 4), ``order[:, 0]`` is the
-    operation that comes first.
+
+@dataclass(frozen=True)
+class Jitter:
+    """The colour jitters of B images, laid out so that few operators carry them all out.
+
+    Every jitter turns the hue once. What comes before and after it is a blend with a base: with
+    black (brightness), the mean gray (contrast) or the gray image (saturation).
+
+    Attributes:
+        index: (n,) int64, the images that are jittered; those with most blends before their hue
+            come first, so that each turn is of the first or of the last of them.
+        numbers: (19, B) float64: of the three blends before the hue and the three after it each
+            image's factor, what its base is multiplied by, and 1 where its base is the mean gray;
+            and its turn of the hue.
+        before: how many images have a first, a second and a third blend before their hue.
     """
-    return [jitter & (order[:, turn] == operation) for turn in range(4) for operation in range(4)]
+
+    index: np.ndarray
+    numbers: np.ndarray
+    before: tuple[int, ...]
+
+
+def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitter:
+    """What :func:`colour_jitter` needs to know.
+
+    Args:
+        jitter: (B,) bool, whether the jitter takes place at all.
+        factors: (B, 4), of brightness, contrast, saturation and hue.
+        order: (B, 4), ``order[:, 0]`` is the operation that comes first.
+    """
+    every = np.arange(len(order))
+    before = (order == BLENDS).argmax(axis=1)
+    factors = factors.astype(np.float32)
+    rows = []
+    for turn in range(2 * BLENDS):
+        place = turn if turn < BLENDS else before + 1 + turn - BLENDS
+        # Where there is no such turn, the numbers are not looked at.
+        operation = order[every, np.minimum(place, BLENDS)]
+        factor = factors[every, operation]
+        # In single precision, as the device would take the difference.
+        share = np.where(operation == 0, np.float32(0), np.float32(1) - factor)
+        rows += [factor, share, operation == 1]
+    index = np.flatnonzero(jitter)
+    index = index[np.argsort(-before[index], kind="stable")]
+    counts = tuple(int((before[index] > turn).sum()) for turn in range(BLENDS))
+    return Jitter(index, np.stack([*rows, factors[:, BLENDS]]).astype(np.float64), counts)
 
 
 # To the device
@@ -122,16 +164,21 @@ def to_device(numbers: Tensor, device: torch.device) -> Tensor:
 
 
 def send(
-    numbers: Sequence[np.ndarray], masks: Sequence[np.ndarray], device: torch.device
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Numbers (B,) as float32 and masks (B,) bool as indices, on the device by one copy."""
+    numbers: Sequence[np.ndarray], chosen: Sequence[np.ndarray], device: torch.device
+) -> tuple[Tensor, list[Tensor]]:
+    """R rows of numbers (B,) as (R, B) float32, and indices, on the device by one copy.
+
+    chosen: masks (B,) bool, of which the indices are sent, or indices.
+    """
     rows = np.stack(numbers).astype(np.float32)
-    chosen = [np.flatnonzero(mask).astype(np.int32) for mask in masks]
-    words = torch.from_numpy(np.concatenate((rows.view(np.int32).ravel(), *chosen)))
-    words = to_device(words, device)
-    values, indices = words.split((rows.size, len(words) - rows.size))
+    indices = [each if each.dtype != bool else np.flatnonzero(each) for each in chosen]
+    sent = torch.from_numpy(
+        np.concatenate((rows.view(np.int32).ravel(), *(each.astype(np.int32) for each in indices)))
+    )
+    sent = to_device(sent, device)
+    values, places = sent.split((rows.size, len(sent) - rows.size))
     values = values.view(torch.float32).view(rows.shape)
-    return list(values), list(indices.long().split([len(index) for index in chosen]))
+    return values, list(places.long().split([len(index) for index in indices]))
 
 
 # What is done
@@ -184,19 +231,21 @@ def flip(images: Tensor) -> Tensor:
     return images.flip(-1)
 
 
-def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Images times their factor (B,)."""
-    return (images * _per_image(factor, images)).clamp_(0, 1)
+def blend(images: Tensor, factor: Tensor, share: Tensor, contrasted: Tensor) -> Tensor:
+    """Brightness, contrast or saturation of each image, in place.
 
-
-def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """Images moved away from their mean gray, in clips each frame's, by their factor (B,)."""
-    return _blend(images, _luma(images).mean((1, -2, -1), keepdim=True), factor)
-
-
-def saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """Images moved away from their gray version by their factor (B,)."""
-    return _blend(images, _luma(images), factor)
+    Args:
+        images: (B, 3, ..., H, W).
+        factor: (B,), what the images are multiplied by.
+        share: (B,), what is added of the base: 0 for brightness, else ``1 - factor``.
+        contrasted: (B,) bool, whether the base is the mean gray, in clips each frame's, or the gray
+            image, as for saturation.
+    """
+    base = _luma(images)
+    mean = base.mean((1, -2, -1), keepdim=True)
+    base = torch.where(_per_image(contrasted, images), mean, base)
+    images.mul_(_per_image(factor, images)).add_(base.mul_(_per_image(share, images)))
+    return images.clamp_(0, 1)
 
 
 def hue(images: Tensor, factor: Tensor, *, fused: bool = False) -> Tensor:
@@ -205,11 +254,11 @@ def hue(images: Tensor, factor: Tensor, *, fused: bool = False) -> Tensor:
     fused: with the last product and difference rounded once where the processor can, not twice;
     both are kept, because records of images were made with the one and of videos with the other.
     """
-    red, green, blue = images.unbind(1)
-    high = red.maximum(green).maximum(blue)
-    chroma = high - red.minimum(green).minimum(blue)
+    high, low = images.amax(1, keepdim=True), images.amin(1, keepdim=True)
+    chroma = high - low
     # Gray has no hue: its numerators are 0, and so is the chroma that its hue goes with.
     divisor = chroma.clamp(min=torch.finfo(chroma.dtype).tiny)
+    red, green, blue = images.split(1, 1)
     angle = torch.where(
         high == red,
         (green - blue) / divisor,
@@ -217,30 +266,37 @@ def hue(images: Tensor, factor: Tensor, *, fused: bool = False) -> Tensor:
     )
     angle += 6 * _per_image(factor, angle)
     # Each channel falls from full to none and rises again on its own third of the circle.
-    offset = 5 - 2 * torch.arange(3, device=images.device, dtype=images.dtype)
-    offset = _per_image(offset, angle)
-    lack = (angle.unsqueeze(1) + offset).remainder_(6).sub_(2).abs_().neg_().add_(2).clamp_(0, 1)
-    high, chroma = high.unsqueeze(1), chroma.unsqueeze(1)
+    offset = torch.arange(5, 0, -2, device=images.device, dtype=images.dtype)
+    lack = (angle + offset.view(3, *[1] * (images.dim() - 2))).remainder_(6).sub_(2).abs_()
+    lack = torch.rsub(lack, 2).clamp_(0, 1)
     if fused:
         return torch.addcmul(high, lack, chroma, value=-1)
     return high - lack.mul_(chroma)
 
 
 def colour_jitter(
-    images: Tensor, factors: Sequence[Tensor], turns: Sequence[Tensor], *, fused: bool = False
+    images: Tensor, index: Tensor, numbers: Tensor, before: Sequence[int], *, fused: bool = False
 ) -> None:
     """Brightness, contrast, saturation and hue, in place, in each image's own order.
 
-    factors: four of (B,). turns: the indices of the masks of :func:`jitter_turns`. fused: see
-    :func:`hue`.
+    index, numbers, before: see :class:`Jitter`, the first two on the device of the images. fused:
+    see :func:`hue`.
     """
-
-    def turned(images: Tensor, factor: Tensor) -> Tensor:
-        return hue(images, factor, fused=fused)
-
-    operations = (brightness, contrast, saturation, turned)
-    for place, index in enumerate(turns):
-        replace(images, index, operations[place % 4], factors[place % 4])
+    if not len(index):
+        return
+    some, numbers = images.index_select(0, index), numbers.index_select(1, index)
+    factors, shares = numbers[:-1:3], numbers[1:-1:3]
+    contrasted = numbers[2:-1:3] > 0
+    # Before the hue a turn is of the first so many; after it, of all behind those whose blends are
+    # used up.
+    parts = [slice(0, count) for count in before]
+    parts += [slice(before[BLENDS - 1 - turn], None) for turn in range(BLENDS)]
+    for turn, part in enumerate(parts):
+        if turn == BLENDS:
+            some = hue(some, numbers[-1], fused=fused)
+        if len(some[part]):
+            blend(some[part], factors[turn, part], shares[turn, part], contrasted[turn, part])
+    images.index_copy_(0, index, some)
 
 
 def grayscale(images: Tensor) -> Tensor:
@@ -309,12 +365,6 @@ def _filter(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     images = torch.bmm(images.reshape(batch, -1, width), columns.mT)
     images = torch.matmul(rows[:, None], images.view(batch, -1, height, images.size(-1)))
     return images.view(batch, *between, *images.shape[-2:])
-
-
-def _blend(images: Tensor, base: Tensor, factor: Tensor) -> Tensor:
-    """``factor * images + (1 - factor) * base``, within [0, 1]."""
-    factor = _per_image(factor, images)
-    return (images * factor).add_((1 - factor) * base).clamp_(0, 1)
 
 
 def _luma(images: Tensor) -> Tensor:

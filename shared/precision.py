@@ -1,4 +1,4 @@
-"""Half precision of networks, on processors without instructions for it as on others.
+"""Precision of networks: float32 itself on a GPU, and bfloat16 on processors without instructions.
 
 Where a CPU multiplies no bfloat16, torch does it number by number: an epoch of a ResNet takes ten
 times as long as in float32. What such a product is can be had otherwise: its factors are rounded to
@@ -27,6 +27,31 @@ def native_bfloat16(device: str) -> bool:
     # What torch itself asks before it hands such a product to oneDNN; there is no public way.
     return bool(
         torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+@contextlib.contextmanager
+def without_tf32() -> Iterator[None]:
+    """Within the context a GPU takes float32 as it is, in products, convolutions and GRUs.
+
+    Torch's default rounds the factors of convolutions and recurrent layers to TF32, 10 bits of
+    mantissa.
+    """
+    cudnn = torch.backends.cudnn
+    before = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    torch.set_float32_matmul_precision("highest")
+    cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before[0])
+        cudnn.allow_tf32 = before[1]
+
+
+def tf32_allowed() -> bool:
+    """Whether a GPU may take TF32 for float32, in products or in convolutions."""
+    return (
+        bool(torch.backends.cudnn.allow_tf32) or torch.get_float32_matmul_precision() != "highest"
     )
 
 

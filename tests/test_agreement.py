@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from shared.precision import without_tf32
 from tests import agreement
 
 DEVICES = [
@@ -16,14 +17,11 @@ DEVICES = [
 @pytest.fixture
 def exact_products() -> Iterator[None]:
     """Products in float32 itself, by the same algorithm each time."""
-    precision = torch.get_float32_matmul_precision()
     cudnn = torch.backends.cudnn
-    before = cudnn.allow_tf32, cudnn.deterministic
-    torch.set_float32_matmul_precision("highest")
-    cudnn.allow_tf32, cudnn.deterministic = False, True
-    yield
-    torch.set_float32_matmul_precision(precision)
-    cudnn.allow_tf32, cudnn.deterministic = before
+    before, cudnn.deterministic = cudnn.deterministic, True
+    with without_tf32():
+        yield
+    cudnn.deterministic = before
 
 
 @pytest.mark.usefixtures("exact_products")

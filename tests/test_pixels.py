@@ -21,6 +21,10 @@ DRAWS = [
 ]
 BOXES = [[11, 13, 85, 109], [1, 31, 75, 81], [18, 32, 66, 88]]
 BOXES_OF_SIDES = [[0, 136, 20, 27], [136, 0, 27, 20], [8, 17, 82, 107]]
+JITTERED = (
+    *(0.0254911, 0.1192341, 0.0, 0.0840778, 0.1543974, 0.2481403),
+    *(0.380526, 0.8701635, 0.6192862, 0.380526, 1.0, 0.5862416),
+)
 
 # What is drawn
 
@@ -56,13 +60,24 @@ def test_factors_lie_within_their_strengths_and_are_never_negative() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
-def test_turns_are_those_of_a_loop() -> None:
+def test_jitters_are_those_of_a_loop() -> None:
     order = np.array(list(itertools.permutations(range(4))))
     jitter = np.arange(24) % 3 > 0
-    turns = np.array(pixels.jitter_turns(jitter, order)).reshape(4, 4, 24)
-    for turn, operation, image in itertools.product(range(4), range(4), range(24)):
-        expected = bool(jitter[image]) and order[image, turn] == operation
-        assert turns[turn, operation, image] == expected
+    factors = np.random.default_rng(0).random((24, 4))
+    found = pixels.jitters(jitter, factors, order)
+    assert sorted(found.index) == np.flatnonzero(jitter).tolist()
+    ahead = [order[image].tolist().index(3) for image in found.index]
+    assert ahead == sorted(ahead, reverse=True)
+    assert found.before == tuple(sum(each > turn for each in ahead) for turn in range(3))
+    for image in range(24):
+        hue = order[image].tolist().index(3)
+        turns = [*enumerate(order[image, :hue]), *enumerate(order[image, hue + 1 :], start=3)]
+        for turn, operation in turns:
+            factor = factors[image, operation].astype(np.float32)
+            share = 0.0 if operation == 0 else np.float32(1) - factor
+            row = found.numbers[3 * turn : 3 * turn + 3, image]
+            assert row.tolist() == [factor, share, operation == 1]
+        assert found.numbers[18, image] == factors[image, 3].astype(np.float32)
 
 
 # What is done
@@ -82,13 +97,20 @@ POSITIVE = NUMBER.abs() + 0.1
 BOX = (torch.full((12,), 2.0), torch.arange(12.0) / 2, torch.full((12,), 9.0), POSITIVE * 5)
 
 
+def blended(images: Tensor, factor: Tensor, operation: int) -> Tensor:
+    """Brightness (0), contrast (1) or saturation (2), of a copy."""
+    share = 1 - factor if operation else torch.zeros_like(factor)
+    contrasted = torch.full_like(factor, operation == 1, dtype=torch.bool)
+    return pixels.blend(images.clone(), factor, share, contrasted)
+
+
 @pytest.mark.parametrize(
     "transform",
     [
         pixels.flip,
-        lambda x: pixels.brightness(x, POSITIVE),
-        lambda x: pixels.contrast(x, POSITIVE),
-        lambda x: pixels.saturation(x, POSITIVE),
+        lambda x: blended(x, POSITIVE, 0),
+        lambda x: blended(x, POSITIVE, 1),
+        lambda x: blended(x, POSITIVE, 2),
         lambda x: pixels.hue(x, NUMBER),
         lambda x: pixels.hue(x, NUMBER, fused=True),
         pixels.grayscale,
@@ -123,10 +145,10 @@ def test_both_roundings_of_the_hue_are_kept() -> None:
 def test_what_is_sent_arrives_as_numbers_and_indices() -> None:
     rows = [np.array([0.1, 2.0, -3.0]), np.array([7, 2**23 + 1, 0])]
     masks = [np.array([True, False, True]), np.zeros(3, bool), np.ones(3, bool)]
-    numbers, chosen = pixels.send(rows, masks, torch.device("cpu"))
-    assert [row.dtype for row in numbers] == [torch.float32] * 2
-    assert torch.equal(torch.stack(numbers), torch.tensor(np.stack(rows), dtype=torch.float32))
-    assert [index.tolist() for index in chosen] == [[0, 2], [], [0, 1, 2]]
+    numbers, chosen = pixels.send(rows, [*masks, np.array([2, 0])], torch.device("cpu"))
+    assert numbers.dtype == torch.float32
+    assert torch.equal(numbers, torch.tensor(np.stack(rows), dtype=torch.float32))
+    assert [index.tolist() for index in chosen] == [[0, 2], [], [0, 1, 2], [2, 0]]
     batch = torch.zeros(3, 2)
     pixels.replace(batch, chosen[0], lambda some, number: some + number[:, None], numbers[0])
     pixels.replace(batch, chosen[1], lambda some: some / 0)
@@ -138,12 +160,35 @@ def test_jitter_takes_each_image_through_its_own_order() -> None:
     order = np.array(list(itertools.permutations(range(4)))[:12])
     jitter = np.arange(12) != 5
     factors = [POSITIVE, POSITIVE.flip(0), POSITIVE + 0.2, NUMBER / 4]
-    turns = [torch.from_numpy(np.flatnonzero(mask)) for mask in pixels.jitter_turns(jitter, order)]
+    plan = pixels.jitters(jitter, torch.stack(factors, 1).numpy(), order)
+    numbers, (index,) = pixels.send(plan.numbers, [plan.index], torch.device("cpu"))
     found = batch.clone()
-    pixels.colour_jitter(found, factors, turns)
-    operations = (pixels.brightness, pixels.contrast, pixels.saturation, pixels.hue)
+    pixels.colour_jitter(found, index, numbers, plan.before)
     for image in range(12):
         expected = batch[image : image + 1]
         for operation in order[image] if jitter[image] else ():
-            expected = operations[operation](expected, factors[operation][image : image + 1])
-        torch.testing.assert_close(found[image : image + 1], expected, atol=1e-6, rtol=0)
+            factor = factors[operation][image : image + 1]
+            if operation == 3:
+                expected = pixels.hue(expected, factor)
+            else:
+                expected = blended(expected, factor, operation)
+        assert torch.equal(found[image : image + 1], expected)
+
+
+def test_no_jitter_leaves_images_alone() -> None:
+    batch = images()[:, :, 0]
+    before = batch.clone()
+    plan = pixels.jitters(np.zeros(12, bool), np.ones((12, 4)), np.arange(48).reshape(12, 4) % 4)
+    numbers, (index,) = pixels.send(plan.numbers, [plan.index], torch.device("cpu"))
+    pixels.colour_jitter(batch, index, numbers, plan.before)
+    assert torch.equal(batch, before)
+
+
+def test_jittered_pixels_are_those_of_earlier_versions() -> None:
+    """As operations in 16 masks, one for each turn and operation, gave them."""
+    batch = torch.arange(96).view(2, 3, 4, 4).remainder(9) / 8
+    factors = np.array([[0.5, 1.5, 0.25, 0.25], [1.5, 0.5, 1.75, -0.125]])
+    plan = pixels.jitters(np.ones(2, bool), factors, np.array([[0, 3, 2, 1], [2, 1, 3, 0]]))
+    numbers, (index,) = pixels.send(plan.numbers, [plan.index], torch.device("cpu"))
+    pixels.colour_jitter(batch, index, numbers, plan.before)
+    assert batch[:, :, 0, :2].flatten().tolist() == pytest.approx(JITTERED, abs=1e-6)

@@ -113,3 +113,18 @@ def test_software_is_for_processors_that_lack_it(monkeypatch: pytest.MonkeyPatch
                 assert torch.is_autocast_enabled("cpu") == enabled
             assert entered == ([True] if enabled and not native else [])
     assert native_bfloat16("cuda")
+
+
+def test_float32_is_no_tf32_within() -> None:
+    cudnn = torch.backends.cudnn
+    torch.set_float32_matmul_precision("high")
+    try:
+        assert precision.tf32_allowed()
+        with precision.without_tf32():
+            assert not precision.tf32_allowed()
+            cudnn.allow_tf32 = True
+            assert precision.tf32_allowed()
+        assert torch.get_float32_matmul_precision() == "high"
+        assert cudnn.allow_tf32
+    finally:
+        torch.set_float32_matmul_precision("highest")

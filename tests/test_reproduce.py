@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -142,6 +143,27 @@ def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
     assert kind == ("interrupted" if stopping else "failed")
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_gpu_gives_the_same_bits_where_that_is_asked_for(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithms, cudnn = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn
+    warns, name = torch.is_deterministic_algorithms_warn_only_enabled(), "CUBLAS_WORKSPACE_CONFIG"
+    for kept in ("benchmark", "deterministic"):
+        monkeypatch.setattr(cudnn, kept, getattr(cudnn, kept))
+    monkeypatch.setenv(name, "another")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    try:
+        pool.set_up_torch(torch.get_num_threads(), deterministic=deterministic)
+        assert torch.are_deterministic_algorithms_enabled() is deterministic
+        if deterministic:
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert cudnn.benchmark is not deterministic
+        assert os.environ[name] == (":16:8" if deterministic else "another")
+    finally:
+        torch.use_deterministic_algorithms(algorithms, warn_only=warns)
+
+
 @pytest.mark.slow
 def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
     done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
@@ -152,9 +174,14 @@ def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
         run = run_of(folder / "runs", address)
         return json.loads((run / "environment.json").read_text())
 
-    at_once("--cell", address, "--allow-missing", "--threads", "2")
+    at_once("--cell", address, "--allow-missing", "--threads", "2", "--deterministic")
     assert environment(done)["threads"] == 1
     assert environment(tmp_path)["threads"] == 2
+    for folder, workspace in ((done, None), (tmp_path, ":16:8")):
+        recorded: Any = environment(folder)
+        assert recorded["deterministic"] is True  # on a CPU anyway
+        assert recorded["tf32"] is False
+        assert recorded["arithmetic"]["variables"].get("CUBLAS_WORKSPACE_CONFIG") == workspace
     assert "allow_missing" not in environment(done)
     assert environment(tmp_path)["allow_missing"] is True
     at_once("report")

@@ -511,6 +511,19 @@ def test_a_record_discloses_no_folder_user_or_secret(command: str, shown: str) -
     assert environment.redacted(command.replace("HOME", os.path.expanduser("~"))) == shown
 
 
+def test_a_run_keeps_gpus_from_tf32_and_says_so(tmp_path: Path) -> None:
+    cudnn, config = torch.backends.cudnn, Config(1)
+    outside = cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    assert runs.environment(1)["tf32"] is True  # torch's default
+    with Run(tmp_path / "run", config) as run:
+        assert (cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (False, "highest")
+        assert run.environment["tf32"] is False
+    assert (cudnn.allow_tf32, torch.get_float32_matmul_precision()) == outside
+    with pytest.raises(Conflict), Run(tmp_path / "run", Config(2)):
+        pass
+    assert cudnn.allow_tf32 is outside[0]
+
+
 def test_an_environment_names_neither_host_nor_user_nor_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,7 +532,7 @@ def test_an_environment_names_neither_host_nor_user_nor_variables(
     found = environment.current_environment(1)
     assert set(found) == {
         *("commit", "dirty", "command", "started", "versions", "lock", "hardware", "arithmetic"),
-        *("threads", "workers", "data"),
+        *("tf32", "deterministic", "threads", "workers", "data"),
     }
     assert set(found["hardware"]) == {
         *("system", "processor", "cores", "memory_bytes", "accelerators"),

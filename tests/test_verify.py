@@ -430,7 +430,7 @@ def test_what_processes_find_alike_is_asked_once_and_starts_no_thread() -> None:
     program = (
         "import psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
         "import shared.command.preloaded; "
-        "from shared.experiment.environment import arithmetic_used as used; "
+        "from shared.experiment.environment import _libraries as used; "
         "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
         "used.cache_info().currsize)"
     )

@@ -32,7 +32,7 @@ from shared.pixels import (
     flip,
     gaussian_blur,
     jitter_factors,
-    jitter_turns,
+    jitters,
     normalise,
     replace,
     resized_crop,
@@ -276,17 +276,18 @@ def augment(
         drawn = parameters(
             policy, seed, epoch, samples, view, height=height, width=width, sampling=sampling
         )
+    jitter = jitters(drawn.jitter, drawn.factors.T, drawn.order)
     numbers, chosen = send(
-        (*drawn.box, *drawn.factors, drawn.channel, drawn.sigma),
-        (drawn.flip, drawn.gray, drawn.blur, *jitter_turns(drawn.jitter, drawn.order)),
+        (*drawn.box, drawn.channel, drawn.sigma, *jitter.numbers),
+        (drawn.flip, drawn.gray, drawn.blur, jitter.index),
         clips.device,
     )
-    box, factors, (channel, sigma) = numbers[:4], numbers[4:8], numbers[8:]
-    flipped, grayed, blurred, *turns = chosen
+    box, channel, sigma = numbers[:4], numbers[4], numbers[5]
+    flipped, grayed, blurred, jittered = chosen
     with torch.autocast(clips.device.type, enabled=False):  # pixels need more than 8 bits
-        batch = _cropped(clips, box, size)
+        batch = _cropped(clips, tuple(box), size)
         replace(batch, flipped, flip_flow if policy == "flow" else flip)
-        colour_jitter(batch, factors, turns, fused=True)
+        colour_jitter(batch, jittered, numbers[6:], jitter.before, fused=True)
         replace(batch, grayed, gray, channel.long())
         replace(batch, blurred, partial(gaussian_blur, kernel=TAPS), sigma)
         if policy in OF_PYTORCHVIDEO:

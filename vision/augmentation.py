@@ -27,7 +27,7 @@ from shared.pixels import (
     gaussian_blur,
     grayscale,
     jitter_factors,
-    jitter_turns,
+    jitters,
     normalise,
     replace,
     resized_crop,
@@ -234,19 +234,14 @@ def augment(
     height, width = pixels.shape[-2:]
     drawn = parameters(policy, seed, epoch, samples, view, height, width)
 
+    jitter = jitters(drawn.jitter, drawn.factors, drawn.order)
     numbers, chosen = send(
-        (drawn.top, drawn.left, drawn.height, drawn.width, *drawn.factors.T, drawn.sigma),
-        (
-            drawn.flip,
-            drawn.grayscale,
-            drawn.blur,
-            drawn.solarize,
-            *jitter_turns(drawn.jitter, drawn.order),
-        ),
+        (drawn.top, drawn.left, drawn.height, drawn.width, drawn.sigma, *jitter.numbers),
+        (drawn.flip, drawn.grayscale, drawn.blur, drawn.solarize, jitter.index),
         pixels.device,
     )
-    top, left, box_height, box_width, *factors, sigma = numbers
-    flipped, grayed, blurred, solarized, *turns = chosen
+    top, left, box_height, box_width, sigma = numbers[:5]
+    flipped, grayed, blurred, solarized, jittered = chosen
     with torch.autocast(pixels.device.type, enabled=False):  # pixels need more than 8 bits
         images = pixels.float().mul_(1 / 255)
         if policy.scale is not None or (height, width) != (size, size):
@@ -254,7 +249,7 @@ def augment(
         replace(images, flipped, flip)
         if policy.grayscale_first:
             replace(images, grayed, grayscale)
-        colour_jitter(images, factors, turns)
+        colour_jitter(images, jittered, numbers[5:], jitter.before)
         if not policy.grayscale_first:
             replace(images, grayed, grayscale)
         kernel = policy.kernel or _tenth(size)

@@ -262,7 +262,7 @@ def average_precision(outputs: Tensor, positive: Tensor) -> float:
     if not positive.any():
         raise ValueError("average precision: no image is of the class")
     order = outputs.argsort(descending=True)
-    outputs, hits = outputs[order], positive[order].double().cumsum(0)
+    outputs, hits = outputs[order], positive[order].cumsum(0).double()
     last = torch.ones_like(outputs, dtype=torch.bool)  # of each group of equal outputs
     last[:-1] = outputs[1:] != outputs[:-1]
     rank = torch.arange(1, len(outputs) + 1, device=outputs.device)

@@ -57,6 +57,7 @@ class Pool:
         places: the folders of runs and data.
         jobs: how many cells run at a time.
         threads: of each cell.
+        deterministic: see :func:`set_up_torch`.
         allow_missing: see :class:`shared.experiment.runs.Run`.
         download: whether missing data are fetched.
         console: where progress is shown.
@@ -71,6 +72,7 @@ class Pool:
         jobs: int,
         *,
         threads: int,
+        deterministic: bool,
         allow_missing: bool,
         download: bool,
         console: Console,
@@ -81,6 +83,7 @@ class Pool:
         self.places = places
         self.jobs = jobs
         self.threads = threads
+        self.deterministic = deterministic
         self.allow_missing = allow_missing
         self.download = download
         self.console = console
@@ -124,7 +127,7 @@ class Pool:
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
                     device = self._free_device()
-                    options = (self.threads, workers, self.allow_missing)
+                    options = (self.threads, self.deterministic, workers, self.allow_missing)
                     given = (cell, self.places, *options, self.own, device, there)
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
@@ -230,6 +233,7 @@ def _work(
     cell: Cell,
     places: Places,
     threads: int,
+    deterministic: bool,
     workers: int,
     allow_missing: bool,
     own: bool,
@@ -239,7 +243,7 @@ def _work(
     """The process of one cell: run it, and send its outcome through the pipe."""
     if device is not None:  # before anything uses the GPUs; renderers read it as well
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    set_up_torch(threads)
+    set_up_torch(threads, deterministic=deterministic)
 
     def progress(done: int, total: int, what: str) -> None:
         with contextlib.suppress(OSError):
@@ -260,19 +264,29 @@ def _work(
         pipe.send(message)
 
 
-def set_up_torch(threads: int) -> None:
-    """Set up torch so that every process of a cell computes the same numbers."""
+def set_up_torch(threads: int, *, deterministic: bool) -> None:
+    """Set up torch so that every process of a cell computes the same numbers.
+
+    Args:
+        threads: of torch.
+        deterministic: on a GPU as well; an operator that has no deterministic form then raises
+            RuntimeError. To be called before the process has used cuBLAS.
+    """
     import torch
 
     # A cell has the same bits however many run beside it. They may differ with the number of
     # threads, which therefore does not depend on the machine.
     torch.set_num_threads(threads)
-    # Only on the CPU: on a GPU it would cost much speed.
-    torch.use_deterministic_algorithms(not torch.cuda.is_available(), warn_only=True)
+    # By default only on the CPU: on a GPU it would cost much speed.
+    same_bits = deterministic or not torch.cuda.is_available()
+    torch.use_deterministic_algorithms(same_bits, warn_only=not deterministic)
+    if deterministic:
+        # The value that torch's documentation names for cuBLAS and for recurrent layers alike.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"
     # Filling would write every new tensor twice, for reads of uninitialised memory. The name
     # exists only at run time, so mypy does not see it.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.benchmark = not deterministic  # its choice can be another in each process
 
 
 def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:

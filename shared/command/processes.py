@@ -86,7 +86,7 @@ def take_part(
 ) -> int:
     """Work on a cell as one of several processes; returns the exit code."""
     initialise()
-    set_up_torch(options.threads)
+    set_up_torch(options.threads, deterministic=options.deterministic)
     (cell,) = chosen[0].cells
     try:
         message = _take_part(chosen, cell, places, options)

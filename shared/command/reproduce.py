@@ -420,6 +420,7 @@ def _takes_work(parser: Parser) -> None:
     add("--jobs", type=_positive, help="cells at a time; default: cores / threads, on a GPU one")
     add("--threads", type=_positive, default=1, help="threads of each cell; default: 1")
     add("--no-download", action="store_true", help="do not download missing data")
+    add("--deterministic", action="store_true", help="bit-equal reruns on a GPU; slower")
     add(
         "--allow-missing",
         "--skip-damaged",

@@ -158,6 +158,7 @@ def run_waiting(
         places,
         options.jobs or default_jobs(options.threads),
         threads=options.threads,
+        deterministic=options.deterministic,
         allow_missing=options.allow_missing,
         download=not options.no_download,
         console=console,

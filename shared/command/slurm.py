@@ -145,6 +145,7 @@ def submit(
             # Nodes often have no network, and hundreds of tasks would download at once.
             *("--data-root", str(places.data), "--no-download"),
             *(["--allow-missing"] if options.allow_missing else []),
+            *(["--deterministic"] if options.deterministic else []),
         ]
         tasks = [Task(command, [cell.address for cell in group]) for group in groups.values()]
         try:

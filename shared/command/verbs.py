@@ -172,6 +172,7 @@ def _run_again(
             new,
             jobs,
             threads=options.threads,
+            deterministic=options.deterministic,
             allow_missing=options.allow_missing,
             download=False,
             console=console,

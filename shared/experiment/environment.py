@@ -25,7 +25,7 @@ import psutil
 import torch
 from threadpoolctl import threadpool_info
 
-from shared.precision import native_bfloat16
+from shared.precision import native_bfloat16, tf32_allowed
 
 PACKAGES = (
     "torch",
@@ -44,6 +44,7 @@ PACKAGES = (
 # The variables that control this choice.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
+    "CUBLAS_WORKSPACE_CONFIG",
     "MKL_CBWR",
     "MKL_DEBUG_CPU_TYPE",
     "MKL_ENABLE_INSTRUCTIONS",
@@ -101,6 +102,8 @@ def current_environment(workers: int) -> dict[str, Any]:
             ],
         },
         "arithmetic": arithmetic_used(),
+        "tf32": tf32_allowed(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
         "threads": torch.get_num_threads(),
         "workers": workers,
         "data": {},
@@ -169,13 +172,19 @@ def _is_installed(lock: str) -> bool:
     return True
 
 
-@functools.cache
 def arithmetic_used() -> dict[str, Any]:
     """The CPU capability of torch, its BLAS and code path, and those of numpy and scipy.
 
     ``bfloat16`` is present where :mod:`shared.precision` emulates it. ``variables`` has those of
     ``VARIABLES`` that are set. What a library does not report is "not read".
     """
+    used = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+    return {**_libraries(), "variables": used}
+
+
+@functools.cache
+def _libraries() -> dict[str, Any]:
+    """What the loaded libraries report, which takes seconds."""
     import scipy.linalg  # noqa: F401  (so that its BLAS is always listed)
 
     others = [
@@ -191,7 +200,6 @@ def arithmetic_used() -> dict[str, Any]:
         **software,
         "blas": _mkl() if torch.backends.mkl.is_available() else _built_with(),
         "numpy_and_scipy": sorted(set(others)),
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
     }
 
 

@@ -55,6 +55,7 @@ from shared.experiment.tables import (
 )
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners
+from shared.precision import tf32_allowed, without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
@@ -108,7 +109,8 @@ class Logger(Protocol):
 class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
-    Entering seeds Python's, numpy's and torch's generators from the configuration, and makes
+    Entering seeds Python's, numpy's and torch's generators from the configuration, keeps GPUs from
+    taking TF32 for float32 until the run is left, and makes
     SIGTERM, SIGINT and SIGHUP a request: the next :meth:`checkpoint` saves and raises
     :class:`Interrupted`.
 
@@ -182,6 +184,7 @@ class Run:
         self._locked_as: tuple[int, int] | None = None  # device and inode of the locked file
         self._handlers: dict[int, Any] = {}
         self._writer: Any = None
+        self._precision = contextlib.ExitStack()
 
     def __enter__(self) -> "Run":
         if project := os.environ.get(VARIABLE):
@@ -193,6 +196,7 @@ class Run:
             self.folder.mkdir(parents=True, exist_ok=True)
             _acquire(self._lock, self.folder)
             self._locked_as = self._lock_on_disk()
+        self._precision.enter_context(without_tf32())
         try:
             self._environment = current_environment(self.workers)
             if self.processes > 1:
@@ -211,6 +215,7 @@ class Run:
                     write_atomically(self.folder / "config.json", canonical_json(self.config))
                 self._note_environment()
         except BaseException:
+            self._precision.close()
             self._lock.release()
             raise
         for number in STOPS:
@@ -230,6 +235,7 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         listeners.remove(self.keep_notice)
+        self._precision.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         if self._writer is not None:

@@ -142,6 +142,7 @@ def some_pool(tmp_path: Path, jobs: int) -> pool.Pool:
         Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data"),
         jobs,
         threads=1,
+        deterministic=False,
         allow_missing=False,
         download=False,
         console=Console(quiet=True),
