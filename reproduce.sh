@@ -218,10 +218,14 @@ if [ "${1:-}" = test ]; then
   shift
   run_tests "$@"
 fi
-# Losses beside other implementations, then a training step of each domain.
+# Losses beside other implementations, then a training step of each domain; --write puts the losses
+# and the expected times on a GPU into the documents instead.
 if [ "${1:-}" = benchmark ]; then
-  "$venv/bin/python" benchmarks/losses.py
-  exec "$venv/bin/python" benchmarks/steps.py
+  shift
+  "$venv/bin/python" benchmarks/losses.py "$@"
+  next=steps
+  [ "${1:-}" != --write ] || next=expected
+  exec "$venv/bin/python" "benchmarks/$next.py" "$@"
 fi
 # The documents as a site, in build/docs; --serve shows it and follows changes.
 if [ "${1:-}" = docs ]; then

@@ -1,10 +1,12 @@
 """Time and memory of the losses against other implementations of the same formulas.
 
-Run it as ``python benchmarks/losses.py`` (extra ``bench``). Three comparisons, each on the same
-inputs for every method, forward and backward from the embeddings to their gradients:
+Run it as ``python benchmarks/losses.py`` (extra ``bench``); with ``--write`` what it finds becomes
+the section "Speed" of docs/numerics.md. Three comparisons, each on the same inputs for every
+method, forward and backward from the embeddings to their gradients:
 
-* ``info_nce`` against ten plain lines with ``F.cross_entropy``, and against the NTXentLoss of
-  lightly and of pytorch-metric-learning;
+* ``info_nce`` against ten plain lines with ``F.cross_entropy``, which leave the own row out by
+  ``masked_fill`` or by ``fill_diagonal_``, and against the NTXentLoss of lightly and of
+  pytorch-metric-learning;
 * the same with second derivatives: the product of the Hessian with a vector;
 * ``max_margin``, which shares one factorisation or one matrix product per step over all anchors,
   against one linear system, or one matrix-vector product per step, for each anchor, as the
@@ -21,6 +23,7 @@ Shapes: N instances, D dimensions, n = N - 1 negatives.
 import argparse
 import json
 import os
+import platform
 import resource
 import statistics
 import subprocess
@@ -42,9 +45,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 TEMPERATURE = 0.5
 GAMMA, RIDGE, COST = 2.0, 0.1, 100.0
 STEPS, STEP_SIZE = 50, 1e-3
+DIM = 128
 ADDRESS_SPACE = 16 * 2**30
 TOLERANCE = 1e-3  # of the largest entry: what float32 leaves of the per-anchor systems
 OURS = "ours"
+PAGE = Path(__file__).resolve().parents[1] / "docs/numerics.md"
+HEADING = "\n## Speed\n"
 
 
 def info_nce_methods() -> dict[str, Loss]:
@@ -66,16 +72,23 @@ def info_nce_methods() -> dict[str, Loss]:
         result: Tensor = metric_learning(torch.cat([first, second]), label)
         return result
 
-    def plain(first: Tensor, second: Tensor) -> Tensor:
+    def scores_of(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         views = torch.nn.functional.normalize(torch.cat([first, second]), dim=1)
-        scores = views @ views.T / TEMPERATURE
-        own = torch.eye(len(views), dtype=torch.bool)
-        partner = torch.arange(len(views)).roll(len(first))
+        return views @ views.T / TEMPERATURE, torch.arange(len(views)).roll(len(first))
+
+    def masked(first: Tensor, second: Tensor) -> Tensor:
+        scores, partner = scores_of(first, second)
+        own = torch.eye(len(scores), dtype=torch.bool)
         return torch.nn.functional.cross_entropy(scores.masked_fill(own, -torch.inf), partner)
+
+    def filled(first: Tensor, second: Tensor) -> Tensor:
+        scores, partner = scores_of(first, second)
+        return torch.nn.functional.cross_entropy(scores.fill_diagonal_(-torch.inf), partner)
 
     return {
         OURS: ours,
-        "plain cross_entropy": plain,
+        "masked cross_entropy": masked,
+        "cross_entropy, filled diagonal": filled,
         "lightly": lightly,
         "pytorch-metric-learning": by_metric_learning,
     }
@@ -252,36 +265,54 @@ def in_subprocess(threads: int, *request: object) -> dict[str, float] | None:
     raise RuntimeError(f"{' '.join(map(str, request))} failed:\n{done.stderr}")
 
 
-def compare(comparison: str, size: int, dim: int, threads: int, seconds: float) -> None:
-    """Prints time, memory and the ratios of one comparison."""
-    print(f"\n{comparison}, N = {size}, D = {dim}, float32, threads: {threads}")
+def compare(comparison: str, size: int, dim: int, threads: int, seconds: float) -> str:
+    """A line of the comparison's table, which is printed too: time, ratio and memory."""
     names = list(COMPARISONS[comparison]())
     memory = {name: in_subprocess(threads, "memory", comparison, name, size, dim) for name in names}
     alive = [name for name in names if memory[name] is not None]
     times = in_subprocess(threads, "time", comparison, alive, size, dim, seconds)
     if times is None:
         raise RuntimeError(f"{comparison} at N = {size} ran out of memory while being timed")
+    cells = [comparison, str(size), str(threads)]
     for name in names:
         used = memory[name]
         if used is None:
-            print(f"  {name:<24} needs more than {ADDRESS_SPACE // 2**30} GB")
-        else:
-            print(f"  {name:<24} {times[name] * 1e3:10.1f} ms {used['megabytes']:10.1f} MB")
-    others = [name for name in alive if name != OURS]
-    if not others:
-        return
-    fastest = min(others, key=lambda name: times[name])
-    least = min((memory[name] or {})["megabytes"] for name in others)
-    ours = (memory[OURS] or {})["megabytes"]
-    print(f"  time, {OURS} / {fastest}: {times[OURS] / times[fastest]:.3f}", end="")
-    print(f" (1 / {times[fastest] / times[OURS]:.1f}); memory, {OURS} / least: {ours / least:.3f}")
+            cells.append(f"more than {ADDRESS_SPACE // 2**30} GB")
+            continue
+        ratio = "" if name == OURS else f" ({times[OURS] / times[name]:.3g})"
+        cells.append(f"{times[name] * 1e3:.3g} ms{ratio}, {used['megabytes']:.3g} MB")
+    line = f"| {' | '.join(cells)} |"
+    print(line, flush=True)
+    return line
+
+
+def machine(threads: int) -> str:
+    """How many threads of which processor, and torch's version."""
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    processor = names[0] if names else platform.machine()
+    count = "one thread" if threads == 1 else f"{threads} threads"
+    return f"{count} of {len(names)} cores of {processor}, torch {torch.__version__}"
+
+
+def write_section(heading: str, text: str) -> None:
+    """Put a text under a heading of docs/numerics.md, up to the next one, or at its end."""
+    before, found, after = PAGE.read_text(encoding="utf-8").partition(heading)
+    _, following, rest = after.partition("\n## ")
+    if not found:
+        before = before.rstrip("\n") + "\n"
+    PAGE.write_text(f"{before}{heading}{text}{following}{rest}", encoding="utf-8")
 
 
 def main() -> None:
     """The comparisons, or one measurement that a parent process asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="for info_nce")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of timing per comparison")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of timing per comparison")
+    parser.add_argument("--write", action="store_true", help="into docs/numerics.md")
     parser.add_argument("--request", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.request:
@@ -289,11 +320,28 @@ def main() -> None:
         measure = measure_memory if kind == "memory" else measure_time
         print(json.dumps(measure(*rest)))
         return
-    for size in (64, 128, 256, 512, 1024, 4096):
-        compare("info_nce", size, 128, arguments.threads, arguments.seconds)
-    compare(HESSIAN, 256, 128, arguments.threads, arguments.seconds)
-    for comparison in ("closed form", "projected gradient"):
-        compare(comparison, 256, 128, 1, arguments.seconds)
+    threads, seconds = arguments.threads, arguments.seconds
+    text = f"""
+Measured by `./reproduce.sh benchmark` on {machine(threads)}; where a line says one thread, on one
+of them. Forward and backward from the embeddings to their gradients, D = {DIM}, float32: medians of
+alternating repeats in one process, and by how much memory grows. In parentheses is the time of this
+suite as a share of the other's: above 1 it is slower.
+"""
+    sections: list[tuple[tuple[str, ...], tuple[int, ...], int]] = [
+        (("info_nce",), (64, 128, 256, 512, 1024, 4096), threads),
+        ((HESSIAN,), (256,), threads),
+        (("closed form", "projected gradient"), (256,), 1),
+    ]
+    for comparisons, sizes, count in sections:
+        names = ["this suite", *COMPARISONS[comparisons[0]]()]
+        names.remove(OURS)
+        head = ["what", "N", "threads", *names]
+        top = f"| {' | '.join(head)} |\n{'|---' * len(head)}|"
+        print(top, flush=True)
+        lines = [compare(each, size, DIM, count, seconds) for each in comparisons for size in sizes]
+        text += "\n".join(["", top, *lines, ""])
+    if arguments.write:
+        write_section(HEADING, text)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,22 @@ warm up, without waiting for the device in between. On a GPU the networks are th
 on a CPU small ones, which say so in their names.
 
 Printed for each step: seconds (mean over the timed steps), floating-point operations (torch's
-counter, which sees products and convolutions), operators that are launched, and the share of the
-peak. The peak is what a product of two large matrices reaches on this machine, in the precision of
-the step and with as many threads. A GRU on a GPU is one operator that the counter does not know;
-its arithmetic is counted on the CPU for a few sentences and scaled.
+counter, which sees products and convolutions), bytes that operators read and write, operators that
+are launched, how often the host waits for the device, the host's own work, and the share of the
+peak. Waits and host work are those of a GPU. The peak is what a product of two large matrices
+reaches on this machine, in the precision of the step and with as many threads. A GRU on a GPU is
+one operator that the counter does not know; its arithmetic is counted on the CPU for a few
+sentences and scaled.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +31,8 @@ from unittest import mock
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -49,15 +54,17 @@ class Step:
         name: of domain, method and network.
         precision: of its products.
         seconds: of the step.
-        operations: floating-point operations, as torch counts them.
-        operators: how many are launched.
+        host: seconds until all of it is launched; None on a CPU.
+        work: its operators.
+        waits: how often the host waits for the device; None on a CPU.
     """
 
     name: str
     precision: str
     seconds: float
-    operations: float
-    operators: int
+    host: float | None
+    work: "Work"
+    waits: int | None
 
 
 def product_operations(first: Any, second: Any, *, out_val: Any = None, **_: Any) -> int:
@@ -69,22 +76,77 @@ def product_operations(first: Any, second: Any, *, out_val: Any = None, **_: Any
 product_operations._get_raw = True  # type: ignore[attr-defined]  # tensors, not their shapes
 
 
-def operation_counter() -> FlopCounterMode:
-    """Torch's counter, which would take sparse matrices for dense ones."""
-    counted: Any = product_operations
-    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.mm: counted})
+FORMULAS = {**flop_registry, torch.ops.aten.mm: product_operations}
 
 
-class Operators(TorchDispatchMode):
-    """Counts the operators that reach the device's kernels."""
+class Work(TorchDispatchMode):
+    """Sees the operators that reach the device's kernels, but for views.
+
+    Attributes:
+        each: floating-point operations of each operator, as torch counts them, and bytes of the
+            tensors that it reads and writes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.count = 0
+        self.each: list[tuple[float, float]] = []
+        self.steps = 1  # that were seen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += 1
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        tensors = [each for each in tree_leaves((args, kwargs, out)) if _is_dense(each)]
+        if not func.is_view and any(map(on_device, tensors)):
+            formula: Any = FORMULAS.get(func._overloadpacket)
+            operations = formula(*args, **kwargs, out_val=out) if formula else 0
+            self.each.append((operations, sum(each.numel() * each.itemsize for each in tensors)))
+        return out
+
+    def shared(self, steps: int) -> "Work":
+        """The mean of so many steps that were seen: a part of each operator's work."""
+        mean = Work()
+        mean.each = [(operations / steps, count / steps) for operations, count in self.each]
+        mean.steps = steps
+        return mean
+
+    @property
+    def operators(self) -> int:
+        """How many are launched in a step."""
+        return round(len(self.each) / self.steps)
+
+    @property
+    def operations(self) -> float:
+        """Floating-point operations of all."""
+        return sum(operations for operations, _ in self.each)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes that all read and write."""
+        return sum(count for _, count in self.each)
+
+
+def _is_dense(item: object) -> bool:
+    return isinstance(item, torch.Tensor) and item.layout == torch.strided
+
+
+def on_device(tensor: torch.Tensor) -> bool:
+    """Whether the device works on the tensor, not the host beside it."""
+    return tensor.is_cuda or not ON_GPU
+
+
+@contextlib.contextmanager
+def waits() -> Iterator[Callable[[], int | None]]:
+    """Gives what says how often the host has waited for the GPU inside."""
+    if not ON_GPU:
+        yield lambda: None
+        return
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield lambda: sum("synchroniz" in str(each.message) for each in caught)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 class Finished(Exception):
@@ -95,10 +157,10 @@ class TimedRun(Run):
     """A run that times the steps of its loop, then leaves it; it writes nothing.
 
     Attributes:
-        measured: seconds, floating-point operations and operators of a step, once timed.
+        measured: seconds of a step, those of the host, its operators and waits, once timed.
     """
 
-    measured: tuple[float, float, int]
+    measured: tuple[float, float | None, Work, int | None]
 
     def track(self, **objects: Any) -> int:
         """There is nothing to resume."""
@@ -115,10 +177,11 @@ class TimedRun(Run):
         start = now()
         for _ in range(TIMED):
             yield next(step)
+        host = (time.perf_counter() - start) / TIMED if ON_GPU else None
         seconds = (now() - start) / TIMED
-        with operation_counter() as counter, Operators() as operators:
+        with waits() as waited, Work() as work:
             yield next(step)
-        self.measured = seconds, float(counter.get_total_flops()), operators.count
+        self.measured = seconds, host, work, waited()
         raise Finished
 
 
@@ -129,104 +192,100 @@ def now() -> float:
     return time.perf_counter()
 
 
-def timed(name: str, precision: str, train: Callable[[Run], object], config: Any) -> Step:
+Loop = Callable[[Run], object]  # calls ``run.steps`` once
+
+
+def timed(name: str, config: Any, loop: Loop) -> Step:
     """The step of a training loop.
 
     Args:
         name: of the step.
-        precision: of its products.
-        train: calls ``run.steps`` once.
         config: of the run.
+        loop: of the configuration.
     """
     with tempfile.TemporaryDirectory() as folder:
         run = TimedRun(Path(folder), config)
         try:
-            train(run)
+            loop(run)
         except Finished:
-            return Step(name, precision, *run.measured)
+            return Step(name, config.precision, *run.measured)
     raise RuntimeError(f"{name}: the loop ended before {WARM + TIMED + 1} steps")
 
 
 def vision() -> Step:
     """SimCLR on images of CIFAR-10's size."""
     from vision.config import Config
-    from vision.data import Images
-    from vision.train import pretrain
 
     config, name = Config(batch_size=256, warmup_epochs=0.0), "vision: SimCLR, ResNet-18, B = 256"
     if not ON_GPU:
         config = dataclasses.replace(config, backbone="resnet8", stem="strided", batch_size=64)
         name = "vision: SimCLR, ResNet-8, B = 64"
-    count = 4 * config.batch_size
-    pixels = torch.randint(0, 256, (count, 3, 32, 32), dtype=torch.uint8)
+    return timed(name, config, vision_loop(config))
+
+
+def vision_loop(config: Any) -> Loop:
+    """Training on images of noise."""
+    from vision.data import Images
+    from vision.train import pretrain
+
+    count, side = 4 * config.batch_size, config.image_size
+    pixels = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
     images = Images(pixels, torch.zeros(count, dtype=torch.int64))
     colours = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-    config = dataclasses.replace(config, epochs=100)
-    return timed(
-        name, config.precision, lambda run: pretrain(config, images, run, **colours), config
-    )
+    return lambda run: pretrain(config, images, run, **colours)
 
 
 def text() -> Step:
     """quick-thoughts' GRU on sentences of random words."""
     from text.config import Config
     from text.encoder import QuickThought
-    from text.tokens import Tokens
-    from text.train import pretrain, shape_of
+    from text.train import shape_of
 
-    config, name = Config(epochs=100, steps=None), "text: quick-thoughts, GRU 2400, B = 400"
+    config, name = Config(epochs=100), "text: quick-thoughts, GRU 2400, B = 400"
     if not ON_GPU:
         config = dataclasses.replace(config, batch_size=100, hidden=128, embedding=128)
         name = "text: quick-thoughts, GRU 128, B = 100"
+    step = timed(name, config, text_loop(config))
+    if ON_GPU:
+        few = 8
+        batch = text_tokens(config).batch(0, few, config.length)
+        with Work() as work:
+            f, g = QuickThought(shape_of(config, config.vocabulary))(batch.ids, batch.mask)
+            (f.sum() + g.sum()).backward()
+        step.work.each.append((work.operations * config.batch_size / few, 0.0))
+    return step
+
+
+def text_tokens(config: Any) -> Any:
+    """Sentences of random words, 16 of them on average."""
+    from text.tokens import Tokens
+
     generator = np.random.default_rng(0)
     lengths = generator.geometric(1 / 16, 4 * config.batch_size)
     offsets = np.concatenate([[0], lengths.cumsum()]).astype(np.int64)
     ids = generator.integers(2, config.vocabulary, offsets[-1]).astype(np.int32)
-    tokens = Tokens(ids, offsets, np.zeros(len(lengths), dtype=np.int32))
-    step = timed(
-        name,
-        config.precision,
-        lambda run: pretrain(config, tokens, run, words=config.vocabulary),
-        config,
-    )
-    few = 8
-    batch = tokens.batch(0, few, config.length)
-    with operation_counter() as counter:
-        f, g = QuickThought(shape_of(config, config.vocabulary))(batch.ids, batch.mask)
-        (f.sum() + g.sum()).backward()
-    operations = counter.get_total_flops() * config.batch_size / few
-    return dataclasses.replace(step, operations=max(operations, step.operations))
+    return Tokens(ids, offsets, np.zeros(len(lengths), dtype=np.int32))
+
+
+def text_loop(config: Any) -> Loop:
+    """Training on sentences of random words."""
+    from text.train import pretrain
+
+    tokens = text_tokens(config)
+    return lambda run: pretrain(config, tokens, run, words=config.vocabulary)
 
 
 def rl() -> Step:
     """CURL's update of the whole agent; on a GPU as captured graphs."""
-    from rl.agent import Agent
     from rl.config import Config
-    from rl.replay import Replay
     from rl.train import make_update
 
     config, name = Config(batch_size=512), "rl: CURL's update, B = 512"
     if not ON_GPU:
         config = dataclasses.replace(config, batch_size=32)
         name = "rl: CURL's update, B = 32"
-    generator = np.random.default_rng(0)
-    count, shape = 10 * config.batch_size, (3, config.frame_size, config.frame_size)
     with tempfile.TemporaryDirectory() as folder:
-        replay = Replay(
-            Path(folder) / "replay",
-            count,
-            task=config.task,
-            frame_size=config.frame_size,
-            stack=config.stack,
-            action_dimensions=1,
-            device=torch.device(DEVICE),
-        )
-        for place in range(count):
-            if place % (config.episode_steps // config.action_repeat) == 0:
-                replay.begin(generator.integers(256, size=shape, dtype=np.uint8))
-            frame = generator.integers(256, size=shape, dtype=np.uint8)
-            replay.add(generator.uniform(-1, 1, 1).astype(np.float32), 1.0, frame)
-        agent = Agent(config, 1, torch.device(DEVICE))
+        agent, replay = rl_agent(config, Path(folder))
         update = make_update(agent, replay, config)
 
         def updates(first: int, last: int) -> None:
@@ -236,42 +295,91 @@ def rl() -> Step:
         updates(1, 1 + 2 * WARM)
         start = now()
         updates(1 + 2 * WARM, 1 + 2 * WARM + 2 * TIMED)
+        host = (time.perf_counter() - start) / (2 * TIMED) if ON_GPU else None
         seconds = (now() - start) / (2 * TIMED)
-        # The mean of two updates: every second one trains the actor, too.
-        with operation_counter() as counter, Operators() as operators:
-            for step in (1, 2):
-                draw = replay.draw(config.batch_size, config.crop)
-                agent.update(replay.batch(draw, config.crop), step)
+        work, waited = rl_work(agent, replay, config)
         replay.delete()
-    return Step(name, "float32", seconds, counter.get_total_flops() / 2, operators.count // 2)
+    return Step(name, "float32", seconds, host, work, waited)
+
+
+def rl_agent(config: Any, folder: Path) -> tuple[Any, Any]:
+    """An agent, and a replay of frames of noise for ten batches."""
+    from rl.agent import Agent
+    from rl.replay import Replay
+
+    generator = np.random.default_rng(0)
+    count, shape = 10 * config.batch_size, (3, config.frame_size, config.frame_size)
+    replay = Replay(
+        folder / "replay",
+        count,
+        task=config.task,
+        frame_size=config.frame_size,
+        stack=config.stack,
+        action_dimensions=1,
+        device=torch.device(DEVICE),
+    )
+    for place in range(count):
+        if place % (config.episode_steps // config.action_repeat) == 0:
+            replay.begin(generator.integers(256, size=shape, dtype=np.uint8))
+        frame = generator.integers(256, size=shape, dtype=np.uint8)
+        replay.add(generator.uniform(-1, 1, 1).astype(np.float32), 1.0, frame)
+    return Agent(config, 1, torch.device(DEVICE)), replay
+
+
+def rl_work(agent: Any, replay: Any, config: Any) -> tuple[Work, int | None]:
+    """Operators and waits of an update, as if it were not captured.
+
+    The mean of two: every second one trains the actor, too.
+    """
+    with waits() as waited, Work() as work:
+        for step in (1, 2):
+            draw = replay.draw(config.batch_size, config.crop)
+            agent.update(replay.batch(draw, config.crop), step)
+    count = waited()
+    return work.shared(2), None if count is None else count // 2
 
 
 def graph() -> Step:
     """GraphCL on random graphs of DD's number, mean size and labels."""
-    from graph import train
     from graph.config import Config
-    from graph.data import Graphs
 
     config = dataclasses.replace(Config(), dataset="DD", epochs=1000)
-    count, nodes, edges, labels = 1178 if ON_GPU else 512, 284, 716, 89
+    count = 1178 if ON_GPU else 512
+    name = f"graph: GraphCL, an epoch of {count} graphs like DD's"
+    return timed(name, config, graph_loop(config, count))
+
+
+def graphs_like_dd(count: int) -> Any:
+    """``count`` random graphs of DD's mean size and labels."""
+    from graph.data import Graphs
+
+    nodes, edges, labels = 284, 716, 89
     ends = torch.randint(nodes, (2, count, edges))
     ends = (ends + nodes * torch.arange(count)[:, None]).flatten(1)
     x = torch.eye(labels)[torch.randint(labels, (count * nodes,))]
     batch = torch.arange(count).repeat_interleave(nodes)
-    graphs = Graphs(x, torch.cat([ends, ends.flip(0)], dim=1), batch, torch.arange(count) % 2)
-    with (
-        mock.patch.object(train, "load", return_value=graphs),
-        mock.patch.object(train, "fingerprint", return_value=""),
-    ):
-        name = f"graph: GraphCL, an epoch of {count} graphs like DD's"
-        return timed(name, config.precision, lambda run: train.measure(config, run), config)
+    return Graphs(x, torch.cat([ends, ends.flip(0)], dim=1), batch, torch.arange(count) % 2)
+
+
+def graph_loop(config: Any, count: int) -> Loop:
+    """Training on ``count`` random graphs; a step is an epoch."""
+    from graph import train
+
+    graphs = graphs_like_dd(count)
+
+    def loop(run: Run) -> object:
+        with (
+            mock.patch.object(train, "load", return_value=graphs),
+            mock.patch.object(train, "fingerprint", return_value=""),
+        ):
+            return train.measure(config, run)
+
+    return loop
 
 
 def video() -> Step:
     """SimCLR with S3D on clips of noise."""
     from video.config import Config
-    from video.data import Video, Videos, stored_side
-    from video.train import pretrain
 
     config = Config(method="simclr", epochs=100)
     name = f"video: SimCLR, S3D, clips of {config.clip_frames} x {config.size}^2"
@@ -279,16 +387,30 @@ def video() -> Step:
         small: dict[str, Any] = {"clip_frames": 8, "size": 48, "width": 0.25, "batch_size": 16}
         config = dataclasses.replace(config, **small)
         name = "video: SimCLR, S3D of a quarter's width, clips of 8 x 48^2"
-    count, height = 4 * config.batch_size, stored_side(config.size)
+    return timed(name, config, video_loop(config))
+
+
+def video_loop(config: Any) -> Loop:
+    """Training on clips of noise."""
+    from video.train import pretrain
+
+    videos = clips_of_noise(config, 4 * config.batch_size)
+    return lambda run: pretrain(config, videos, run)
+
+
+def clips_of_noise(config: Any, count: int) -> Any:
+    """``count`` videos, each as long as a clip."""
+    from video.data import Video, Videos, stored_side
+
+    height = stored_side(config.size)
     shape = (count * config.clip_frames, 3, height, height * 4 // 3)
-    videos = Videos(
+    return Videos(
         tuple(Video(f"v_Noise_g01_c{place:02d}", 0, 1, True) for place in range(count)),
         ("Noise",),
         torch.randint(0, 256, shape, dtype=torch.uint8),
         torch.arange(count) * config.clip_frames,
         torch.full((count,), config.clip_frames),
     )
-    return timed(name, config.precision, lambda run: pretrain(config, videos, run), config)
 
 
 STEPS: dict[str, Callable[[], Step]] = {
@@ -324,18 +446,25 @@ def main() -> None:
     torch.manual_seed(0)
     where = torch.cuda.get_device_name() if ON_GPU else f"CPU, {options.threads} threads"
     print(f"One training step; {where}, torch {torch.__version__}\n")
-    print("| step | precision | s | TFLOP | operators | TFLOP/s | of the peak |")
-    print("|---|---|---|---|---|---|---|")
+    columns = "step|precision|s|TFLOP|GB|operators|waits|host, ms|TFLOP/s|of the peak".split("|")
+    print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     with without_tf32():  # as in a run
         for domain in options.domains or STEPS:
             step = STEPS[domain]()
-            rate = step.operations / step.seconds
-            print(
-                f"| {step.name} | {step.precision} | {step.seconds:.4g} "
-                f"| {step.operations / 1e12:.3g} | {step.operators} | {rate / 1e12:.3g} "
-                f"| {rate / peak(step.precision):.0%} |",
-                flush=True,
+            rate = step.work.operations / step.seconds
+            cells = (
+                step.name,
+                step.precision,
+                f"{step.seconds:.4g}",
+                f"{step.work.operations / 1e12:.3g}",
+                f"{step.work.bytes / 1e9:.3g}",
+                step.work.operators,
+                "" if step.waits is None else step.waits,
+                "" if step.host is None else f"{step.host * 1e3:.3g}",
+                f"{rate / 1e12:.3g}",
+                f"{rate / peak(step.precision):.0%}",
             )
+            print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ from shared.experiment.tables import (
 )
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners
-from shared.precision import tf32_allowed, without_tf32
+from shared.precision import without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
