@@ -43,7 +43,7 @@ from shared.margins import (
     scale_gradient,
     subtractive_margin,
 )
-from shared.pairs import Pairs, blocks_of_rows, cosine
+from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, without
 
 Floor = Literal["cosine", "minimum"]
 
@@ -77,6 +77,9 @@ def info_nce(
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
     excluded = pairs.excluded(positives=not positive_in_denominator)
+    if positives.shape[1] == 1 and not torch._C._are_functorch_transforms_active():
+        one: Tensor = _CrossEntropy.apply(scores, 1 / divisor, positives, repeated(excluded))[0]
+        return one
     total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded)
     # With nothing to compare its positive with, an anchor has no loss in GraphCL's form either.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
@@ -423,6 +426,38 @@ def max_margin(
     return (weights * svm.kernel_values(similarity, kernel, gamma, offset)).sum(1)
 
 
+class _CrossEntropy(torch.autograd.Function):
+    """Masked log-sum-exp of every row minus the score at one column, in one pass each way.
+
+    What :class:`_LogSumExpAndPick` and the operations behind it give for one positive, to the bit,
+    with a third of the calls: of a small batch they take most of the time. A row without entries,
+    or with -1 for its column, has the value 0.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, similarity: Tensor, scale: float, index: Tensor, excluded: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        total, softmax = _softmax(similarity, scale, excluded)
+        undefined = (total == -math.inf).logical_or_(index[:, 0] < 0)
+        ctx.scale = scale
+        ctx.save_for_backward(softmax, index, undefined)
+        ctx.set_materialize_grads(False)
+        loss = total.sub_(_picked(similarity, index, scale)[:, 0])
+        return loss.masked_fill_(undefined, 0.0), softmax
+
+    @staticmethod
+    def backward(
+        ctx: Any, by_loss: Tensor | None, by_softmax: Tensor | None
+    ) -> tuple[Tensor, None, None, None]:
+        softmax, index, undefined = ctx.saved_tensors
+        if by_loss is None:
+            by_loss = softmax.new_zeros(len(softmax))
+        by_score = (by_loss * ctx.scale).masked_fill(undefined, 0.0)[:, None]
+        gradient = _by_scores(softmax, by_score, by_softmax, ctx.scale)
+        return _added(gradient, index, -by_score), None, None, None
+
+
 class _LogSumExpAndPick(torch.autograd.Function):
     """Masked log-sum-exp of every row and the scores at given columns, in one pass each way.
 
@@ -440,20 +475,7 @@ class _LogSumExpAndPick(torch.autograd.Function):
         index: Tensor,
         excluded: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        softmax = similarity.new_empty(similarity.shape)
-        total = similarity.new_full((len(similarity),), -math.inf)
-        blocks = blocks_of_rows(similarity)
-        room = softmax.new_empty(softmax[blocks[0]].shape if blocks else 0)
-        for rows in blocks:
-            block = torch.mul(similarity[rows], scale, out=softmax[rows])
-            _without(block, excluded[rows], in_place=True)
-            largest = block.amax(1)
-            largest.masked_fill_(largest.isinf(), 0.0)
-            shifted = torch.sub(block, largest[:, None], out=room[: len(block)])
-            total[rows] = shifted.exp_().sum(1).log_().add_(largest)
-            # A row without entries has total -inf; its exponentials must come out as 0, not nan.
-            known = torch.where(total[rows] == -math.inf, math.inf, total[rows])
-            block.sub_(known[:, None]).exp_()
+        total, softmax = _softmax(similarity, scale, excluded)
         ctx.scale, ctx.pick_scale = scale, pick_scale
         ctx.save_for_backward(softmax, index)
         ctx.set_materialize_grads(False)
@@ -466,16 +488,48 @@ class _LogSumExpAndPick(torch.autograd.Function):
         softmax, index = ctx.saved_tensors
         if by_total is None:
             by_total = softmax.new_zeros(len(softmax))
-        gradient = softmax * (by_total * ctx.scale)[:, None]
-        if by_softmax is not None:  # in a second derivative
-            by_score = softmax * by_softmax
-            gradient = gradient + ctx.scale * (by_score - softmax * by_score.sum(1, keepdim=True))
+        gradient = _by_scores(softmax, (by_total * ctx.scale)[:, None], by_softmax, ctx.scale)
         if by_picked is not None:
             picked = torch.where(index >= 0, by_picked * ctx.pick_scale, 0.0)
-            # In place where nothing more follows: a copy would need the memory of a matrix.
-            add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
-            gradient = add(1, index.clamp(min=0), picked)
+            gradient = _added(gradient, index, picked)
         return gradient, None, None, None, None
+
+
+def _softmax(similarity: Tensor, scale: float, excluded: Tensor) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp, (N,), and softmax of every row of ``scale * similarity``, by blocks of rows."""
+    softmax = torch.empty_like(similarity, memory_format=torch.contiguous_format)
+    total = similarity.new_full((len(similarity),), -math.inf)
+    blocks = blocks_of_rows(similarity)
+    room = torch.empty_like(softmax[blocks[0]]) if blocks else softmax
+    for rows in blocks:
+        block = torch.mul(similarity[rows], scale, out=softmax[rows])
+        without(block, excluded[rows], -math.inf, in_place=True)
+        largest = block.amax(1)
+        largest.masked_fill_(largest.isinf(), 0.0)
+        shifted = torch.sub(block, largest[:, None], out=room[: len(block)])
+        summed = torch.add(shifted.exp_().sum(1).log_(), largest, out=total[rows])
+        # A row without entries has total -inf; its exponentials must come out as 0, not nan.
+        block.sub_(summed.masked_fill(summed == -math.inf, math.inf)[:, None]).exp_()
+    return total, softmax
+
+
+def _by_scores(
+    softmax: Tensor, by_total: Tensor, by_softmax: Tensor | None, scale: float
+) -> Tensor:
+    """The derivative by the similarities of the totals and, in a second one, of the softmax."""
+    gradient = softmax * by_total
+    if by_softmax is not None:
+        by_score = softmax * by_softmax
+        gradient = gradient + scale * (by_score - softmax * by_score.sum(1, keepdim=True))
+    return gradient
+
+
+def _added(gradient: Tensor, index: Tensor, value: Tensor) -> Tensor:
+    """The gradient with values added at columns; in place where nothing more follows."""
+    # A copy would need the memory of a matrix.
+    add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
+    added: Tensor = add(1, index.clamp(min=0), value)
+    return added
 
 
 def _logsumexp_and_pick(
@@ -491,12 +545,10 @@ def _logsumexp_and_pick(
     :meth:`Pairs.excluded` gives.
     """
     pick_scale = scale if pick_scale is None else pick_scale
-    if excluded.dtype != torch.bool and excluded.shape[1]:
-        # Not to exclude anything by padding, it becomes a repetition.
-        excluded = torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)
+    excluded = repeated(excluded)
     if torch._C._are_functorch_transforms_active():
         # Nested transforms see through torch's own operations alone.
-        scores = _without(similarity * scale, excluded)
+        scores = without(similarity * scale, excluded, -math.inf)
         return torch.logsumexp(scores, dim=1), _picked(similarity, index, pick_scale)
     total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
     return total, picked
@@ -504,17 +556,6 @@ def _logsumexp_and_pick(
 
 def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
     return similarity.gather(1, index.clamp(min=0)) * scale
-
-
-def _without(scores: Tensor, excluded: Tensor, *, in_place: bool = False) -> Tensor:
-    """The scores with -inf where a mask is True, or at indices; a row of -1 excludes nothing."""
-    if excluded.dtype == torch.bool:
-        fill = scores.masked_fill_ if in_place else scores.masked_fill
-        return fill(excluded, -math.inf)
-    place = excluded.clamp(min=0)
-    value = scores.gather(1, place).masked_fill(excluded >= 0, -math.inf)
-    put = scores.scatter_ if in_place else scores.scatter
-    return put(1, place, value)
 
 
 def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, float]:

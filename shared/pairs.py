@@ -472,15 +472,13 @@ def _one_positive(
     anchor: Tensor, candidate: Tensor, positive_at: Tensor, own: Tensor, blocks: int
 ) -> Pairs:
     """One positive per anchor; everything but it and the anchor's own row is a negative."""
-    row = torch.arange(len(anchor), device=anchor.device)
+    index = outsiders = positive_at[:, None]
     positive = torch.zeros(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
-    positive[row, positive_at] = True
+    positive.scatter_(1, index, True)
     negative = ~positive
-    negative[row, own] = False
-    outsiders = positive_at[:, None]
     if own is not positive_at:
+        negative.scatter_(1, own[:, None], False)
         outsiders = torch.stack([positive_at, own], dim=1)
-    index = positive_at[:, None]
     return Pairs(anchor, candidate, positive, negative, index, outsiders, blocks, trusted=True)
 
 
@@ -531,6 +529,28 @@ def blocks_of_rows(matrix: Tensor) -> list[slice]:
     if matrix.device.type == "cpu":
         size = max(1, 2**18 // matrix.shape[1])
     return [slice(start, start + size) for start in range(0, len(matrix), size)]
+
+
+def repeated(excluded: Tensor) -> Tensor:
+    """Indices whose padding, not to exclude anything by it, is a repetition; a mask as it is."""
+    if excluded.dtype == torch.bool or not excluded.shape[1]:
+        return excluded
+    return torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)
+
+
+def without(values: Tensor, excluded: Tensor, fill: float, *, in_place: bool = False) -> Tensor:
+    """The values with ``fill`` where a mask is True, or at indices; a row of -1 excludes nothing.
+
+    ``excluded`` is what :func:`repeated` gives; indices cost nothing beside a mask on a processor.
+    """
+    if excluded.dtype == torch.bool:
+        return (
+            values.masked_fill_(excluded, fill) if in_place else values.masked_fill(excluded, fill)
+        )
+    place = excluded.clamp(min=0)
+    value = values.gather(1, place).masked_fill(excluded >= 0, fill)
+    put = values.scatter_ if in_place else values.scatter
+    return put(1, place, value)
 
 
 def readable(tensor: Tensor) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shared.checks import FINITE, FLAG, TEMPERATURE, checked, lift, one_of, require
 from shared.distributed import gather_ragged, lengths, total
-from shared.pairs import Pairs, blocks_of_rows, cosine, unit_rows
+from shared.pairs import Pairs, blocks_of_rows, cosine, repeated, unit_rows, without
 
 
 def _is_band(numbers: Mapping[str, Any]) -> None:
@@ -60,70 +60,89 @@ def distance_polarization(
 
     Source: Chen et al. 2021 (LMCL), Eqs. 6 and 10.
     """
-    cosines, mask = _chosen(pairs, similarity, among)
+    cosines, excluded = _chosen(pairs, similarity, among)
     if torch._C._are_functorch_transforms_active():
         # Nested transforms see through torch's own operations alone.
-        value = _depth(cosines, mask, lower, upper).sum(1)
+        value = _depth(cosines, excluded, lower, upper).sum(1)
     else:
-        value = _Band.apply(cosines, mask, lower, upper)
+        value = _Band.apply(cosines, excluded, lower, upper)
     if reduction == "anchor_sum":
         return value
     anchors = lengths(value).sum() if pairs.blocks else len(value)
     if reduction == "sum":
         return value * anchors
-    count = torch.count_nonzero(mask)
+    count = _count(pairs, cosines, among)
     count = total(count) if pairs.blocks else count
     return value * (anchors / count.clamp(min=1).to(value.dtype))
 
 
-def _depth(cosines: Tensor, mask: Tensor, lower: float, upper: float) -> Tensor:
-    """How deep each pair of the mask lies inside the band, (N, M); 0 for all others."""
+def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Tensor:
+    """How deep each pair lies inside the band, (N, M); 0 for what is excluded."""
     distance = (1 - cosines) / 2
-    inside = ((distance - lower) * (upper - distance)).clamp(min=0)
-    return torch.where(mask, inside, 0.0)
+    return without(((distance - lower) * (upper - distance)).clamp(min=0), excluded, 0.0)
 
 
-def _slope(cosines: Tensor, mask: Tensor, lower: float, upper: float, factor: Tensor) -> Tensor:
+def _slope(cosines: Tensor, excluded: Tensor, lower: float, upper: float, factor: Tensor) -> Tensor:
     """``factor``, (N, 1), times the derivative of :func:`_depth` by the cosines, (N, M)."""
     distance = (1 - cosines) / 2
     above, below = distance - lower, upper - distance
-    inside = mask & (above * below >= 0)
-    return torch.where(inside, (factor * above - factor * below) / 2, 0.0)
+    slope = torch.where(above * below >= 0, (factor * above - factor * below) / 2, 0.0)
+    return without(slope, excluded, 0.0)
 
 
 class _Band(torch.autograd.Function):
     """The row sums of :func:`_depth`, by blocks of rows that fit into a processor's cache.
 
-    Nothing but its arguments is kept for the derivatives, which are right to any order.
+    Nothing but its arguments is kept for the derivatives, which are right to any order. Distances
+    are doubled in it, which changes no digit.
     """
 
     @staticmethod
-    def forward(ctx: Any, cosines: Tensor, mask: Tensor, lower: float, upper: float) -> Tensor:
+    def forward(ctx: Any, cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Tensor:
         ctx.band = lower, upper
-        ctx.save_for_backward(cosines, mask)
+        ctx.save_for_backward(cosines, excluded)
         value = cosines.new_zeros(len(cosines))
         for rows in blocks_of_rows(cosines):
-            distance = (1 - cosines[rows]).div_(2)
-            depth = (upper - distance).mul_(distance.sub_(lower)).clamp_(min=0)
-            value[rows] = depth.masked_fill_(~mask[rows], 0.0).sum(1)
-        return value
+            double = 1 - cosines[rows]
+            depth = (2 * upper - double).mul_(double.sub_(2 * lower)).clamp_(min=0)
+            torch.sum(without(depth, excluded[rows], 0.0, in_place=True), 1, out=value[rows])
+        return value.div_(4)
 
     @staticmethod
     def backward(ctx: Any, by_value: Tensor) -> tuple[Tensor, None, None, None]:
-        cosines, mask = ctx.saved_tensors
+        cosines, excluded = ctx.saved_tensors
         lower, upper = ctx.band
-        factor = by_value[:, None]
         if torch.is_grad_enabled():  # in a second derivative
-            return _slope(cosines, mask, lower, upper, factor), None, None, None
+            return _slope(cosines, excluded, lower, upper, by_value[:, None]), None, None, None
         gradient = torch.empty_like(cosines)
-        for rows in blocks_of_rows(cosines):  # what _slope does, in place
-            above = torch.sub(1, cosines[rows], out=gradient[rows]).div_(2)
-            below = upper - above
-            above.sub_(lower)
-            inside = (above * below >= 0).logical_and_(mask[rows])
-            above.mul_(factor[rows]).sub_(below.mul_(factor[rows])).div_(2)
-            above.masked_fill_(inside.logical_not_(), 0.0)
+        # The band with its ends, as the open interval that _within takes.
+        ends = torch.tensor([2 * lower, 2 * upper], dtype=cosines.dtype)
+        first, last = ends.nextafter(ends.new_tensor([-1.0, 3.0])).tolist()
+        factor = by_value[:, None] / 4
+        for rows in blocks_of_rows(cosines):  # what _slope does
+            double = 1 - cosines[rows]
+            slope = (double - 2 * lower).mul_(factor[rows])
+            slope.sub_((2 * upper - double).mul_(factor[rows]))
+            gradient[rows] = without(
+                _within(slope, double, first, last), excluded[rows], 0.0, in_place=True
+            )
         return gradient, None, None, None
+
+
+def _within(values: Tensor, at: Tensor, low: float, high: float) -> Tensor:
+    """The values where ``low < at < high``, 0 elsewhere: many times as fast as a mask."""
+    chosen: Tensor = torch.ops.aten.hardtanh_backward(values, at, low, high)
+    return chosen
+
+
+def _count(pairs: Pairs, cosines: Tensor, among: str) -> Tensor:
+    """How many pairs there are, a scalar."""
+    if among == "anchors":
+        others = cosines.numel() - len(cosines)
+        return torch.full((), others, dtype=torch.int64, device=cosines.device)
+    # To count what is True is many times as fast as to add it up.
+    count = torch.count_nonzero(pairs.negative)
+    return count + torch.count_nonzero(pairs.positive) if among == "all" else count
 
 
 @checked(temperature=TEMPERATURE, with_positive=FLAG, cosines=True)
@@ -182,12 +201,14 @@ def band_statistics(
 
     For pairs that are part of a global batch these are the numbers of the global batch.
     """
-    cosines, mask = _chosen(pairs, similarity, "negatives")
-    # To count what is True is many times as fast as to add it up.
-    count = torch.count_nonzero(mask)
-    inside = mask & (cosines < 1 - 2 * lower) & (cosines > 1 - 2 * upper)
-    inside = torch.count_nonzero(inside)
-    summed = torch.where(mask, cosines, 0.0).sum()
+    cosines, excluded = _chosen(pairs, similarity, "negatives")
+    count = _count(pairs, cosines, "negatives")
+    inside, summed = torch.zeros_like(count), cosines.new_zeros(())
+    for rows in blocks_of_rows(cosines):
+        some = cosines[rows]
+        within = _within(torch.ones_like(some), some, 1 - 2 * upper, 1 - 2 * lower)
+        inside += without(within, excluded[rows], 0.0, in_place=True).sum(1).long().sum()
+        summed += without(some, excluded[rows], 0.0).sum()
     if pairs.blocks:
         count, inside = total(torch.stack([count, inside])).unbind()
         summed = total(summed)
@@ -196,11 +217,9 @@ def band_statistics(
 
 
 def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tensor]:
-    if among == "negatives":
-        return similarity, pairs.negative
-    if among == "all":
-        return similarity, pairs.negative | pairs.positive
+    """Cosines, and which of them are excluded, as :func:`shared.pairs.repeated` gives it."""
+    if among != "anchors":
+        return similarity, repeated(pairs.excluded(positives=among == "negatives"))
     everyone, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)
     cosines = cosine(pairs.anchor, everyone)
-    place = torch.arange(len(everyone), device=cosines.device)
-    return cosines, place != place[start : start + len(cosines), None]
+    return cosines, torch.arange(start, start + len(cosines), device=cosines.device)[:, None]
