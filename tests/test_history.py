@@ -21,6 +21,7 @@ from shared.experiment.history import (
     History,
     added,
     differences,
+    option,
     upgraded_config,
 )
 from shared.experiment.records import Record, read_record, read_records
@@ -439,3 +440,15 @@ def test_a_run_has_one_place_in_whatever_order_its_fields_are_read() -> None:
         cell = table.cells(table.tiers[0])[0]
         read = json.loads(json.dumps(canonical(cell.config), sort_keys=True))
         assert place_of(cell.domain, read, run_key(cell.tier, read)) == cell.folder
+
+
+def test_an_option_is_in_the_canonical_form_only_if_used() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Optional:
+        seed: int = 0
+        chunk: int | None = option(None)
+
+    assert canonical(Optional()) == {"seed": 0}
+    assert canonical(Optional(chunk=8)) == {"seed": 0, "chunk": 8}
+    assert upgraded_config({"seed": 0}, Optional) == {"seed": 0}
+    assert upgraded_config({"seed": 0, "chunk": 8}, Optional) == {"seed": 0, "chunk": 8}
