@@ -329,8 +329,7 @@ def _accuracies(
 ) -> list[float]:
     """Accuracy on the test part for each C, all with one kernel matrix.
 
-    This is three to four times as fast as a search over ``SVC()``, which recomputes the kernel for
-    every C, with the same predictions.
+    The predictions are those of a search over ``SVC()``, which recomputes the kernel for every C.
     """
     if standardise:
         spread = features[train].std(0)

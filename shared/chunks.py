@@ -1,8 +1,8 @@
 """Steps of a large batch at the memory of a small one: the encoder takes the batch in chunks.
 
-A contrastive loss needs the embeddings of the whole batch, but an encoder's activations of one
-chunk at a time (Gao et al. 2021, GradCache): each chunk is encoded twice, first for its embeddings
-and again when the gradient reaches them. Loss and gradient are those of the whole batch.
+A contrastive loss needs the embeddings of the whole batch, but the encoder's activations of only
+one chunk at a time (Gao et al. 2021, GradCache): each chunk is encoded twice, first for its
+embeddings and again when the gradient reaches them. Loss and gradient are those of the whole batch.
 
 Shapes: B instances of a batch, C of a chunk, D dimensions of an embedding.
 """
@@ -32,18 +32,18 @@ def large_batch(
 ) -> Tensor:
     """The loss of two views of a large batch, a scalar whose ``backward()`` goes chunk by chunk.
 
-    It is ``criterion.of_views(encoder(first), encoder(second))``, and so is its gradient; see
-    :func:`in_chunks`, with which every builder of pairs can be had.
+    Loss and gradient equal those of ``criterion.of_views(encoder(first), encoder(second))``. For
+    other builders of pairs, use :func:`in_chunks`.
 
     Args:
         encoder: a module; one view (C, ...) -> (C, D).
         criterion: with any loss, penalties and projection.
-        views: two of (B, ...); or of several tensors, such as ids and masks, in a tuple each.
-        chunk: C at most.
+        views: two tensors (B, ...), or two tuples of such, for example ids and masks.
+        chunk: the largest C.
         step: see :meth:`shared.objective.Criterion.forward`.
 
     Raises:
-        ValueError: a chunk that is no positive whole number, or what the criterion refuses.
+        ValueError: a chunk that is not a positive integer, or what the criterion refuses.
     """
     modules = [encoder] if isinstance(encoder, nn.Module) else []
     first, second = (
@@ -56,16 +56,16 @@ def large_batch(
 def in_chunks(
     function: Callable[..., Any], chunks: Iterable[tuple[Any, ...]], *modules: nn.Module
 ) -> Any:
-    """What a function gives for all chunks, one below the other, at the memory of one of them.
+    """The outputs of a function for all chunks, concatenated, at the memory of one chunk.
 
-    Of a chunk nothing is kept but its output. The backward pass calls the function on it again,
-    with the random numbers (dropout) and the autocast of the first time. A batch norm in training
-    mode normalises each chunk by itself, and its running statistics follow each chunk once.
+    Only the output of a chunk is kept. The backward pass calls the function again, with the same
+    random numbers (dropout) and autocast. A batch norm in training mode normalises each chunk by
+    itself, and its running statistics are updated once for each chunk.
 
     Args:
-        function: called with each chunk's arguments; gives a tensor of C rows, or a tuple of such.
-        chunks: arguments of each call, such as :func:`split` makes. A single chunk is called once.
-        modules: all in the function that have batch norms.
+        function: called with the arguments of a chunk; returns C rows, or a tuple of such tensors.
+        chunks: the arguments of each call, see :func:`split`. A single chunk is called only once.
+        modules: the modules that the function uses; their batch norms are handled as said above.
     """
     every = list(chunks)
     if len(every) == 1:
@@ -85,10 +85,10 @@ def in_chunks(
 
 
 def split(chunk: int | None, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
-    """Tensors (B, ...) in parts of at most ``chunk`` rows, as equal as can be; None: in one part.
+    """Tensors (B, ...) in parts of at most ``chunk`` rows and nearly equal size; None: in one part.
 
     Raises:
-        ValueError: a chunk that is no positive whole number.
+        ValueError: a chunk that is not a positive integer.
     """
     require("chunk", chunk, optional(COUNT))
     count = 1 if chunk is None else max(1, -(-len(tensors[0]) // chunk))
@@ -96,21 +96,21 @@ def split(chunk: int | None, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
 
 
 def check_chunk(chunk: int | None) -> None:
-    """Refuse a chunk of a configuration that cannot be.
+    """Refuse an invalid chunk of a configuration.
 
     Raises:
-        ValueError: no positive whole number, or several processes, each of which has a part of the
+        ValueError: not a positive integer, or several processes, each of which has a part of the
             batch already.
     """
     require("chunk", chunk, optional(COUNT))
     if chunk is not None and world_size() > 1:
-        raise ValueError(f"chunk {chunk}: chunks are of one process's batch; leave one of both out")
+        raise ValueError(f"chunk {chunk} is for one process; leave out chunk or --processes")
 
 
 @contextlib.contextmanager
 def _unmoved(norms: Sequence[nn.Module]) -> Iterator[None]:
-    """Batch norms work on copies of their running statistics."""
-    # What a first pass keeps for its gradient may not be changed in place, not even back.
+    """Let batch norms update copies of their running statistics."""
+    # What the first pass has saved for its gradient must not be changed in place, not even back.
     own = [(norm, *item) for norm in norms for item in norm.named_buffers(recurse=False)]
     for norm, name, buffer in own:
         setattr(norm, name, buffer.clone())
