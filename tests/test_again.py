@@ -205,7 +205,7 @@ def test_a_run_is_moved_aside_under_its_lock_to_a_free_name(
     folder.mkdir()
     with (
         filelock.FileLock(folder / ".lock"),
-        pytest.raises(UserError, match="another process is at work"),
+        pytest.raises(UserError, match="another process is using it"),
     ):
         runs.set_aside(folder)
     assert folder.exists()

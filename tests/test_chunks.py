@@ -188,7 +188,7 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             check_chunk(chunk)  # type: ignore[arg-type]
     monkeypatch.setattr("shared.chunks.world_size", lambda: 2)
     check_chunk(None)
-    with pytest.raises(ValueError, match="chunks are of one process's batch"):
+    with pytest.raises(ValueError, match="is for one process"):
         check_chunk(4)
 
 

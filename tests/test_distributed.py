@@ -459,7 +459,7 @@ def test_every_builder_that_gathers_takes_part() -> None:
     }
     builders = {"two_views", "query_key", "context_window", "local_global", "same_label"}
     # The pairs of two views are those of two_views and query_key.
-    assert gathering - {"_blocks", "_start", "paired_views"} == builders
+    assert gathering - {"_blocks", "_start", "_numbers_of", "paired_views"} == builders
 
 
 def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,7 @@ def test_what_is_said_of_the_processes_that_failed(
 
     (cell,) = find_cell("smoke/graph/mmcl/table-4/graphcl/embedded-sample/seed-0").cells
     places = Places(tmp_path, tmp_path, tmp_path)
-    assert processes._say_why(cell, places, 2, codes) == code
+    assert processes._explain_failures(cell, places, 2, codes) == code
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == bool(said)

@@ -254,7 +254,7 @@ def test_damaged_checkpoint_is_named(tmp_path: Path, damage: bytes | None) -> No
     assert file.read_bytes() == before
 
 
-def test_every_flipped_bit_of_a_checkpoint_is_seen(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_a_checkpoint_is_seen(tmp_path: Path) -> None:
     file = saved(tmp_path / "run")
     file.with_name("checkpoint.previous.pt").unlink()
     content = file.read_bytes()
@@ -268,7 +268,7 @@ def test_every_flipped_bit_of_a_checkpoint_is_seen(tmp_path: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"."):
             seal.read_sealed(file)
-    with pytest.raises(UserError, match=r"checkpoint\.pt cannot be resumed \(its content is not"):
+    with pytest.raises(UserError, match=r"checkpoint\.pt cannot be resumed \(its content does not"):
         resumed(tmp_path / "run")
     file.write_bytes(content)
     assert seal.read_sealed(file)["step"] == 3
@@ -514,7 +514,7 @@ def test_a_record_discloses_no_folder_user_or_secret(command: str, shown: str) -
 def test_a_run_keeps_gpus_from_tf32_and_says_so(tmp_path: Path) -> None:
     cudnn, config = torch.backends.cudnn, Config(1)
     outside = cudnn.allow_tf32, torch.get_float32_matmul_precision()
-    assert runs.environment(1)["tf32"] is True  # torch's default
+    assert environment.current_environment(1)["tf32"] is True  # torch's default
     with Run(tmp_path / "run", config) as run:
         assert (cudnn.allow_tf32, torch.get_float32_matmul_precision()) == (False, "highest")
         assert run.environment["tf32"] is False

@@ -136,7 +136,7 @@ def test_what_cannot_be_drawn_or_added(tmp_path: Path):
     replay = make(tmp_path, capacity=2)
     with pytest.raises(ValueError, match="empty"):
         replay.draw(4, CROP)
-    with pytest.raises(ValueError, match="begins with"):
+    with pytest.raises(ValueError, match="call begin with"):
         replay.add(action_of(0), 0.0, frame_of(0))
     replay.begin(frame_of(0))
     with pytest.raises(ValueError, match="empty"):

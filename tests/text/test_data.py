@@ -408,7 +408,7 @@ def test_other_sentences_than_senteval_s_are_noticed(suite_data: Path, tmp_path:
     negative.rename(positive)
     (tmp_path / "other").rename(negative)
     said = message_of(lambda: load_task("MR", tmp_path))
-    remedy = "exchange rt-polarity.pos and rt-polarity.neg"
+    remedy = "swap rt-polarity.pos and rt-polarity.neg"
     assert said == f"{positive}: has the lines of the other file; {remedy}"
 
 

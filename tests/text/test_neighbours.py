@@ -143,7 +143,7 @@ def test_vectors_of_words_span_their_mutual_information() -> None:
     expected = (left[:, :6] * values[:6]) @ left[:, :6].T
     np.testing.assert_allclose(vectors @ vectors.T, expected, atol=1e-2)
     assert not vectors[0].any()  # the unknown word
-    with pytest.raises(ValueError, match=r"99 dimensions of .* words; lower embedding"):
+    with pytest.raises(ValueError, match=r"99 dimensions exceed .* words; lower embedding"):
         counts.ppmi_vectors(tokens, words, 99, seed=0)
 
 

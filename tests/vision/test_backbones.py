@@ -133,7 +133,7 @@ def test_exports_are_read_again(
     images = torch.randn(3, 3, 32, 32)
     if callable(backbone):
         name = canonical(backbone).partition("@")[0]
-        with pytest.raises(UserError, match=f"made by {name}; give that function"):
+        with pytest.raises(UserError, match=f"made by {name}; pass that function as well"):
             load_encoder(tmp_path / "run" / FILE)
         loaded = load_encoder(tmp_path / "run" / FILE, backbone)
     else:
