@@ -94,9 +94,7 @@ def test_a_folder_has_its_classes_in_the_order_of_their_names(pets: Path) -> Non
 
 
 def test_what_is_no_such_folder_is_refused(pets: Path) -> None:
-    with pytest.raises(
-        MissingData, match=r"data missing in .*; make that folder: images belong"
-    ):
+    with pytest.raises(MissingData, match=r"data missing in .*; make that folder: images belong"):
         folder(pets / "none")
     assert [each.name for each in data.missing([f"folder:{pets}/none"], pets)] == [
         f"folder:{pets}/none"
