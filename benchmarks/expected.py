@@ -43,7 +43,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import losses  # noqa: E402 (needs the line above)
 import steps  # noqa: E402
-from shared.command.domains import domain_of  # noqa: E402
+from shared.command.cells import domain_of  # noqa: E402
 
 from tests.simulated_device import SimulatedDevice  # noqa: E402
 
