@@ -43,8 +43,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 import losses  # noqa: E402 (needs the line above)
 import steps  # noqa: E402
-from shared.command.cells import domain_of  # noqa: E402
 
+from shared.command.cells import domain_of  # noqa: E402
 from tests.simulated_device import SimulatedDevice  # noqa: E402
 
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/expected.csv"
