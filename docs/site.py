@@ -10,6 +10,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ("md", "png", "csv", "json", "jsonl")  # endings of what the site shows of results/
 INTO = re.compile(r"\]\(\.\./(results/[^)]+)\)")
+BADGE = re.compile(r"^\[!\[.*\n\n", re.MULTILINE)  # only the code host has what it shows
 OUT = re.compile(r"\[([^\]]+)\]\(\.\./(?!results/)[^)]+\)")
 
 
@@ -26,7 +27,7 @@ def on_files(files: Files, *, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
     """Point links at the site's pages; a link to a file that the site lacks becomes plain text."""
     if page.file.src_uri == "index.md":
-        return markdown.replace("](docs/", "](")
+        return BADGE.sub("", markdown).replace("](docs/", "](")
     if page.file.src_uri.startswith("results/"):
         return markdown.replace("](../docs/", "](../")
     return OUT.sub(r"\1", INTO.sub(r"](\1)", markdown))
