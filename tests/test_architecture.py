@@ -1,6 +1,7 @@
 """The rules of the house, by reading the sources."""
 
 import ast
+import pkgutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -60,6 +61,15 @@ def test_domains_are_found_in_one_place() -> None:
     }
     # compat.py looks for torchvision before it is imported, and own.py brings a file of the user's
     assert found == {"command/cells.py", "command/own.py", "compat.py"}
+
+
+def test_what_benchmarks_and_examples_import_is_there() -> None:
+    """mypy reads the packages alone."""
+    paths = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "docs").rglob("*.py")]
+    for path in paths:
+        for line, name in imports(path):
+            if name.split(".")[0] in ("shared", *DOMAINS):
+                assert pkgutil.resolve_name(name) is not None, f"{path}:{line}: {name}"
 
 
 def test_there_is_something_to_read() -> None:
