@@ -179,5 +179,5 @@ def _alone(config: Mapping[str, Any], features: str) -> list[str]:
         "",
         "",
         "def encoder(x, edge_index, batch):",
-        f"    return {pool}(nodes(x, edge_index), batch)",
+        f"    return {pool}(nodes(x.to(torch.{config['precision']}), edge_index), batch)",
     ]

@@ -73,7 +73,7 @@ def test_pyg_alone_loads_what_the_card_says(
     assert "import graph" not in alone
     exec(alone, names)
     with torch.no_grad():
-        found = names["encoder"](graphs.x.double(), graphs.edge_index, graphs.batch)
+        found = names["encoder"](graphs.x.float(), graphs.edge_index, graphs.batch)
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
