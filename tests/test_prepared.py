@@ -2,6 +2,8 @@
 
 import json
 import os
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,25 @@ def test_a_build_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such text"):
         build_once(tmp_path / "made", fails)
     assert {path.name for path in tmp_path.iterdir()} <= {".made.lock"}
+
+
+def test_of_several_at_once_one_builds_and_the_others_wait(tmp_path: Path) -> None:
+    built = []
+
+    def slowly(part: Path) -> None:
+        built.append(part)
+        time.sleep(0.2)
+        build(part)
+
+    threads = [
+        threading.Thread(target=build_once, args=(tmp_path / "made", slowly)) for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(built) == 1
+    assert {path.name for path in (tmp_path / "made").iterdir()} == {"meta.json", SUMS}
 
 
 def test_what_makes_a_folder_complete_can_be_named(tmp_path: Path) -> None:

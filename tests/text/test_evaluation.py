@@ -1,6 +1,6 @@
-import copy
 import dataclasses
 import importlib
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +14,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import KFold
 from sklearn.utils import shuffle
-from torch import Tensor, nn
 
 from text.config import EMBEDDED_TASKS
 from text.data import Task, load_task
@@ -26,7 +25,6 @@ from text.evaluation import (
     majority,
     tfidf,
 )
-from text.senteval import predictions
 
 MODULE = importlib.import_module("text.evaluation")
 EXACT = [name for name in PROTOCOLS if name != "senteval-mlp-v1"]
@@ -34,38 +32,16 @@ NOWHERE = Path("nowhere")
 TASK = ["questions"]
 
 
-def sentences(count: int, rng: np.random.Generator, topics: Sequence[int]) -> tuple[str, ...]:
-    """Sentences of 1 to 9 words, half of them of a topic's own; the first word is unique."""
-    words = [
-        " ".join(
-            f"{topic if rng.random() < 0.5 else 'all'}w{rng.integers(12)}" for _ in range(size)
-        )
-        for topic, size in zip(topics, rng.integers(0, 9, count), strict=True)
-    ]
-    return tuple(f"Row{row} {rest}".strip() for row, rest in enumerate(words))
-
-
-def generated(kind: str, count: int = 130, seed: int = 0) -> Task:
-    """A task in which the labels are mostly, not always, those of the words."""
-    rng = np.random.default_rng(seed)
-    classes = 3 if kind == "tested" else 2
-    topics = rng.choice(classes, count, p=[0.4, 0.6] if classes == 2 else [0.2, 0.3, 0.5])
-    labels = np.where(rng.random(count) < 0.8, topics, rng.integers(classes, size=count))
-    first = sentences(count, rng, topics)
-    second = sentences(count, rng, np.where(topics == 1, topics, 7)) if kind == "pairs" else None
-    train = count if kind == "nested" else count - 40
-    return Task(first, second, labels.astype(np.int64), train)
-
-
-def vector(text: str) -> np.ndarray:
-    return np.random.default_rng(zlib.crc32(text.encode())).normal(size=6)
-
-
 def encode(texts: Sequence[str]) -> np.ndarray:
-    """Vectors of the words' topics, blurred by a sentence's own noise."""
-    words = [[word.split("w")[0] for word in text.split()[1:]] for text in texts]
-    sums = [sum(map(vector, of), 3 * vector(text)) for text, of in zip(texts, words, strict=True)]
-    return (np.stack(sums) / 5).astype(np.float32)
+    """Counts of words by their hash, scaled; 0 for a blank line.
+
+    So many dimensions suffice for the manual's sentences, of which other Pythons have others.
+    """
+    counts = np.zeros((len(texts), 128), dtype=np.float32)
+    for row, text in enumerate(texts):
+        for word in text.lower().split():
+            counts[row, zlib.crc32(word.encode()) % 128] += 1
+    return counts / np.sqrt(1 + counts.sum(axis=1, keepdims=True))
 
 
 def reference_of_words(task: Task) -> tuple[float, float]:
@@ -130,12 +106,7 @@ def test_embedded_tasks_are_encoded_once_and_learnt(protocol: str) -> None:
 
     def hashed(texts: Sequence[str]) -> np.ndarray:
         asked.append(len(texts))
-        # Enough of them: the sentences are the manual's, and other Pythons have others.
-        counts = np.zeros((len(texts), 128), dtype=np.float32)
-        for row, text in enumerate(texts):
-            for word in text.lower().split():
-                counts[row, zlib.crc32(word.encode()) % 128] += 1
-        return counts / np.sqrt(1 + counts.sum(axis=1, keepdims=True))
+        return encode(texts)
 
     result = evaluate(
         hashed,
@@ -197,27 +168,25 @@ def test_tfidf_learns_words_from_each_training_set_alone_with_any_number_of_work
         tfidf(NOWHERE, tasks=["questions"], protocol="senteval-mlp-v1")
 
 
-def test_vectors_that_are_not_finite_are_named(serve: Callable[[Task], None]) -> None:
-    task = generated("pairs")
-    serve(task)
+def test_vectors_that_are_not_finite_are_named() -> None:
+    task = load_task("neighbours", NOWHERE)
 
     def broken(texts: Sequence[str]) -> np.ndarray:
         vectors = encode(texts)
-        vectors[133, 4] = np.inf
+        vectors[163, 4] = np.inf
         return vectors
 
     assert task.second is not None
-    named = f"some: dimension 4 of sentence 133 is inf: '{task.second[3]}'"
+    named = re.escape(f"neighbours: dimension 4 of sentence 163 is inf: {task.second[3]!r}"[:70])
     with pytest.raises(ValueError, match=named):
-        evaluate(broken, NOWHERE, tasks=["some"])
+        evaluate(broken, NOWHERE, tasks=["neighbours"])
 
 
-def test_vectors_of_another_shape_are_refused(serve: Callable[[Task], None]) -> None:
-    serve(generated("nested"))
-    with pytest.raises(ValueError, match=r"each of 130 sentences; .* shape \(129, 6\)"):
-        evaluate(lambda texts: encode(texts)[1:], NOWHERE, tasks=["some"])
-    with pytest.raises(ValueError, match=r"each of 130 sentences; .* shape \(130,\)"):
-        evaluate(lambda texts: encode(texts)[:, 0], NOWHERE, tasks=["some"])
+def test_vectors_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"each of 120 sentences; .* shape \(119, 128\)"):
+        evaluate(lambda texts: encode(texts)[1:], NOWHERE, tasks=["topics"])
+    with pytest.raises(ValueError, match=r"each of 120 sentences; .* shape \(120,\)"):
+        evaluate(lambda texts: encode(texts)[:, 0], NOWHERE, tasks=["topics"])
 
 
 def test_wrong_names_are_refused() -> None:
@@ -232,13 +201,10 @@ def test_wrong_names_are_refused() -> None:
 
 
 @pytest.mark.cuda
-def test_scores_on_the_gpu_are_the_cpus(
-    serve: Callable[[Task], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    serve(generated("pairs"))
-    found = evaluate(encode, NOWHERE, tasks=["some"])
+def test_scores_on_the_gpu_are_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = evaluate(encode, NOWHERE, tasks=["neighbours"])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert evaluate(encode, NOWHERE, tasks=["some"]) == found
+    assert evaluate(encode, NOWHERE, tasks=["neighbours"]) == found
 
 
 def test_the_mean_stands_with_and_without_trec(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +223,7 @@ def test_the_mean_stands_with_and_without_trec(monkeypatch: pytest.MonkeyPatch) 
 def test_blank_lines_count_in_the_first_version_and_in_senteval_only(
     serve: Callable[[Task], None],
 ) -> None:
-    task = generated("nested", 60)
+    task = load_task("topics", NOWHERE)
     blank = [3, 17, 18]
     lines = tuple("" if row in blank else text for row, text in enumerate(task.first))
     serve(dataclasses.replace(task, first=lines))
@@ -265,77 +231,17 @@ def test_blank_lines_count_in_the_first_version_and_in_senteval_only(
 
     def counted(texts: Sequence[str]) -> np.ndarray:
         asked.append(texts.count(""))
-        return encode([text or "w" for text in texts])
+        return encode(texts)
 
     found = {name: evaluate(counted, NOWHERE, tasks=["some"], protocol=name) for name in EXACT}
     assert EXACT[0] == DEFAULT_PROTOCOL == "skip-thoughts-nested-10fold-v2"
     assert asked == [0, 3, 3]
     sizes = [each["details"]["some"]["sentences"] for each in found.values()]
-    assert sizes == [57, 60, 60]
-    kept = np.delete(np.arange(60), blank)
-    serve(Task(tuple(lines[row] for row in kept), None, task.labels[kept], train=57))
+    assert sizes == [117, 120, 120]
+    kept = np.delete(np.arange(120), blank)
+    serve(Task(tuple(lines[row] for row in kept), None, task.labels[kept], train=117))
     without = evaluate(counted, NOWHERE, tasks=["some"], protocol=EXACT[1])
     assert found[DEFAULT_PROTOCOL]["details"] == without["details"]
-
-
-# SentEval's own classifier
-
-
-def trained_as_in_senteval(
-    inputs: Tensor, labels: Tensor, validation: tuple[Tensor, Tensor] | None, decay: float
-) -> nn.Linear:
-    """One classifier by torch's own optimiser, in the order in which SentEval draws numbers."""
-    random = np.random.RandomState(1111)
-    torch.manual_seed(1111)
-    model = nn.Linear(inputs.shape[1], int(labels.max()) + 1)
-    optimiser = torch.optim.Adam(model.parameters(), weight_decay=decay)
-    if validation is None:
-        order = random.permutation(len(inputs))
-        held = int(0.05 * len(order))
-        validation = inputs[order[:held]], labels[order[:held]]
-        inputs, labels = inputs[order[held:]], labels[order[held:]]
-    best, kept, worse, passes = -1, copy.deepcopy(model), 0, 0
-    while passes <= 200:
-        for _ in range(4):
-            order = random.permutation(len(inputs))
-            for start in range(0, len(order), 64):
-                rows = order[start : start + 64]
-                optimiser.zero_grad()
-                nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
-                optimiser.step()
-        passes += 4
-        right = int((model(validation[0]).argmax(1) == validation[1]).sum())
-        if right > best:
-            best, kept = right, copy.deepcopy(model)
-        elif worse >= 5:
-            break
-        else:
-            worse += 1
-    return kept
-
-
-@pytest.mark.parametrize("classes", [2, 3])
-def test_classifiers_side_by_side_are_senteval_s_one_by_one(classes: int) -> None:
-    generator = torch.Generator().manual_seed(classes)
-    labels = torch.randint(classes, (170,), generator=generator)
-    features = torch.randn(170, 5, generator=generator)
-    features[:, 0] += 1.5 * labels
-    rows = np.random.default_rng(0).permutation(170)
-    training = [
-        (rows[:100], rows[100:140]),
-        (rows[40:140], rows[:40]),
-        (rows[:101], rows[101:140]),
-        (rows[:140], None),
-    ]
-    decays = (1e-4, 3.0)
-    found = predictions(features, labels, training, decays)
-    assert found.shape == (4, 2, 170)
-    for number, (fit, validate) in enumerate(training):
-        validation = None if validate is None else (features[validate], labels[validate])
-        for place, decay in enumerate(decays):
-            model = trained_as_in_senteval(features[fit], labels[fit], validation, decay)
-            assert torch.equal(found[number, place], model(features).argmax(1))
-    assert not torch.equal(found[0, 0], found[0, 1])
 
 
 # Encoders of any make
@@ -350,7 +256,7 @@ def test_anything_with_encode_is_evaluated_and_tensors_may_require_gradients() -
             raise AssertionError("a model is no function of sentences")
 
         def encode(self, sentences: list[str]) -> Any:
-            found = torch.from_numpy(encode([f"Row {text}" for text in sentences]))
+            found = torch.from_numpy(encode(sentences))
             found.requires_grad_()
             return {
                 "tensor": found.double(),
@@ -359,7 +265,7 @@ def test_anything_with_encode_is_evaluated_and_tensors_may_require_gradients() -
                 "lists": found.tolist(),
             }[self.kind]
 
-    expected = evaluate(lambda some: encode([f"Row {text}" for text in some]), NOWHERE, tasks=TASK)
+    expected = evaluate(encode, NOWHERE, tasks=TASK)
     for kind in ("tensor", "tensors", "lists"):
         assert evaluate(Model(kind), NOWHERE, tasks=TASK) == expected
     assert evaluate(Model("half"), NOWHERE, tasks=TASK)["questions"] > 20

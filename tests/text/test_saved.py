@@ -146,11 +146,9 @@ PAD = {"pad_token_id": 1}
 FAMILIES: dict[str, tuple[Any, dict[str, Any], int | None]] = {
     # Its model, a small configuration, and how many tokens it takes.
     "gpt2": (tr.GPT2Model, {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}, 64),
-    "roberta": (tr.RobertaModel, {**BERT, **PAD, "max_position_embeddings": 514}, 512),
     "mpnet": (tr.MPNetModel, {**BERT, **PAD, "max_position_embeddings": 514}, 512),
     "xlnet": (tr.XLNetModel, {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 32}, None),
     "mamba": (tr.MambaModel, {**SMALL, "state_size": 4}, None),
-    "fnet": (tr.FNetModel, {**BERT, **PAD, "max_position_embeddings": 512}, 512),
     "distilbert": (tr.DistilBertModel, {"dim": 16, "n_layers": 1, "n_heads": 2, **PAD}, 512),
 }
 
