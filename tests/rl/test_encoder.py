@@ -1,13 +1,11 @@
 import copy
-import itertools
 import math
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from rl.encoder import Bilinear, Encoder
-from shared import Criterion, Objective, info_nce, query_key, term
+from rl.encoder import Encoder
 
 
 def made(size: int = 11, *, seed: int = 0, layers: int = 2) -> Encoder:
@@ -16,109 +14,9 @@ def made(size: int = 11, *, seed: int = 0, layers: int = 2) -> Encoder:
     return Encoder(channels=6, size=size, filters=3, layers=layers, latent=4)
 
 
-def nontrivial(size: int = 11) -> Encoder:
-    """In float64, no two parameters alike, no bias zero."""
-    encoder = made(size).double()
-    for parameter in encoder.parameters():
-        nn.init.normal_(parameter, std=0.5)
-    return encoder
-
-
 def images(count: int = 2, size: int = 11, channels: int = 6) -> Tensor:
     generator = torch.Generator().manual_seed(5)
     return torch.randint(256, (count, channels, size, size), dtype=torch.uint8, generator=generator)
-
-
-# Against loops
-
-
-def encoder_loop(encoder: Encoder, batch: Tensor) -> Tensor:
-    """Image by image, filter by filter, pixel by pixel."""
-    rows = []
-    for image in batch:
-        x = [[[value / 255 for value in row] for row in channel] for channel in image.tolist()]
-        pixels = torch.tensor(x, dtype=torch.float64)
-        for place, layer in enumerate(encoder.convolutions.layers):
-            stride = 2 if place == 0 else 1
-            side = (pixels.shape[1] - 3) // stride + 1
-            outputs = []
-            for weight, bias in zip(layer.weight, layer.bias, strict=True):
-                for y, z in itertools.product(range(side), range(side)):
-                    window = pixels[:, stride * y : stride * y + 3, stride * z : stride * z + 3]
-                    outputs.append((bias + (weight * window).sum()).clamp(min=0))
-            pixels = torch.stack(outputs).reshape(-1, side, side)
-        linear, norm = encoder.head.linear, encoder.head.norm
-        flat = [
-            pixels[channel, y, z]
-            for channel in range(pixels.shape[0])
-            for y in range(pixels.shape[1])
-            for z in range(pixels.shape[2])
-        ]
-        latent = torch.stack(
-            [
-                bias + sum(w * value for w, value in zip(weight, flat, strict=True))
-                for weight, bias in zip(linear.weight, linear.bias, strict=True)
-            ]
-        )
-        centred = latent - latent.sum() / len(latent)
-        variance = (centred * centred).sum() / len(latent)
-        rows.append(norm.weight * centred / (variance + 1e-5).sqrt() + norm.bias)
-    return torch.stack(rows)
-
-
-@pytest.mark.parametrize("size", [11, 12])
-def test_values_and_gradients_are_those_of_loops(size: int) -> None:
-    encoder, batch = nontrivial(size), images(size=size)
-    weights = torch.linspace(-1, 2, 8, dtype=torch.float64).reshape(2, 4).sin()
-    parameters = list(encoder.parameters())
-    expected = encoder_loop(encoder, batch)
-    actual = encoder(batch)
-    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
-    assert float(expected.detach().std()) > 0.1
-    wanted = torch.autograd.grad((expected * weights).sum(), parameters)
-    given = torch.autograd.grad((actual * weights).sum(), parameters)
-    for name, one, other in zip(dict(encoder.named_parameters()), given, wanted, strict=True):
-        assert float(other.norm()) > 1e-4, name
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
-
-
-def nce_loop(query: Tensor, matrix: Tensor, key: Tensor) -> Tensor:
-    """-log softmax of each query's own key among all keys, the mean over queries."""
-    total = torch.zeros((), dtype=torch.float64)
-    for i in range(len(query)):
-        scores = []
-        for j in range(len(key)):
-            score = torch.zeros((), dtype=torch.float64)
-            for a, b in itertools.product(range(len(matrix)), repeat=2):
-                score = score + query[i, a] * matrix[a, b] * key[j, b]
-            scores.append(score)
-        highest = max(float(score.detach()) for score in scores)
-        total = total - (scores[i] - highest)
-        total = total + sum(((s - highest).exp() for s in scores), torch.zeros(())).log()
-    return total / len(query)
-
-
-def test_bilinear_scores_and_their_loss_are_those_of_loops() -> None:
-    torch.manual_seed(0)
-    similarity = Bilinear(4).double()
-    query = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
-    key = torch.randn(5, 4, dtype=torch.float64)
-    scores, matrix = similarity(query, key), similarity.W.detach()
-    for i, j in itertools.product(range(5), repeat=2):
-        score = sum(
-            float(query.detach()[i, a] * matrix[a, b] * key[j, b])
-            for a, b in itertools.product(range(4), repeat=2)
-        )
-        assert float(scores.detach()[i, j]) == pytest.approx(score, rel=1e-12, abs=1e-12)
-    criterion = Criterion(Objective(term(info_nce, temperature=1.0)), 4, similarity)
-    loss, _ = criterion(query_key(query, key), step=0)
-    expected = nce_loop(query, similarity.W, key)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=1e-12)
-    wanted = torch.autograd.grad(expected, (query, similarity.W))
-    given = torch.autograd.grad(loss, (query, similarity.W))
-    for one, other in zip(given, wanted, strict=True):
-        assert float(other.norm()) > 0.1
-        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_convolutions_alone_can_be_in_half_precision() -> None:

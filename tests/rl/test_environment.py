@@ -94,8 +94,7 @@ def unchosen(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.parametrize(
-    ("egl", "osmesa", "chosen"),
-    [(True, True, "egl"), (True, False, "egl"), (False, True, "osmesa")],
+    ("egl", "osmesa", "chosen"), [(True, True, "egl"), (False, True, "osmesa")]
 )
 def test_the_first_renderer_that_works_is_chosen(
     unchosen: pytest.MonkeyPatch, egl: bool, osmesa: bool, chosen: str
@@ -121,13 +120,12 @@ def test_without_a_renderer_the_packages_are_named(unchosen: pytest.MonkeyPatch)
     assert os.environ["MUJOCO_GL"] == ""
 
 
-@pytest.mark.parametrize(("value", "chosen"), [("osmesa", "osmesa"), ("glfw", "glfw")])
+@pytest.mark.parametrize("value", ["osmesa", "glfw"])
 def test_a_renderer_that_is_asked_for_is_respected(
-    unchosen: pytest.MonkeyPatch, value: str, chosen: str
+    unchosen: pytest.MonkeyPatch, value: str
 ) -> None:
     unchosen.setenv("MUJOCO_GL", value)
-    assert choose_renderer() == chosen
-    assert os.environ["MUJOCO_GL"] == value
+    assert choose_renderer() == value == os.environ["MUJOCO_GL"]
 
 
 @pytest.mark.parametrize(
@@ -238,10 +236,9 @@ def test_decisions_are_those_of_dm_control(task: str) -> None:
     environment.close()
 
 
-@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
-def test_an_episode_has_its_number_of_environment_steps(task: str) -> None:
+def test_an_episode_has_its_number_of_environment_steps() -> None:
     # More than DM Control's own limit, which is 1000 for each of the tasks.
-    environment = make(task, action_repeat=100, episode_steps=1100)
+    environment = make(action_repeat=100, episode_steps=1100)
     environment.reset(seed=0)
     ends = []
     while environment._running:
@@ -271,7 +268,8 @@ def test_a_task_that_ends_itself_terminates_within_a_decision(
     assert cartpole.step(np.zeros(1))[1:4] == (8.0, False, False)
 
 
-@pytest.mark.parametrize("task", TASKS)
+# An episode of the reacher begins with a change of its model, the place of the target.
+@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
 def test_a_restored_environment_goes_on_to_the_bit(task: str) -> None:
     environment, fresh = make(task), make(task)
     actions = actions_for(environment, 12)
@@ -402,9 +400,8 @@ def test_gymnasium_knows_how_long_and_how_to_render() -> None:
     recorded.close()
 
 
-@pytest.mark.parametrize("task", [CARTPOLE, "reacher_easy"])
-def test_states_are_those_beside_the_frames(task: str) -> None:
-    drawn, stated = make(task), make(task, observe="state")
+def test_states_are_those_beside_the_frames() -> None:
+    drawn, stated = make(), make(observe="state")
     _, info = drawn.reset(seed=3)
     state, stated_info = stated.reset(seed=3)
     assert stated.observation_space.shape == (len(stated.state_names),)
@@ -420,16 +417,6 @@ def test_states_are_those_beside_the_frames(task: str) -> None:
     assert stated.picture(24).shape == (24, 24, 3)  # films can be made all the same
     drawn.close()
     stated.close()
-
-
-def test_fast_frames_are_nearly_the_full_ones() -> None:
-    frames = []
-    for quality in ("full", "fast"):
-        environment = make(quality=quality, frame_size=100)
-        environment.reset(seed=0)
-        frames.append(environment.frame.astype(float))
-        environment.close()
-    assert 0 < np.abs(frames[0] - frames[1]).mean() < 1
 
 
 def test_a_picture_is_the_frame_upright(cartpole: DeepMindControl) -> None:

@@ -9,6 +9,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from sklearn.linear_model import Ridge
 from sklearn.metrics import r2_score
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from rl import evaluation
@@ -169,31 +170,8 @@ def test_an_embedding_is_the_encoder_on_centre_crops() -> None:
 # The probe
 
 
-def by_normal_equations(
-    train: np.ndarray, targets: np.ndarray, test: np.ndarray, penalty: float
-) -> np.ndarray:
-    """Predictions from the normal equations, features by features, loops over the columns."""
-    first, second = np.zeros(train.shape), np.zeros(test.shape)
-    for column in range(train.shape[1]):
-        mean, deviation = train[:, column].mean(), train[:, column].std()
-        if deviation > 0:
-            first[:, column] = (train[:, column] - mean) / deviation
-            second[:, column] = (test[:, column] - mean) / deviation
-    predicted = np.zeros((len(test), targets.shape[1]))
-    for column in range(targets.shape[1]):
-        mean, deviation = targets[:, column].mean(), targets[:, column].std()
-        # Each frame's inner product with itself, on average: the number of features that vary.
-        strength = penalty * np.mean([row @ row for row in first])
-        matrix = first.T @ first + strength * np.eye(train.shape[1])
-        weights = np.linalg.solve(matrix, first.T @ ((targets[:, column] - mean) / deviation))
-        predicted[:, column] = second @ weights * deviation + mean
-    return predicted
-
-
 @pytest.mark.parametrize("width", [7, 200])
-def test_scores_are_those_of_the_normal_equations(
-    width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_those_of_scikit_learn(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluation, "COLUMNS", 5)  # in blocks
     train = 3 + normal(0, 120, width) * torch.arange(1, width + 1)
     train[:, 2] = 0.1  # its deviation in floating point is not 0
@@ -204,12 +182,13 @@ def test_scores_are_those_of_the_normal_equations(
     result = state_probe(train.float(), train_state, episodes(), test.float(), test_state, names(3))
     penalty = result["details"]["penalty"]
     assert penalty in PENALTIES
-    predicted = by_normal_equations(
-        train.float().double().numpy(),
-        train_state.numpy(),
-        test.float().double().numpy(),
-        penalty,
-    )
+    inputs = StandardScaler().fit(train.float().double())
+    first = inputs.transform(train.float().double())
+    # Each frame's inner product with itself, on average: the number of features that vary.
+    strength = penalty * np.square(first).sum(1).mean()
+    targets = StandardScaler().fit(train_state)
+    model = Ridge(strength).fit(first, targets.transform(train_state))
+    predicted = targets.inverse_transform(model.predict(inputs.transform(test.float().double())))
     expected = 100 * r2_score(test_state.numpy(), predicted, multioutput="raw_values")
     found = list(result["details"]["targets"].values())
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
