@@ -7,7 +7,6 @@ sample.
 import dataclasses
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,7 @@ from torch import Tensor
 
 from shared.compat import make_torchvision_importable
 from shared.pixels import (
-    blend,
     gaussian_blur,
-    hue,
     resized_crop,
     uniforms,
 )
@@ -97,7 +94,7 @@ def reference(image: Tensor, drawn: Parameters, i: int, policy: Policy, size: in
 
 @pytest.mark.parametrize(
     ("height", "width", "size"),
-    [(32, 32, 32), (8, 8, 32), (40, 56, 24), (64, 64, 7)],
+    [(8, 8, 32), (40, 56, 24)],
 )
 def test_resized_crop_is_torchvisions(height: int, width: int, size: int):
     rng = np.random.default_rng(size)
@@ -115,37 +112,6 @@ def test_resized_crop_is_torchvisions(height: int, width: int, size: int):
         torch.testing.assert_close(found, expected, atol=3e-6, rtol=0)
 
 
-def blended(operation: int, batch: Tensor, factor: Tensor) -> Tensor:
-    """Brightness (0), contrast (1) or saturation (2), of a copy."""
-    share = 1 - factor if operation else torch.zeros_like(factor)
-    contrasted = torch.full_like(factor, operation == 1, dtype=torch.bool)
-    return blend(batch.clone(), factor, share, contrasted)
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "factors"),
-    [
-        (partial(blended, 0), functional.adjust_brightness, (0, 0.2, 0.6, 1, 1.4, 1.8)),
-        (partial(blended, 1), functional.adjust_contrast, (0, 0.2, 0.6, 1, 1.4, 1.8)),
-        (partial(blended, 2), functional.adjust_saturation, (0, 0.2, 0.6, 1, 1.4, 1.8)),
-        (hue, functional.adjust_hue, (-0.5, -0.4, -0.2, -0.1, 0, 0.05, 0.1, 0.25, 0.4, 0.5)),
-    ],
-)
-def test_colour_operations_are_torchvisions(
-    ours: Callable[[Tensor, Tensor], Tensor],
-    theirs: Callable[[Tensor, float], Tensor],
-    factors: tuple[float, ...],
-):
-    batch = images()
-    before = batch.clone()
-    for shift in range(len(factors)):  # so that every image meets every factor
-        mine = [factors[(shift + i) % len(factors)] for i in range(len(batch))]
-        found = ours(batch, torch.tensor(mine, dtype=torch.float32))
-        for image, factor, result in zip(batch, mine, found, strict=True):
-            torch.testing.assert_close(result, theirs(image, factor), atol=2e-6, rtol=0)
-    assert torch.equal(batch, before)
-
-
 def test_the_blur_of_mmcl_on_imagenet_sees_black_beyond_the_border():
     policy = POLICIES["mmcl_imagenet"]
     assert (policy.sigma, policy.reflected, policy.kernel) == ((0.2, 2.0), False, None)
@@ -159,16 +125,6 @@ def test_the_blur_of_mmcl_on_imagenet_sees_black_beyond_the_border():
     inside = float(taps[11:].sum() / taps.sum())
     assert float(dark[0, 0, 0, 0]) == pytest.approx(inside**2, abs=1e-5)
     assert float(dark[0, 0, 0, 16]) == pytest.approx(inside, abs=1e-5)
-
-
-@pytest.mark.parametrize(("kernel", "side"), [(1, 8), (13, 7), (23, 33)])
-def test_blur_is_torchvisions(kernel: int, side: int):
-    batch = images(12, side, side + 2)
-    sigma = torch.tensor([0.1, 0.15, 0.3, 0.5, 0.8, 1, 1.2, 1.5, 1.7, 1.9, 2, 2])
-    found = gaussian_blur(batch, sigma, kernel)
-    for image, deviation, result in zip(batch, sigma, found, strict=True):
-        expected = functional.gaussian_blur(image, [kernel, kernel], [float(deviation)] * 2)
-        torch.testing.assert_close(result, expected, atol=2e-6, rtol=0)
 
 
 # The parameters

@@ -1,8 +1,7 @@
-"""SwAV's codes and loss against loops and an independent program, and its queue and prototypes."""
+"""SwAV's loss against an independent program, its queue and its prototypes."""
 
 import dataclasses
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -30,78 +29,19 @@ SMALL = dataclasses.replace(
 )
 
 
-def reference_codes(scores: Tensor, epsilon: float, iterations: int) -> list[list[float]]:
-    """The iteration on the plain exponentials, number by number."""
-    q = [[math.exp(x / epsilon) for x in row] for row in scores.tolist()]
-    for _ in range(iterations):
-        for k in range(len(q[0])):
-            total = sum(row[k] for row in q)
-            for row in q:
-                row[k] /= total
-        q = [[x / sum(row) for x in row] for row in q]
-    return q
-
-
-def reference_loss(
-    crops: Tensor, prototypes: Tensor, older: Tensor | None, temperature: float, epsilon: float
-) -> Tensor:
-    views, batch = crops.shape[:2]
-    values = []
-    for crop in (0, 1):
-        rows = [z / z.norm() for z in crops[crop]] + list(() if older is None else older[crop])
-        scores = torch.stack([torch.stack([z @ c for c in prototypes]) for z in rows])
-        code = reference_codes(scores.detach(), epsilon, 3)[:batch]
-        for i in range(batch):
-            value = crops.new_zeros(())
-            for view in range(views):
-                if view != crop:
-                    z = crops[view, i] / crops[view, i].norm()
-                    exponentials = [torch.exp(z @ c / temperature) for c in prototypes]
-                    total = sum(exponentials, crops.new_zeros(()))
-                    for q, e in zip(code[i], exponentials, strict=True):
-                        value = value - q * torch.log(e / total) / (views - 1)
-            values.append(value)
-    return torch.stack(values)
-
-
 def units(*shape: int, seed: int = 0) -> Tensor:
     rows = torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return rows / rows.norm(dim=-1, keepdim=True)
 
 
-@pytest.mark.parametrize("iterations", [1, 3, 20])
-def test_codes_equal_the_loop_and_use_the_prototypes_alike(iterations: int) -> None:
-    scores = units(9, 4) @ units(3, 4, seed=1).T
-    found = codes(scores, epsilon=0.3, iterations=iterations)
-    expected = torch.tensor(reference_codes(scores, 0.3, iterations), dtype=torch.float64)
-    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+def test_codes_use_the_prototypes_alike() -> None:
+    found = codes(units(9, 4) @ units(3, 4, seed=1).T, epsilon=0.3, iterations=20)
     torch.testing.assert_close(found.sum(1), torch.ones(9, dtype=torch.float64))
-    if iterations == 20:
-        torch.testing.assert_close(found.sum(0), torch.full((3,), 3.0).double(), rtol=1e-3, atol=0)
+    torch.testing.assert_close(found.sum(0), torch.full((3,), 3.0).double(), rtol=1e-3, atol=0)
 
 
 def test_codes_are_finite_where_the_exponentials_are_not() -> None:
     assert torch.isfinite(codes(units(4, 3) @ units(5, 3).T, epsilon=1e-4, iterations=3)).all()
-
-
-@pytest.mark.parametrize(("views", "queue"), [(2, 0), (5, 7)])
-def test_loss_and_gradient_equal_the_loops(views: int, queue: int) -> None:
-    prototypes = units(4, 3, seed=5).requires_grad_()
-    older = units(2, queue, 3, seed=6) if queue else None
-    crops = (3 * units(views, 6, 3)).requires_grad_()
-    pairs = crop_pairs(crops, prototypes, older)
-    value = swapped_prediction(
-        pairs, cosine(pairs.anchor, pairs.candidate), temperature=0.4, epsilon=0.2
-    )
-    expected = reference_loss(crops, prototypes, older, 0.4, 0.2)
-    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12)
-    upstream = torch.linspace(0.5, 1.5, 12, dtype=torch.float64)
-    for got, want in zip(
-        torch.autograd.grad(value, (crops, prototypes), upstream),
-        torch.autograd.grad(expected, (crops, prototypes), upstream),
-        strict=True,
-    ):
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{len(case['settings']['small'])} small")

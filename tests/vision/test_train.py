@@ -36,8 +36,6 @@ def losses(folder: Path) -> list[float]:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"method": "moco_v2", "queue": 64},
         {"method": "moco_v2", "queue": 64, "head_layers": 1, "mixed": (8, 6, 4), "mixed_from": 0.5},
         {"method": "moco_v3", "symmetric": True, "optimiser": "adam"},
         {
@@ -63,7 +61,7 @@ def losses(folder: Path) -> list[float]:
             )
         },
     ],
-    ids=["simclr", "moco_v2", "mochi", "moco_v3", "cmc", "swav", "regularised"],
+    ids=["mochi", "moco_v3", "cmc", "swav", "regularised"],
 )
 def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]

@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.neighbors import NearestCentroid
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run
 from vision import transfer as module
-from vision.augmentation import POLICIES
 from vision.config import Config
 from vision.data import Images, describe, load, permutation
 from vision.evaluation import (
     PROTOCOLS,
     FewShot,
     FineTuning,
-    ManyShot,
     as_test_images,
     evaluate,
     starting_classifier,
@@ -72,27 +71,15 @@ def small_encoder() -> nn.Module:
 # Few-shot
 
 
-def test_prototypes_are_those_of_slow_loops() -> None:
+def test_prototypes_are_scikit_learn_s_centroids() -> None:
     features, labels = drawn(300, 6), labels_of(300, 9)
     features += 0.7 * labels[:, None].sin()
     found = few_shot(features, labels, SMALL)
     expected = []
-    for episode in episodes(labels, SMALL).tolist():
-        prototypes = []
-        for images in episode:
-            total = [0.0] * 6
-            for image in images[:3]:
-                total = [a + float(b) for a, b in zip(total, features[image], strict=True)]
-            prototypes.append([each / 3 for each in total])
-        right = 0
-        for label, images in enumerate(episode):
-            for image in images[3:]:
-                distances = [
-                    sum((float(a) - b) ** 2 for a, b in zip(features[image], centre, strict=True))
-                    for centre in prototypes
-                ]
-                right += distances.index(min(distances)) == label
-        expected.append(100 * right / 20)
+    for episode in episodes(labels, SMALL):
+        support, queries = episode[:, :3].flatten(), episode[:, 3:].flatten()
+        centroids = NearestCentroid().fit(features[support], labels[support])
+        expected.append(100 * centroids.score(features[queries], labels[queries]))
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
     assert 25 < float(found.mean()) < 100
 
@@ -351,18 +338,3 @@ def test_a_projection_is_scored_but_not_fine_tuned(tmp_path: Path) -> None:
     tuned = dataclasses.replace(config, protocol="fine-tuned-small-v1")
     with Run(tmp_path / "b", tuned) as run, pytest.raises(ValueError, match="trains the backbone"):
         evaluate(tuned, small_encoder(), run, project=first)
-
-
-def test_the_protocols_are_those_of_the_suite() -> None:
-    linear = PROTOCOLS["many-shot-linear-v1"].transfer
-    assert isinstance(linear, ManyShot)
-    np.testing.assert_allclose(sorted(linear.costs), np.logspace(-5, 6, 45))
-    tuned = PROTOCOLS["fine-tuned-v1"].transfer
-    assert isinstance(tuned, FineTuning)
-    assert (tuned.steps, tuned.batch_size, tuned.momentum) == (5000, 64, 0.9)
-    np.testing.assert_allclose(tuned.rates, np.logspace(-1, -4, 4))
-    np.testing.assert_allclose(tuned.decays, [0, *np.logspace(-6, -3, 4)])
-    policy = POLICIES[tuned.policy]
-    assert (policy.scale, policy.flip, policy.bicubic) == ((0.08, 1.0), 0.5, True)
-    assert PROTOCOLS["few-shot-5way-20shot-v1"].transfer == FewShot(20, 5, 15, 600)
-    assert PROTOCOLS["few-shot-5way-5shot-v1"].transfer == FewShot(5, 5, 15, 600)
