@@ -29,6 +29,7 @@ from shared.experiment.tables import (
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
+row = NOTES.row
 
 # GraphCL's program where its paper says otherwise: see graph.config.
 PROGRAM: dict[str, Any] = {
@@ -87,117 +88,58 @@ def _low_rank(norm: str) -> dict[str, Any]:
     return by(GRAPHCL.loss, projection=Projection(0.1, {"norm": norm}))
 
 
-def _mmcl(
-    label: str,
-    pairs: str,
-    deviation: str,
-    program: Mapping[str, Any] | None = None,
-    pool: Mapping[str, Any] | None = None,
-    **numbers: Any,
-) -> Row:
+PGD: dict[str, Any] = {"solver": "projected_gradient"}
+
+
+def _mmcl(label: str, notes: str, pool: Mapping[str, Any] | None = None, **numbers: Any) -> Row:
+    """A reading of MMCL's row by its label; with a pool, in the setting of GraphCL's program."""
     # The kernel is RBF; sigma^2 = 1 is assumed.
-    return Row(
+    pairs = "both_views" if "both views" in label else "first_view"
+    return row(
         f"MMCL {label}",
-        by(svm_margin(gamma=0.5, **numbers), pairs=pairs, **(program or {})),
+        by(svm_margin(gamma=0.5, **numbers), pairs=pairs, **({} if pool is None else PROGRAM)),
+        f"mmcl-silent {notes}",
         published="MMCL",
-        deviation=f"{NOTES['mmcl-silent']} {deviation}",
         in_columns=pool or {},
     )
+
+
+def _graphcl(label: str, note: str, pool: Mapping[str, Any]) -> Row:
+    return row(label, PROGRAM, note, published="GraphCL", in_columns=pool)
 
 
 def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
     """The methods; the program's pools are used on the social sets of ``columns``."""
     random3, random4 = _pool(RANDOM3, columns), _pool(RANDOM4, columns)
-    text, program, further = NOTES["text"], NOTES["program"], NOTES["random4"]
+    calibrated = {"train": False, "calibrate": True}
+    margins = {"angular": 0.5, "subtractive": 0.4}
     return (
-        Row(
-            "largest class",
-            {"features": "constant"},
-            deviation="The accuracy with constant features.",
-            seeds=(0,),
-            baseline=True,
-        ),
-        Row(
-            "sizes and labels",
-            {"features": "sizes"},
-            deviation="No encoder: counts of nodes, edges and node labels.",
-            seeds=(0,),
-            baseline=True,
-        ),
-        Row(
-            "untrained encoder",
-            {"train": False},
-            deviation="Not in any paper: the reference for what pretraining adds.",
-            baseline=True,
-        ),
-        Row(
-            "untrained encoder, calibrated",
-            {"train": False, "calibrate": True},
-            deviation="Its batch norms have the statistics of the graphs, as after training; those "
-            "of the row above are the identity.",
-            baseline=True,
-        ),
-        Row("GraphCL", {}, "GraphCL", text),
-        Row("GraphCL, authors' program", PROGRAM, "GraphCL", program, random3),
-        _mmcl(
-            "INV, both views",
-            "both_views",
-            f"Closed form, 2B - 2 negatives (the paper's text). {text}",
-        ),
-        _mmcl(
-            "INV, first view",
-            "first_view",
-            f"Closed form, B - 1 negatives (the authors' image code). {text}",
-        ),
-        _mmcl(
-            "PGD, both views",
-            "both_views",
-            "Projected gradient with steps of 1 / lambda_max from the closed form, 2B - 2 "
-            f"negatives. {text}",
-            solver="projected_gradient",
-        ),
-        _mmcl(
-            "PGD, first view",
-            "first_view",
-            f"Projected gradient, B - 1 negatives. {text}",
-            solver="projected_gradient",
-        ),
-        _mmcl("INV, both views, authors' program", "both_views", program, PROGRAM, random3),
-        _mmcl("INV, first view, authors' program", "first_view", program, PROGRAM, random3),
-        Row("GraphCL, authors' program, random4", PROGRAM, "GraphCL", further, random4),
-        _mmcl(
-            "INV, both views, authors' program, random4", "both_views", further, PROGRAM, random4
-        ),
-        _mmcl(
-            "INV, first view, authors' program, random4", "first_view", further, PROGRAM, random4
-        ),
-        Row(
-            "SimCLR",
-            by(term(info_nce, temperature=0.2), pairs="both"),
-            deviation="NT-Xent over both views, where GraphCL's form has one direction.",
-        ),
-        Row("DCL", by(term(debiased_nce, temperature=0.2, tau_plus=0.1))),
-        Row("HCL", by(term(hard_nce, temperature=0.2, tau_plus=0.1, beta=1.0))),
-        Row("GraphCL + DP, anchor sum", _penalised()),
-        Row("GraphCL + DP, mean", _penalised(reduction="mean")),
-        Row("CLLR, l2,1", _low_rank("l21"), deviation=NOTES["projection"]),
-        Row("CLLR, nuclear", _low_rank("nuclear"), deviation=NOTES["projection"]),
-        Row(
-            "margins",
-            _margin(angular=0.5, subtractive=0.4),
-            deviation="m1 and m2 of SimCLR on CIFAR-10 (margins, Table 5).",
-        ),
-        Row(
-            "positive emphasis",
-            _margin(emphasis=1.125),
-            deviation="s of SimCLR on CIFAR-10 (margins, Table 6).",
-        ),
-        Row(
-            "margin ratio",
-            _margin(angular=0.5, subtractive=0.4, ratio="row"),
-            deviation="m1 and m2 as in the row 'margins'; they only scale gradients.",
-        ),
-        Row("attenuation I", _margin(attenuation=0.5)),
+        row("largest class", {"features": "constant"}, "constant", seeds=(0,), baseline=True),
+        row("sizes and labels", {"features": "sizes"}, "sizes", seeds=(0,), baseline=True),
+        row("untrained encoder", {"train": False}, "untrained", baseline=True),
+        row("untrained encoder, calibrated", calibrated, "calibrated", baseline=True),
+        row("GraphCL", {}, "text", published="GraphCL"),
+        _graphcl("GraphCL, authors' program", "program", random3),
+        _mmcl("INV, both views", "inv-both text"),
+        _mmcl("INV, first view", "inv-first text"),
+        _mmcl("PGD, both views", "pgd-both text", **PGD),
+        _mmcl("PGD, first view", "pgd-first text", **PGD),
+        _mmcl("INV, both views, authors' program", "program", random3),
+        _mmcl("INV, first view, authors' program", "program", random3),
+        _graphcl("GraphCL, authors' program, random4", "random4", random4),
+        _mmcl("INV, both views, authors' program, random4", "random4", random4),
+        _mmcl("INV, first view, authors' program, random4", "random4", random4),
+        row("SimCLR", by(term(info_nce, temperature=0.2), pairs="both"), "simclr"),
+        row("DCL", by(term(debiased_nce, temperature=0.2, tau_plus=0.1))),
+        row("HCL", by(term(hard_nce, temperature=0.2, tau_plus=0.1, beta=1.0))),
+        row("GraphCL + DP, anchor sum", _penalised()),
+        row("GraphCL + DP, mean", _penalised(reduction="mean")),
+        row("CLLR, l2,1", _low_rank("l21"), "projection"),
+        row("CLLR, nuclear", _low_rank("nuclear"), "projection"),
+        row("margins", _margin(**margins), "margins"),
+        row("positive emphasis", _margin(emphasis=1.125), "emphasis"),
+        row("margin ratio", _margin(**margins, ratio="row"), "ratio"),
+        row("attenuation I", _margin(attenuation=0.5)),
     )
 
 

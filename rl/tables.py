@@ -38,6 +38,7 @@ from shared.experiment.tables import (
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
+row = NOTES.row
 
 
 def _column(label: str, task: str, action_repeat: int, learning_rate: float = 1e-3) -> Column:
@@ -72,11 +73,11 @@ BASES: tuple[tuple[str, Term, str, str], ...] = (
 
 
 # Rows of both papers.
-RANDOM_ROW = Row("random policy", {"train": False}, deviation=NOTES["random-policy"])
-SAC_ROW = Row("SAC on the same crops", {"contrastive": False}, deviation=NOTES["sac"])
-CURL_ROW = Row("CURL", {}, "CURL", NOTES.text("agent contrast"))
+RANDOM_ROW = row("random policy", {"train": False}, "random-policy")
+SAC_ROW = row("SAC on the same crops", {"contrastive": False}, "sac")
+CURL_ROW = row("CURL", {}, "agent contrast", published="CURL")
 COSINE_ROWS = tuple(
-    Row(label, by(loss, similarity="cosine"), published, NOTES.text(notes))
+    row(label, by(loss, similarity="cosine"), notes, published=published)
     for label, loss, published, notes in (
         ("CURL, cosine", NCE, "CURL", "cosines cosine-base"),
         ("DCL", DCL, "DCL", "cosines debiased"),
@@ -88,8 +89,8 @@ LMCL_ROWS = (
     RANDOM_ROW,
     SAC_ROW,
     CURL_ROW,
-    Row("CURL, single step", {"double_step": False}, "CURL", NOTES["single-step"]),
-    Row("CURL, batch 128", {"batch_size": 128}, "CURL", NOTES["batch-128"]),
+    row("CURL, single step", {"double_step": False}, "single-step", published="CURL"),
+    row("CURL, batch 128", {"batch_size": 128}, "batch-128", published="CURL"),
     *COSINE_ROWS,
     *(
         polarized_row(f"LMCL({base}+DP)", loss, similarity, NOTES.text(f"{notes} anchor-sum"))
@@ -97,22 +98,22 @@ LMCL_ROWS = (
     ),
     polarized_row("LMCL(CURL+DP), mean", RAW, "bilinear", NOTES.text("mean"), reduction="mean"),
     polarized_row("LMCL(CURL+DP), cosine", NCE, "cosine", NOTES.text("cosines anchor-sum")),
-    Row(
+    row(
         "DCL, raw scores",
         by(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
-        deviation=NOTES.text("lowest-score debiased"),
+        "lowest-score debiased",
     ),
-    Row(
+    row(
         "HCL, raw scores",
         by(term(hard_nce, temperature=1.0, tau_plus=0.01, beta=1.0, floor="minimum")),
-        deviation=NOTES.text("lowest-score hardened one-negative"),
+        "lowest-score hardened one-negative",
     ),
-    Row(
+    row(
         "margins",
         by(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"),
-        deviation=NOTES["margins"],
+        "margins",
     ),
-    Row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), deviation=NOTES["mmcl"]),
+    row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), "mmcl"),
 )
 
 CLLR_ROWS = (
@@ -121,11 +122,11 @@ CLLR_ROWS = (
     CURL_ROW,
     *COSINE_ROWS,
     *(
-        Row(
+        row(
             f"CLLR({base}+{norm}-norm){suffix}",
             by(loss, projection=low_rank(norm, alpha), similarity=similarity),
-            f"CLLR({base}+)",
-            NOTES.text(f"norm-{norm} {notes} of-50 {reason}"),
+            f"norm-{norm} {notes} of-50 {reason}",
+            published=f"CLLR({base}+)",
         )
         for base, loss, similarity, notes in BASES
         for suffix, alpha, reason in (
@@ -134,16 +135,12 @@ CLLR_ROWS = (
         )
         for norm in NORMS
     ),
-    Row(
+    row(
         "CLLR(CURL+), authors' form",
         # L of the authors' image program has 512 rows for 2048 dimensions; the same share of 50.
-        by(
-            RAW,
-            projection=low_rank("none", 0.0, form="authors", rows=12),
-            similarity="bilinear",
-        ),
-        "CLLR(CURL+)",
-        NOTES["authors-form"],
+        by(RAW, projection=low_rank("none", 0.0, form="authors", rows=12), similarity="bilinear"),
+        "authors-form",
+        published="CLLR(CURL+)",
     ),
 )
 
@@ -203,12 +200,12 @@ def _question(
             *trivial,
             *(
                 dataclasses.replace(
-                    row,
+                    each,
                     published=None,
-                    deviation=NOTES["contrast"] if row == CURL_ROW else row.deviation,
+                    deviation=NOTES["contrast"] if each == CURL_ROW else each.deviation,
                 )
-                for row in returns.rows
-                if row not in (RANDOM_ROW, SAC_ROW) and row.label != "CURL, batch 128"
+                for each in returns.rows
+                if each not in (RANDOM_ROW, SAC_ROW) and each.label != "CURL, batch 128"
             ),
         ),
         published=Published(f"A question of this suite, {about}", measured, (), {}),
@@ -227,8 +224,8 @@ def _probe(returns: Table, notes: str = "") -> Table:
         "state-probe",
         "Physics state read from the embedding",
         (
-            Row("raw pixels", PIXELS, deviation=NOTES["probe-pixels"]),
-            Row("untrained encoder", UNTRAINED, deviation=NOTES["untrained"]),
+            row("raw pixels", PIXELS, "probe-pixels"),
+            row("untrained encoder", UNTRAINED, "untrained"),
         ),
         title="DeepMind Control from pixels, physics state read from the embedding",
         metric="r2",
@@ -276,20 +273,15 @@ BASE_OF = {
 }
 READ = ("action_r2", "r2", "r2_position", "r2_velocity")
 IMITATION_TRIVIAL = (
-    Row(
-        "random actions",
-        {"train": False, "acts": "random"},
-        deviation=NOTES["random-actions"],
-        baseline=True,
-    ),
-    Row("raw pixels", PIXELS, deviation=NOTES["imitation-pixels"], baseline=True),
-    Row("untrained encoder", UNTRAINED, deviation=NOTES["untrained"], baseline=True),
-    Row("state expert", {"train": False, "acts": "expert"}, deviation=NOTES["state-expert"]),
+    row("random actions", {**UNTRAINED, "acts": "random"}, "random-actions", baseline=True),
+    row("raw pixels", PIXELS, "imitation-pixels", baseline=True),
+    row("untrained encoder", UNTRAINED, "untrained", baseline=True),
+    row("state expert", {**UNTRAINED, "acts": "expert"}, "state-expert"),
 )
 
 
 def _imitation(returns: Table, notes: str = "") -> Table:
-    labels = [row.label for row in returns.rows]
+    labels = [each.label for each in returns.rows]
     unclaimed = tuple(label for label in UNCLAIMED if label in labels)
     without_catch = tuple(label for label in LABELS if label != "Catch")
     return _question(
@@ -352,7 +344,7 @@ LEARNING_GATE = dataclasses.replace(
     section="Additional question about the agent of Laskin et al. 2020 (CURL)",
     rows=(
         RANDOM_ROW,
-        Row("CURL, batch 128, bfloat16 convolutions", ON_A_CPU, deviation=NOTES["gate-agent"]),
+        row("CURL, batch 128, bfloat16 convolutions", ON_A_CPU, "gate-agent"),
     ),
     columns=(dataclasses.replace(SWINGUP, minutes=200.0, gigabytes=2.0),),
     seeds={"short": (0,), "smoke": (0,)},
@@ -374,18 +366,18 @@ RETURNS_ON_A_CPU = dataclasses.replace(
         SAC_ROW,
         dataclasses.replace(CURL_ROW, published=None, deviation=NOTES["contrast"]),
         *(
-            dataclasses.replace(row, published=None)
-            for row in LMCL_ROWS
-            if row.label in ("LMCL(CURL+DP)", "LMCL(DCL+DP)")
+            dataclasses.replace(each, published=None)
+            for each in LMCL_ROWS
+            if each.label in ("LMCL(CURL+DP)", "LMCL(DCL+DP)")
         ),
-        Row(
+        row(
             f"CLLR(CURL+nuclear-norm){OVER_BATCH}",
             by(
                 RAW,
                 projection=low_rank("nuclear", ALPHA / ON_A_CPU["batch_size"]),
                 similarity="bilinear",
             ),
-            deviation=NOTES.text("norm-nuclear of-50 over-batch-128"),
+            "norm-nuclear of-50 over-batch-128",
         ),
     ),
     # From the time of the learning gate on a core; Catch has 24,000 updates, Swingup 11,500.

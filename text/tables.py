@@ -38,6 +38,7 @@ from text.config import QUICK_THOUGHTS, Config
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
+row = NOTES.row
 
 # Changes of the first reduced setting, as in its records.
 CLOSED: dict[str, Any] = {
@@ -94,49 +95,30 @@ QT = QUICK_THOUGHTS.loss  # on raw scores
 BASES = {"QT": (QT, "inner_product"), "DCL": (DCL, "cosine"), "HCL": (HCL, "cosine")}
 
 
-def _trivial(
-    label: str, changes: Mapping[str, Any], deviation: str, seeds: tuple[int, ...] | None = (0,)
-) -> Row:
-    return Row(label, changes, deviation=deviation, seeds=seeds, baseline=True)
-
-
 def _cllr(
     base: str, norm: str, notes: str, over_batch: bool = True, published: str | None = None
 ) -> Row:
     loss, similarity = BASES[base]
     alpha = ALPHA / Config().batch_size if over_batch else ALPHA
     which = "over-batch" if over_batch else "printed-alpha"
-    return Row(
+    return row(
         f"CLLR({base}+{norm}-norm){OVER_BATCH if over_batch else ''}",
         by(loss, projection=low_rank(norm, alpha), similarity=similarity),
-        published,
-        NOTES.text(f"{notes} of-both {which} selected-{norm}"),
+        f"{notes} of-both {which} selected-{norm}",
+        published=published,
     )
 
 
 TRIVIAL = (
-    _trivial(
-        "majority class",
-        {"baseline": "majority"},
-        "Not in any paper: predicts the most frequent class of a task.",
-    ),
-    _trivial(
-        "tf-idf unigrams",
-        {"baseline": "tfidf"},
-        "Not in any paper: no encoder, the same classifier on words alone.",
-    ),
-    _trivial(
-        "untrained encoder",
-        {"train": False},
-        "Not in any paper: the reference for what pretraining adds.",
-        seeds=None,
-    ),
+    row("majority class", {"baseline": "majority"}, "majority", seeds=(0,), baseline=True),
+    row("tf-idf unigrams", {"baseline": "tfidf"}, "tf-idf", seeds=(0,), baseline=True),
+    row("untrained encoder", {"train": False}, "untrained", baseline=True),
 )
-PPMI_ROW = _trivial("PPMI-SVD", {"baseline": "ppmi_svd"}, NOTES["ppmi-svd"])
+PPMI_ROW = row("PPMI-SVD", {"baseline": "ppmi_svd"}, "ppmi-svd", seeds=(0,), baseline=True)
 # Rows of both papers.
-QT_ROW = Row("QT", {}, "QT", NOTES["masked"])
+QT_ROW = row("QT", {}, "masked", published="QT")
 COSINE_ROWS = tuple(
-    Row(label, by(loss, similarity="cosine"), published, NOTES.text(notes))
+    row(label, by(loss, similarity="cosine"), notes, published=published)
     for label, loss, published, notes in (
         ("QT, cosine", NCE, "QT", "masked cosines cosine-base"),
         ("DCL", DCL, "DCL", "cosines debiased"),
@@ -147,7 +129,7 @@ COSINE_ROWS = tuple(
 LMCL_ROWS = (
     *TRIVIAL,
     QT_ROW,
-    Row("QT, authors' zero diagonal", {"diagonal": "zero"}, "QT", NOTES["zero-diagonal"]),
+    row("QT, authors' zero diagonal", {"diagonal": "zero"}, "zero-diagonal", published="QT"),
     *COSINE_ROWS,
     polarized_row("LMCL(QT+DP)", *BASES["QT"], NOTES.text("masked anchor-sum")),
     polarized_row("LMCL(QT+DP), mean", *BASES["QT"], NOTES.text("masked mean"), reduction="mean"),
@@ -162,17 +144,17 @@ LMCL_ROWS = (
         for base in ("DCL", "HCL")
         for ending, reduction in (("", "anchor_sum"), (", mean", "mean"))
     ),
-    Row(
+    row(
         "DCL, raw scores",
         by(term(debiased_nce, temperature=1.0, tau_plus=0.01, floor="minimum")),
-        deviation=NOTES["raw-scores"],
+        "raw-scores",
     ),
-    Row(
+    row(
         "margins",
         by(term(margin_nce, temperature=0.1, angular=0.5, subtractive=0.4), similarity="cosine"),
-        deviation=NOTES["margins"],
+        "margins",
     ),
-    Row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), deviation=NOTES["mmcl"]),
+    row("MMCL", by(svm_margin(gamma=0.5), similarity="cosine"), "mmcl"),
 )
 
 CLLR_ROWS = (
@@ -207,11 +189,11 @@ def _both_readings(published: Published) -> Published:
     )
 
 
-def _at_small_rate(row: Row) -> Row:
+def _at_small_rate(own: Row) -> Row:
     """A row at reduced scale, where raw inner products have their own learning rate."""
-    if row.baseline or row.changes.get("similarity") == "cosine":
-        return row
-    return dataclasses.replace(row, changes={**row.changes, "learning_rate": RAW_RATE})
+    if own.baseline or own.changes.get("similarity") == "cosine":
+        return own
+    return dataclasses.replace(own, changes={**own.changes, "learning_rate": RAW_RATE})
 
 
 def _tables(
@@ -293,7 +275,7 @@ def _tables(
         title=f"{books.title}: an earlier setting, closed",
         protocol="skip-thoughts-nested-10fold-v1",
         config=Config(protocol="skip-thoughts-nested-10fold-v1"),
-        rows=tuple(row for row in rows if row.label not in never_closed),
+        rows=tuple(each for each in rows if each.label not in never_closed),
         seeds={"short": (0, 1, 2)},
         fewer=(Seeds((0,), rows=closed_once, tiers=("short",)),),
         short=CLOSED,

@@ -20,6 +20,7 @@ Changes = Mapping[str, Any]
 
 PUBLISHED = Path(__file__).parent / "published"
 NOTES = load_notes(PUBLISHED / "notes.toml")
+row = NOTES.row
 PAPERS = {
     "lmcl": "Chen et al. 2021 (LMCL)",
     "cllr": "Chen et al. 2022 (CLLR)",
@@ -31,11 +32,6 @@ PROBE_METRIC, KNN_METRIC = "linear_top1", "knn_top1"
 SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,)}
 # The reduced runs of ImageNet's tables are in separate tables: see small below.
 IMAGENET_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
-
-
-def row(label: str, changes: Changes | None = None, notes: str = "", **others: Any) -> Row:
-    """A row; its deviation is made of the named notes, ``others`` are further fields."""
-    return Row(label, changes or {}, deviation=NOTES.text(notes), **others)
 
 
 def table(

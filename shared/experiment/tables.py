@@ -719,6 +719,12 @@ class Notes(dict[str, str]):
         """The same as one text, for a row."""
         return " ".join(self.lines(names))
 
+    def row(
+        self, label: str, changes: Mapping[str, Any] | None = None, names: str = "", **others: Any
+    ) -> Row:
+        """A row; its deviation is made of the named notes, ``others`` are further fields."""
+        return Row(label, changes or {}, deviation=self.text(names), **others)
+
 
 def load_notes(file: Path) -> Notes:
     """Read the notes of a domain's tables: a TOML file of texts by name, wrapped at will.
