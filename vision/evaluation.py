@@ -18,7 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -176,99 +176,49 @@ class Protocol:
         return 0 if self.probe is None else self.probe.epochs
 
 
+def _sgd(
+    temperature: float, rate: float, batch_size: int, epochs: int, schedule: Any, **others: Any
+) -> Protocol:
+    """Neighbours, and a probe trained by SGD with momentum 0.9."""
+    probe = Probe("sgd", rate, batch_size, epochs, momentum=0.9, schedule=schedule, **others)
+    return Protocol(temperature, probe)
+
+
 def _transfer(measured: ManyShot | FewShot | FineTuning) -> Protocol:
     return Protocol(temperature=0.1, transfer=measured)  # no neighbours vote
 
 
 # Nearest neighbours: 0.5 is the temperature of the program of Robinson et al. 2021 (HCL), which
-# LMCL, CLLR and MMCL go back to; 0.1 is what programs around ReSSL use (MSVQ, lightly).
+# LMCL, CLLR and MMCL go back to; 0.1 is what programs around ReSSL use (MSVQ, lightly). _sgd takes
+# that temperature, then the probe's rate, batch size, epochs and schedule.
 PROTOCOLS: dict[str, Protocol] = {
     # Rho et al. 2023: SGD with momentum 0.9, rate 1, cosine, 100 epochs, as the author of ReSSL
     # advises; batch, Nesterov, no decay, start and augmentation are those of ReSSL's program.
-    "linear-sgd-v1": Protocol(
-        temperature=0.1,
-        probe=Probe(
-            optimiser="sgd",
-            learning_rate=1.0,
-            batch_size=256,
-            epochs=100,
-            momentum=0.9,
-            nesterov=True,
-            schedule="cosine",
-            deviation=0.01,
-        ),
-    ),
+    "linear-sgd-v1": _sgd(0.1, 1.0, 256, 100, "cosine", nesterov=True, deviation=0.01),
     # linear.py of HCL's program, and of MMCL's for CIFAR-100
-    "linear-adam-v1": Protocol(
-        temperature=0.5,
-        probe=Probe(
-            optimiser="adam",
-            learning_rate=1e-3,
-            batch_size=512,
-            epochs=100,
-            weight_decay=1e-6,
-            policy="hcl",
-        ),
-    ),
+    "linear-adam-v1": Protocol(0.5, Probe("adam", 1e-3, 512, 100, weight_decay=1e-6, policy="hcl")),
     # imagenet100_eval.yaml and models/ssl.py of MMCL's program; 100 epochs as in Shah et al. 2022
     # (the program: 126 on ImageNet-100, 90 on ImageNet)
-    "linear-mmcl-imagenet-v1": Protocol(
-        temperature=0.5,
-        probe=Probe(
-            optimiser="sgd",
-            learning_rate=1.6,
-            batch_size=4096,
-            epochs=100,
-            momentum=0.9,
-            schedule="linear",
-            deviation=0.0,
-        ),
-    ),
+    "linear-mmcl-imagenet-v1": _sgd(0.5, 1.6, 4096, 100, "linear", deviation=0.0),
     # eval_moco_ins.py of CMC's program (Tian et al. 2020), with the rate that its notes advise for
     # ImageNet-100
-    "linear-cmc-v1": Protocol(
-        temperature=0.5,
-        probe=Probe(
-            optimiser="sgd",
-            learning_rate=10.0,
-            batch_size=256,
-            epochs=60,
-            momentum=0.9,
-            schedule="steps",
-            milestones=(30 / 60, 40 / 60, 50 / 60),
-            factor=0.2,
-            deviation=0.01,
-            policy="cmc",
-        ),
+    "linear-cmc-v1": _sgd(
+        0.5,
+        10.0,
+        256,
+        60,
+        "steps",
+        milestones=(30 / 60, 40 / 60, 50 / 60),
+        factor=0.2,
+        deviation=0.01,
+        policy="cmc",
     ),
     # main_lincls.py of MoCo v3's program (Chen et al. 2021): rate 0.1 * batch / 256
-    "linear-mocov3-v1": Protocol(
-        temperature=0.1,
-        probe=Probe(
-            optimiser="sgd",
-            learning_rate=0.4,
-            batch_size=1024,
-            epochs=90,
-            momentum=0.9,
-            schedule="epoch_cosine",
-            deviation=0.01,
-        ),
-    ),
+    "linear-mocov3-v1": _sgd(0.1, 0.4, 1024, 90, "epoch_cosine", deviation=0.01),
     # The program of SimCLR (Chen et al. 2020), "fine-tuning a linear head" on ImageNet: rate
     # 0.1 * batch / 256
-    "linear-simclr-v1": Protocol(
-        temperature=0.1,
-        probe=Probe(
-            optimiser="sgd",
-            learning_rate=1.6,
-            batch_size=4096,
-            epochs=90,
-            momentum=0.9,
-            nesterov=True,
-            weight_decay=1e-6,
-            schedule="cosine",
-            deviation=0.0,
-        ),
+    "linear-simclr-v1": _sgd(
+        0.1, 1.6, 4096, 90, "cosine", nesterov=True, weight_decay=1e-6, deviation=0.0
     ),
     # The accuracy that HCL's program prints during training; Table 6 of Shah et al. 2022
     "knn-200-v1": Protocol(temperature=0.5),

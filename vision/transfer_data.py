@@ -6,7 +6,7 @@ class: 1, 0, and -1 where only objects marked difficult show the class, which th
 """
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,15 +45,26 @@ class Source:
     how: str = ""
 
 
-def _three_parts(name: str) -> Callable[[Path, str], Files]:
-    """The images of a torchvision dataset with training, validation and test parts."""
+def _listed(
+    name: str, *train: str, attribute: str = "_image_files"
+) -> Callable[[Path, str], Files]:
+    """The images of a torchvision dataset, whose training part are the splits ``train``."""
 
     def files(root: Path, part: str) -> Files:
-        parts = ("train", "val") if part == "train" else ("test",)
+        parts = train if part == "train" else ("test",)
         made = [getattr(sources(), name)(str(root), split=each) for each in parts]
-        return [pair for each in made for pair in _paired(each._image_files, each._labels)]
+        return [
+            (Path(file), int(label))
+            for each in made
+            for file, label in zip(getattr(each, attribute), each._labels, strict=True)
+        ]
 
     return files
+
+
+def _download(name: str) -> Callable[[Path], object]:
+    """Downloads a torchvision dataset."""
+    return lambda root: getattr(sources(), name)(str(root), download=True)
 
 
 def _caltech101(root: Path, part: str) -> Files:
@@ -74,16 +85,6 @@ def _caltech101(root: Path, part: str) -> Files:
 def _cars(root: Path, part: str) -> Files:
     made = sources().StanfordCars(str(root), split=part)
     return [(Path(file), int(label)) for file, label in made._samples]
-
-
-def _food(root: Path, part: str) -> Files:
-    made = sources().Food101(str(root), split=part)
-    return _paired(made._image_files, made._labels)
-
-
-def _pets(root: Path, part: str) -> Files:
-    made = sources().OxfordIIITPet(str(root), split="trainval" if part == "train" else "test")
-    return _paired(made._images, made._labels)
 
 
 def _sun397(root: Path, part: str) -> Files:
@@ -152,20 +153,14 @@ def _folders(*below: str) -> Callable[[Path, str], Files]:
     return files
 
 
-def _paired(files: Sequence[Path | str], labels: Sequence[int]) -> Files:
-    return [(Path(file), int(label)) for file, label in zip(files, labels, strict=True)]
-
-
 SOURCES: dict[str, Source] = {
     "Aircraft": Source(
-        _three_parts("FGVCAircraft"),
+        _listed("FGVCAircraft", "train", "val"),
         ("data/*.txt",),
         how="get fgvc-aircraft-2013b.tar.gz from www.robots.ox.ac.uk/~vgg/data/fgvc-aircraft and "
         "unpack it to fgvc-aircraft-2013b/data/images/*.jpg",
     ),
-    "Caltech101": Source(
-        _caltech101, get=lambda root: sources().Caltech101(str(root), download=True)
-    ),
+    "Caltech101": Source(_caltech101, get=_download("Caltech101")),
     "Cars": Source(
         _cars,
         ("devkit/*.mat", "*.mat"),
@@ -173,26 +168,20 @@ SOURCES: dict[str, Source] = {
         "stanford_cars/cars_train/*.jpg, cars_test/*.jpg, devkit/*.mat and "
         "cars_test_annos_withlabels.mat",
     ),
-    "DTD": Source(
-        _three_parts("DTD"),
-        ("dtd/labels/*1.txt",),
-        get=lambda root: sources().DTD(str(root), download=True),
-    ),
+    "DTD": Source(_listed("DTD", "train", "val"), ("dtd/labels/*1.txt",), get=_download("DTD")),
     "Flowers": Source(
-        _three_parts("Flowers102"),
-        ("*.mat",),
-        get=lambda root: sources().Flowers102(str(root), download=True),
+        _listed("Flowers102", "train", "val"), ("*.mat",), get=_download("Flowers102")
     ),
     "Food": Source(
-        _food,
+        _listed("Food101", "train"),
         ("meta/*.json", "meta/*.txt"),
         how="get food-101.tar.gz from data.vision.ee.ethz.ch/cvl and unpack it to "
         "food-101/images/<class>/*.jpg and food-101/meta",
     ),
     "Pets": Source(
-        _pets,
+        _listed("OxfordIIITPet", "trainval", attribute="_images"),
         ("annotations/*.txt",),
-        get=lambda root: sources().OxfordIIITPet(str(root), download=True),
+        get=_download("OxfordIIITPet"),
     ),
     "SUN397": Source(
         _sun397,
@@ -208,10 +197,7 @@ SOURCES: dict[str, Source] = {
             for part in ("trainval", "test")
         ],
     ),
-    "EuroSAT": Source(
-        _folders("eurosat", "2750"),
-        get=lambda root: sources().EuroSAT(str(root), download=True),
-    ),
+    "EuroSAT": Source(_folders("eurosat", "2750"), get=_download("EuroSAT")),
     "CropDiseases": Source(
         _folders("CropDiseases", "dataset", "train"),
         how="get the PlantVillage images as BSCD-FSL has them (github.com/IBM/cdfsl-benchmark) and "
