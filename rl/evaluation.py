@@ -42,24 +42,7 @@ from rl.encoder import Encoder
 from rl.environment import make_vector, settings_of
 from rl.replay import gather
 
-PROTOCOLS = {
-    "dmc-return-v1": "Return of an episode: the sum of its rewards, mean over the episodes of one "
-    "policy without noise, each in an environment and with a seed of its own that training never "
-    "uses.",
-    "dmc-return-v2": "As dmc-return-v1; beside the last evaluation's return the mean over all "
-    "evaluations from a fifth of the steps on.",
-    "state-probe-v1": "R^2 in percent of ridge regression from the features of a stack of frames "
-    "to the physics state, on episodes of a random policy that neither the encoder nor the "
-    "regression has seen, mean over the entries of the state; the penalty is chosen in five folds "
-    "of whole training episodes.",
-    "imitation-return-v1": "Return of an episode, mean over episodes, of a policy without noise on "
-    "the frozen features of an encoder that was trained on an expert's frames alone: a head of two "
-    "hidden layers, fitted by least squares to what the expert would do in each frame. Expert and "
-    "frames, at three levels of skill, are the same for all seeds. Beside it, of the same encoder, "
-    "R^2 in percent of the head's actions on held-out frames, against the expert's, and the second "
-    "version of the state probe: R^2 as in state-probe-v1, on every third of those frames, "
-    "episodes of training and of test apart.",
-}
+PROTOCOLS = ("dmc-return-v1", "dmc-return-v2", "state-probe-v1", "imitation-return-v1")
 
 Curve = Sequence[Mapping[str, Any]]  # of each evaluation ``step`` and ``return`` at least
 

@@ -8,12 +8,25 @@ and test crops are fixed. All randomness (initialisation and order of what is tr
 crops) depends on the seed alone, so that an evaluation does not depend on what ran before it.
 Accuracies are in percent, with Wilson's 95% intervals over the test videos.
 
+``coclr-linear-retrieval``. Linear probe: pooled features, divided by their length, through a
+trained batch norm and a linear layer; SGD with momentum, a random crop with flip of each training
+video per epoch, last epoch. Test: ten crops of all windows of a video, mean of the probabilities.
+Retrieval: central crop, mean over all windows, cosine of features centred by the training mean;
+test videos ask, training videos answer.
+
+``coclr-linear-retrieval-own-means``: each of the two sets is centred by its own mean, as in
+[CoCLR]'s program, which makes a query's neighbours depend on other queries.
+
+``coclr-finetune``: the whole encoder and a linear layer on its features, of which nine in ten are
+dropped; Adam, the encoder at a tenth of the rate, crops and test as for the probe.
+
 The second version of a protocol follows the program of [CoCLR], Han et al. 2020, in two points
 where the first did not: each window's feature is normalised before a video's windows are averaged,
-and the probe's training clips have colour jitter. It also has a second linear metric, ridge
-regression, and records which test videos were classified correctly. Two habits of the program are
-in no protocol here, because they select on the test videos or make the score random: it reports the
-probe's best epoch on part of the test videos, and applies colour jitter to test clips.
+and three in ten of the probe's RGB training clips have colour jitter. It also has a second linear
+metric, ridge regression on the features of retrieval, whose penalty is chosen on groups of training
+videos that are left out, and records which test videos were classified correctly. Two habits of the
+program are in no protocol here, because they select on the test videos or make the score random: it
+reports the probe's best epoch on part of the test videos, and applies colour jitter to test clips.
 """
 
 import copy
@@ -67,52 +80,23 @@ class Protocol:
     """What is measured.
 
     Attributes:
-        description: in words.
         own_means: whether retrieval centres training and test features by their own means, instead
             of both by the training mean.
         version: 1, or 2: see the module.
         finetunes: the encoder is trained with a classifier; no probe, no retrieval.
     """
 
-    description: str
     own_means: bool = False
     version: int = 1
     finetunes: bool = False
 
 
-_PROBE = (
-    "Linear probe: pooled features, divided by their length, through a trained batch norm and a "
-    "linear layer; SGD with momentum, a random crop with flip of each training video per epoch, "
-    "last epoch. Test: ten crops of all windows of a video, mean of the probabilities. Retrieval: "
-    "central crop, mean over all windows, cosine; test videos ask, training videos answer; "
-)
-_PROBE_2 = (
-    "Linear probe: pooled features, divided by their length, through a trained batch norm and a "
-    "linear layer; SGD with momentum, a random crop with flip of each training video per epoch, "
-    "of RGB three in ten jittered in colour, last epoch. Test: ten crops of the windows of a "
-    "video, mean of the probabilities. Retrieval: central crop, features divided by their length, "
-    "mean over windows, cosine; test videos ask, training videos answer; ridge regression to the "
-    "classes on the same features, standardised, its penalty chosen on training videos of groups "
-    "left out; "
-)
-_TRAINING_MEAN = "both are centred by the mean of the training features."
-_OWN_MEANS = "each of the two sets is centred by its own mean, as in CoCLR's program."
 PROTOCOLS: dict[str, Protocol] = {
-    "coclr-linear-retrieval-v1": Protocol(_PROBE + _TRAINING_MEAN),
-    "coclr-linear-retrieval-v2": Protocol(_PROBE_2 + _TRAINING_MEAN, version=2),
-    # Centring as in [CoCLR]'s program, which makes a query's neighbours depend on other queries.
-    "coclr-linear-retrieval-own-means-v1": Protocol(_PROBE + _OWN_MEANS, own_means=True),
-    "coclr-linear-retrieval-own-means-v2": Protocol(
-        _PROBE_2 + _OWN_MEANS, own_means=True, version=2
-    ),
-    "coclr-finetune-v1": Protocol(
-        "Fine-tuning: the whole encoder and a linear layer on its features, of which nine in ten "
-        "are dropped; Adam, the encoder at a tenth of the rate, a random crop with flip of each "
-        "training video per epoch, of RGB three in ten jittered in colour, last epoch. Test: ten "
-        "crops of the windows of a video, mean of the probabilities.",
-        version=2,
-        finetunes=True,
-    ),
+    "coclr-linear-retrieval-v1": Protocol(),
+    "coclr-linear-retrieval-v2": Protocol(version=2),
+    "coclr-linear-retrieval-own-means-v1": Protocol(own_means=True),
+    "coclr-linear-retrieval-own-means-v2": Protocol(own_means=True, version=2),
+    "coclr-finetune-v1": Protocol(version=2, finetunes=True),
 }
 
 
