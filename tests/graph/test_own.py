@@ -1,7 +1,6 @@
 """Graphs, encoders and augmentations of one's own, exports, and the protocol for large sets."""
 
 import dataclasses
-import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,8 @@ from graph.evaluation import COSTS, LOGISTIC, embed, logistic_ten_fold, svm_ten_
 from graph.own import from_pyg
 from graph.train import check_view
 from shared.experiment.runs import Run
+from tests.pages import run_page
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "graph.md"
 ATLAS = Config(dataset="atlas", epochs=1, batch_size=64)
 
 
@@ -84,9 +83,7 @@ def test_the_code_of_the_documentation_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL):
-        exec(compile(block, "docs/graph.md", "exec"), names)
+    names = run_page("graph.md")
     sys.modules.pop("mine")
     assert names["features"].shape == (60, 48)
     assert names["continued"].dim == 48

@@ -30,15 +30,13 @@ def losses(folder: Path) -> list[float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", [row.label for row in TABLE_4.rows])
+@pytest.mark.parametrize("row", [row.label for row in TABLE_4.rows if not row.baseline])
 def test_every_row_trains_on_embedded_graphs(tmp_path: Path, row: str) -> None:
     config = dataclasses.replace(TABLE_4.cells("smoke", row=row)[0].config, epochs=1)
-    metrics = finish(tmp_path, config)
-    assert 40 < metrics["accuracy"] <= 100
-    assert len(metrics["fold_accuracies"]) == 10
-    assert metrics["accuracy"] == pytest.approx(np.mean(metrics["fold_accuracies"]))
-    trained = config.train and config.features == "encoder"
-    assert (tmp_path / "log.jsonl").exists() is trained
+    with Run(tmp_path, config) as run:
+        encoder, _ = graph.pretrain(config, load("atlas", tmp_path), run)
+    assert all(parameter.isfinite().all() for parameter in encoder.parameters())
+    assert len(losses(tmp_path)) == 1
 
 
 PATHS = {  # of arithmetic, by what chooses them
