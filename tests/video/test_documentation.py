@@ -1,21 +1,17 @@
 """The code of docs/video.md, run from top to bottom."""
 
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "video.md"
+from tests.pages import run_page
 
 
 def test_the_code_of_the_documentation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL):
-        exec(compile(block, "docs/video.md", "exec"), names)
+    names = run_page("video.md")
     assert names["first"].shape == (8, 3, 8, 32, 32)
     assert names["flow"].shape[0] == 3
     assert (names["flow"][..., 2] == 128).all()
