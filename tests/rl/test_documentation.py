@@ -1,13 +1,11 @@
 """The code of docs/rl.md, run from top to bottom."""
 
-import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs" / "rl.md"
+from tests.pages import run_page
 
 
 @pytest.mark.slow
@@ -15,9 +13,7 @@ def test_the_code_of_the_documentation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL):
-        exec(compile(block, "docs/rl.md", "exec"), names)
+    names = run_page("rl.md")
     assert names["names"][0] == "position[0]"
     assert names["batch"].positive.shape == (8, 9, 32, 32)
     assert names["latent"].shape == (8, 16)
