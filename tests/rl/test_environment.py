@@ -14,14 +14,12 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from rl import environment as module
-from rl.config import TASKS, Config
+from rl.config import TASKS
 from rl.environment import (
     ACTION_REPEATS,
     DeepMindControl,
     choose_renderer,
-    make_vector,
     renderer_in_use,
-    settings_of,
     task_fingerprint,
 )
 from shared.errors import UserError
@@ -314,34 +312,6 @@ def test_a_snapshot_keeps_its_moment_and_the_end_of_an_episode() -> None:
     assert "'episode_steps': 24" in message_of(ValueError, other.restore, middle)
     for one in (environment, fresh, other):
         one.close()
-
-
-@pytest.mark.slow
-def test_workers_see_what_one_process_sees() -> None:
-    settings = settings_of(Config(frame_size=SIZE, quality="fast", episode_steps=24))
-    both = [make_vector(2, workers, **settings) for workers in (1, 2)]
-    actions = np.random.default_rng(0).uniform(-1, 1, (3, 2, 1)).astype(np.float32)
-    observations = []
-    for vector in both:
-        observation, info = vector.reset(seed=[7, 8])
-        seen = [observation, info["state"], info["frame"]]
-        for action in actions:
-            observation, reward, terminated, truncated, info = vector.step(action)
-            seen += [observation, reward, info["state"], info["frame"]]
-        assert terminated.tolist() == [False, False]
-        assert truncated.tolist() == [True, True]
-        seen.append(vector.reset()[0])
-        observations.append(seen)
-    for one, other in zip(*observations, strict=True):
-        np.testing.assert_array_equal(one, other)
-    states = observations[0][1]
-    assert not np.array_equal(states[0], states[1])
-
-    alone = make(episode_steps=24)
-    np.testing.assert_array_equal(alone.reset(seed=8)[0], observations[0][0][1])
-    alone.close()
-    for vector in both:
-        vector.close()
 
 
 def test_gymnasium_finds_the_tasks() -> None:

@@ -171,19 +171,6 @@ def test_crops_follow_the_loop_of_torchvision(height: int, width: int, scale: tu
         assert tuple(box) == reference_box(row, scale, policy.ratio, height, width)
 
 
-def test_fallback_to_the_centre_takes_place():
-    """The former test would not notice if the loop always found a box."""
-    tall = draw(Policy(scale=(0.9, 1.0)), 50, 100, 10)
-    assert (tall.top == 43).all()
-    assert (tall.height == 13).all()
-    wide = draw(Policy(scale=(0.9, 1.0)), 50, 10, 100)
-    assert (wide.left == 43).all()
-    assert (wide.width == 13).all()
-    tiny = draw(Policy(scale=(0.01, 0.02)), 50, 3, 3)
-    assert (tiny.width == 3).all()
-    assert (tiny.top == 0).all()
-
-
 def test_each_image_may_have_its_own_size():
     heights, widths = np.array([32, 90, 480, 7]), np.array([32, 20, 640, 500])
     drawn = parameters(POLICIES["simclr"], 1, 2, np.arange(4), 0, heights, widths)

@@ -400,19 +400,6 @@ def test_damaged_images_are_counted_and_named_or_left_out(tiny: Path):
     assert len(load("TinyImageNet", tiny, "test")) == 5
 
 
-def test_missing_validation_images_are_named(tiny: Path):
-    folder = tiny / "tiny-imagenet-200"
-    (folder / "val" / "images" / "val_1.JPEG").unlink()
-    message = error_of(lambda: load("TinyImageNet", tiny, "test"))
-    assert "1 images damaged or missing: val/images/val_1.JPEG;" in message
-    with pytest.warns(UserWarning, match=r"val_1\.JPEG"):
-        test = in_memory("TinyImageNet", tiny, "test", allow_missing=True)
-    assert test.labels.tolist() == [2, 1, 2, 2]
-    # Restored, it is taken up again.
-    save_image(folder / "val" / "images" / "val_1.JPEG", seed=101)
-    assert in_memory("TinyImageNet", tiny, "test").labels.tolist() == [2, 0, 1, 2, 2]
-
-
 def test_wrong_annotation_is_named_with_its_line(tiny: Path):
     file = tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt"
     lines = file.read_text().splitlines()
