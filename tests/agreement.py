@@ -130,7 +130,7 @@ def outcome(
     """The parts of the loss of a step, its gradients, and the parts of the loss of the next."""
     parts = dict(step())
     trained = nn.ModuleList(modules).parameters()
-    gradient = torch.cat([x.grad.flatten() for x in trained if x.grad is not None]).clone()
+    gradient = torch.cat([x.grad.to_dense().flatten() for x in trained if x.grad is not None])
     following = {f"next {name}": value for name, value in step().items()}
     return (
         {name: value.clone() for name, value in parts.items()} | following | {"gradient": gradient}
@@ -200,7 +200,7 @@ def text(**always: Any) -> dict[str, Step]:
     from text.config import Config
     from text.encoder import QuickThought
     from text.tokens import Batch
-    from text.train import make_criterion, shape_of, train_step
+    from text.train import make_criterion, make_optimiser, shape_of, train_step
 
     def kind(**changes: Any) -> Step:
         def step(objective: Objective, device: torch.device, dtype: torch.dtype) -> Any:
@@ -215,7 +215,7 @@ def text(**always: Any) -> dict[str, Step]:
             model = QuickThought(shape_of(config, 500))
             criterion = make_criterion(config, model.dim)
             modules = nn.ModuleList([model, criterion]).to(device, dtype).train()
-            optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
+            optimiser = make_optimiser(config, model, criterion)
             lengths = torch.randint(3, 20, (config.batch_size,))
             mask = torch.arange(20) < lengths[:, None]
             ids = torch.randint(2, 500, mask.shape).where(mask, 1)

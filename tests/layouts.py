@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shared import Objective
 from shared import pairs as core
@@ -181,6 +181,18 @@ def make(name: str, size: int, dim: int = 3, seed: int = 0) -> Case:
     return MAKERS[name](
         size, lambda count: torch.randn(count, dim, generator=generator, dtype=torch.float64)
     )
+
+
+class Bilinear(nn.Module):
+    """CURL's similarity, whose matrix is trained."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(4)
+        self.matrix = nn.Parameter(torch.rand(dim, dim, generator=generator, dtype=torch.float64))
+
+    def forward(self, anchor: Tensor, candidate: Tensor) -> Tensor:
+        return anchor @ self.matrix @ candidate.T
 
 
 # The core beside its loops

@@ -45,7 +45,7 @@ from shared.distributed import (
     world_size,
 )
 from shared.errors import UserError
-from tests import forked
+from tests import forked, layouts
 
 WORLDS = (1, 2, 4)
 GLOBAL, INPUTS, DIM = 8, 5, 4  # instances of the global batch, inputs and outputs of the encoder
@@ -55,18 +55,6 @@ BANK = torch.randn(3, DIM, generator=torch.Generator().manual_seed(9), dtype=tor
 # has one such sentence. Nodes differ likewise.
 DOCUMENT = torch.tensor([0, 1, 1, 2, 2, 3, 3, 3])
 NODES = torch.tensor([1, 2, 1, 3, 2, 4, 1, 1])
-
-
-class Bilinear(nn.Module):
-    """CURL's similarity, whose matrix is trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(4)
-        self.matrix = nn.Parameter(torch.rand(DIM, DIM, generator=generator, dtype=torch.float64))
-
-    def forward(self, anchor: Tensor, candidate: Tensor) -> Tensor:
-        return anchor @ self.matrix @ candidate.T
 
 
 LOSSES: dict[str, Term] = {
@@ -191,7 +179,7 @@ class Model(nn.Module):
         start = torch.randn(INPUTS, DIM, generator=generator, dtype=torch.float64)
         self.encoder = nn.Parameter(start)
         self.builder, self.by_view = builder, projection == "authors, each view"
-        learned = Bilinear() if loss == "bilinear" else cosine
+        learned = layouts.Bilinear(DIM) if loss == "bilinear" else cosine
         chosen = LOSSES["info_nce"] if loss == "bilinear" else LOSSES[loss]
         objective = Objective(chosen, PENALTIES[penalty], PROJECTIONS[projection])
         self.criterion: Criterion = objective.build(DIM, learned).double()
@@ -439,20 +427,6 @@ def test_processes_together_give_what_one_gives(world: int, left_by_processes: P
         assert all(each["parts"] == of_all[0]["parts"] for each in of_all)
         for gradient in (*wanted["parameters"], wanted["views"]):
             assert float(gradient.abs().max()) > 1e-3, name
-
-
-def test_the_halves_of_the_batch_differ_in_what_is_counted() -> None:
-    """Else a mean of means would pass."""
-    for world in (2, 4):
-        size = GLOBAL // world
-        parts = [whole().part(slice(start, start + size)) for start in range(0, GLOBAL, size)]
-        rows = torch.zeros(GLOBAL, DIM)
-        windows = BUILDERS["context_window"](rows, rows, whole(), None).positive.any(1)
-        rows = rows[:size]
-        masks = [BUILDERS["masks"](rows, rows, part, None) for part in parts]
-        assert len({int(part.sum()) for part in windows.split(size)}) > 1
-        assert len({pairs.positives().shape[1] for pairs in masks}) > 1
-        assert len({int(part.nodes.sum()) for part in parts}) > 1
 
 
 def test_every_builder_that_gathers_takes_part() -> None:

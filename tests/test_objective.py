@@ -105,20 +105,8 @@ def test_features_of_their_own_for_the_projection() -> None:
     )
 
 
-class Bilinear(nn.Module):
-    """CURL's similarity."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(4)
-        self.matrix = nn.Parameter(torch.rand(dim, dim, generator=generator, dtype=torch.float64))
-
-    def forward(self, anchor: Tensor, candidate: Tensor) -> Tensor:
-        return anchor @ self.matrix @ candidate.T
-
-
 def test_a_learned_similarity_takes_part_in_the_loss_and_not_in_the_penalty() -> None:
-    similarity = Bilinear(3)
+    similarity = layouts.Bilinear(3)
     numbers: dict[str, Any] = {"temperature": 1.0, "tau_plus": 0.1, "beta": 0.5, "floor": "minimum"}
     objective = Objective(term(hard_nce, **numbers), (term(distance_polarization, weight=0.2),))
     criterion = objective.build(3, similarity)
