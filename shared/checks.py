@@ -32,12 +32,10 @@ class Range:
     holds: Callable[[Any], bool]
 
 
-def one_of(*values: str, optional: bool = False) -> Range:
-    """One of these words; ``optional``: or None."""
+def one_of(*values: str) -> Range:
+    """One of these words."""
     *most, last = map(repr, values)
-    allowed = (*values, None) if optional else values
-    words = f"is {', '.join(most)} or {last}"
-    return Range(words, lambda x: isinstance(x, str | None) and x in allowed)
+    return Range(f"is {', '.join(most)} or {last}", lambda x: isinstance(x, str) and x in values)
 
 
 def optional(allowed: Range) -> Range:

@@ -82,15 +82,16 @@ def gather(local: Tensor, count: int | None = None) -> Tensor:
         ValueError: on every process, if one of them has another number of rows, or rows of
             another size.
     """
-    world = world_size()
-    if world == 1:
+    if world_size() == 1:
         return local
-    _check_rows(local, count)
-    return _gathered(local, count)
+    return _gathered(local, _check_rows(local, count))
 
 
-def _check_rows(local: Tensor, count: int | None) -> None:
-    """Raise the errors of :func:`gather` on every process, before any waits for the others."""
+def _check_rows(local: Tensor, count: int | None) -> list[int]:
+    """The number of rows of each process, as wanted.
+
+    Raises the errors of :func:`gather` on every process, before any waits for the others.
+    """
     # On the CPU if the group has a backend for it, without waiting for a GPU.
     device = "cpu" if "cpu:" in str(dist.get_backend_config()) else local.device
     own = torch.tensor([len(local), math.prod(local.shape[1:])], device=device)
@@ -113,21 +114,19 @@ def _check_rows(local: Tensor, count: int | None) -> None:
             f"gather: the rows of the processes are of {', '.join(map(str, numbers))} numbers; "
             f"all have to be of one shape"
         )
+    return wanted
 
 
-def _gathered(local: Tensor, count: int | None = None) -> Tensor:
-    """:func:`gather` without checks."""
-    world = world_size()
-    if world == 1:
+def _gathered(local: Tensor, counts: list[int] | None = None) -> Tensor:
+    """:func:`gather` without checks; ``counts`` are those of all processes, None: equal."""
+    if world_size() == 1:
         return local
-    if count is None or count % world == 0:
+    if counts is None or min(counts) == max(counts):
         everyone: Tensor = _Gather.apply(local)
         return everyone
-    most = -(-count // world)
-    padded = torch.cat([local, local.new_zeros(most - len(local), *local.shape[1:])])
-    rows = torch.arange(most * world, device=local.device).reshape(world, most)
-    rows = torch.cat([rows[: count % world].flatten(), rows[count % world :, :-1].flatten()])
-    return _gathered(padded)[rows]
+    padding = local.new_zeros(max(counts) - len(local), *local.shape[1:])
+    parts = _gathered(torch.cat([local, padding])).split(max(counts))
+    return torch.cat([some[:count] for some, count in zip(parts, counts, strict=True)])
 
 
 def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
@@ -136,10 +135,7 @@ def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
     It waits for the device once, for the numbers.
     """
     counts = lengths(local).tolist()
-    padding = local.new_zeros(max(counts) - len(local), *local.shape[1:])
-    padded = _gathered(torch.cat([local, padding])).unflatten(0, (len(counts), max(counts)))
-    rows = torch.cat([part[:count] for part, count in zip(padded, counts, strict=True)])
-    return rows, sum(counts[: rank()])
+    return _gathered(local, counts), sum(counts[: rank()])
 
 
 def lengths(local: Tensor) -> Tensor:

@@ -237,13 +237,9 @@ class _State:
 
     def keep(self, kept: Tensor) -> None:
         """Drop all training sets but these."""
-        self.sets, self.present, self.inside, self.diagonal, self.point = (
-            whole[kept]
-            for whole in (self.sets, self.present, self.inside, self.diagonal, self.point)
-        )
-        self.scores, self.objective, self.gradient = (
-            whole[kept] for whole in (self.scores, self.objective, self.gradient)
-        )
+        for name, whole in vars(self).items():
+            if isinstance(whole, Tensor):
+                setattr(self, name, whole[kept])
         self.history = [
             (step[kept], change[kept], inverse[kept]) for step, change, inverse in self.history
         ]

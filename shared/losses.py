@@ -227,7 +227,7 @@ def _hard_nce(
     emphasis=NOT_NEGATIVE,
     curvature=optional(POSITIVE),
     curvature_form=CURVATURE_FORM,
-    ratio=one_of("row", "positive", optional=True),
+    ratio=optional(one_of("row", "positive")),
     attenuation=SHARE,
     attenuation_scope=one_of("row", "positive"),
     cosines=True,

@@ -82,14 +82,6 @@ def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Ten
     return without(((distance - lower) * (upper - distance)).clamp(min=0), excluded, 0.0)
 
 
-def _slope(cosines: Tensor, excluded: Tensor, lower: float, upper: float, factor: Tensor) -> Tensor:
-    """``factor``, (N, 1), times the derivative of :func:`_depth` by the cosines, (N, M)."""
-    distance = (1 - cosines) / 2
-    above, below = distance - lower, upper - distance
-    slope = torch.where(above * below >= 0, (factor * above - factor * below) / 2, 0.0)
-    return without(slope, excluded, 0.0)
-
-
 class _Band(torch.autograd.Function):
     """The row sums of :func:`_depth`, by blocks of rows that fit into a processor's cache.
 
@@ -113,13 +105,15 @@ class _Band(torch.autograd.Function):
         cosines, excluded = ctx.saved_tensors
         lower, upper = ctx.band
         if torch.is_grad_enabled():  # in a second derivative
-            return _slope(cosines, excluded, lower, upper, by_value[:, None]), None, None, None
+            value = _depth(cosines, excluded, lower, upper).sum(1)
+            (slope,) = torch.autograd.grad(value, cosines, by_value, create_graph=True)
+            return slope, None, None, None
         gradient = torch.empty_like(cosines)
         # The band with its ends, as the open interval that _within takes.
         ends = torch.tensor([2 * lower, 2 * upper], dtype=cosines.dtype)
         first, last = ends.nextafter(ends.new_tensor([-1.0, 3.0])).tolist()
         factor = by_value[:, None] / 4
-        for rows in blocks_of_rows(cosines):  # what _slope does
+        for rows in blocks_of_rows(cosines):
             double = 1 - cosines[rows]
             slope = (double - 2 * lower).mul_(factor[rows])
             slope.sub_((2 * upper - double).mul_(factor[rows]))

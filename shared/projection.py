@@ -66,7 +66,7 @@ class LowRankProjection(nn.Module):
         require("norm", norm, one_of("l21", "nuclear", "none"))
         require("alpha", alpha, NOT_NEGATIVE)
         require("rows", rows, optional(COUNT))
-        require("init", init, one_of("identity", "normal", optional=True))
+        require("init", init, optional(one_of("identity", "normal")))
         require("unit_features", unit_features, FLAG)
         if form == "authors" and norm != "none":
             raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")

@@ -130,7 +130,7 @@ def outcome(
     """The parts of the loss of a step, its gradients, and the parts of the loss of the next."""
     parts = dict(step())
     trained = nn.ModuleList(modules).parameters()
-    gradient = torch.cat([x.grad.flatten() for x in trained if x.grad is not None]).clone()
+    gradient = torch.cat([x.grad.to_dense().flatten() for x in trained if x.grad is not None])
     following = {f"next {name}": value for name, value in step().items()}
     return (
         {name: value.clone() for name, value in parts.items()} | following | {"gradient": gradient}
@@ -155,7 +155,7 @@ def of_kind(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.M
     return module.to(device, dtype)
 
 
-def vision() -> dict[str, Step]:
+def vision(**always: Any) -> dict[str, Step]:
     """SimCLR with every loss, the other methods with their own."""
     from shared import Criterion
     from vision.config import Config
@@ -172,9 +172,8 @@ def vision() -> dict[str, Step]:
                 predictor_hidden=64,
                 queue=128,
                 batch_size=32,
-                precision="float32",
                 objective=objective,
-                **changes,
+                **{"precision": "float32"} | changes | always,
             )
             networks = Networks(config).to(device, dtype).train()
             criterion = Criterion(objective, networks.dim).to(device, dtype)
@@ -196,12 +195,12 @@ def vision() -> dict[str, Step]:
     }
 
 
-def text() -> dict[str, Step]:
+def text(**always: Any) -> dict[str, Step]:
     """quick-thoughts' GRU with every loss, bags of words with one."""
     from text.config import Config
     from text.encoder import QuickThought
     from text.tokens import Batch
-    from text.train import make_criterion, shape_of, train_step
+    from text.train import make_criterion, make_optimiser, shape_of, train_step
 
     def kind(**changes: Any) -> Step:
         def step(objective: Objective, device: torch.device, dtype: torch.dtype) -> Any:
@@ -211,12 +210,12 @@ def text() -> dict[str, Step]:
                 batch_size=40,
                 precision="float32",
                 objective=objective,
-                **changes,
+                **changes | always,
             )
             model = QuickThought(shape_of(config, 500))
             criterion = make_criterion(config, model.dim)
             modules = nn.ModuleList([model, criterion]).to(device, dtype).train()
-            optimiser = torch.optim.Adam(modules.parameters(), lr=config.learning_rate)
+            optimiser = make_optimiser(config, model, criterion)
             lengths = torch.randint(3, 20, (config.batch_size,))
             mask = torch.arange(20) < lengths[:, None]
             ids = torch.randint(2, 500, mask.shape).where(mask, 1)
@@ -234,7 +233,7 @@ def text() -> dict[str, Step]:
     }
 
 
-def rl() -> dict[str, Step]:
+def rl(**always: Any) -> dict[str, Step]:
     """An update of the whole agent with every loss, and with the paper's similarity."""
     from rl.agent import Agent
     from rl.config import Config
@@ -243,7 +242,12 @@ def rl() -> dict[str, Step]:
     def kind(**changes: Any) -> Step:
         def step(objective: Objective, device: torch.device, dtype: torch.dtype) -> Any:
             config = Config(
-                crop=44, filters=8, hidden=64, batch_size=16, objective=objective, **changes
+                crop=44,
+                filters=8,
+                hidden=64,
+                batch_size=16,
+                objective=objective,
+                **changes | always,
             )
             agent = of_kind(Agent(config, 2, device=device), device, dtype)
             shape = (config.batch_size, 3 * config.stack, config.crop, config.crop)
@@ -262,7 +266,7 @@ def rl() -> dict[str, Step]:
     }
 
 
-def graph() -> dict[str, Step]:
+def graph(**always: Any) -> dict[str, Step]:
     """GIN with every loss on the embedded graphs."""
     from graph.config import Config
     from graph.data import ATLAS, load
@@ -272,7 +276,7 @@ def graph() -> dict[str, Step]:
     graphs = load(ATLAS, Path())
 
     def step(objective: Objective, device: torch.device, dtype: torch.dtype) -> Any:
-        config = Config(dataset=ATLAS, batch_size=64, objective=objective)
+        config = Config(dataset=ATLAS, batch_size=64, objective=objective, **always)
         given = dataclasses.replace(graphs, x=graphs.x.to(dtype))
         encoder = Encoder(given.x.shape[1], config.hidden, config.layers).to(device, dtype)
         head = ProjectionHead(encoder.dim).to(device, dtype)
@@ -292,7 +296,7 @@ def graph() -> dict[str, Step]:
     return {"GIN, every loss": step}
 
 
-def video() -> dict[str, Step]:
+def video(**always: Any) -> dict[str, Step]:
     """S3D with every loss, and with MoCo's queue."""
     from shared import Criterion
     from video.config import Config
@@ -311,7 +315,7 @@ def video() -> dict[str, Step]:
                 batch_size=16,
                 precision="float32",
                 objective=objective,
-                **changes,
+                **changes | always,
             )
             networks = of_kind(Networks(config, queue=config.queue), device, dtype).train()
             criterion = Criterion(objective, networks.dim).to(device, dtype)
@@ -328,7 +332,8 @@ def video() -> dict[str, Step]:
     return {"SimCLR, every loss": kind(method="simclr"), "MoCo": kind(method="moco")}
 
 
-STEPS: dict[str, Callable[[], dict[str, Step]]] = {
+# By domain, and with changes of its configuration if wanted.
+STEPS: dict[str, Callable[..., dict[str, Step]]] = {
     "vision": vision,
     "text": text,
     "rl": rl,

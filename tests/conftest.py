@@ -14,11 +14,13 @@ from contextlib import chdir, suppress
 from ctypes.util import find_library
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from filelock import FileLock
 
+import shared
 from shared.command.pool import cores
 
 with suppress(ImportError):
@@ -95,6 +97,12 @@ def one_thread() -> Iterator[None]:
     """Takes back the threads that a command has set: last bits go by them."""
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def core() -> ModuleType:
+    """The loss core; the check by mutation runs tests that ask for it on mutated copies."""
+    return shared
 
 
 @pytest.fixture(scope="session")

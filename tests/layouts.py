@@ -4,16 +4,24 @@
 in its place.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from shared import Objective
 from shared import pairs as core
 from shared.pairs import Pairs
 from tests import reference
+
+NOT_ALL: dict[str, bool] = {"allow_unused": True, "materialize_grads": True}  # leaves take part
+SIZES = (1, 2, 6)
+# What losses can tell apart: one positive or several, or none; excluded candidates as indices or as
+# a mask; anchors that are the candidates.
+KINDS = ("two views", "query key bank", "bank alone", "context window", "same label", "masks")
 
 
 @dataclass(frozen=True)
@@ -26,7 +34,7 @@ class Case:
         """Copies of the embeddings that collect gradients."""
         return [leaf.clone().requires_grad_() for leaf in self.leaves]
 
-    def pairs(self, leaves: list[Tensor], module: ModuleType | SimpleNamespace = core) -> Pairs:
+    def pairs(self, leaves: list[Tensor], module: Any = core) -> Pairs:
         return self.build(module, *leaves)
 
     def layout(self, leaves: list[Tensor]) -> reference.Layout:
@@ -175,35 +183,113 @@ def make(name: str, size: int, dim: int = 3, seed: int = 0) -> Case:
     )
 
 
-def assert_agreement(
-    case: Case,
-    ours: Callable[[Pairs, list[Tensor]], Tensor],
-    loops: Callable[[reference.Layout, list[Tensor]], Tensor],
-) -> None:
-    """Values agree to 1e-12, gradients with respect to every embedding to 1e-10."""
-    mine, theirs = case.fresh(), case.fresh()
-    value, expected = ours(case.pairs(mine), mine), loops(case.layout(theirs), theirs)
-    scale = max(1.0, float(expected.detach().abs().max()))
-    torch.testing.assert_close(value, expected, rtol=1e-12, atol=1e-12 * scale)
-    # Anchors weighted unequally, so that an error in one is not made good by another.
-    upstream = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype).view(value.shape)
-    for leaf, other, got, want in zip(
-        mine,
-        theirs,
-        gradients(value, upstream, mine),
-        gradients(expected, upstream, theirs),
-        strict=True,
-    ):
-        assert leaf.shape == other.shape
-        torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10 * scale)
+class Bilinear(nn.Module):
+    """CURL's similarity, whose matrix is trained."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(4)
+        self.matrix = nn.Parameter(torch.rand(dim, dim, generator=generator, dtype=torch.float64))
+
+    def forward(self, anchor: Tensor, candidate: Tensor) -> Tensor:
+        return anchor @ self.matrix @ candidate.T
 
 
-def gradients(value: Tensor, upstream: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    """Gradients of ``sum upstream * value``, zeros where a leaf takes no part."""
-    if not value.requires_grad:
+# The core beside its loops
+
+
+def directions(leaves: Sequence[Tensor]) -> list[Tensor]:
+    return [torch.arange(1, leaf.numel() + 1).view(leaf.shape).cos().to(leaf) for leaf in leaves]
+
+
+def hessian_vector(value: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+    """The Hessian of a scalar times a fixed vector."""
+    first = torch.autograd.grad(value, leaves, create_graph=True, **NOT_ALL)
+    along = zip(first, directions(leaves), strict=True)
+    product = torch.stack([(slope * direction).sum() for slope, direction in along]).sum()
+    if not product.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
-    return list(
-        torch.autograd.grad(
-            (upstream * value).sum(), leaves, allow_unused=True, materialize_grads=True
+    return list(torch.autograd.grad(product, leaves, **NOT_ALL))
+
+
+def differentiated(value: Tensor, leaves: Sequence[Tensor], order: int = 1) -> tuple[Tensor, ...]:
+    """The value, the gradients of a weighted sum and, at order 2, its Hessian times a vector.
+
+    Anchors are weighted unequally, so that an error in one is not made good by another.
+    """
+    upstream = torch.linspace(0.5, 1.5, value.numel(), dtype=value.dtype).view(value.shape)
+    total = (upstream * value).sum() if value.numel() > 1 else value.sum()
+    if not value.requires_grad:
+        return (value, *(torch.zeros_like(leaf) for leaf in order * [*leaves]))
+    first = torch.autograd.grad(total, leaves, retain_graph=order > 1, **NOT_ALL)
+    second = hessian_vector(total, leaves) if order > 1 else ()
+    return (value.detach(), *first, *second)
+
+
+@functools.cache
+def of_loops(
+    function: str, layout: str, size: int, order: int, numbers: tuple[tuple[str, Any], ...]
+) -> tuple[Tensor, ...]:
+    case = make(layout, size, dim=4, seed=size)
+    leaves = case.fresh()
+    value = reference.value(function, case.layout(leaves), **dict(numbers))
+    return differentiated(value, leaves, order)
+
+
+def assert_equals_loops(
+    function: str, layout: str, core: Any, tolerance: float = 1.0, **numbers: Any
+) -> None:
+    """Values of the core agree with the loops to 1e-12, gradients and Hessians to 1e-10.
+
+    Args:
+        function: the loss or penalty, by its name in the core.
+        layout: the pairs, of ``MAKERS``.
+        core: the package, or a copy of it.
+        tolerance: a factor on both.
+        numbers: of the function.
+    """
+    order = 1 if function in reference.DIFFERENTIATED_BY_HAND else 2
+    for size in SIZES:
+        case = make(layout, size, dim=4, seed=size)
+        leaves = case.fresh()
+        pairs = case.pairs(leaves, core)
+        value = getattr(core, function)(
+            pairs, core.cosine(pairs.anchor, pairs.candidate), **numbers
         )
-    )
+        found = differentiated(
+            value.mean() if function == "distance_polarization" else value, leaves, order
+        )
+        assert_close(
+            found, of_loops(function, layout, size, order, tuple(numbers.items())), tolerance
+        )
+
+
+def assert_close(
+    found: Sequence[Tensor], expected: Sequence[Tensor], tolerance: float = 1.0
+) -> None:
+    """What :func:`differentiated` gives, relative to the largest number where that exceeds 1."""
+    for place, (got, want) in enumerate(zip(found, expected, strict=True)):
+        limit = tolerance * (1e-10 if place else 1e-12)
+        scale = max(1.0, float(want.abs().max()) if want.numel() else 0.0)
+        torch.testing.assert_close(got, want, rtol=limit, atol=limit * scale)
+
+
+def objective_of_loops(
+    objective: Objective, layout: reference.Layout, matrix: Tensor | None
+) -> Tensor:
+    """What an objective's criterion gives, a scalar, where its projection has this matrix."""
+    loss = objective.loss
+    losses = reference.value(loss.function.__name__, layout, **loss.numbers)
+    total = loss.weight * losses.sum() / max(1, sum(map(bool, layout.positives)))
+    for each in objective.penalties:
+        value = reference.value(each.function.__name__, layout, **each.numbers)
+        total = total + each.weight * value.mean()
+    if objective.projection is None:
+        return total
+    assert matrix is not None
+    options = {**objective.projection.options}
+    if options.pop("form", "paper") == "authors":
+        penalty = reference.low_rank_authors(matrix, [layout.anchor])
+    else:
+        penalty = reference.low_rank_paper(matrix, layout.anchor, **options)
+    return total + objective.projection.weight * penalty

@@ -9,7 +9,7 @@ import io
 import math
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,6 @@ from shared import (  # noqa: E402
 )
 from tests import layouts, reference  # noqa: E402
 
-Twin = Callable[[reference.Layout], Tensor]
 SPEED = "\n## Speed\n"  # what follows on the page is not written here
 PAGE, TABLE = ROOT / "docs/numerics.md", ROOT / "docs/numerics.csv"
 DIM, SIZE = 3, 4
@@ -54,60 +53,14 @@ STEP = 1e-5  # of those differences, in float64
 UNSTEADY = 30.0  # by how much another processor's rounding may exceed the written error
 
 
-class _ByHand(torch.autograd.Function):
-    """Values whose gradient by the cosines is given."""
-
-    @staticmethod
-    def forward(ctx: Any, cosines: Tensor, value: Tensor, slope: Tensor) -> Tensor:
-        ctx.save_for_backward(slope)
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        (slope,) = ctx.saved_tensors
-        return upstream[:, None] * slope, None, None
-
-
-def _nce(function: Callable[..., Tensor], **numbers: Any) -> Twin:
-    def twin(layout: reference.Layout) -> Tensor:
-        cosines = reference.cosines(layout.anchor, layout.candidate)
-        return function(cosines, layout.positives, layout.negatives, **numbers)
-
-    return twin
-
-
-def _margins(**numbers: Any) -> Twin:
-    def twin(layout: reference.Layout) -> Tensor:
-        cosines = reference.cosines(layout.anchor, layout.candidate)
-        where = layout.positives, layout.negatives
-        return _ByHand.apply(cosines, *reference.margin_nce(cosines.detach(), *where, **numbers))
-
-    return twin
-
-
-def _alignment(layout: reference.Layout) -> Tensor:
-    cosines = reference.cosines(layout.anchor, layout.candidate)
-    return _ByHand.apply(cosines, *reference.alignment(cosines.detach(), layout.positives))
-
-
-LOSSES: dict[str, tuple[Term, Twin]] = {
-    "info_nce": (term(info_nce, temperature=0.5), _nce(reference.info_nce, temperature=0.5)),
-    "debiased_nce": (
-        term(debiased_nce, temperature=0.5, tau_plus=0.1),
-        _nce(reference.debiased_nce, temperature=0.5, tau_plus=0.1),
-    ),
-    "hard_nce": (
-        term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
-        _nce(reference.hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
-    ),
-    "margin_nce": (
-        term(margin_nce, temperature=0.5, angular=0.3, subtractive=0.2),
-        _margins(temperature=0.5, angular=0.3, subtractive=0.2),
-    ),
-    "max_margin": (term(max_margin, gamma=0.5), lambda layout: reference.max_margin(layout)),
-    "alignment": (term(alignment), _alignment),
+LOSSES: dict[str, Term] = {
+    "info_nce": term(info_nce, temperature=0.5),
+    "debiased_nce": term(debiased_nce, temperature=0.5, tau_plus=0.1),
+    "hard_nce": term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
+    "margin_nce": term(margin_nce, temperature=0.5, angular=0.3, subtractive=0.2),
+    "max_margin": term(max_margin, gamma=0.5),
+    "alignment": term(alignment),
 }
-NOT_DIFFERENTIATED_TWICE = ("margin_nce", "alignment")
 PENALTIES: dict[str, dict[str, Any]] = {
     "none": {},
     "distance_polarization": {
@@ -150,55 +103,33 @@ def errors() -> Iterator[Seen]:
 def _of(loss: str, builder: str, penalty: str, dtype: str) -> Iterator[Seen]:
     case = layouts.make(builder, SIZE, DIM, seed=2)
     given = [leaf.to(DTYPES[dtype]) for leaf in case.leaves]
+    objective = Objective(LOSSES[loss], **PENALTIES[penalty])
 
-    def ours(leaves: list[Tensor], kind: torch.dtype = torch.float32) -> Tensor:
-        criterion = Objective(LOSSES[loss][0], **PENALTIES[penalty]).build(DIM)
+    def ours(leaves: list[Tensor], kind: torch.dtype) -> Tensor:
+        criterion = objective.build(DIM)
         if criterion.projection is not None:
-            criterion.projection.to(kind)
-            with torch.no_grad():
-                criterion.projection.matrix.copy_(MATRIX)
+            criterion.projection.to(kind).matrix.data.copy_(MATRIX)
         value, _ = criterion(case.pairs(leaves))
         return value
 
-    lifted = torch.float64 if dtype == "float64" else torch.float32
+    by_hand = loss in reference.DIFFERENTIATED_BY_HAND
     mine = [leaf.clone().requires_grad_() for leaf in given]
-    found = _derivatives(ours(mine, lifted), mine)
     exact = [leaf.double().requires_grad_() for leaf in given]
-    expected = _derivatives(_twin(loss, penalty, case.layout(exact)), exact)
+    value = ours(mine, torch.float64 if dtype == "float64" else torch.float32)
+    found = _by_order(layouts.differentiated(value, mine, 2), len(mine))
+    value = layouts.objective_of_loops(objective, case.layout(exact), MATRIX)
+    expected = _by_order(layouts.differentiated(value, exact, 1 if by_hand else 2), len(mine))
     against = [LOOPS, LOOPS, LOOPS]
-    if loss in NOT_DIFFERENTIATED_TWICE:
+    if by_hand:
         expected[2] = _differences(lambda leaves: ours(leaves, torch.float64), exact)
         against[1:] = [BY_HAND, DIFFERENCES]
     for derivative, got, wanted, what in zip(DERIVATIVES, found, expected, against, strict=True):
         yield Seen(loss, builder, penalty, dtype, 1, derivative, _error(got, wanted), what)
 
 
-def _twin(loss: str, penalty: str, layout: reference.Layout) -> Tensor:
-    total = LOSSES[loss][1](layout).sum() / max(1, sum(map(bool, layout.positives)))
-    if penalty == "distance_polarization":
-        cosines = reference.cosines(layout.anchor, layout.candidate)
-        total = total + 0.3 * reference.distance_polarization(
-            cosines, layout.negatives, reduction="anchor_sum", **BAND
-        )
-    elif penalty == "consistency":
-        total = total + 0.3 * reference.consistency(layout, temperature=0.5).mean()
-    elif penalty != "none":
-        norm = "l21" if "l2,1" in penalty else "nuclear"
-        total = total + 0.2 * reference.low_rank_paper(MATRIX, layout.anchor, norm=norm, alpha=0.5)
-    return total
-
-
-def _derivatives(value: Tensor, leaves: list[Tensor]) -> list[Tensor]:
+def _by_order(some: Sequence[Tensor], leaves: int) -> list[Tensor]:
     """The value, its gradient, and its Hessian along a fixed direction, each as one vector."""
-    options: Any = {"allow_unused": True, "materialize_grads": True}
-    first = torch.autograd.grad(value, leaves, create_graph=True, **options)
-    along = torch.stack(
-        [(g * v).sum() for g, v in zip(first, _directions(leaves), strict=True)]
-    ).sum()
-    second = [torch.zeros_like(leaf) for leaf in leaves]
-    if along.requires_grad:
-        second = list(torch.autograd.grad(along, leaves, **options))
-    return [_flat([value]), _flat(first), _flat(second)]
+    return [_flat(each) for each in (some[:1], some[1 : 1 + leaves], some[1 + leaves :])]
 
 
 def _differences(of: Callable[[list[Tensor]], Tensor], leaves: list[Tensor]) -> Tensor:
@@ -206,18 +137,14 @@ def _differences(of: Callable[[list[Tensor]], Tensor], leaves: list[Tensor]) -> 
     for sign in (1, -1):
         moved = [
             (leaf.detach() + sign * STEP * direction).requires_grad_()
-            for leaf, direction in zip(leaves, _directions(leaves), strict=True)
+            for leaf, direction in zip(leaves, layouts.directions(leaves), strict=True)
         ]
         sides.append(_flat(torch.autograd.grad(of(moved), moved)))
     return (sides[0] - sides[1]) / (2 * STEP)
 
 
-def _directions(leaves: list[Tensor]) -> list[Tensor]:
-    return [torch.arange(1, leaf.numel() + 1).view(leaf.shape).cos().to(leaf) for leaf in leaves]
-
-
 def _flat(some: Any) -> Tensor:
-    return torch.cat([each.detach().double().flatten() for each in some])
+    return torch.cat([torch.zeros(0), *(each.detach().double().flatten() for each in some)])
 
 
 def _error(got: Tensor, wanted: Tensor) -> float:
@@ -231,12 +158,11 @@ def _of_processes(folder: Path) -> Iterator[Seen]:
             torch.load(folder / f"{world}-{place}.pt", weights_only=True) for place in range(world)
         ]
         largest: dict[tuple[str, str, str], float] = {}
-        expected = distributed.results(world, distributed.whole(), None)
-        for names, wanted in expected.items():
+        for names, wanted in distributed.expected().items():
             _, loss, penalty, projection = names
             if loss == "random start":  # each process draws its own start
                 continue
-            got = distributed.together(names, [each[names] for each in found])
+            got = distributed.together([each[names] for each in found])
             added = "none" if (penalty, projection) == ("none", "none") else "penalties"
             for derivative, some in (("value", "loss"), ("first", "views")):
                 key = loss, added, derivative
@@ -274,7 +200,7 @@ def page(every: list[Seen]) -> str:
         "bits differ between processors.",
         "",
         f"The references are {LOOPS} on the same inputs, differentiated by torch. For",
-        f"{' and '.join(NOT_DIFFERENTIATED_TWICE)} the first derivative is compared with",
+        f"{' and '.join(reference.DIFFERENTIATED_BY_HAND)} the first derivative is compared with",
         f"{BY_HAND}, the second with {DIFFERENCES}",
         f"(step {STEP:g}, themselves off by up to 1e-8). Inputs in bfloat16 are cast to float32;",
         "their gradients are rounded to bfloat16, whose resolution is 4e-3.",
@@ -300,10 +226,9 @@ def page(every: list[Seen]) -> str:
     lines += [
         "## By number of processes",
         "",
-        f"In float64, compared with {ONE_PROCESS}, over all builders that gather and",
-        "with every penalty and projection. `tests/test_distributed.py` compares learned "
-        "parameters",
-        "and second derivatives likewise.",
+        f"In float64, compared with {ONE_PROCESS}: the largest over builders",
+        "that gather, penalties and projections. `tests/test_distributed.py` compares learned",
+        "parameters and second derivatives likewise.",
         "",
     ]
     lines.append("| loss | " + " | ".join(f"{w}, {d}" for w in (1, 2, 4) for d in DERIVATIVES[:2]))

@@ -11,6 +11,7 @@ for each anchor.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 Indices = list[list[int]]
+DIFFERENTIATED_BY_HAND = ("margin_nce", "alignment")
 
 
 # Who is compared with whom
@@ -186,41 +188,16 @@ def hard_nce(
 
 
 def debiased_nce(
-    similarity: Tensor,
-    positives: Indices,
-    negatives: Indices,
-    *,
-    temperature: float,
-    tau_plus: float,
-    floor: str = "cosine",
+    similarity: Tensor, positives: Indices, negatives: Indices, **numbers: Any
 ) -> Tensor:
-    """DCL: as HCL, with the plain sum over the negatives."""
-    losses = []
-    for row, own, others in zip(similarity, positives, negatives, strict=True):
-        loss = row.new_zeros(())
-        if own and others:
-            count = len(others)
-            total = sum(torch.exp(row[j] / temperature) for j in others)
-            positive = [torch.exp(row[p] / temperature) for p in own]
-            mean_positive = sum(positive) / len(own)
-            estimate = (total - tau_plus * count * mean_positive) / (1 - tau_plus)
-            lowest = count * torch.exp(-row.new_ones(()) / temperature)
-            if floor == "minimum":
-                lowest = count * torch.exp(
-                    min(float(row[j].detach()) for j in others)
-                    / torch.as_tensor(temperature, dtype=row.dtype)
-                )
-            if float(estimate.detach()) < float(lowest.detach()):
-                estimate = lowest
-            loss = sum(-torch.log(e / (e + estimate)) for e in positive) / len(own)
-        losses.append(loss)
-    return torch.stack(losses)
+    """DCL: as HCL, with equal weights, which make the plain sum over the negatives."""
+    return hard_nce(similarity, positives, negatives, beta=0.0, **numbers)
 
 
 # The margins paper
 
 
-def curvature(cosine: float, exponent: float, form: str) -> float:
+def curvature_weight(cosine: float, exponent: float, form: str) -> float:
     """Eq. 10, ``|(1 - x^c)^(1/c)|`` at ``x = theta / pi``, or what Algorithm 3 prints."""
     x = math.acos(max(-1.0, min(1.0, cosine))) / math.pi
     if form == "equation_10":
@@ -251,7 +228,7 @@ def margin_nce(
     angular: float = 0.0,
     subtractive: float = 0.0,
     emphasis: float = 1.0,
-    curvature_exponent: float | None = None,
+    curvature: float | None = None,
     curvature_form: str = "equation_10",
     ratio: str | None = None,
     attenuation: float = 0.0,
@@ -279,9 +256,9 @@ def margin_nce(
                 slope[p] = derivative / temperature
         row_weight = 1.0
         positive_weight = {p: emphasis for p in own}
-        if curvature_exponent is not None:
+        if curvature is not None:
             for p in own:
-                positive_weight[p] *= curvature(s[p], curvature_exponent, curvature_form)
+                positive_weight[p] *= curvature_weight(s[p], curvature, curvature_form)
         if ratio is not None:
             r = sum(map(math.exp, plain.values())) / sum(map(math.exp, margined.values()))
             if ratio == "row":
@@ -310,8 +287,9 @@ def margin_nce(
 def alignment(
     similarity: Tensor,
     positives: Indices,
+    negatives: Indices,
     *,
-    curvature_exponent: float | None = None,
+    curvature: float | None = None,
     curvature_form: str = "equation_10",
 ) -> tuple[Tensor, Tensor]:
     """BYOL's loss of each anchor, (N,), and its gradient with respect to the cosines, (N, M)."""
@@ -321,8 +299,8 @@ def alignment(
         for p in own:
             cosine = float(similarity[i, p])
             weight = 1.0
-            if curvature_exponent is not None:
-                weight = curvature(cosine, curvature_exponent, curvature_form)
+            if curvature is not None:
+                weight = curvature_weight(cosine, curvature, curvature_form)
             losses[i] += (2 - 2 * cosine) / len(own)
             gradient[i, p] = -2 * weight / len(own)
     return losses, gradient
@@ -412,7 +390,6 @@ def dual_weights(
 
 def max_margin(
     layout: Layout,
-    solve: Solve | None = None,
     *,
     gamma: float = 0.5,
     cost: float = 100.0,
@@ -420,13 +397,28 @@ def max_margin(
     kernel: str = "rbf",
     offset: float = 0.0,
     unit_diagonal: bool = False,
+    solver: str = "closed_form",
+    steps: int = 50,
+    step_size: float | None = None,
 ) -> Tensor:
-    """``sum_j alpha_j K(c_j, a) - (sum_j alpha_j) K(c_p, a)``, (N,); closed form by default."""
+    """``sum_j alpha_j K(c_j, a) - (sum_j alpha_j) K(c_p, a)``, (N,).
+
+    Of a projected gradient whose step size is not given, the optimum that it leads to.
+    """
+
+    def solve(delta: np.ndarray) -> np.ndarray:
+        start = dual_closed_form(delta, cost)
+        if solver == "closed_form":
+            return start
+        if step_size is None:
+            return dual_exact(delta, cost)
+        return dual_projected_gradient(delta, start, cost, steps, step_size)
+
     weights = dual_weights(
         cosines(layout.candidate.detach(), layout.candidate.detach()),
         layout.positives,
         layout.negatives,
-        solve or (lambda delta: dual_closed_form(delta, cost)),
+        solve,
         gamma=gamma,
         ridge=ridge,
         kernel=kernel,
@@ -446,19 +438,31 @@ def max_margin(
 
 
 def distance_polarization(
-    similarity: Tensor, chosen: Indices, *, lower: float, upper: float, reduction: str
+    layout: Layout,
+    *,
+    lower: float = 0.1,
+    upper: float = 0.5,
+    reduction: str = "anchor_sum",
+    among: str = "negatives",
 ) -> Tensor:
     """``|min((D - d+) (D - d-), 0)|`` with ``D = (1 - cos) / 2`` over chosen pairs, a scalar."""
-    total = similarity.new_zeros(())
-    for row, others in zip(similarity, chosen, strict=True):
-        for j in others:
+    count = len(layout.anchor)
+    chosen = layout.negatives
+    if among == "all":
+        chosen = [p + n for p, n in zip(layout.positives, layout.negatives, strict=True)]
+    elif among == "anchors":
+        chosen = [[j for j in range(count) if j != i] for i in range(count)]
+    others = layout.anchor if among == "anchors" else layout.candidate
+    total = layout.anchor.new_zeros(())
+    for row, columns in zip(cosines(layout.anchor, others), chosen, strict=True):
+        for j in columns:
             distance = (1 - row[j]) / 2
             product = (distance - lower) * (distance - upper)
             if float(product.detach()) < 0:
                 total = total - product
     if reduction == "mean":
         return total / max(1, sum(map(len, chosen)))
-    return total / len(similarity) if reduction == "anchor_sum" else total
+    return total / count if reduction == "anchor_sum" else total
 
 
 def consistency(
@@ -483,6 +487,33 @@ def consistency(
                 value = value + (p * torch.log(p / q) + q * torch.log(q / p)) / 2 / len(own)
         values.append(value)
     return torch.stack(values)
+
+
+class _ByHand(torch.autograd.Function):
+    """Values whose gradient by the cosines is given."""
+
+    @staticmethod
+    def forward(ctx: Any, similarity: Tensor, value: Tensor, slope: Tensor) -> Tensor:
+        ctx.save_for_backward(slope)
+        return value.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        (slope,) = ctx.saved_tensors
+        return upstream[:, None] * slope, None, None
+
+
+def value(name: str, layout: Layout, **numbers: Any) -> Tensor:
+    """What the core's loss or penalty of that name gives: (N,), or a scalar for polarization."""
+    function: Callable[..., Any] = globals()[name]
+    if name in ("max_margin", "distance_polarization", "consistency"):
+        return function(layout, **numbers)
+    similarity = cosines(layout.anchor, layout.candidate)
+    where = layout.positives, layout.negatives
+    if name in DIFFERENTIATED_BY_HAND:
+        return _ByHand.apply(similarity, *function(similarity.detach(), *where, **numbers))
+    return function(similarity, *where, **numbers)
 
 
 def low_rank_paper(

@@ -45,7 +45,7 @@ from shared.distributed import (
     world_size,
 )
 from shared.errors import UserError
-from tests import forked
+from tests import forked, layouts
 
 WORLDS = (1, 2, 4)
 GLOBAL, INPUTS, DIM = 8, 5, 4  # instances of the global batch, inputs and outputs of the encoder
@@ -55,18 +55,6 @@ BANK = torch.randn(3, DIM, generator=torch.Generator().manual_seed(9), dtype=tor
 # has one such sentence. Nodes differ likewise.
 DOCUMENT = torch.tensor([0, 1, 1, 2, 2, 3, 3, 3])
 NODES = torch.tensor([1, 2, 1, 3, 2, 4, 1, 1])
-
-
-class Bilinear(nn.Module):
-    """CURL's similarity, whose matrix is trained."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(4)
-        self.matrix = nn.Parameter(torch.rand(DIM, DIM, generator=generator, dtype=torch.float64))
-
-    def forward(self, anchor: Tensor, candidate: Tensor) -> Tensor:
-        return anchor @ self.matrix @ candidate.T
 
 
 LOSSES: dict[str, Term] = {
@@ -191,7 +179,7 @@ class Model(nn.Module):
         start = torch.randn(INPUTS, DIM, generator=generator, dtype=torch.float64)
         self.encoder = nn.Parameter(start)
         self.builder, self.by_view = builder, projection == "authors, each view"
-        learned = Bilinear() if loss == "bilinear" else cosine
+        learned = layouts.Bilinear(DIM) if loss == "bilinear" else cosine
         chosen = LOSSES["info_nce"] if loss == "bilinear" else LOSSES[loss]
         objective = Objective(chosen, PENALTIES[penalty], PROJECTIONS[projection])
         self.criterion: Criterion = objective.build(DIM, learned).double()
@@ -206,27 +194,25 @@ class Model(nn.Module):
         return *self.criterion(pairs, features=features), views
 
 
-def combinations(world: int) -> list[tuple[str, str, str, str]]:
-    """All of them on two processes, a third of them, of every kind, on one and on four."""
-    return list(every_combination())[:: 1 if world == 2 else 3]
+def combinations() -> Iterator[tuple[str, str, str, str]]:
+    """Builder, loss, penalty and projection: each by itself, and added to others.
 
-
-def every_combination() -> Iterator[tuple[str, str, str, str]]:
-    """Every loss, penalty and projection with every builder: by itself, and added to others.
-
-    A criterion adds up its parts. Each loss therefore comes bare, and with all penalties at once
-    and a projection, of which each loss meets every one, with one builder or another.
+    A criterion adds up its parts, so that not everything has to meet everything: losses meet the
+    builders whose anchors differ in number or in positives, and penalties those that are counted.
     """
     adding = list(PROJECTIONS)
-    for turn, builder in enumerate(BUILDERS):
-        for place, loss in enumerate(LOSSES):
-            yield builder, loss, "none", "none"
-            yield builder, loss, "every", adding[(turn + place) % len(adding)]
-        for penalty in PENALTIES:
-            yield builder, "info_nce", penalty, "none"
-        for projection in PROJECTIONS:
-            yield builder, "info_nce", "none", projection
-        yield builder, "bilinear", "every", "none"
+    for turn, (builder, loss) in enumerate(zip(BUILDERS, LOSSES, strict=False)):
+        yield builder, "info_nce", "none", "none"
+        yield builder, loss, "every", adding[turn % len(adding)]
+    for loss in LOSSES:
+        yield from ((builder, loss, "none", "none") for builder in ("masks", "local_global"))
+        yield "two_views", loss, "every", "none"
+    for penalty in PENALTIES:
+        yield from ((builder, "info_nce", penalty, "none") for builder in ("masks", "local_global"))
+    for projection in PROJECTIONS:
+        yield "local_global", "info_nce", "none", projection
+        yield "second view", "info_nce", "none", projection
+    yield "query_key", "bilinear", "every", "none"
 
 
 def result(names: tuple[str, ...], batch: Batch, collect: Any) -> dict[str, Any]:
@@ -244,11 +230,17 @@ def result(names: tuple[str, ...], batch: Batch, collect: Any) -> dict[str, Any]
     }
 
 
-def results(world: int, batch: Batch, collect: Any) -> dict[tuple[str, ...], dict[str, Any]]:
-    return {names: result(names, batch, collect) for names in combinations(world)}
+def results(batch: Batch, collect: Any) -> dict[tuple[str, ...], dict[str, Any]]:
+    return {names: result(names, batch, collect) for names in dict.fromkeys(combinations())}
 
 
-def together(name: tuple[str, ...], found: list[dict[str, Any]]) -> dict[str, Any]:
+@functools.cache
+def expected() -> dict[tuple[str, ...], dict[str, Any]]:
+    """The results of one process without a group."""
+    return results(whole(), None)
+
+
+def together(found: list[dict[str, Any]]) -> dict[str, Any]:
     """What processes make of their results, as DistributedDataParallel does: means.
 
     What a process holds for its own rows is as many times their share as there are processes.
@@ -289,7 +281,7 @@ def work_among(place: int, world: int, folder: str) -> None:
     own = whole().part(slice(place * size, (place + 1) * size))
     with pytest.MonkeyPatch.context() as patch:
         forbid(patch, world == 1)
-        torch.save(results(world, own, gather), Path(folder) / f"{world}-{place}.pt")
+        torch.save(results(own, gather), Path(folder) / f"{world}-{place}.pt")
     gathering(place, world)
     if world > 1:
         stopping(place, own)
@@ -303,8 +295,8 @@ def work_among(place: int, world: int, folder: str) -> None:
         # The other processes do not take part: local pairs must not wait for them.
         with pytest.MonkeyPatch.context() as patch:
             forbid(patch, True)
-            for names in combinations(world):
-                if names[2:] == ("every", "authors") or names[1] == "random start":
+            for names in combinations():
+                if names[2] == "every" or names[1] == "random start":
                     result(names, own, None)
     dist.barrier()
     dist.destroy_process_group()
@@ -324,8 +316,8 @@ def gathering(place: int, world: int) -> None:
     """The gradient of a gathered row is every process's share, added up; so is the second."""
     rows = torch.full((2, 1), float(place), requires_grad=True)
     everyone = gather(rows)
-    expected = [float(other) for other in range(world) for _ in range(2)]
-    assert everyone.flatten().tolist() == expected
+    wanted = [float(other) for other in range(world) for _ in range(2)]
+    assert everyone.flatten().tolist() == wanted
     (first,) = torch.autograd.grad((everyone**3 * (place + 1)).sum(), rows, create_graph=True)
     shares = world * (world + 1) / 2
     assert first.flatten().tolist() == [shares * 3 * place**2] * 2
@@ -340,8 +332,8 @@ def gathering(place: int, world: int) -> None:
         collected = gather(numbers[own, None], count)
         assert collected.flatten().tolist() == numbers.tolist()
         (each,) = torch.autograd.grad((collected**2).sum() * (place + 1), numbers)
-        expected = [2 * shares * n if own.start <= n < own.stop else 0 for n in range(count)]
-        assert each.tolist() == expected
+        wanted = [2 * shares * n if own.start <= n < own.stop else 0 for n in range(count)]
+        assert each.tolist() == wanted
 
     ragged, start = gather_ragged(torch.full((place + 1, 2), float(place)))
     assert ragged[:, 0].tolist() == [float(p) for p in range(world) for _ in range(p + 1)]
@@ -363,11 +355,11 @@ def normalising(place: int, world: int, groups: int) -> None:
     own = slice(place * size, (place + 1) * size)
     mine, everyone = rows[own].clone().requires_grad_(), rows.clone().requires_grad_()
     made = inside(mine)
-    expected = torch.cat([whole_(some) for some in everyone.chunk(groups)])
+    wanted = torch.cat([whole_(some) for some in everyone.chunk(groups)])
     (made * weights[own]).sum().backward()
-    (expected * weights).sum().backward()
+    (wanted * weights).sum().backward()
     close = functools.partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
-    close(made, expected[own])
+    close(made, wanted[own])
     assert mine.grad is not None
     assert everyone.grad is not None
     close(mine.grad, everyone.grad[own])
@@ -408,13 +400,13 @@ def wrapped(place: int, world: int, own: Batch) -> None:
     names = ("two_views", "info_nce", "every", "authors")
     model = nn.parallel.DistributedDataParallel(Model(*names))
     model(own, gather)[0].backward()
-    expected = result(names, whole(), None)["parameters"]
+    wanted = result(names, whole(), None)["parameters"]
     got = [parameter.grad for parameter in model.parameters()]
-    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(got, wanted, rtol=1e-10, atol=1e-10)
 
 
-def assert_same(found: dict[str, Any], expected: dict[str, Any], name: tuple[str, ...]) -> None:
-    for key, want in expected.items():
+def assert_same(found: dict[str, Any], wanted: dict[str, Any], name: tuple[str, ...]) -> None:
+    for key, want in wanted.items():
         torch.testing.assert_close(
             found[key],
             want,
@@ -429,26 +421,12 @@ def assert_same(found: dict[str, Any], expected: dict[str, Any], name: tuple[str
 @pytest.mark.parametrize("world", WORLDS)
 def test_processes_together_give_what_one_gives(world: int, left_by_processes: Path) -> None:
     found = [torch.load(left_by_processes / f"{world}-{place}.pt") for place in range(world)]
-    for name, expected in results(world, whole(), None).items():
+    for name, wanted in expected().items():
         of_all = [each[name] for each in found]
-        assert_same(together(name, of_all), expected, name)
+        assert_same(together(of_all), wanted, name)
         assert all(each["parts"] == of_all[0]["parts"] for each in of_all)
-        for gradient in (*expected["parameters"], expected["views"]):
+        for gradient in (*wanted["parameters"], wanted["views"]):
             assert float(gradient.abs().max()) > 1e-3, name
-
-
-def test_the_halves_of_the_batch_differ_in_what_is_counted() -> None:
-    """Else a mean of means would pass."""
-    for world in (2, 4):
-        size = GLOBAL // world
-        parts = [whole().part(slice(start, start + size)) for start in range(0, GLOBAL, size)]
-        rows = torch.zeros(GLOBAL, DIM)
-        windows = BUILDERS["context_window"](rows, rows, whole(), None).positive.any(1)
-        rows = rows[:size]
-        masks = [BUILDERS["masks"](rows, rows, part, None) for part in parts]
-        assert len({int(part.sum()) for part in windows.split(size)}) > 1
-        assert len({pairs.positives().shape[1] for pairs in masks}) > 1
-        assert len({int(part.nodes.sum()) for part in parts}) > 1
 
 
 def test_every_builder_that_gathers_takes_part() -> None:
@@ -475,6 +453,5 @@ def test_one_process_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_gathering_on_one_process_changes_nothing() -> None:
-    plain = results(1, whole(), None)
-    for name, found in results(1, whole(), gather).items():
-        assert_same(found, plain[name], name)
+    for name, found in results(whole(), gather).items():
+        assert_same(found, expected()[name], name)

@@ -1,10 +1,21 @@
+"""Who is compared with whom, and how similar they are."""
+
 from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor
 
-from shared import Pairs, context_window, cosine, inner_product, local_global, query_key, two_views
+from shared import (
+    Pairs,
+    context_window,
+    cosine,
+    inner_product,
+    local_global,
+    query_key,
+    same_label,
+    two_views,
+)
 from shared.pairs import Pairing, paired_views, with_own_negatives
 from tests import layouts, reference
 
@@ -13,94 +24,114 @@ def indices(mask: Tensor) -> reference.Indices:
     return [row.nonzero().flatten().tolist() for row in mask]
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 8])
-@pytest.mark.parametrize("name", layouts.MAKERS)
-def test_builders_choose_the_pairs_of_their_reference(name: str, size: int) -> None:
-    case = layouts.make(name, size)
-    pairs, layout = case.pairs(list(case.leaves)), case.layout(list(case.leaves))
-    assert torch.equal(pairs.anchor, layout.anchor)
-    assert torch.equal(pairs.candidate, layout.candidate)
-    assert indices(pairs.positive) == layout.positives
-    assert indices(pairs.negative) == layout.negatives
+@pytest.mark.parametrize("layout", layouts.MAKERS)
+def test_builders_choose_the_pairs_of_their_reference(layout: str, core: Any) -> None:
+    for size in (1, 2, 5, 20):
+        case = layouts.make(layout, size)
+        pairs, expected = case.pairs(list(case.leaves), core), case.layout(list(case.leaves))
+        assert torch.equal(pairs.anchor, expected.anchor)
+        assert torch.equal(pairs.candidate, expected.candidate)
+        assert indices(pairs.positive) == expected.positives
+        assert indices(pairs.negative) == expected.negatives
+        masks = (pairs.anchor, pairs.candidate, pairs.positive, pairs.negative)
+        core.Pairs(*masks, pairs.positive_index, pairs.outsider_index)  # compares them with masks
+        for positives in (True, False):
+            found = pairs.excluded(positives=positives)
+            if found.dtype != torch.bool:
+                some = torch.zeros(len(found), 1 + len(pairs.candidate), dtype=torch.bool)
+                found = some.scatter(1, found + 1, True)[:, 1:]
+            compared = pairs.negative if positives else pairs.negative | pairs.positive
+            assert torch.equal(found, ~compared)
 
 
-def test_builders_reject_what_does_not_fit() -> None:
-    with pytest.raises(ValueError, match=r"\(3, 2\) and \(4, 2\)"):
-        two_views(torch.zeros(3, 2), torch.zeros(4, 2))
-    with pytest.raises(ValueError, match=r"own is of shape \(3, 'S', 2\); got \(2, 4, 2\)"):
-        with_own_negatives(query_key(torch.zeros(3, 2), torch.zeros(3, 2)), torch.zeros(2, 4, 2))
-    with pytest.raises(ValueError, match="one row per instance"):
-        query_key(torch.zeros(3, 2), torch.zeros(3, 5))
-    with pytest.raises(ValueError, match="reach is a positive whole number; got 0"):
-        context_window(torch.zeros(3, 2), torch.zeros(3, 2), 0)
-    with pytest.raises(ValueError, match="anchors is 'both' or 'second'; got 'first'"):
-        two_views(torch.zeros(3, 2), torch.zeros(3, 2), anchors="first")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="owner counts the 3 graphs from 0; got 0 to 3"):
-        local_global(torch.zeros(2, 2), torch.zeros(3, 2), torch.tensor([0, 3]))
+def masks() -> dict[str, Any]:
+    positive = torch.eye(3, 4, dtype=torch.bool)
+    rows = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
+    return {"anchor": rows[:3], "candidate": rows, "positive": positive, "negative": ~positive}
 
 
-def test_pairs_rejects_masks_of_wrong_shape_or_type() -> None:
-    rows, mask = torch.zeros(3, 2), torch.zeros(3, 3, dtype=torch.bool)
-    with pytest.raises(ValueError, match=r"negative is a bool mask of shape \(3, 3\); got"):
-        Pairs(rows, rows, mask, mask[:2])
-    with pytest.raises(ValueError, match=r"positive is a bool mask .* torch.float32"):
-        Pairs(rows, rows, mask.float(), mask)
-    with pytest.raises(ValueError, match="are matrices"):
-        Pairs(rows[0], rows, mask, mask)
+@pytest.mark.parametrize("which", ["positive_index", "outsider_index"])
+def test_masks_and_indices_fit_together(which: str, core: Any) -> None:
+    for index in (
+        [[1], [1], [2]],
+        [[0], [1], [-1]],
+        [[0], [1], [4]],
+        [[0], [1], [-2]],
+        [[0, 0], [1, -1], [2, -1]],
+        [[0, 3], [1, -1], [2, -1]],
+        [[0], [1]],
+        [0, 1, 2],
+        [[0.0], [1.0], [2.0]],
+    ):
+        with pytest.raises(ValueError, match=f"{which} lists each candidate of its mask once"):
+            core.Pairs(**masks(), **{which: torch.tensor(index)})
+    with pytest.raises(ValueError, match="positive or negative for an anchor; got both"):
+        core.Pairs(**masks() | {"positive": masks()["negative"]})
+    for index in ([[0], [1], [2]], [[0, -1], [-1, 1], [2, -1]]):
+        pairs = core.Pairs(**masks(), **{which: torch.tensor(index)})
+        assert getattr(pairs, which.replace("_index", "s"))().tolist() == index
 
 
-def test_a_copy_in_either_view_or_in_the_bank_is_no_negative() -> None:
+def test_a_copy_in_either_view_or_in_the_bank_is_no_negative(core: Any) -> None:
     generator = torch.Generator().manual_seed(0)
     first, second, bank = (torch.randn(n, 3, generator=generator) for n in (4, 4, 3))
     first[2] = first[0]  # as images are after no augmentation, by chance of one view
-    pairs = two_views(first, second, ignore_duplicates=True)
-    plain = two_views(first, second)
+    pairs = core.two_views(first, second, ignore_duplicates=True)
+    plain = core.two_views(first, second)
     gone = (plain.negative & ~pairs.negative).nonzero().tolist()
     # Instances 0 and 2 are copies, and then in both views.
     assert gone == [[i, j] for i in (0, 2, 4, 6) for j in (0, 2, 4, 6) if i % 4 != j % 4]
     assert torch.equal(pairs.positive, plain.positive)
 
     bank[1] = second[3]
-    pairs = query_key(first, second, bank, in_batch=False, ignore_duplicates=True)
+    pairs = core.query_key(first, second, bank, in_batch=False, ignore_duplicates=True)
     assert (~pairs.negative[:, 4:]).nonzero().tolist() == [[3, 1]]
-    pairs = query_key(first, second, bank, ignore_duplicates=torch.tensor([5, 6, 5, 7]))
+    pairs = core.query_key(first, second, bank, ignore_duplicates=torch.tensor([5, 6, 5, 7]))
     expected = [{1, 3}, {0, 2, 3}, {1, 3}, {0, 1, 2}]
     assert [set(row) - {4, 5, 6} for row in indices(pairs.negative)] == expected
     assert pairs.negative[:, 4:].all()  # a bank has no numbers
     graph = torch.randn(3, 3, generator=generator)
-    pairs = local_global(
+    pairs = core.local_global(
         first, graph, torch.tensor([0, 1, 1, 2]), ignore_duplicates=torch.tensor([1, 0, 1])
     )
     assert indices(pairs.negative) == [[1], [0, 2], [0, 2], [1]]
     zeros = torch.tensor([[0.0, 1.0], [-0.0, 1.0], [0.0, 1.0]])
-    assert indices(query_key(zeros, zeros, ignore_duplicates=True).negative) == [[1], [0, 2], [1]]
-    assert paired_views(first, second, "both", ignore_duplicates=True).negative.sum() == 40
+    assert indices(core.query_key(zeros, zeros, ignore_duplicates=True).negative) == [
+        [1],
+        [0, 2],
+        [1],
+    ]
+    assert paired_views(first, second, ignore_duplicates=True).negative.sum() == 40
     for wrong in (torch.zeros(3, dtype=torch.int64), torch.zeros(4)):
         with pytest.raises(ValueError, match="ignore_duplicates holds one whole number for each"):
-            two_views(first, second, ignore_duplicates=wrong)
+            core.two_views(first, second, ignore_duplicates=wrong)
 
 
-def test_similarities_are_those_of_the_loops() -> None:
+def test_similarities_are_those_of_the_loops(core: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     anchor = torch.randn(4, 3, generator=generator, dtype=torch.float64)
     candidate = torch.randn(6, 3, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(cosine(anchor, candidate), reference.cosines(anchor, candidate))
-    torch.testing.assert_close(cosine(anchor, anchor), reference.cosines(anchor, anchor))
+    torch.testing.assert_close(core.cosine(anchor, candidate), reference.cosines(anchor, candidate))
+    torch.testing.assert_close(core.cosine(anchor, anchor), reference.cosines(anchor, anchor))
     by_hand = [[sum(a * c for a, c in zip(x, y, strict=True)) for y in candidate] for x in anchor]
     torch.testing.assert_close(
-        inner_product(anchor, candidate), torch.tensor(by_hand, dtype=torch.float64)
+        core.inner_product(anchor, candidate), torch.tensor(by_hand, dtype=torch.float64)
     )
 
 
-def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient() -> None:
+def test_a_row_of_zeros_has_cosine_0_and_a_finite_gradient(core: Any) -> None:
     rows = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=torch.float64, requires_grad=True)
-    similarity = cosine(rows, rows)
+    similarity = core.cosine(rows, rows)
     torch.testing.assert_close(
         similarity, torch.tensor([[0.0, 0.0], [0.0, 1.0]], dtype=torch.float64)
     )
     (slope,) = torch.autograd.grad(similarity.sum(), rows, create_graph=True)
     assert torch.isfinite(slope).all()
     assert torch.isfinite(torch.autograd.grad(slope.sum(), rows)[0]).all()
+    # As if a row of zeros had length 1, also where no row has a length.
+    for some in (rows, torch.zeros_like(rows, requires_grad=True)):
+        (slope,) = torch.autograd.grad(core.cosine(some, rows.detach()).sum(), some)
+        assert slope[0].tolist() == pytest.approx([0.6, 0.8])
 
 
 def test_one_name_for_one_pairing() -> None:
@@ -114,13 +145,10 @@ def test_one_name_for_one_pairing() -> None:
     assert set(expected) == set(get_args(Pairing))
     for name, pairs in expected.items():
         found = paired_views(first, second, name)
-        for field in ("anchor", "candidate", "positive", "negative"):
+        for field in ("positive", "negative"):
             assert torch.equal(getattr(found, field), getattr(pairs, field))
-    assert paired_views(first, second, "first_view").candidate is first
-    assert paired_views(first, second, "second_view").candidate is second
-    assert paired_views(first, second, "both_views").anchor is second
-    with pytest.raises(ValueError, match="pairs is one of both, both_views, first_view, second"):
-        paired_views(first, second, "symmetric")
+        for field in ("anchor", "candidate"):
+            assert torch.equal(getattr(found, field), getattr(pairs, field))
 
 
 def test_lengths_may_be_as_extreme_as_the_precision() -> None:
@@ -138,20 +166,39 @@ def test_lengths_may_be_as_extreme_as_the_precision() -> None:
     assert torch.equal(cosine(powers * rows, rows), expected)
 
 
+def pairs_of(**changes: Any) -> Pairs:
+    return Pairs(**masks() | changes)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda x: cosine(x.long(), x.long()), "floating-point numbers; got torch.int64"),
-        (lambda x: two_views(x.long(), x.long()), "floating-point numbers; got torch.int64"),
-        (lambda x: two_views(x.numpy(), x.numpy()), "torch tensors; got ndarray"),
-        (lambda x: two_views(x[0], x[0]), "are matrices"),
         (lambda x: cosine(x, x[:, :1]), r"of one width; got shapes \(3, 2\) and \(3, 1\)"),
         (lambda x: inner_product(x, x.double()), "one precision and device; got torch.float32"),
+        (lambda x: two_views(x.numpy(), x.numpy()), "torch tensors; got ndarray"),
+        (lambda x: two_views(x, x[:2]), r"\(3, 2\) and \(2, 2\)"),
+        (lambda x: two_views(x, x, anchors="first"), "anchors is 'both' or 'second'; got 'first'"),
+        (lambda x: two_views(x, x, ignore_duplicates=x[:, 0]), "ignore_duplicates holds one whole"),
+        (lambda x: paired_views(x, x, "any"), "pairs is one of both, both_views, first_view, sec"),
         (lambda x: query_key(x, x, x[:, :1]), r"bank is of shape \(K, 2\), .*got \(3, 1\)"),
-        (lambda x: local_global(x, x, x[:, 0]), "owner holds one whole number"),
+        (lambda x: query_key(x, x, in_batch=False), "in_batch=False needs a bank"),
+        (
+            lambda x: with_own_negatives(query_key(x, x), x[:2, None]),
+            r"own is of shape \(3, 'S', 2\); got \(2, 1, 2\)",
+        ),
+        (lambda x: context_window(x, x, 0), "reach is a positive whole number; got 0"),
         (lambda x: context_window(x, x, document=torch.arange(2)), "document holds one whole"),
+        (lambda x: local_global(x, x[:, :1], torch.arange(3)), "matrices of one width"),
+        (lambda x: local_global(x, x, x[:, 0]), "owner holds one whole number"),
+        (lambda x: local_global(x, x, torch.arange(1, 4)), "the 3 graphs from 0; got 1 to 3"),
+        (lambda x: same_label(x, [0, 1, 2]), "label is a torch tensor; got list"),
+        (lambda x: pairs_of(negative=masks()["negative"][:2]), r"bool mask of shape \(3, 4\)"),
+        (lambda x: pairs_of(positive=torch.ones(3, 4)), "positive is a bool mask .* torch.float32"),
+        (lambda x: pairs_of(positive=[True]), "positive is a bool mask, a tensor; got list"),
+        (lambda x: pairs_of(anchor=x[0]), "are matrices"),
     ],
 )
-def test_what_are_no_embeddings_is_named(call: Any, message: str) -> None:
+def test_what_does_not_fit_is_named(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(torch.ones(3, 2))
