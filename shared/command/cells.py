@@ -211,18 +211,6 @@ class Places:
         return None if cell.tier == "smoke" else self.store
 
 
-def move_runs(places: Places, domain: str) -> None:
-    """Move a domain's runs to the folders that today's configurations give them, and say so."""
-    from shared.experiment.environment import OTHER_PATHS, repeats_folder  # needs torch
-    from shared.experiment.runs import move_earlier
-
-    kinds = list({type(t.config): None for some in tables_of(domain).values() for t in some})
-    for runs in (places.runs, *(repeats_folder(places.runs, path) for path in OTHER_PATHS)):
-        if runs.is_dir() and (moved := move_earlier(runs, domain, kinds)):
-            text = "runs of an earlier version were moved to the folders that they would have today"
-            print(f"{moved} {text}, below {runs / domain}")
-
-
 def run_folder(places: Places, cell: Cell) -> Path:
     """The folder of a cell's run, which it shares with every cell of an equal configuration."""
     return places.runs / cell.folder

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, finished, move_runs, run_folder, undamaged
+from shared.command.cells import Chosen, Places, finished, run_folder, undamaged
 from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
 from shared.experiment.environment import OTHER_PATHS, repeats_folder
@@ -237,7 +237,6 @@ def _every(chosen: Sequence[Chosen]) -> list[Cell]:
 
 def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
     """One cell for each run, checked up front: a conflict must not surface after hours."""
-    move_runs(places, chosen[0].table.domain)
     cells = _every(chosen)
     for cell in cells if not again else ():
         check_config(run_folder(places, cell), cell.config)

@@ -30,7 +30,6 @@ from shared.command.cells import (
     Places,
     domain_of,
     find_cell,
-    move_runs,
     run_folder,
     tables_of_paper,
 )
@@ -102,7 +101,6 @@ def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = F
     committed = Committed([*committed.records, *taken], committed.repeats)
     tables = []
     for domain in cells.present_domains():
-        move_runs(places, domain)
         own = committed.of(domain)
         for table in cells.every_table(domain):
             tiers = (tier for tier in table.tiers if tier != "smoke")
@@ -122,8 +120,6 @@ def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = F
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some recorded cells again."""
     console = Console()
-    for each in cells.present_domains() if domain is None else (domain,):
-        move_runs(places, each)
     checked = verify.check(cells.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     if not any(each.committed for each in checked.groups):
@@ -202,7 +198,6 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
-    move_runs(places, domain)
     found = write_figures(
         domain_of(domain).tables,
         figures(),
@@ -225,7 +220,6 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     shoot = domain_of(domain).film
     if shoot is None:
         raise UserError(f"{domain} films nothing")
-    move_runs(places, domain)
     files = shoot(paper, tier, places.runs)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
@@ -244,7 +238,6 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
             raise UserError(
                 f"no run {run!r}: neither the folder of a run nor the address of a cell"
             ) from None
-        move_runs(places, cell.domain)
         folder = run_folder(places, cell)
         if not (folder / "config.json").exists():
             raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
@@ -378,7 +371,7 @@ def _explanation(table: Table, of_seeds: Sequence[Cell], places: Places) -> Iter
         yield f"  {found.row.deviation}"
     yield "Configuration, where it differs from the table's"
     for path, there, here in differing(canonical(table.config), canonical(cell.config)):
-        if path not in ("seed", "history"):
+        if path not in ("seed",):
             yield f"  {path}: {shown(there)} -> {shown(here)}"
     yield f"Records: {table.metric_of(found.column)}, protocol {table.protocol}"
     yield from _explained_records(of_seeds, found)

@@ -17,7 +17,6 @@ the checkpoint, and an incomplete last line, are cut when the run resumes.
 """
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -28,7 +27,7 @@ import shutil
 import signal
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
@@ -41,18 +40,10 @@ from torch import Tensor
 from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.environment import current_environment, now
-from shared.experiment.history import differences, form_of, upgraded_config
-from shared.experiment.records import HASH, Damaged, content_hash, read_json
+from shared.experiment.history import differences
+from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.seal import read_sealed, write_sealed
-from shared.experiment.tables import (
-    TIERS,
-    Config,
-    always_there,
-    canonical,
-    canonical_json,
-    place_of,
-    run_key,
-)
+from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners
 from shared.precision import without_tf32
@@ -671,65 +662,6 @@ def set_aside(folder: Path) -> Path:
 def is_aside(folder: Path) -> bool:
     """Whether :func:`set_aside` has moved a run to this folder."""
     return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
-
-
-def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
-    """Move the runs of a domain to the folders that they would have today; returns their number.
-
-    A run's folder is named by its configuration, so a field that was added or renamed since gives
-    it another name. Folders are searched once for each form of the configurations, which is kept in
-    a file beside them. Runs that were moved aside stay, as do locked ones and those whose new
-    folder exists already.
-
-    Args:
-        runs: the folder of runs.
-        domain: the domain of the runs.
-        kinds: the classes of the domain's configurations.
-    """
-    known, form = runs / domain / ".form", form_of(kinds)
-    if not os.access(runs, os.W_OK) or (known.exists() and known.read_text() == form):
-        return 0
-    moved = 0
-    for file in sorted(runs.glob(f"{domain}/*/*/config.json")):
-        target = _folder_today(file, domain, kinds)
-        if target is not None and not (runs / target).exists():
-            moved += _moved(file.parent, runs / target)
-    write_atomically(known, form)
-    return moved
-
-
-def _folder_today(file: Path, domain: str, kinds: Collection[type]) -> Path | None:
-    """Where the run of a ``config.json`` belongs below the folder of runs; None if unknown.
-
-    Its tier is the one with which the configuration, as it was written, gives the folder's key.
-    """
-    try:
-        config = read_json(file)
-    except Damaged:  # reported when the run is used
-        return None
-    ends = {tier: f"-{run_key(tier, config)}" for tier in TIERS}
-    tier = next((each for each in TIERS if file.parent.name.endswith(ends[each])), None)
-    for kind in kinds if tier else ():
-        today = upgraded_config(config, kind)
-        fields = {item.name for item in dataclasses.fields(kind)}
-        if tier and always_there(kind) <= today.keys() <= fields:
-            return place_of(domain, today, run_key(tier, today))
-    return None
-
-
-def _moved(folder: Path, target: Path) -> bool:
-    """Move a run that is not locked, and remove the folders that this leaves empty."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".lock", timeout=0)
-    try:
-        with lock:
-            folder.rename(target)
-    except filelock.Timeout:
-        return False
-    with contextlib.suppress(OSError):  # not empty
-        for parent in folder.parents:
-            parent.rmdir()
-    return True
 
 
 def record_failure(folder: Path, why: str, trace: str) -> None:
