@@ -5,9 +5,8 @@
                        facts, warnings of the training; no names of hosts, users and folders, see
                        :mod:`shared.experiment.environment`
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
-    checkpoint.pt      tracked objects, step, seconds and random states, with a SHA-256; a domain
-                       may delete it once the run is done
-    checkpoint.previous.pt  the one before it, in case that is damaged; deleted at the end
+    checkpoint.pt      tracked objects, step, seconds and random states; a domain may delete it once
+                       the run is done
     failure.json       why the last attempt failed; deleted at the end
     result.json        metrics, and the hash of the run; its existence means done
 
@@ -17,6 +16,7 @@ the checkpoint, and an incomplete last line, are cut when the run resumes.
 """
 
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -26,7 +26,7 @@ import resource
 import shutil
 import signal
 import time
-import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -42,7 +42,6 @@ from shared.errors import UserError
 from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences
 from shared.experiment.records import HASH, content_hash, read_json
-from shared.experiment.seal import read_sealed, write_sealed
 from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners
@@ -279,25 +278,16 @@ class Run:
     def track(self, **objects: Stateful) -> int:
         """Register the objects of a checkpoint, restore them from it, and return the step reached.
 
-        In place of a damaged checkpoint the one before it is used, with a warning: the steps
-        between the two are repeated with the same results. Tracked objects with files of their own
-        must therefore be able to go back by one checkpoint.
-
         Raises:
-            UserError: a checkpoint that does not fit the objects, or is damaged as is the one
-                before it.
+            UserError: a checkpoint that is damaged, or does not fit the objects.
         """
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
         step = 0
         (saved, *_) = everyone(file.exists())
         if saved:
-            # Only the first process: it may have to replace a damaged checkpoint.
-            state = self._saved_state(file) if self._first else None
-            everyone(None)
-            if state is None:
-                state = _read_shared(file)
             try:
+                state = read_state(file)
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
                 # Checkpoints of older runs have no means.
@@ -309,6 +299,11 @@ class Run:
                 restore_random_state(every_state[rank()])
             except UserError:  # from an object with files of its own, which it names
                 raise
+            except FileNotFoundError:
+                raise UserError(
+                    f"process {rank()} does not see {file}; all processes of a run need the same "
+                    f"runs/, on a file system that they share"
+                ) from None
             except Exception as error:  # a state that does not fit can raise anything
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise UserError(
@@ -428,14 +423,8 @@ class Run:
         }
         if self._random_of_others:
             state["random_of_others"] = self._random_of_others
-        file = self.folder / "checkpoint.pt"
-        with replacing(file) as part:
-            write_sealed(part, state)
-            # A link, so that there is always a checkpoint. It fails before the first save, and on
-            # file systems without links.
-            with contextlib.suppress(OSError):
-                self._previous.unlink(missing_ok=True)
-                os.link(file, self._previous)
+        with replacing(self.folder / "checkpoint.pt") as part:
+            write_state(part, state)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result, which ends the run. Only the first of several processes gets here."""
@@ -456,7 +445,6 @@ class Run:
         }
         config = read_json(self.folder / "config.json")
         result[HASH] = content_hash(config, self._environment, result)
-        self._previous.unlink(missing_ok=True)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -464,28 +452,6 @@ class Run:
         for folder in self.temporary:
             shutil.rmtree(folder, ignore_errors=True)
         return result
-
-    @property
-    def _previous(self) -> Path:
-        return self.folder / "checkpoint.previous.pt"
-
-    def _saved_state(self, file: Path) -> Any:
-        """The state in the checkpoint; a damaged one is replaced by the one before it."""
-        try:
-            return read_sealed(file)
-        except ValueError as error:
-            reason = str(error)
-        if self._previous.exists():
-            try:
-                state = read_sealed(self._previous)
-            except ValueError as error:
-                reason += f"; {self._previous.name}: {error}"
-            else:
-                self._previous.replace(file)
-                text = f"{reason}; going on from the checkpoint before it, of step {state['step']}"
-                warnings.warn(f"{file}: {text}", stacklevel=3)
-                return state
-        raise UserError(f"{file} cannot be resumed ({reason}); delete the folder to start again")
 
     def _lock_on_disk(self) -> tuple[int, int] | None:
         """Device and inode of the folder's lock; None where there is none."""
@@ -709,6 +675,32 @@ def write_atomically(path: Path, text: str) -> None:
         part.write_text(text, encoding="utf-8")
 
 
+def write_state(file: Path, state: Any) -> None:
+    """Write a state as torch does, but through memory: only Python's write reports a full disk."""
+    content = io.BytesIO()
+    torch.save(state, content)
+    file.write_bytes(content.getbuffer())
+
+
+def read_state(file: Path) -> Any:
+    """The state in a file of :func:`write_state`, on the CPU, read with ``weights_only``.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a damaged file; one line without the file's name.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if (damaged := archive.testzip()) is not None:  # torch compares no checksum
+                raise ValueError(f"the checksum of its part {damaged} is wrong")
+        # To the CPU: a state saved on one device is read on any other.
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
+
+
 def seed_everything(seed: int) -> None:
     """Seed Python's, numpy's and torch's global generators."""
     random.seed(seed)
@@ -755,16 +747,6 @@ def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
                     f"process {number} has another {name} than process 0{shown}; give all "
                     f"processes of a run the same checkout and arguments"
                 )
-
-
-def _read_shared(file: Path) -> Any:
-    try:
-        return read_sealed(file)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"process {rank()} cannot read {file} ({error}); all processes of a run need the same "
-            f"runs/, on a file system that they share"
-        ) from None
 
 
 def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
