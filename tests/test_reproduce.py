@@ -440,7 +440,6 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("toy", "toy", "--runs", __file__), f"--runs {__file__}: a file; name a folder"),
         (("report", "--results", __file__), f"--results {__file__}: a file; name a folder"),
         (("report", "--from", "nowhere"), "--from nowhere: no such folder; name a folder of runs"),
-        (("explain", "nowhere"), "a cell is addressed as [tier/]domain/paper/table/row/column"),
         (("evaluate", "vision", "no.pt"), "no.pt: there is no such file or folder"),
         (
             ("plan", "vision", "lmcl", "--table", "table-2-small"),
@@ -733,13 +732,3 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     assert not (cell / "result.json").exists()
     # The cache of torch's compiler is for later processes, too.
     assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
-
-
-@pytest.mark.parametrize("verb", ["run", "plan", "report", "verify"])
-def test_a_folder_of_runs_whose_name_is_no_utf_8_is_refused(
-    at_once: Callable[..., tuple[str, str]], verb: str
-) -> None:
-    words = () if verb == "report" else ("toy",) if verb == "verify" else ("toy", "toy")
-    _, err = at_once(verb, *words, "--runs", os.fsdecode(b"runs-\xff"), code=2)
-    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is not UTF-8")
-    assert err.count("\n") == 1

@@ -6,6 +6,7 @@ answered at once.
 
 import argparse
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -163,8 +164,8 @@ def _no_part(table: Table, tier: Tier) -> str:
     return f"{table.address} has no {tier} tier; add --tier {' or --tier '.join(tiers)}"
 
 
-def find_cell(address: str, *, seedless: bool = False) -> Chosen:
-    """The cell of an address; with ``seedless`` also every seed of an address without one.
+def find_cell(address: str) -> Chosen:
+    """The cell of an address.
 
     Raises:
         UserError: no such cell.
@@ -173,13 +174,11 @@ def find_cell(address: str, *, seedless: bool = False) -> Chosen:
     tier: Tier = "paper"
     if parts[0] in TIERS:
         tier = parts.pop(0)  # type: ignore[assignment]  # checked on the line above
-    seeds: tuple[int, ...] | None = None
-    if parts[-1].startswith("seed-") and parts[-1].removeprefix("seed-").isdecimal():
-        seeds = (int(parts.pop().removeprefix("seed-")),)
-    form = f"[tier/]domain/paper/table/row/column{'[/seed-n]' if seedless else '/seed-n'}"
-    if len(parts) != 5 or (seeds is None and not seedless):
+    form = "[tier/]domain/paper/table/row/column/seed-n"
+    if len(parts) != 6 or not re.fullmatch(r"seed-\d+", parts[5]):
         raise UserError(f"a cell is addressed as {form}; got {address!r}")
-    domain, paper, name, row, column = parts
+    domain, paper, name, row, column, seed = parts
+    seeds = (int(seed.removeprefix("seed-")),)
     tables = tables_of_paper(domain, paper)
     named = [table for table in tables if table.name == name]
     for table in named:  # two may have one name, and no tier in common

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
-from rich.text import Text
 
 from shared.command import cells, collect, verify
 from shared.command.cells import (
@@ -38,12 +37,10 @@ from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.environment import OTHER_PATHS, repeats_folder
-from shared.experiment.history import differing, shown
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import INTERRUPTED, Interrupted, write_atomically
-from shared.experiment.tables import Cell, Table, Tier, canonical, slug
-from shared.report.measuring import Measured, MeasuredCell, narrowed
-from shared.report.wording import SCALES, counted, gain_text, named_seeds, printed_value
+from shared.experiment.tables import Cell, Tier, slug
+from shared.report.wording import counted
 
 if TYPE_CHECKING:
     from shared.report.summary import Results
@@ -54,7 +51,6 @@ NO_RECORDS = (
     "note: no committed records below {}; they come with the checkout, not with the package"
 )
 FIGURES = Path("exports/figures")  # no committed files are there
-COMMIT = 10  # characters shown of one
 # Options of evaluate that some domains have.
 FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged", "split")
 
@@ -343,69 +339,6 @@ def _grid(scores: Mapping[str, Mapping[str, Any]]) -> Grid:
             if isinstance(value, int | float):
                 grid.add_row(protocol, metric, f"{value:.2f}")
     return grid
-
-
-def explain(address: str, places: Places) -> int:
-    """Print what is known about a cell, by its address with or without seed.
-
-    Raises:
-        UserError: no such cell.
-    """
-    chosen = find_cell(address, seedless=True)
-    if not chosen.cells:
-        raise UserError(f"{address}: the row has no such seed")
-    console = Console()
-    for line in _explanation(chosen.table, chosen.cells, places):
-        console.print(Text(line, style="" if line.startswith(" ") else "bold"))
-    return 0
-
-
-def _explanation(table: Table, of_seeds: Sequence[Cell], places: Places) -> Iterator[str]:
-    """The lines about one row in one column; ``of_seeds`` has a cell for each seed."""
-    cell = of_seeds[0]
-    measured = measure(table, cell.tier, places, {}, Committed.read(places))
-    ((found,),) = narrowed(measured, {cell.row}, {cell.column}).cells
-    yield f"{cell.row}, {cell.column} ({SCALES[cell.tier]}): {table.section}, {table.title}"
-    yield f"  printed: {printed_value(found.published)} {table.unit}"
-    if found.row.deviation:
-        yield f"  {found.row.deviation}"
-    yield "Configuration, where it differs from the table's"
-    for path, there, here in differing(canonical(table.config), canonical(cell.config)):
-        if path not in ("seed",):
-            yield f"  {path}: {shown(there)} -> {shown(here)}"
-    yield f"Records: {table.metric_of(found.column)}, protocol {table.protocol}"
-    yield from _explained_records(of_seeds, found)
-    yield "Claims, in the last report"
-    yield from _explained_claims(measured, cell, places)
-
-
-def _explained_records(of_seeds: Sequence[Cell], found: MeasuredCell) -> Iterator[str]:
-    missing: dict[str, list[int]] = {}
-    for cell in of_seeds:
-        if record := found.records.get(cell.seed):
-            made = record.environment
-            changed = ", with uncommitted changes" if made["dirty"] else ""
-            yield (
-                f"  seed {cell.seed}: {found.values[cell.seed]:.4g}, commit "
-                f"{made['commit'][:COMMIT]}{changed}, {made['hardware'].get('processor')}"
-            )
-        else:
-            why = found.missing.get(cell.seed, "not a declared seed")
-            missing.setdefault(why, []).append(cell.seed)
-    yield from (f"  {named_seeds(seeds)}: {why}" for why, seeds in missing.items())
-
-
-def _explained_claims(measured: Measured, cell: Cell, places: Places) -> Iterator[str]:
-    file = places.results / "claims.json"
-    every = json.loads(file.read_text(encoding="utf-8"))["readings"] if file.exists() else []
-    for each in every:
-        here = (each["address"], each["tier"], each["column"])
-        if here == (measured.table.address, cell.tier, cell.column) and cell.row in (
-            each["better"],
-            each["than"],
-        ):
-            gain = gain_text(each["gain"], each["low"], each["high"])
-            yield f"  {each['better']} over {each['than']}: {each['outcome']}, {gain}"
 
 
 def noise(arguments: Sequence[str], runs: Path) -> int:

@@ -120,9 +120,9 @@ class Run:
     Raises:
         Locked: another process uses the folder; later, when writing: it was removed.
         Conflict: the folder was made with another configuration.
-        UserError: a folder whose name is not UTF-8; with several processes, a batch that cannot be
-            divided among them, a run that another number of them began, or processes whose code
-            or configuration differs from the first one's.
+        UserError: with several processes, a batch that cannot be divided among them, a run that
+            another number of them began, or processes whose code or configuration differs from the
+            first one's.
     """
 
     def __init__(
@@ -164,7 +164,6 @@ class Run:
         self._precision = contextlib.ExitStack()
 
     def __enter__(self) -> "Run":
-        check_name(self.folder)
         self.processes, self._first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         if self._first:
@@ -541,21 +540,6 @@ def check_config(folder: Path, config: Config) -> None:
             f"{folder} holds a run with another configuration ({'; '.join(differing)}); "
             f"move it aside and start over with --again, or choose another folder with --runs"
         )
-
-
-def check_name(folder: Path) -> None:
-    """Refuse a folder whose name is not UTF-8, in which TensorBoard cannot write.
-
-    Raises:
-        UserError: it is not.
-    """
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        raise UserError(
-            f"{folder!r}: the name is not UTF-8, and TensorBoard cannot write there; rename it, "
-            f"or choose another folder with --runs"
-        ) from None
 
 
 def check_processes(config: Config, processes: int) -> None:
