@@ -1,13 +1,14 @@
 """The interface of a domain: one object, with None for what the domain does not have.
 
-A domain is a package with a ``DOMAIN``. Tables and configurations are imported with it, and its
-functions import what is heavy when they are called, so that planning and reporting stay fast.
+A domain is a package with a ``DOMAIN``. Tables and configurations are imported with it, and what is
+heavy when it is called (:class:`Later`), so that planning and reporting stay fast.
 """
 
 import dataclasses
 import json
+import pkgutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -22,10 +23,25 @@ Metrics = Mapping[str, Any]
 Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 
+@dataclass(frozen=True)
+class Later:
+    """A function or an object by its name, ``package.module:name``, imported when it is called.
+
+    Calling it calls the function, and gives the object if that is not a function.
+    """
+
+    name: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function with ``arguments``; or give the object."""
+        found = pkgutil.resolve_name(self.name)
+        return found(*arguments) if callable(found) else found
+
+
 class Film(Protocol):
     """Films the models of a paper's finished runs."""
 
-    def __call__(self, paper: str, tier: Tier, runs: Path) -> list[Path]:
+    def __call__(self, paper: str, tier: Tier, runs: Path, /) -> list[Path]:
         """The films, beside the runs of that tier."""
 
 
@@ -106,7 +122,7 @@ class Domain:
     name: str
     tables: Mapping[str, tuple[Table, ...]]
     experiments: tuple[Experiment[Any], ...]
-    datasets: Callable[[], Sequence[str]]
+    datasets: Callable[[], Iterable[str]]
     fetch: Callable[[str, Path], str | None]
     figures: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
     film: Film | None = None
