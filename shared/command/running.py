@@ -154,18 +154,7 @@ def run_waiting(
         own: whether these are user runs, see :class:`shared.command.pool.Pool`.
     """
     waiting = not_done(chosen, places, options, console)
-    pool = Pool(
-        places,
-        options.jobs or default_jobs(options.threads),
-        threads=options.threads,
-        deterministic=options.deterministic,
-        allow_missing=options.allow_missing,
-        download=not options.no_download,
-        console=console,
-        own=own,
-        main=main_metrics(chosen),
-        minutes=options.minutes,
-    )
+    pool = Pool(places, options, console, own=own, main=main_metrics(chosen))
     if waiting:
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool

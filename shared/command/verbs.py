@@ -32,7 +32,7 @@ from shared.command.cells import (
     run_folder,
     tables_of_paper,
 )
-from shared.command.pool import Pool, default_jobs
+from shared.command.pool import Pool
 from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
 from shared.experiment.domain import EvaluationRequest
@@ -157,18 +157,10 @@ def _run_again(
     waiting = verify.shuffled((each for each in matched if wanted(each.cell)), options.draw)
     if not waiting:
         raise UserError("nothing to run again: no valid record matches the options")
-    jobs = options.jobs or default_jobs(options.threads)
+    options.no_download = True
     with tempfile.TemporaryDirectory() as folder:
         new = dataclasses.replace(places, runs=Path(folder))
-        pool = Pool(
-            new,
-            jobs,
-            threads=options.threads,
-            deterministic=options.deterministic,
-            allow_missing=options.allow_missing,
-            download=False,
-            console=console,
-        )
+        pool = Pool(new, options, console)
 
         def start(some: list[Cell]) -> Mapping[str, str]:
             pool.run(some)
