@@ -16,11 +16,10 @@ from graph.tables import TABLES
 from shared.command.cells import DOMAINS, tables_of
 from shared.experiment.history import added, differences, option, upgraded_config
 from shared.experiment.records import read_records
-from shared.experiment.tables import Table, Tier, canonical
-from shared.report.measuring import Measured, folder_of, measure
+from shared.experiment.tables import Table, canonical
+from shared.report.measuring import Measured, measure
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = sorted((ROOT / "results").rglob("*.records.jsonl"))
 RECORDS = read_records(ROOT / "results")
 GRAPH = TABLES["mmcl"][0]
 GRAPH_RECORDS = ROOT / "results/graph/mmcl/table-4.records.jsonl"
@@ -39,27 +38,6 @@ def counted(measured: Measured) -> set[str]:
 
 def lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines()
-
-
-def test_there_are_records() -> None:
-    assert len(RECORDS) == sum(len(lines(file)) for file in FILES) > 0
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT / "results")))
-def test_every_committed_record_counts_and_is_kept_as_it_was_made(file: Path) -> None:
-    name = file.name.removesuffix(".records.jsonl")
-    folder = file.parent.relative_to(ROOT / "results")
-    tier: Tier = "short" if folder.parts[0] == "short" else "paper"
-    (table,) = (
-        each
-        for each in tables()
-        if each.name == name and tier in each.tiers and folder_of(each, tier) == folder
-    )
-    measured = measure(table, tier, RECORDS, {})
-    assert counted(measured) == {json.loads(line)["address"] for line in lines(file)}
-    assert len(counted(measured)) == len(lines(file))
-    written = [json.dumps(dataclasses.asdict(each), sort_keys=True) for each in measured.records]
-    assert written == lines(file)
 
 
 def test_numbers_that_a_term_leaves_out_mean_what_they_meant() -> None:
