@@ -14,7 +14,6 @@ import pandas
 import pytest
 import scipy
 from statsmodels.formula.api import ols
-from statsmodels.stats.multitest import multipletests
 from toy.tables import CLAIM, TABLES
 
 from shared.command.cells import DOMAINS
@@ -23,6 +22,7 @@ from shared.experiment.records import Record, read_records, read_repeats
 from shared.experiment.tables import Claim, Published, Setting, Table, Tier, Value, canonical
 from shared.report.claims import FORM, Finding, Reading, findings, json_text, readings
 from shared.report.measuring import Measured, measure
+from shared.report.statistics import holm
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAIN = (70.0, 71.0, 69.0)
@@ -359,7 +359,7 @@ def _by_another_route(
 
 
 def test_every_reading_follows_from_the_committed_records(committed: list[Measured]) -> None:
-    """Estimate, interval, p value, Holm and outcome, by statsmodels' formulas and scipy alone."""
+    """Estimate, interval, p value, Holm and outcome, by statsmodels' formulas and scipy."""
     every = readings(committed)
     by_table = {(one.table.address, one.tier, one.table.protocol): one for one in committed}
     families: dict[tuple[str, str], list[tuple[Reading, float, float, bool]]] = {}
@@ -402,7 +402,7 @@ def test_every_reading_follows_from_the_committed_records(committed: list[Measur
     for some in families.values():
         adjusted = [[p for _, p, _, _ in some], [p for _, _, p, _ in some]]
         if not some[0][0].claim.every:
-            adjusted = [list(multipletests(each, method="holm")[1]) for each in adjusted]
+            adjusted = [holm(each) for each in adjusted]  # statsmodels' in test_statistics
         for (reading, _, _, excluded), p, direction in zip(some, *adjusted, strict=True):
             word = "contradicted" if excluded else "imprecise"
             if p < 0.05 and not excluded:
