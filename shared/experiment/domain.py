@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
@@ -36,13 +36,6 @@ class Later:
         """Call the function with ``arguments``; or give the object."""
         found = pkgutil.resolve_name(self.name)
         return found(*arguments) if callable(found) else found
-
-
-class Film(Protocol):
-    """Films the models of a paper's finished runs."""
-
-    def __call__(self, paper: str, tier: Tier, runs: Path, /) -> list[Path]:
-        """The films, beside the runs of that tier."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +102,7 @@ class Domain:
         fetch: downloads a dataset below the data root where possible, and verifies it; may return a
             description.
         figures: returns, for each paper, its figures by name: ``shared.report.figures.Drawing``.
-        film: films the models of a paper's finished runs.
+        film: films the models of a paper's finished runs in a tier, below the folder of runs.
         export: writes the model of a finished run, given by its folder, with a card into a second
             folder, and returns the path to print.
         score: scores a trained model, this project's or another's, by the domain's protocols.
@@ -125,7 +118,7 @@ class Domain:
     datasets: Callable[[], Iterable[str]]
     fetch: Callable[[str, Path], str | None]
     figures: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
-    film: Film | None = None
+    film: Callable[[str, Tier, Path], list[Path]] | None = None
     export: Callable[[Path, Path], Path] | None = None
     score: Callable[[EvaluationRequest], Scores] | None = None
     scored_by: Sequence[str] = ()

@@ -24,8 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
-from shared.experiment.prepared import writing
+from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums, writing
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import replacing
 from shared.experiment.tables import always_there, canonical_json

@@ -24,7 +24,8 @@ from pathlib import Path
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 
-TRAIN, VAL, TEST = ("train", "training"), ("val", "valid", "validation"), ("test", "testing")
+# To train and to test on; of the latter the first that exists is used.
+PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 # Files of operating systems and programs, beside names that begin with a dot.
 LEFTOVERS = {
     "__macosx",
@@ -227,7 +228,7 @@ def _read(path: Path, what: str, endings: Sequence[str]) -> Folder:
 
     lister, odd = _Lister(endings), list[str]()
     folders, files = lister.content(path)
-    parts = [_part(names, folders) for names in (TRAIN, VAL, TEST)]
+    parts = [[each for each in folders if each.name.lower() in names] for names in PARTS]
     for some in parts:
         if len(some) > 1:
             several = " and ".join(f"{each.name}/" for each in some)
@@ -235,17 +236,13 @@ def _read(path: Path, what: str, endings: Sequence[str]) -> Folder:
     train, test = parts[0], (parts[1] or parts[2])
     if test and not train:
         raise fault(path, f"has {test[0].name}/ and no train/")
-    place, beside = path, len(files)
+    place, beside = path, 0
     if train:
         (place,) = train
-        others = [each for each in folders if each not in (*train, *test)]
+        beside, others = len(files), [each for each in folders if each not in (*train, *test)]
         folders, files = lister.content(place)
-        for each in others:
-            if (
-                files
-                and not any(each in some for some in parts)
-                and _Lister(endings).content(each)[1]
-            ):
+        for each in others if files else ():
+            if each.name.lower() not in sum(PARTS, ()) and _Lister(endings).content(each)[1]:
                 raise fault(
                     path,
                     f"has {what} in {place.name}/ and in {printable(each.name)}/ beside it; if "
@@ -253,44 +250,36 @@ def _read(path: Path, what: str, endings: Sequence[str]) -> Folder:
                 )
         if others:
             odd.append(f"{_some([each.name for each in others])} beside {place.name}/ not read")
-    by_class = {folder.name: lister.below(folder) for folder in folders}
-    if any(by_class.values()):
-        beside += len(files) if train else 0
+    classes = {folder.name: lister.below(folder) for folder in folders}
+    if any(classes.values()):
+        beside += len(files)
     else:
-        by_class, beside = {"": files}, beside if train else 0
-    if not any(by_class.values()):
+        classes = {"": files}
+    if not any(classes.values()):
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(lister.left.items()))
         there = f"; there are {kinds}" if kinds else ""
         raise fault(place, f"no {what} in it ({', '.join(lister.endings)}){there}")
-    classes = tuple(filter(None, by_class))
-    if len(classes) == 1 and not any(
-        file.parent.name == classes[0] for file in by_class[classes[0]]
-    ):
-        raise fault(place, f"its only class, {printable(classes[0])}, holds only folders")
-    if empty := [name for name in classes if not by_class[name]]:
+    names = tuple(filter(None, classes))
+    if len(names) == 1 and all(file.parent != place / names[0] for file in classes[names[0]]):
+        raise fault(place, f"its only class, {printable(names[0])}, holds only folders")
+    if empty := [name for name in names if not classes[name]]:
         odd.append(f"without {what}: {_some(empty)}")
-    numbers = {name: number for number, name in enumerate(classes)}
-    tested = None
-    if test:
-        folders, files = lister.content(test[0])
-        if folders and not classes:
-            raise fault(test[0], f"has folders of classes, {printable(place)} has none")
+    numbers = {name: number for number, name in enumerate(names)}
+    tested: list[tuple[Path, int]] = []
+    for part in test:
+        folders, files = lister.content(part)
+        if folders and not names:
+            raise fault(part, f"has folders of classes, {printable(place)} has none")
+        if files:
+            odd.append(f"{len(files):,} {what} in {part.name}/ are in no class")
         for each in folders:
             if each.name not in numbers:
-                raise fault(test[0], f"{printable(each.name)} is no class of {printable(place)}")
-        if files:
-            odd.append(f"{len(files):,} {what} in {test[0].name}/ are in no class")
-        tested = tuple(
-            (file, numbers[each.name]) for each in folders for file in lister.below(each)
-        )
+                raise fault(part, f"{printable(each.name)} is no class of {printable(place)}")
+            tested += [(file, numbers[each.name]) for file in lister.below(each)]
     left = [f"{count:,} {kind}" for kind, count in sorted(lister.left.items())]
     left += [f"{beside:,} beside the folders"] if beside else []
-    trained = tuple((file, numbers.get(name, -1)) for name in by_class for file in by_class[name])
-    return Folder(path, what, classes, trained, tested or None, tuple(left), tuple(odd))
-
-
-def _part(names: Sequence[str], folders: Sequence[Path]) -> list[Path]:
-    return [each for each in folders if each.name.lower() in names]
+    trained = tuple((file, numbers.get(name, -1)) for name in classes for file in classes[name])
+    return Folder(path, what, names, trained, tuple(tested) or None, tuple(left), tuple(odd))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
