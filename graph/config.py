@@ -6,28 +6,15 @@
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added, option
+from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
 
 # You et al. 2020, Eq. 3 and [program]: cosine / 0.2, the positive left out of the denominator.
 GRAPHCL = Objective(term(info_nce, temperature=0.2, positive_in_denominator=False))
-
-
-# Values that older runs have under another name. A field added since states the value that older
-# runs had: shared.experiment.history.added.
-HISTORY = History(
-    values={
-        "Config.pairs": {
-            "original_augmented": "second_view",
-            "augmented_original": "first_view",
-            "symmetric": "both",
-        }
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +68,6 @@ class Config:
     protocol: str = "svm-10fold-nested-v1"
     seed: int = 0  # initialisation, augmentation, order of batches
     fold_seed: int = 0  # folds of the evaluation, the same for every pretraining seed
-    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run on small embedded graphs, for the smoke tier."""

@@ -25,8 +25,7 @@ from torch_geometric.utils import coalesce
 
 from shared.errors import UserError, program
 from shared.experiment.data import MissingData, fetch_archive, sha256_of_files
-from shared.experiment.runs import replacing
-from shared.experiment.seal import read_sealed, write_sealed
+from shared.experiment.runs import read_state, replacing, write_state
 
 ATLAS = "atlas"
 URL = "https://www.chrsmrrs.com/graphkerneldatasets"  # of the TU collection
@@ -177,7 +176,7 @@ def load(name: str, data_root: Path) -> Graphs:
                     verify_raw(raw, name)
                     graphs = _parsed(raw, name)
                     with replacing(parsed) as part:
-                        write_sealed(part, {"source": source, **vars(graphs)})
+                        write_state(part, {"source": source, **vars(graphs)})
         except OSError as error:
             raise UserError(f"{parsed}: cannot store the parsed graphs: {error}") from error
     return graphs
@@ -366,7 +365,7 @@ def _kept(parsed: Path, source: str) -> Graphs | None:
     if not parsed.exists():
         return None
     try:
-        state = read_sealed(parsed)
+        state = read_state(parsed)
     except ValueError as error:
         raise UserError(f"{parsed}: damaged ({error}), delete it and run again") from error
     return Graphs(**state) if state.pop("source") == source else None

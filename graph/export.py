@@ -35,7 +35,6 @@ from shared.experiment.export import (
     remade,
     save_weights,
     training_of,
-    weights_of_run,
 )
 from shared.experiment.records import Record
 from shared.experiment.runs import Run
@@ -136,7 +135,7 @@ def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, 
 
 def _describe(folder: Path, record: Record) -> Export:
     config = record.config
-    weights, metadata = weights_of_run(folder, KEPT)
+    _, metadata = read_weights(folder / FILE, KEPT)
     if "@" not in config["network"]:
         load_encoder(folder / FILE)
     network, dataset = function_name(config["network"]), config["dataset"]
@@ -146,7 +145,7 @@ def _describe(folder: Path, record: Record) -> Export:
         else ""
     )
     return Export(
-        files={FILE: weights, CONFIG: folder / CONFIG},
+        files={FILE: folder / FILE, CONFIG: folder / CONFIG},
         name=(network.rpartition(".")[2], dataset, *([] if config["train"] else ["untrained"])),
         losses=loss_names(config["objective"]) if config["train"] else (),
         about=f"An encoder of graphs ({network}), "

@@ -5,10 +5,10 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import Literal, Self
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, option
+from shared.experiment.history import option
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
 CURL = Objective(term(info_nce, temperature=1.0))
@@ -22,11 +22,6 @@ TASKS = (
     "walker_walk",
     "ball_in_cup_catch",
 )
-
-
-# Fields that older runs have under another name. A field added since states the value that older
-# runs had: shared.experiment.history.added.
-HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -89,7 +84,6 @@ class Config:
     probe_input: Literal["embedding", "pixels"] = "embedding"  # what the regression reads
 
     seed: int = 0  # initialisation, batches, actions, episodes
-    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> Self:
         """The same run of a small network on few small frames, for the smoke tier."""

@@ -26,8 +26,15 @@ from torch import Tensor
 from rl.config import TASKS
 from rl.environment import DeepMindControl, renderer_in_use, task_fingerprint
 from rl.expert import Expert, drawn_action
-from shared.experiment.data import check_sums, sha256_of, write_sums
-from shared.experiment.prepared import build_once, check_prepared, made_again, writing
+from shared.experiment.data import (
+    build_once,
+    check_prepared,
+    check_sums,
+    made_again,
+    sha256_of,
+    write_sums,
+    writing,
+)
 from shared.experiment.runs import write_atomically
 
 # Part of the key of stored frames; to be increased when the same arguments give other frames.

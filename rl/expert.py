@@ -27,8 +27,14 @@ from torch import Tensor, nn
 
 from rl.agent import Critics, adam, descend, gaussian_of, perceptron, squashed_sample
 from rl.environment import DeepMindControl, task_fingerprint
-from shared.experiment.data import check_sums, sha256_of, write_sums
-from shared.experiment.prepared import build_once, made_again, writing
+from shared.experiment.data import (
+    build_once,
+    check_sums,
+    made_again,
+    sha256_of,
+    write_sums,
+    writing,
+)
 from shared.experiment.runs import write_atomically
 from shared.momentum import follow
 

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from shared.errors import UserError
-from shared.experiment.prepared import writing
+from shared.experiment.data import writing
 from shared.experiment.runs import write_atomically
 
 CHUNK = 500  # frames under one checksum, 15 MB at 100 pixels

@@ -72,11 +72,6 @@ def test_what_benchmarks_and_examples_import_is_there() -> None:
                 assert pkgutil.resolve_name(name) is not None, f"{path}:{line}: {name}"
 
 
-def test_there_is_something_to_read() -> None:
-    assert {path.stem for path in SHARED} >= {"pairs", "losses", "svm", "objective"}
-    assert "torch" in {name for _, name in imported(ROOT / "shared" / "losses.py")}
-
-
 def test_the_core_imports_no_domain_and_a_domain_no_other() -> None:
     assert [
         f"{path}:{line}: {name}"
@@ -159,37 +154,3 @@ print(shared.svm.__name__, shared.distributed.__name__, shared.term.__module__)
     first, second = done.stdout.splitlines()
     assert not set(first.split()) & {"torch", "numpy", "scipy", "rich", "matplotlib"}
     assert second == "shared.svm shared.distributed shared.objective"
-
-
-def undocumented(path: Path) -> list[str]:
-    """Public functions, classes and methods without a docstring; nested functions are private."""
-    found = []
-
-    def look(node: ast.Module | ast.ClassDef, prefix: str) -> None:
-        for item in node.body:
-            if not isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                continue
-            # autograd functions are private classes; magic methods say what they do
-            if item.name.startswith("_"):
-                continue
-            if not ast.get_docstring(item):
-                found.append(f"{prefix}{item.name}")
-            if isinstance(item, ast.ClassDef):
-                look(item, f"{prefix}{item.name}.")
-
-    tree = ast.parse(path.read_text())
-    if not ast.get_docstring(tree):
-        found.append("the module")
-    look(tree, "")
-    return found
-
-
-def test_everything_public_in_the_core_has_a_docstring() -> None:
-    found = {str(path): undocumented(path) for path in SHARED}
-    assert {path: names for path, names in found.items() if names} == {}
-
-
-def test_a_missing_docstring_is_seen(tmp_path: Path) -> None:
-    source = tmp_path / "module.py"
-    source.write_text('"""A."""\nclass Public:\n    """B."""\n    def method(self): ...\n')
-    assert undocumented(source) == ["Public.method"]

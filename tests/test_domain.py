@@ -1,6 +1,7 @@
 """What every domain gives is one object, and it says what it lacks."""
 
 import dataclasses
+import pkgutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from toy.train import Config
 from shared.command import cells, verbs
 from shared.command.cells import Places
 from shared.errors import UserError
-from shared.experiment.domain import Experiment
+from shared.experiment.domain import Experiment, Later
 from shared.experiment.runs import Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +33,10 @@ def test_a_domain_is_one_object(name: str) -> None:
     assert domain.tables is cells.tables_of(name)
     for each in domain.experiments:
         assert domain.experiment(each.config()) is each
+    for each in (*vars(domain).values(), *(one.measure for one in domain.experiments)):
+        if isinstance(each, Later):
+            assert each.name.startswith(f"{name}.")
+            assert pkgutil.resolve_name(each.name)
 
 
 @pytest.mark.parametrize("file", ["shared.py", "shared/__init__.py"])

@@ -19,7 +19,7 @@ from graph.encoder import make_encoder
 from graph.export import load_encoder, save_encoder, write
 from shared import Objective, Projection, info_nce, term
 from shared.errors import UserError
-from shared.experiment.data import SUMS, sha256_of, write_sums
+from shared.experiment.data import SUMS, sha256_of
 from shared.experiment.export import CARD, CONFIG, FILE
 from shared.experiment.runs import Run
 from vision.export import load_encoder as load_images
@@ -182,39 +182,6 @@ def test_another_network_than_the_configuration_s_is_not_saved(tmp_path: Path) -
             encoder, tmp_path / "run", config=dataclasses.replace(GCN, hidden=7), features=1
         )
     assert not (tmp_path / "run").exists()
-
-
-def of_an_earlier_version(folder: Path) -> None:
-    """Weights under the names of the wrapper, with a checksum in SHA256SUMS alone."""
-    file = folder / FILE
-    said = {name: text for name, text in metadata_of(file).items() if name != "sha256"}
-    save_file({f"model.{name}": item for name, item in load_file(file).items()}, file, said)
-    names = [FILE, CONFIG] if (folder / CARD).exists() else [FILE]
-    write_sums(folder, {name: sha256_of(folder / name) for name in names})
-
-
-def test_files_of_earlier_versions_load_and_are_exported_anew(tmp_path: Path) -> None:
-    encoder = finished(tmp_path / "run")
-    target = write(tmp_path / "run", tmp_path / "export")
-    for folder in (tmp_path / "run", target):
-        of_an_earlier_version(folder)
-        assert_equal(load_encoder(folder), encoder)
-        assert_equal(load_encoder(folder / FILE), encoder)
-    write(tmp_path / "run", target)
-    assert not any(name.startswith("model.") for name in load_file(target / FILE))
-    assert_equal(load_encoder(target), encoder)
-
-    of_an_earlier_version(target)
-    (target / SUMS).unlink()
-    with pytest.raises(UserError, match="SHA256SUMS: there is no such file; give a folder that"):
-        load_encoder(target)
-    (target / SUMS).write_text("")
-    with pytest.raises(UserError, match="damaged or edited"):
-        load_encoder(target)
-    content = (tmp_path / "run" / FILE).read_bytes()
-    (tmp_path / "run" / FILE).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises(UserError, match="delete the folder and run its cell again"):
-        write(tmp_path / "run", target)
 
 
 def test_runs_without_a_model_are_refused(tmp_path: Path) -> None:

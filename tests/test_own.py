@@ -15,7 +15,7 @@ from toy.tables import run_of
 from graph.tables import TABLE_4
 from graph.tables import TABLES as GRAPH
 from rl.tables import TABLES as RL
-from shared.command.own import baseline_of, is_defined_alone, load_loss
+from shared.command.own import baseline_of, load_loss
 from shared.errors import UserError
 from shared.experiment.tables import Table, Tier
 from text.tables import TABLES as TEXT
@@ -66,12 +66,6 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
     assert loss.function.__name__ == "my_loss"
     assert loss.numbers == {"temperature": 0.5, "turned": True}
     assert loss.weight == 1.0
-    assert is_defined_alone(loss)
-    losses.write_text(
-        LOSS.replace(".clamp(min=1)", "").replace("loss.where(count > 0, 0.0)", "loss")
-    )
-    sys.modules.pop(losses.stem)
-    assert not is_defined_alone(load_loss(losses, "my_loss", ["temperature=1"]))
 
 
 @pytest.mark.parametrize(

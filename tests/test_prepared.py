@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from shared.errors import UserError
-from shared.experiment.data import SUMS, sha256_of, write_sums
-from shared.experiment.prepared import build_once, check_prepared, writing
+from shared.experiment.data import SUMS, build_once, check_prepared, sha256_of, write_sums, writing
 
 
 def build(part: Path, text: str = "{}") -> None:

@@ -10,11 +10,7 @@ import pytest
 from shared.experiment.tables import Value, load_published
 
 ROOT = Path(__file__).resolve().parents[1]
-GRAPH = ROOT / "graph" / "published"
 RL = ROOT / "rl" / "published"
-TEXT = ROOT / "text" / "published"
-VIDEO = ROOT / "video" / "published"
-VISION = ROOT / "vision" / "published"
 FILES = sorted(
     file
     for file in ROOT.glob("*/published/*.toml")
@@ -117,15 +113,6 @@ def test_every_published_table_loads(file: Path, key: str) -> None:
     assert set(published.notes) <= set(published.rows)
 
 
-CONTROL = ("Spin", "Swingup", "Easy", "Run", "Walk", "Catch")
-# Of both papers, which print the same three rows.
-CURL_ROWS = {
-    "CURL": ([413, 680, 908, 298, 621, 826], [53, 32, 86, 38, 121, 42]),
-    "DCL": ([422, 672, 878, 248, 626, 836], [23, 52, 96, 98, 98, 12]),
-    "HCL": ([420, 678, 869, 268, 623, 819], [61, 82, 116, 42, 26, 62]),
-}
-
-
 @pytest.mark.parametrize(
     ("label", "swingup", "walk"),
     [
@@ -146,15 +133,3 @@ def test_the_rerun_of_curl_is_the_mean_of_its_seeds(
         assert value == Value(round(statistics.fmean(seeds), 2), round(statistics.stdev(seeds), 2))
         assert ", ".join(map(str, seeds)) in published.notes[label]
     assert "n = 3 on Swingup, n = 2 on Walk" in published.statistic
-
-
-VIDEO_COLUMNS = ("RGB linear", "RGB R@1", "Flow linear", "Flow R@1")
-
-
-def test_nan_stands_for_a_number_that_is_not_printed(tmp_path: Path) -> None:
-    file = tmp_path / "paper.toml"
-    file.write_text(
-        'paper = "P"\n[t]\nlabel = "Table 1"\ntitle = "T"\ncolumns = ["a", "b"]\n'
-        'statistic = "mean"\n[t.rows.x]\nmean = [1.5, nan]\nstd = [nan, nan]\n'
-    )
-    assert load_published(file, "t").rows == {"x": (Value(1.5, None), None)}

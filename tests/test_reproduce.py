@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -62,32 +61,12 @@ def test_plan_runs_nothing(tmp_path: Path, at_once: Callable[..., tuple[str, str
     assert list(tmp_path.iterdir()) == []
 
 
-def test_plan_counts_what_is_done(done: Path, at_once: Callable[..., tuple[str, str]]) -> None:
-    out, _ = at_once("plan", "toy", "toy", folder=done)
-    assert "0 of 12 cells to run" in out
-    assert "measured on this machine" in out
-
-
-def test_selection_by_table_row_column_seeds(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
-    at_once(
-        *("toy", "toy", "--table", "1", "--row", "Better", "--column", "right", "--seeds", "4,5"),
-    )
-    results = [name for name in contents(tmp_path) if name.endswith("result.json")]
-    assert sorted(results) == sorted(
-        f"{run_of(Path('runs'), f'toy/toy/table-1/better/right/seed-{seed}')}/result.json"
-        for seed in (4, 5)
-    )
-
-
-@pytest.mark.parametrize(("table", "name"), [("3", "table-3"), ("figure-3", "figure-3")])
-def test_tables_and_figures_by_number_or_name(
-    at_once: Callable[..., tuple[str, str]], table: str, name: str
-) -> None:
-    out, _ = at_once("plan", "toy", "partial", "--table", table)
-    assert f"toy/partial/{name}: " in out
-    assert out.count("toy/partial/") == 1
+def test_selection_by_table_row_column_seeds(at_once: Callable[..., tuple[str, str]]) -> None:
+    words = ("--table", "1", "--row", "Better", "--column", "right", "--seeds", "4,5")
+    out, _ = at_once("plan", "toy", "toy", *words)
+    assert "better" in out
+    assert "plain" not in out
+    assert "2 of 2 cells to run" in out
 
 
 def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
@@ -125,17 +104,16 @@ def test_threads_and_jobs_share_the_cores(
     assert "cells to run, 5 at a time" in out
 
 
-@pytest.mark.parametrize("error", [EOFError, BrokenPipeError, ConnectionResetError])
 @pytest.mark.parametrize("stopping", [True, False])
 def test_processes_of_a_run_that_end_before_it_when_all_are_told_are_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool, error: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopping: bool
 ) -> None:
     (cell, *_) = TABLES["toy"][0].cells("paper")
 
     def measure(config: object, run: Run) -> None:
         if stopping:
             signal.raise_signal(signal.SIGTERM)
-        raise error
+        raise ConnectionResetError
 
     monkeypatch.setattr(pool, "imported", lambda _: SimpleNamespace(measure=measure))
     run = Run(tmp_path / "run", cell.config, tier="paper", data_root=tmp_path)
@@ -162,31 +140,6 @@ def test_a_gpu_gives_the_same_bits_where_that_is_asked_for(
         assert os.environ[name] == (":16:8" if deterministic else "another")
     finally:
         torch.use_deterministic_algorithms(algorithms, warn_only=warns)
-
-
-@pytest.mark.slow
-def test_threads_of_a_cell_and_leave_to_go_without_data_are_recorded(
-    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
-    address = "toy/toy/table-1/plain/left/seed-0"
-
-    def environment(folder: Path) -> dict[str, object]:
-        run = run_of(folder / "runs", address)
-        return json.loads((run / "environment.json").read_text())
-
-    at_once("--cell", address, "--allow-missing", "--threads", "2", "--deterministic")
-    assert environment(done)["threads"] == 1
-    assert environment(tmp_path)["threads"] == 2
-    for folder, workspace in ((done, None), (tmp_path, ":16:8")):
-        recorded: Any = environment(folder)
-        assert recorded["deterministic"] is True  # on a CPU anyway
-        assert recorded["tf32"] is False
-        assert recorded["arithmetic"]["variables"].get("CUBLAS_WORKSPACE_CONFIG") == workspace
-    assert "allow_missing" not in environment(done)
-    assert environment(tmp_path)["allow_missing"] is True
-    at_once("report")
-    page = (tmp_path / "results/toy/toy/table-1.md").read_text()
-    assert f"## Measured with some files of the data missing\n\n- {address}\n" in page
 
 
 def test_chosen_rows_and_columns_alone_are_printed(
@@ -347,12 +300,6 @@ def test_a_table_is_left_out_of_a_tier_without_seeds(
         assert at_once(*arguments, code=2) == (reading, why)
     cell = "short/toy/costly/table-2/plain/left/seed-0"
     assert at_once("--cell", cell, code=2) == (f"{cell}: reading the tables\n", why)
-    at_once("toy", "costly", "--tier", "short", "--row", "plain", "--column", "left")
-    out, _ = at_once("report")
-    assert "the summary of all: results/README.md" in out
-    written = contents(tmp_path)
-    assert "results/short/toy/costly/table-1.md" in written
-    assert not any("costly/table-2" in name for name in written)
 
 
 @pytest.mark.parametrize("tier", ["paper", "smoke", "short"])
@@ -440,7 +387,6 @@ def test_a_changed_configuration_stops_before_anything_runs(
         (("toy", "toy", "--runs", __file__), f"--runs {__file__}: a file; name a folder"),
         (("report", "--results", __file__), f"--results {__file__}: a file; name a folder"),
         (("report", "--from", "nowhere"), "--from nowhere: no such folder; name a folder of runs"),
-        (("explain", "nowhere"), "a cell is addressed as [tier/]domain/paper/table/row/column"),
         (("evaluate", "vision", "no.pt"), "no.pt: there is no such file or folder"),
         (
             ("plan", "vision", "lmcl", "--table", "table-2-small"),
@@ -678,21 +624,6 @@ def test_rows_without_the_seeds_asked_for_are_named(
 
 
 @pytest.mark.slow
-def test_tables_with_equal_configurations_share_a_run(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
-    at_once("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0")
-    first = contents(tmp_path)
-    choice = ("toy", "partial", "--table", "3", "--row", "plain", "--seeds", "0")
-    out, _ = at_once(*choice)
-    assert "1 cell done already" in out  # the other column is a run of its own
-    assert {name: text for name, text in contents(tmp_path).items() if name in first} == first
-    # Row "better" sets what column "right" would change: both its cells are the same run, too.
-    at_once("toy", "toy", "--row", "better", "--seeds", "0", "--jobs", "2")
-    assert len(list((tmp_path / "runs").rglob("result.json"))) == 3
-
-
-@pytest.mark.slow
 def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(
     tmp_path: Path, at_once: Callable[..., tuple[str, str]]
 ) -> None:
@@ -733,13 +664,3 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     assert not (cell / "result.json").exists()
     # The cache of torch's compiler is for later processes, too.
     assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
-
-
-@pytest.mark.parametrize("verb", ["run", "plan", "report", "verify"])
-def test_a_folder_of_runs_whose_name_is_no_utf_8_is_refused(
-    at_once: Callable[..., tuple[str, str]], verb: str
-) -> None:
-    words = () if verb == "report" else ("toy",) if verb == "verify" else ("toy", "toy")
-    _, err = at_once(verb, *words, "--runs", os.fsdecode(b"runs-\xff"), code=2)
-    assert err.startswith("error: PosixPath('runs-\\udcff'): the name is not UTF-8")
-    assert err.count("\n") == 1

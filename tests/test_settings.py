@@ -96,7 +96,6 @@ def test_numbers_of_the_objective() -> None:
         ("objective.temprature=1", "has no 'temprature': did you mean temperature?"),
         ("objective.temperature=warm", "--set objective.temperature is a number; got 'warm'"),
         ("objective.temperature=-1", "temperature"),
-        ("history=none", "no field 'history'"),
     ],
 )
 def test_what_cannot_be_set_is_refused_in_one_line(setting: str, text: str) -> None:

@@ -5,12 +5,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from filelock import FileLock
 
-from shared.experiment.history import History
 from shared.experiment.runs import Interrupted, Run
 from shared.experiment.store import (
     FACT,
@@ -29,7 +27,6 @@ class Config:
     steps: int = 3
     seed: int = 0
     protocol: str = "none-v1"
-    history: ClassVar[History] = History()
 
     def reduced(self) -> "Config":
         return self

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy.tables import BETTER, CLAIM, FIGURE, PLAIN, SHARED, TABLES
+from toy.tables import BETTER, CLAIM, PLAIN, SHARED, TABLES
 from toy.train import Config
 
 from shared.command.cells import DOMAINS, tables_of
@@ -242,15 +242,6 @@ def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
     )
 
 
-def test_a_column_may_show_a_metric_of_its_own() -> None:
-    assert [FIGURE.metric_of(column) for column in FIGURE.columns] == [
-        "accuracy",
-        "norm",
-        "accuracy",
-    ]
-    assert [FIGURE.metric_of(column) for column in FIGURE.columns_of("smoke")] == ["accuracy"]
-
-
 def test_undeclared_rows_and_columns_cannot_be_selected() -> None:
     assert len(TABLE.cells("paper", row="PLAIN", column="Left", seeds=(9,))) == 1
     with pytest.raises(UserError, match="has no row 'worse'; declared are: plain"):
@@ -330,15 +321,3 @@ def test_columns_of_one_run_have_one_address() -> None:
     assert [cell.column for cell in SHARED.cells(row="plain", column="norm", seeds=(0,))] == [
         "norm"
     ]
-
-
-def test_a_row_that_no_seed_changes_has_its_own_seeds() -> None:
-    seeds = [(cell.row, cell.seed) for cell in SHARED.cells(column="right")]
-    assert seeds == [
-        ("base", 0),
-        *(("plain", seed) for seed in range(3)),
-        *(("better", seed) for seed in range(3)),
-    ]
-    assert not SHARED.cells(row="base", seeds=(1, 2))
-    with pytest.raises(ValueError, match=r"base: seeds \[5\] are of no tier"):
-        dataclasses.replace(TABLE, rows=(PLAIN, BETTER, Row("base", seeds=(0, 5))))

@@ -164,16 +164,6 @@ def test_frames_of_one_seed_are_the_same_in_every_row(
     assert "line 3: frames has another hash than the rest of the column left" in fault
 
 
-def test_what_a_processor_is_called_is_no_markup(
-    tmp_path: Path, records: list[Record], at_once: Callable[..., tuple[str, str]]
-) -> None:
-    hardware = records[0].environment["hardware"] | {"processor": "odd [/x] one"}
-    commit(tmp_path / "results", [changed(records[0], {"hardware": hardware})])
-    out, err = at_once("verify", "toy")
-    assert err == ""
-    assert "By processor: odd [/x] one: 1" in out
-
-
 def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
     commit(tmp_path / "results", records)
     commit(tmp_path / "results", [changed(records[0], {"dirty": True})], "short/other/toy/table-1")

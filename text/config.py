@@ -6,10 +6,10 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added, option
+from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 
 # The plain inner product of f and g, no temperature: the softmax over a batch's sentences.
@@ -17,11 +17,6 @@ QUICK_THOUGHTS = Objective(term(info_nce, temperature=1.0))
 
 TASKS = ("MR", "CR", "SUBJ", "MPQA", "TREC", "MSRP")
 EMBEDDED_TASKS = ("topics", "questions", "neighbours")
-
-
-# Fields that older runs have under another name. A field added since states the value that older
-# runs had: shared.experiment.history.added.
-HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -93,7 +88,6 @@ class Config:
     tasks: tuple[str, ...] = TASKS
     protocol: str = "skip-thoughts-nested-10fold-v2"  # [QT]; see text.evaluation.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
-    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run on the manual that ships with Python, for the smoke tier."""

@@ -22,8 +22,7 @@ import numpy as np
 from nltk.tokenize.punkt import PunktLanguageVars, PunktParameters, PunktSentenceTokenizer
 
 from shared.errors import UserError, program
-from shared.experiment.data import MissingData, sha256_of_files, sha256_of_lines
-from shared.experiment.prepared import check_prepared
+from shared.experiment.data import MissingData, check_prepared, sha256_of_files, sha256_of_lines
 from shared.notices import notice
 from text.config import EMBEDDED_TASKS, TASKS
 

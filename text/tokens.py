@@ -37,8 +37,14 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared.errors import UserError
-from shared.experiment.data import check_sums, sha256_of, write_sums
-from shared.experiment.prepared import build_once, made_again, writing
+from shared.experiment.data import (
+    build_once,
+    check_sums,
+    made_again,
+    sha256_of,
+    write_sums,
+    writing,
+)
 from shared.experiment.runs import write_atomically
 from text.data import INVISIBLE, checked_sentences, corpus_fingerprint, lines_of, sentences
 

@@ -7,10 +7,10 @@ whose setting is taken for everything MMCL leaves out; [MMCL]: Shah et al. 2022.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added, option
+from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
 
@@ -18,11 +18,6 @@ INFO_NCE = Objective(term(info_nce, temperature=0.07))  # [CoCLR]
 EMBEDDED = "photographs"  # short clips made from pictures that ship with scikit-learn
 BASELINES = ("thumbnail", "colours")  # trivial baselines: features without training
 STRIDES = (2, 1, 2, 2, 2)
-
-
-# Values that older runs have under another name. A field added since states the value that older
-# runs had: shared.experiment.history.added.
-HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,6 @@ class Config:
         None, was=None
     )
     seed: int = 0  # initialisation, batches, clips
-    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run of a small network on few small clips, for the smoke tier."""

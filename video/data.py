@@ -43,15 +43,18 @@ from shared.errors import UserError, program, suggestion
 from shared.experiment.data import (
     SUMS,
     MissingData,
+    build_once,
+    check_prepared,
     check_sums,
+    made_again,
     remembered,
     sha256_of,
     sha256_of_files,
     sha256_of_lines,
     write_sums,
+    writing,
 )
 from shared.experiment.folders import LEFTOVERS, MOST_NAMED, printable
-from shared.experiment.prepared import build_once, check_prepared, made_again, writing
 from shared.experiment.runs import write_atomically
 from video.config import EMBEDDED
 from video.decoding import decode, fault_of

@@ -30,7 +30,6 @@ from shared.experiment.export import (
     remade,
     save_weights,
     training_of,
-    weights_of_run,
 )
 from shared.experiment.records import Record
 from shared.experiment.runs import Run
@@ -193,7 +192,7 @@ def _called(network: str) -> str:
 
 def _describe(folder: Path, record: Record) -> Export:
     config = record.config
-    weights, metadata = weights_of_run(folder, KEPT)
+    _, metadata = read_weights(folder / FILE, KEPT)
     if "@" not in config["network"]:
         load_encoder(folder / FILE)
     network = function_name(config["network"]).rpartition(".")[2]
@@ -206,7 +205,7 @@ def _describe(folder: Path, record: Record) -> Export:
     )
     use = f"features = encoder(torch.zeros(1, 3, {frames}, {size}, {size}))"
     return Export(
-        files={FILE: weights, CONFIG: folder / CONFIG},
+        files={FILE: folder / FILE, CONFIG: folder / CONFIG},
         name=(
             network,
             dataset,

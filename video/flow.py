@@ -29,7 +29,7 @@ import cv2
 import numpy as np
 
 from shared.errors import UserError
-from shared.experiment.prepared import writing
+from shared.experiment.data import writing
 from shared.experiment.runs import replacing
 from video.decoding import decode
 from video.workers import in_order

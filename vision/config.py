@@ -10,12 +10,12 @@ its configurations for ImageNet.
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from torch import nn
 
 from shared import Objective, info_nce, term
-from shared.experiment.history import History, added, option
+from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 from shared.losses import max_margin
 from shared.pairs import Pairing
@@ -26,11 +26,6 @@ Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav", "cmc"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
 NT_XENT_AT_HALF = Objective(term(info_nce, temperature=0.5))  # [HCL]
-
-
-# Fields that older runs have under another name. A field added since states the value that older
-# runs had: shared.experiment.history.added.
-HISTORY = History()
 
 
 @dataclass(frozen=True)
@@ -130,7 +125,6 @@ class Config:
     # [HCL] program does.
     probe_batch_norm: Literal["eval", "train"] = "eval"
     seed: int = 0  # initialisation, augmentations, order of batches
-    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "Config":
         """The same run on 8-pixel digits, for the smoke tier."""
@@ -273,7 +267,6 @@ class ToyConfig:
     learning_rate: float = 1e-3  # [LMCL]; Adam
     protocol: str = "kmeans-hungarian-v1"
     seed: int = 0  # points, batches, noise, starts of K-means
-    history: ClassVar[History] = HISTORY
 
     def reduced(self) -> "ToyConfig":
         """The same trial with few steps, for the smoke tier."""

@@ -28,7 +28,6 @@ from shared.experiment.export import (
     remade,
     save_weights,
     training_of,
-    weights_of_run,
 )
 from shared.experiment.records import Record
 from shared.functions import function_name, identity
@@ -126,7 +125,7 @@ def _probe(network: nn.Module, backbone: Backbone, size: int) -> Tensor:
 
 def _describe(folder: Path, record: Record) -> Export:
     config = record.config
-    weights, metadata = weights_of_run(folder, NEEDS)
+    _, metadata = read_weights(folder / FILE, NEEDS)
     if "@" not in metadata["backbone"]:
         load_encoder(folder / FILE)
     dataset, evaluated = (
@@ -136,7 +135,7 @@ def _describe(folder: Path, record: Record) -> Export:
     backbone = function_name(metadata["backbone"])
     pooled = ", the average pool of the last block" if backbone in BUILDERS else ""
     return Export(
-        files={FILE: weights, CONFIG: folder / CONFIG},
+        files={FILE: folder / FILE, CONFIG: folder / CONFIG},
         name=(backbone, dataset, config["method"]),
         losses=loss_names(config["objective"]),
         about=f"An encoder of images ({backbone}), {training_of(config, dataset)}",

@@ -6,6 +6,7 @@ answered at once.
 
 import argparse
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -163,8 +164,8 @@ def _no_part(table: Table, tier: Tier) -> str:
     return f"{table.address} has no {tier} tier; add --tier {' or --tier '.join(tiers)}"
 
 
-def find_cell(address: str, *, seedless: bool = False) -> Chosen:
-    """The cell of an address; with ``seedless`` also every seed of an address without one.
+def find_cell(address: str) -> Chosen:
+    """The cell of an address.
 
     Raises:
         UserError: no such cell.
@@ -173,13 +174,11 @@ def find_cell(address: str, *, seedless: bool = False) -> Chosen:
     tier: Tier = "paper"
     if parts[0] in TIERS:
         tier = parts.pop(0)  # type: ignore[assignment]  # checked on the line above
-    seeds: tuple[int, ...] | None = None
-    if parts[-1].startswith("seed-") and parts[-1].removeprefix("seed-").isdecimal():
-        seeds = (int(parts.pop().removeprefix("seed-")),)
-    form = f"[tier/]domain/paper/table/row/column{'[/seed-n]' if seedless else '/seed-n'}"
-    if len(parts) != 5 or (seeds is None and not seedless):
+    form = "[tier/]domain/paper/table/row/column/seed-n"
+    if len(parts) != 6 or not re.fullmatch(r"seed-\d+", parts[5]):
         raise UserError(f"a cell is addressed as {form}; got {address!r}")
-    domain, paper, name, row, column = parts
+    domain, paper, name, row, column, seed = parts
+    seeds = (int(seed.removeprefix("seed-")),)
     tables = tables_of_paper(domain, paper)
     named = [table for table in tables if table.name == name]
     for table in named:  # two may have one name, and no tier in common
@@ -209,18 +208,6 @@ class Places:
     def store_of(self, cell: Cell) -> Path | None:
         """The store of a cell; None in the smoke tier, where training is faster than storing."""
         return None if cell.tier == "smoke" else self.store
-
-
-def move_runs(places: Places, domain: str) -> None:
-    """Move a domain's runs to the folders that today's configurations give them, and say so."""
-    from shared.experiment.environment import OTHER_PATHS, repeats_folder  # needs torch
-    from shared.experiment.runs import move_earlier
-
-    kinds = list({type(t.config): None for some in tables_of(domain).values() for t in some})
-    for runs in (places.runs, *(repeats_folder(places.runs, path) for path in OTHER_PATHS)):
-        if runs.is_dir() and (moved := move_earlier(runs, domain, kinds)):
-            text = "runs of an earlier version were moved to the folders that they would have today"
-            print(f"{moved} {text}, below {runs / domain}")
 
 
 def run_folder(places: Places, cell: Cell) -> Path:

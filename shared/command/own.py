@@ -36,7 +36,7 @@ from shared.experiment.history import differing, shown
 from shared.experiment.runs import OWN
 from shared.experiment.tables import Cell, Row, Table, Tier, canonical, changed
 from shared.objective import Objective, Term
-from shared.pairs import cosine, same_label, two_views
+from shared.pairs import cosine, two_views
 from shared.report.statistics import compared, summarise
 from shared.report.wording import DASH, TIER_NOTES, mean_sd
 
@@ -98,11 +98,6 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
     home = _own(places)
     text = f"Your loss is the row {MINE!r}, in {home.runs}; it enters no table and no report."
     console.print(text, soft_wrap=True, highlight=False)
-    if not is_defined_alone(loss):
-        text = (
-            f"Note: {loss.function.__name__} is not finite for an anchor without a positive, where "
-        )
-        console.print(f"{text}losses are 0; sentences at the edge of a batch have none.")
     mine = []
     for each in baselines:
         mine.append(Chosen(each.table, tuple(_with_loss(cell, loss) for cell in each.cells)))
@@ -158,16 +153,6 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     loss = checked_term(functions[name], 1.0, numbers)
     _try(loss, file)
     return loss
-
-
-def is_defined_alone(loss: Term) -> bool:
-    """Whether a loss is finite for an anchor without a positive, such as a class of one."""
-    embedding = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
-    pairs = same_label(embedding, torch.tensor([0, 0, 1]))
-    try:
-        return bool(torch.isfinite(loss(pairs, cosine(embedding, embedding))).all())
-    except Exception:  # whatever the user's function raises
-        return False
 
 
 def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Row, str]:

@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 import traceback
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import forkserver
@@ -55,41 +56,27 @@ class Pool:
 
     Args:
         places: the folders of runs and data.
-        jobs: how many cells run at a time.
-        threads: of each cell.
-        deterministic: see :func:`set_up_torch`.
-        allow_missing: see :class:`shared.experiment.runs.Run`.
-        download: whether missing data are fetched.
+        options: of the command line, how cells are run.
         console: where progress is shown.
         own: whether these are user runs, of the tier "own", which no table uses.
         main: by address, the metric that a cell is run for, and what the paper prints there.
-        minutes: after which the cells save and stop; None: no limit.
     """
 
     def __init__(
         self,
         places: Places,
-        jobs: int,
-        *,
-        threads: int,
-        deterministic: bool,
-        allow_missing: bool,
-        download: bool,
+        options: Namespace,
         console: Console,
+        *,
         own: bool = False,
         main: Main | None = None,
-        minutes: float | None = None,
     ) -> None:
         self.places = places
-        self.jobs = jobs
-        self.threads = threads
-        self.deterministic = deterministic
-        self.allow_missing = allow_missing
-        self.download = download
+        self.options = options
         self.console = console
         self.own = own
         self.main = main
-        self.minutes = minutes
+        self.jobs = options.jobs or default_jobs(options.threads)
         self._begun = time.monotonic()
         self.interrupted = False
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
@@ -127,8 +114,7 @@ class Pool:
                 while len(self._running) < self.jobs and not asked and (cell := self._next()):
                     here, there = context.Pipe()
                     device = self._free_device()
-                    options = (self.threads, self.deterministic, workers, self.allow_missing)
-                    given = (cell, self.places, *options, self.own, device, there)
+                    given = (cell, self.places, self.options, workers, self.own, device, there)
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
                     there.close()
@@ -162,7 +148,8 @@ class Pool:
 
     def _is_time_up(self) -> bool:
         """Whether the time limit of the command has passed."""
-        return self.minutes is not None and time.monotonic() - self._begun >= 60 * self.minutes
+        minutes = self.options.minutes
+        return minutes is not None and time.monotonic() - self._begun >= 60 * minutes
 
     def _free_device(self) -> str | None:
         """The first GPU with the fewest cells; None where there is no choice."""
@@ -206,7 +193,7 @@ class Pool:
 
     def _fetch(self, cell: Cell, name: str) -> bool:
         """Try once to fetch a dataset that a cell lacks."""
-        if not self.download or name in self._tried:
+        if self.options.no_download or name in self._tried:
             return False
         self._tried.add(name)
         self.console.print(f"fetching {name} ...")
@@ -232,10 +219,8 @@ def _start_server() -> None:
 def _work(
     cell: Cell,
     places: Places,
-    threads: int,
-    deterministic: bool,
+    options: Namespace,
     workers: int,
-    allow_missing: bool,
     own: bool,
     device: str | None,
     pipe: Connection,
@@ -243,7 +228,7 @@ def _work(
     """The process of one cell: run it, and send its outcome through the pipe."""
     if device is not None:  # before anything uses the GPUs; renderers read it as well
         os.environ["CUDA_VISIBLE_DEVICES"] = device
-    set_up_torch(threads, deterministic=deterministic)
+    set_up_torch(options.threads, deterministic=options.deterministic)
 
     def progress(done: int, total: int, what: str) -> None:
         with contextlib.suppress(OSError):
@@ -255,7 +240,7 @@ def _work(
         tier=OWN if own else cell.tier,
         workers=workers,
         data_root=places.data,
-        allow_missing=allow_missing,
+        allow_missing=options.allow_missing,
         progress=progress,
         store=places.store_of(cell),
     )

@@ -43,7 +43,6 @@ Use what was run:
   verify      check every record; --rerun 3 runs three cells again
   noise       run cells again with other instructions of the processor
   status      what became of the cells sent to Slurm (run --help: --slurm)
-  explain     one cell: paper, configuration, records, outcomes of claims
   figures     the figures of a paper       film      an episode of each agent
   export      the model of a run           evaluate  any model, by our protocols
 Work on it:
@@ -73,7 +72,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # names of folders may not be UTF-8
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack some characters
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _imports_end_cleanly():
@@ -241,18 +240,6 @@ def _noise(arguments: Sequence[str]) -> int:
     return verbs.noise(arguments, runs)
 
 
-def _explain(arguments: Sequence[str]) -> int:
-    parser = _parser(
-        "explain",
-        "CELL",
-        "One cell: the paper's number, the configuration, the records, the outcomes of claims.",
-    )
-    options, places = _parsed(parser, arguments, words=("CELL",))
-    from shared.command import verbs
-
-    return verbs.explain(options.words[0], places())
-
-
 def _status(arguments: Sequence[str]) -> int:
     parser = _parser("status", "", "Show what became of the cells that were submitted.")
     _, places = _parsed(parser, arguments, words=())
@@ -366,7 +353,6 @@ def _verify(arguments: Sequence[str]) -> int:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
-    "explain": _explain,
     "noise": _noise,
     "status": _status,
     "report": _report,
@@ -512,9 +498,7 @@ def _check_domain(word: str, *others: str) -> None:
 def _places(options: argparse.Namespace) -> "Places":
     from shared.command.cells import Places
     from shared.experiment.data import data_root
-    from shared.experiment.runs import check_name
 
-    check_name(options.runs)
     named = os.environ.get("SUITE_DATA")
     data = options.data_root or (_path(named) if named else None)
     places = Places(options.runs, options.results, data_root(data))

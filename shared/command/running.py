@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, finished, move_runs, run_folder, undamaged
+from shared.command.cells import Chosen, Places, finished, run_folder, undamaged
 from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
 from shared.experiment.environment import OTHER_PATHS, repeats_folder
@@ -154,18 +154,7 @@ def run_waiting(
         own: whether these are user runs, see :class:`shared.command.pool.Pool`.
     """
     waiting = not_done(chosen, places, options, console)
-    pool = Pool(
-        places,
-        options.jobs or default_jobs(options.threads),
-        threads=options.threads,
-        deterministic=options.deterministic,
-        allow_missing=options.allow_missing,
-        download=not options.no_download,
-        console=console,
-        own=own,
-        main=main_metrics(chosen),
-        minutes=options.minutes,
-    )
+    pool = Pool(places, options, console, own=own, main=main_metrics(chosen))
     if waiting:
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool
@@ -237,7 +226,6 @@ def _every(chosen: Sequence[Chosen]) -> list[Cell]:
 
 def _checked(chosen: Sequence[Chosen], places: Places, *, again: bool = False) -> list[Cell]:
     """One cell for each run, checked up front: a conflict must not surface after hours."""
-    move_runs(places, chosen[0].table.domain)
     cells = _every(chosen)
     for cell in cells if not again else ():
         check_config(run_folder(places, cell), cell.config)

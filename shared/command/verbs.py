@@ -23,28 +23,24 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
-from rich.text import Text
 
 from shared.command import cells, collect, verify
 from shared.command.cells import (
     Places,
     domain_of,
     find_cell,
-    move_runs,
     run_folder,
     tables_of_paper,
 )
-from shared.command.pool import Pool, default_jobs
+from shared.command.pool import Pool
 from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.environment import OTHER_PATHS, repeats_folder
-from shared.experiment.history import differing, shown
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import INTERRUPTED, Interrupted, write_atomically
-from shared.experiment.tables import Cell, Table, Tier, canonical, slug
-from shared.report.measuring import Measured, MeasuredCell, narrowed
-from shared.report.wording import SCALES, counted, gain_text, named_seeds, printed_value
+from shared.experiment.tables import Cell, Tier, slug
+from shared.report.wording import counted
 
 if TYPE_CHECKING:
     from shared.report.summary import Results
@@ -55,7 +51,6 @@ NO_RECORDS = (
     "note: no committed records below {}; they come with the checkout, not with the package"
 )
 FIGURES = Path("exports/figures")  # no committed files are there
-COMMIT = 10  # characters shown of one
 # Options of evaluate that some domains have.
 FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged", "split")
 
@@ -102,7 +97,6 @@ def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = F
     committed = Committed([*committed.records, *taken], committed.repeats)
     tables = []
     for domain in cells.present_domains():
-        move_runs(places, domain)
         own = committed.of(domain)
         for table in cells.every_table(domain):
             tiers = (tier for tier in table.tiers if tier != "smoke")
@@ -122,8 +116,6 @@ def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = F
 def verify_records(domain: str | None, places: Places, options: argparse.Namespace) -> int:
     """Check records and finished runs; with ``--rerun`` run some recorded cells again."""
     console = Console()
-    for each in cells.present_domains() if domain is None else (domain,):
-        move_runs(places, each)
     checked = verify.check(cells.every_table(domain), places.results, places.runs, domain)
     console.print(verify.summary(checked))
     if not any(each.committed for each in checked.groups):
@@ -165,18 +157,10 @@ def _run_again(
     waiting = verify.shuffled((each for each in matched if wanted(each.cell)), options.draw)
     if not waiting:
         raise UserError("nothing to run again: no valid record matches the options")
-    jobs = options.jobs or default_jobs(options.threads)
+    options.no_download = True
     with tempfile.TemporaryDirectory() as folder:
         new = dataclasses.replace(places, runs=Path(folder))
-        pool = Pool(
-            new,
-            jobs,
-            threads=options.threads,
-            deterministic=options.deterministic,
-            allow_missing=options.allow_missing,
-            download=False,
-            console=console,
-        )
+        pool = Pool(new, options, console)
 
         def start(some: list[Cell]) -> Mapping[str, str]:
             pool.run(some)
@@ -202,7 +186,6 @@ def draw(domain: str, paper: str, places: Places, to: Path | None = None) -> int
     figures = domain_of(domain).figures
     if figures is None:
         raise UserError(f"{domain} draws no figures")
-    move_runs(places, domain)
     found = write_figures(
         domain_of(domain).tables,
         figures(),
@@ -225,7 +208,6 @@ def film(domain: str, paper: str, tier: Tier, places: Places) -> int:
     shoot = domain_of(domain).film
     if shoot is None:
         raise UserError(f"{domain} films nothing")
-    move_runs(places, domain)
     files = shoot(paper, tier, places.runs)
     if not files:
         raise UserError(f"{domain}/{paper}: there is no finished run of the {tier} tier to film")
@@ -244,7 +226,6 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
             raise UserError(
                 f"no run {run!r}: neither the folder of a run nor the address of a cell"
             ) from None
-        move_runs(places, cell.domain)
         folder = run_folder(places, cell)
         if not (folder / "config.json").exists():
             raise UserError(f"{run} has no run in {places.runs}/; run it with --cell {run}")
@@ -350,69 +331,6 @@ def _grid(scores: Mapping[str, Mapping[str, Any]]) -> Grid:
             if isinstance(value, int | float):
                 grid.add_row(protocol, metric, f"{value:.2f}")
     return grid
-
-
-def explain(address: str, places: Places) -> int:
-    """Print what is known about a cell, by its address with or without seed.
-
-    Raises:
-        UserError: no such cell.
-    """
-    chosen = find_cell(address, seedless=True)
-    if not chosen.cells:
-        raise UserError(f"{address}: the row has no such seed")
-    console = Console()
-    for line in _explanation(chosen.table, chosen.cells, places):
-        console.print(Text(line, style="" if line.startswith(" ") else "bold"))
-    return 0
-
-
-def _explanation(table: Table, of_seeds: Sequence[Cell], places: Places) -> Iterator[str]:
-    """The lines about one row in one column; ``of_seeds`` has a cell for each seed."""
-    cell = of_seeds[0]
-    measured = measure(table, cell.tier, places, {}, Committed.read(places))
-    ((found,),) = narrowed(measured, {cell.row}, {cell.column}).cells
-    yield f"{cell.row}, {cell.column} ({SCALES[cell.tier]}): {table.section}, {table.title}"
-    yield f"  printed: {printed_value(found.published)} {table.unit}"
-    if found.row.deviation:
-        yield f"  {found.row.deviation}"
-    yield "Configuration, where it differs from the table's"
-    for path, there, here in differing(canonical(table.config), canonical(cell.config)):
-        if path not in ("seed", "history"):
-            yield f"  {path}: {shown(there)} -> {shown(here)}"
-    yield f"Records: {table.metric_of(found.column)}, protocol {table.protocol}"
-    yield from _explained_records(of_seeds, found)
-    yield "Claims, in the last report"
-    yield from _explained_claims(measured, cell, places)
-
-
-def _explained_records(of_seeds: Sequence[Cell], found: MeasuredCell) -> Iterator[str]:
-    missing: dict[str, list[int]] = {}
-    for cell in of_seeds:
-        if record := found.records.get(cell.seed):
-            made = record.environment
-            changed = ", with uncommitted changes" if made["dirty"] else ""
-            yield (
-                f"  seed {cell.seed}: {found.values[cell.seed]:.4g}, commit "
-                f"{made['commit'][:COMMIT]}{changed}, {made['hardware'].get('processor')}"
-            )
-        else:
-            why = found.missing.get(cell.seed, "not a declared seed")
-            missing.setdefault(why, []).append(cell.seed)
-    yield from (f"  {named_seeds(seeds)}: {why}" for why, seeds in missing.items())
-
-
-def _explained_claims(measured: Measured, cell: Cell, places: Places) -> Iterator[str]:
-    file = places.results / "claims.json"
-    every = json.loads(file.read_text(encoding="utf-8"))["readings"] if file.exists() else []
-    for each in every:
-        here = (each["address"], each["tier"], each["column"])
-        if here == (measured.table.address, cell.tier, cell.column) and cell.row in (
-            each["better"],
-            each["than"],
-        ):
-            gain = gain_text(each["gain"], each["low"], each["high"])
-            yield f"  {each['better']} over {each['than']}: {each['outcome']}, {gain}"
 
 
 def noise(arguments: Sequence[str], runs: Path) -> int:

@@ -348,7 +348,9 @@ def _not_finite(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _not_finite(each, name)
-    elif value is None or value in ("nan", "inf", "-inf"):
+    elif value in (None, "nan", "inf", "-inf") or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
         yield f"{name} is {value}"
 
 

@@ -15,7 +15,6 @@ from typing import Any, get_args
 
 from shared.experiment.tables import Claim, Comparison, Form, Setting, SettingWord, Table, Tier
 
-CLAIM_KEYS = {item.name for item in dataclasses.fields(Claim)}
 PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside"}
 
 
@@ -66,20 +65,18 @@ def with_claims(
 
 
 def _claim(entry: Mapping[str, Any], where: str) -> Claim:
-    if unknown := set(entry) - CLAIM_KEYS:
-        raise ValueError(f"{where}: unknown key {', '.join(sorted(unknown))}")
     said = {key: value for key, value in entry.items() if key != "comparisons"}
-    needed = {"id", "paper", "sentence", "place", "source", "form"}
-    if missing := needed - set(said):
-        raise ValueError(f"{where}: lacks {', '.join(sorted(missing))}")
-    if said["form"] not in get_args(Form):
-        raise ValueError(f"{where}: no form {said['form']!r}; {', '.join(get_args(Form))}")
-    for key in ("sentence", *(("place", "source") if said["paper"] else ())):
-        if not said[key]:
-            raise ValueError(f"{where}: its {key} is empty")
-    number = {"size": "size", "comparable": "margin", "null": "margin"}.get(said["form"])
+    try:
+        claim = Claim(**said, comparisons=())
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from None
+    if claim.form not in get_args(Form):
+        raise ValueError(f"{where}: no form {claim.form!r}; {', '.join(get_args(Form))}")
+    if not claim.sentence or (claim.paper and not (claim.place and claim.source)):
+        raise ValueError(f"{where}: lacks its sentence, place or source")
+    number = {"size": "size", "comparable": "margin", "null": "margin"}.get(claim.form)
     if {key for key in ("size", "margin") if key in said} != ({number} if number else set()):
-        raise ValueError(f"{where}: a claim of {said['form']} has {number or 'no number'}")
+        raise ValueError(f"{where}: a claim of {claim.form} has {number or 'no number'}")
     if (number == "margin") != bool(said.get("margin_source")):
         raise ValueError(f"{where}: a margin has a margin_source, and nothing else has one")
     if not entry.get("comparisons"):
@@ -87,7 +84,7 @@ def _claim(entry: Mapping[str, Any], where: str) -> Claim:
     for place in entry["comparisons"]:
         if unknown := set(place) - PLACES or {"tables", "pairs"} - set(place):
             raise ValueError(f"{where}: comparisons: {', '.join(sorted(unknown))}")
-    return Claim(**said, comparisons=())
+    return claim
 
 
 def _comparisons(place: Mapping[str, Any], table: Table) -> list[Comparison]:

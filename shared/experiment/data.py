@@ -1,8 +1,9 @@
 """Data of all domains: where they are, what is missing, and checksums.
 
 Folders that are written once, which are exports and data prepared for training, have a
-``SHA256SUMS`` in the format of sha256sum. Archives are downloaded over https, compared with a
-SHA-256 in the code, and only then unpacked, never outside their folder.
+``SHA256SUMS`` in the format of sha256sum. One process prepares data, and all others use them.
+Archives are downloaded over https, compared with a SHA-256 in the code, and only then unpacked,
+never outside their folder.
 """
 
 import contextlib
@@ -12,16 +13,19 @@ import os
 import shutil
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from filelock import FileLock, Timeout
+
 from shared.errors import UserError
 from shared.experiment.runs import replacing, write_atomically
 
 SUMS = "SHA256SUMS"
+ROOM = "choose a writable data root with free space: --data-root or SUITE_DATA"
 TIMEOUT = 60.0  # seconds without a byte after which a download fails
 
 
@@ -190,8 +194,8 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         sha256: of the archive; None where none is published.
 
     Raises:
-        UserError: no https, another checksum, a member that leads out of the folder, or a failed
-            download; one line, and nothing is unpacked.
+        UserError: no https, another checksum, a tar file with a member that leads out of the
+            folder, or a failed download; one line, and nothing is unpacked.
     """
     archive = folder / url.rpartition("/")[2]
     part = folder / f".{archive.name}.unpacked"
@@ -229,22 +233,94 @@ def _unpack(archive: Path, folder: Path) -> None:
     folder.mkdir()
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as members:
-            for name in members.namelist():  # extractall would silently write it elsewhere
-                if not (folder / name).resolve().is_relative_to(folder.resolve()):
-                    raise ValueError(f"its member {name!r} leads out of the folder")
-            members.extractall(folder)
+            members.extractall(folder)  # drops what in a name would lead out
     else:
         with tarfile.open(archive) as members:
-            for member in members:  # extractall is safe only from Python 3.11.4 on
-                target = folder / member.name
-                if not target.resolve().is_relative_to(folder.resolve()):
-                    raise ValueError(f"its member {member.name!r} leads out of the folder")
-                if member.isdir():
-                    target.mkdir(parents=True, exist_ok=True)
-                    continue
-                content = members.extractfile(member) if member.isreg() else None
-                if content is None:
-                    raise ValueError(f"its member {member.name!r} is neither a file nor a folder")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with content, target.open("wb") as stream:
-                    shutil.copyfileobj(content, stream, 1 << 20)
+            members.extractall(folder, filter="data")
+
+
+@contextlib.contextmanager
+def writing(target: Path, remedy: str = ROOM) -> Iterator[None]:
+    """Turn an OSError into an error that says what could not be written, and the remedy.
+
+    Args:
+        target: the file or folder.
+        remedy: the end of the message.
+
+    Raises:
+        UserError: in place of an OSError; one line.
+    """
+    try:
+        yield
+    except OSError as error:
+        text = f"cannot be written ({error.strerror or error}); {remedy}"
+        raise UserError(f"{target}: {text}") from None
+
+
+def build_once(
+    folder: Path,
+    build: Callable[[Path], None],
+    last: Sequence[str] = ("meta.json", SUMS),
+    *,
+    whole: Callable[[Path], bool] | None = None,
+    waiting: Callable[[], None] | None = None,
+) -> None:
+    """Have ``build`` fill a folder, unless it is complete; wait if another process is filling it.
+
+    It is filled under another name and moved in one step; leftovers of killed processes are
+    deleted.
+
+    Args:
+        folder: the folder; parents are made.
+        build: called with the folder to fill.
+        last: the files that make a folder complete.
+        whole: whether a complete folder is usable; an unusable one is built again.
+        waiting: called every second while another process is at work on it.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+
+    def is_built() -> bool:
+        complete = all((folder / name).is_file() for name in last)
+        return complete and (whole is None or whole(folder))
+
+    if is_built():
+        return
+    with contextlib.ExitStack() as stack:
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(folder.parent / f".{folder.name}.lock")
+            while not lock.is_locked:
+                try:
+                    lock.acquire(timeout=-1 if waiting is None else 1)
+                except Timeout:
+                    assert waiting is not None  # without it the lock waits for ever
+                    waiting()
+            stack.callback(lock.release)
+        if is_built():
+            return
+        part = folder.with_name(f".{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
+        stack.callback(shutil.rmtree, part, ignore_errors=True)
+        with writing(folder):
+            part.mkdir()
+        build(part)
+        with writing(folder):
+            shutil.rmtree(folder, ignore_errors=True)  # one that is not complete
+            part.rename(folder)
+
+
+def check_prepared(folders: Path, pattern: str) -> None:
+    """Check the sums of the prepared folders in ``folders`` whose names match ``pattern``.
+
+    Raises:
+        UserError: one is damaged; one line.
+    """
+    for sums in sorted(folders.glob(f"{pattern}/{SUMS}")):
+        check_sums(sums.parent, made_again(sums.parent))
+
+
+def made_again(folder: Path) -> str:
+    """The remedy for a damaged prepared folder."""
+    return f"delete {folder}, to have it made again"

@@ -1,16 +1,17 @@
 """The interface of a domain: one object, with None for what the domain does not have.
 
-A domain is a package with a ``DOMAIN``. Tables and configurations are imported with it, and its
-functions import what is heavy when they are called, so that planning and reporting stay fast.
+A domain is a package with a ``DOMAIN``. Tables and configurations are imported with it, and what is
+heavy when it is called (:class:`Later`), so that planning and reporting stay fast.
 """
 
 import dataclasses
 import json
+import pkgutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from shared.errors import UserError
 from shared.experiment.data import MissingData
@@ -22,11 +23,19 @@ Metrics = Mapping[str, Any]
 Missing = Callable[[Its, Path], Sequence[MissingData]]
 
 
-class Film(Protocol):
-    """Films the models of a paper's finished runs."""
+@dataclass(frozen=True)
+class Later:
+    """A function or an object by its name, ``package.module:name``, imported when it is called.
 
-    def __call__(self, paper: str, tier: Tier, runs: Path) -> list[Path]:
-        """The films, beside the runs of that tier."""
+    Calling it calls the function, and gives the object if that is not a function.
+    """
+
+    name: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function with ``arguments``; or give the object."""
+        found = pkgutil.resolve_name(self.name)
+        return found(*arguments) if callable(found) else found
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class Domain:
         fetch: downloads a dataset below the data root where possible, and verifies it; may return a
             description.
         figures: returns, for each paper, its figures by name: ``shared.report.figures.Drawing``.
-        film: films the models of a paper's finished runs.
+        film: films the models of a paper's finished runs in a tier, below the folder of runs.
         export: writes the model of a finished run, given by its folder, with a card into a second
             folder, and returns the path to print.
         score: scores a trained model, this project's or another's, by the domain's protocols.
@@ -106,10 +115,10 @@ class Domain:
     name: str
     tables: Mapping[str, tuple[Table, ...]]
     experiments: tuple[Experiment[Any], ...]
-    datasets: Callable[[], Sequence[str]]
+    datasets: Callable[[], Iterable[str]]
     fetch: Callable[[str, Path], str | None]
     figures: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
-    film: Film | None = None
+    film: Callable[[str, Tier, Path], list[Path]] | None = None
     export: Callable[[Path, Path], Path] | None = None
     score: Callable[[EvaluationRequest], Scores] | None = None
     scored_by: Sequence[str] = ()

@@ -24,8 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
-from shared.experiment.prepared import writing
+from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums, writing
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import replacing
 from shared.experiment.tables import always_there, canonical_json
@@ -99,13 +98,6 @@ def save_weights(module: nn.Module, folder: Path, metadata: Mapping[str, str]) -
         part.write_bytes(_packed(state, metadata))
 
 
-def weights_of_run(folder: Path, needs: Sequence[str]) -> tuple[Path | bytes, dict[str, str]]:
-    """The weights that a run keeps, for :class:`Export`, and their metadata."""
-    state, metadata = read_weights(folder / FILE, needs)
-    # Earlier versions kept the prefix of the wrapper.
-    return _packed(state, metadata) if _wrapper_of(state) else folder / FILE, metadata
-
-
 def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Tensors and metadata of a file that :func:`save_weights` left.
 
@@ -122,16 +114,13 @@ def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tenso
     with naming_damage(file), safe_open(file, framework="pt") as stream:
         state = {name: stream.get_tensor(name) for name in stream.keys()}
         metadata = dict(stream.metadata() or {})
-    if DIGEST in metadata:
-        if metadata[DIGEST] != _digest(state, metadata):
-            raise damaged(file, "its SHA-256 is not the one written into it")
-    elif path.is_dir():  # an earlier version wrote the digest into SHA256SUMS only
-        check_sums(path, REMEDY, (FILE, CONFIG) if (path / CARD).exists() else (FILE,))
-    if missing := [name for name in needs if name not in metadata]:
+    if missing := [name for name in (*needs, DIGEST) if name not in metadata]:
         raise UserError(
             f"{file}: not written by this domain's export (its metadata lack {missing[0]!r}); "
             f"export a run of it"
         )
+    if metadata[DIGEST] != _digest(state, metadata):
+        raise damaged(file, "its SHA-256 is not the one written into it")
     return state, metadata
 
 

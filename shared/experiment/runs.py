@@ -5,9 +5,8 @@
                        facts, warnings of the training; no names of hosts, users and folders, see
                        :mod:`shared.experiment.environment`
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
-    checkpoint.pt      tracked objects, step, seconds and random states, with a SHA-256; a domain
-                       may delete it once the run is done
-    checkpoint.previous.pt  the one before it, in case that is damaged; deleted at the end
+    checkpoint.pt      tracked objects, step, seconds and random states; a domain may delete it once
+                       the run is done
     failure.json       why the last attempt failed; deleted at the end
     result.json        metrics, and the hash of the run; its existence means done
 
@@ -17,7 +16,7 @@ the checkpoint, and an incomplete last line, are cut when the run resumes.
 """
 
 import contextlib
-import dataclasses
+import io
 import itertools
 import json
 import os
@@ -27,8 +26,8 @@ import resource
 import shutil
 import signal
 import time
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Protocol
@@ -41,19 +40,9 @@ from torch import Tensor
 from shared.distributed import anywhere, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.environment import current_environment, now
-from shared.experiment.history import differences, form_of, upgraded_config
-from shared.experiment.records import HASH, Damaged, content_hash, read_json
-from shared.experiment.seal import read_sealed, write_sealed
-from shared.experiment.tables import (
-    TIERS,
-    Config,
-    always_there,
-    canonical,
-    canonical_json,
-    place_of,
-    run_key,
-)
-from shared.experiment.tracking import VARIABLE, weights_and_biases
+from shared.experiment.history import differences
+from shared.experiment.records import HASH, content_hash, read_json
+from shared.experiment.tables import Config, canonical, canonical_json
 from shared.notices import listeners
 from shared.precision import without_tf32
 
@@ -96,16 +85,6 @@ class Stateful(Protocol):
         """Restore the state."""
 
 
-class Logger(Protocol):
-    """Receives the log of a run as well."""
-
-    def log(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Receive one line."""
-
-    def close(self) -> None:
-        """Called when the run ends."""
-
-
 class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
@@ -133,7 +112,6 @@ class Run:
     Attributes:
         stopping: whether the run was asked to stop.
         keep_checkpoint: whether :meth:`finish` keeps the checkpoint.
-        loggers: also receive each line of the log; :mod:`shared.experiment.tracking` has one.
         means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
@@ -142,9 +120,9 @@ class Run:
     Raises:
         Locked: another process uses the folder; later, when writing: it was removed.
         Conflict: the folder was made with another configuration.
-        UserError: a folder whose name is not UTF-8; with several processes, a batch that cannot be
-            divided among them, a run that another number of them began, or processes whose code
-            or configuration differs from the first one's.
+        UserError: with several processes, a batch that cannot be divided among them, a run that
+            another number of them began, or processes whose code or configuration differs from the
+            first one's.
     """
 
     def __init__(
@@ -168,7 +146,6 @@ class Run:
         self.allow_missing = allow_missing
         self.stopping = False
         self.keep_checkpoint = True
-        self.loggers: list[Logger] = []
         self.means = Means()
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
@@ -187,9 +164,6 @@ class Run:
         self._precision = contextlib.ExitStack()
 
     def __enter__(self) -> "Run":
-        if project := os.environ.get(VARIABLE):
-            weights_and_biases(self, project)
-        check_name(self.folder)
         self.processes, self._first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         if self._first:
@@ -240,8 +214,6 @@ class Run:
             signal.signal(number, handler)
         if self._writer is not None:
             self._writer.close()
-        for logger in self.loggers:
-            logger.close()
         self._lock.release()
 
     @property
@@ -288,25 +260,16 @@ class Run:
     def track(self, **objects: Stateful) -> int:
         """Register the objects of a checkpoint, restore them from it, and return the step reached.
 
-        In place of a damaged checkpoint the one before it is used, with a warning: the steps
-        between the two are repeated with the same results. Tracked objects with files of their own
-        must therefore be able to go back by one checkpoint.
-
         Raises:
-            UserError: a checkpoint that does not fit the objects, or is damaged as is the one
-                before it.
+            UserError: a checkpoint that is damaged, or does not fit the objects.
         """
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
         step = 0
         (saved, *_) = everyone(file.exists())
         if saved:
-            # Only the first process: it may have to replace a damaged checkpoint.
-            state = self._saved_state(file) if self._first else None
-            everyone(None)
-            if state is None:
-                state = _read_shared(file)
             try:
+                state = read_state(file)
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
                 # Checkpoints of older runs have no means.
@@ -318,6 +281,11 @@ class Run:
                 restore_random_state(every_state[rank()])
             except UserError:  # from an object with files of its own, which it names
                 raise
+            except FileNotFoundError:
+                raise UserError(
+                    f"process {rank()} does not see {file}; all processes of a run need the same "
+                    f"runs/, on a file system that they share"
+                ) from None
             except Exception as error:  # a state that does not fit can raise anything
                 reason = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise UserError(
@@ -388,8 +356,6 @@ class Run:
             self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
-        for logger in self.loggers:
-            logger.log(step, numbers)
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Report the progress of the run."""
@@ -437,14 +403,8 @@ class Run:
         }
         if self._random_of_others:
             state["random_of_others"] = self._random_of_others
-        file = self.folder / "checkpoint.pt"
-        with replacing(file) as part:
-            write_sealed(part, state)
-            # A link, so that there is always a checkpoint. It fails before the first save, and on
-            # file systems without links.
-            with contextlib.suppress(OSError):
-                self._previous.unlink(missing_ok=True)
-                os.link(file, self._previous)
+        with replacing(self.folder / "checkpoint.pt") as part:
+            write_state(part, state)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result, which ends the run. Only the first of several processes gets here."""
@@ -465,7 +425,6 @@ class Run:
         }
         config = read_json(self.folder / "config.json")
         result[HASH] = content_hash(config, self._environment, result)
-        self._previous.unlink(missing_ok=True)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -473,28 +432,6 @@ class Run:
         for folder in self.temporary:
             shutil.rmtree(folder, ignore_errors=True)
         return result
-
-    @property
-    def _previous(self) -> Path:
-        return self.folder / "checkpoint.previous.pt"
-
-    def _saved_state(self, file: Path) -> Any:
-        """The state in the checkpoint; a damaged one is replaced by the one before it."""
-        try:
-            return read_sealed(file)
-        except ValueError as error:
-            reason = str(error)
-        if self._previous.exists():
-            try:
-                state = read_sealed(self._previous)
-            except ValueError as error:
-                reason += f"; {self._previous.name}: {error}"
-            else:
-                self._previous.replace(file)
-                text = f"{reason}; going on from the checkpoint before it, of step {state['step']}"
-                warnings.warn(f"{file}: {text}", stacklevel=3)
-                return state
-        raise UserError(f"{file} cannot be resumed ({reason}); delete the folder to start again")
 
     def _lock_on_disk(self) -> tuple[int, int] | None:
         """Device and inode of the folder's lock; None where there is none."""
@@ -605,21 +542,6 @@ def check_config(folder: Path, config: Config) -> None:
         )
 
 
-def check_name(folder: Path) -> None:
-    """Refuse a folder whose name is not UTF-8, in which TensorBoard cannot write.
-
-    Raises:
-        UserError: it is not.
-    """
-    try:
-        str(folder).encode()
-    except UnicodeEncodeError:
-        raise UserError(
-            f"{folder!r}: the name is not UTF-8, and TensorBoard cannot write there; rename it, "
-            f"or choose another folder with --runs"
-        ) from None
-
-
 def check_processes(config: Config, processes: int) -> None:
     """Refuse a number of processes that the batch cannot be divided among.
 
@@ -673,65 +595,6 @@ def is_aside(folder: Path) -> bool:
     return re.search(r"-[0-9a-f]{16}\.\d+$", folder.name) is not None
 
 
-def move_earlier(runs: Path, domain: str, kinds: Collection[type]) -> int:
-    """Move the runs of a domain to the folders that they would have today; returns their number.
-
-    A run's folder is named by its configuration, so a field that was added or renamed since gives
-    it another name. Folders are searched once for each form of the configurations, which is kept in
-    a file beside them. Runs that were moved aside stay, as do locked ones and those whose new
-    folder exists already.
-
-    Args:
-        runs: the folder of runs.
-        domain: the domain of the runs.
-        kinds: the classes of the domain's configurations.
-    """
-    known, form = runs / domain / ".form", form_of(kinds)
-    if not os.access(runs, os.W_OK) or (known.exists() and known.read_text() == form):
-        return 0
-    moved = 0
-    for file in sorted(runs.glob(f"{domain}/*/*/config.json")):
-        target = _folder_today(file, domain, kinds)
-        if target is not None and not (runs / target).exists():
-            moved += _moved(file.parent, runs / target)
-    write_atomically(known, form)
-    return moved
-
-
-def _folder_today(file: Path, domain: str, kinds: Collection[type]) -> Path | None:
-    """Where the run of a ``config.json`` belongs below the folder of runs; None if unknown.
-
-    Its tier is the one with which the configuration, as it was written, gives the folder's key.
-    """
-    try:
-        config = read_json(file)
-    except Damaged:  # reported when the run is used
-        return None
-    ends = {tier: f"-{run_key(tier, config)}" for tier in TIERS}
-    tier = next((each for each in TIERS if file.parent.name.endswith(ends[each])), None)
-    for kind in kinds if tier else ():
-        today = upgraded_config(config, kind)
-        fields = {item.name for item in dataclasses.fields(kind)}
-        if tier and always_there(kind) <= today.keys() <= fields:
-            return place_of(domain, today, run_key(tier, today))
-    return None
-
-
-def _moved(folder: Path, target: Path) -> bool:
-    """Move a run that is not locked, and remove the folders that this leaves empty."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / ".lock", timeout=0)
-    try:
-        with lock:
-            folder.rename(target)
-    except filelock.Timeout:
-        return False
-    with contextlib.suppress(OSError):  # not empty
-        for parent in folder.parents:
-            parent.rmdir()
-    return True
-
-
 def record_failure(folder: Path, why: str, trace: str) -> None:
     """Write why an attempt failed, for the table and for debugging."""
     content = {"why": why, "traceback": trace, "time": now()}
@@ -775,6 +638,32 @@ def write_atomically(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as part:
         part.write_text(text, encoding="utf-8")
+
+
+def write_state(file: Path, state: Any) -> None:
+    """Write a state as torch does, but through memory: only Python's write reports a full disk."""
+    content = io.BytesIO()
+    torch.save(state, content)
+    file.write_bytes(content.getbuffer())
+
+
+def read_state(file: Path) -> Any:
+    """The state in a file of :func:`write_state`, on the CPU, read with ``weights_only``.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a damaged file; one line without the file's name.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            if (damaged := archive.testzip()) is not None:  # torch compares no checksum
+                raise ValueError(f"the checksum of its part {damaged} is wrong")
+        # To the CPU: a state saved on one device is read on any other.
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a damaged file can raise anything
+        raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
 
 
 def seed_everything(seed: int) -> None:
@@ -823,16 +712,6 @@ def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:
                     f"process {number} has another {name} than process 0{shown}; give all "
                     f"processes of a run the same checkout and arguments"
                 )
-
-
-def _read_shared(file: Path) -> Any:
-    try:
-        return read_sealed(file)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"process {rank()} cannot read {file} ({error}); all processes of a run need the same "
-            f"runs/, on a file system that they share"
-        ) from None
 
 
 def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:

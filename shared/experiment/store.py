@@ -17,9 +17,8 @@ from typing import Any
 
 from shared.distributed import everyone
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, sha256_of, write_sums
+from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
 from shared.experiment.environment import commit, now
-from shared.experiment.prepared import build_once
 from shared.experiment.records import read_json
 from shared.experiment.runs import LOG, Run, replacing, write_atomically
 from shared.experiment.tables import Config, canonical, canonical_json

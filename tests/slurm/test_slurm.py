@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
@@ -138,15 +139,16 @@ def test_what_slurm_refuses_is_one_line(cluster: Path, command: AtOnce) -> None:
 
 
 def some_pool(tmp_path: Path, jobs: int) -> pool.Pool:
-    return pool.Pool(
-        Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data"),
-        jobs,
+    options = Namespace(
+        jobs=jobs,
         threads=1,
         deterministic=False,
         allow_missing=False,
-        download=False,
-        console=Console(quiet=True),
+        no_download=True,
+        minutes=None,
     )
+    places = Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
+    return pool.Pool(places, options, Console(quiet=True))
 
 
 def test_cells_are_placed_on_gpus_in_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
