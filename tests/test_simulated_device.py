@@ -164,6 +164,40 @@ def test_a_captured_graph_may_not_wait(fault: Any) -> None:
                 fault(x)
 
 
+def test_capturing_changes_nothing_and_a_replay_repeats_it_with_the_numbers_of_then() -> None:
+    rate = 0.5
+    with SimulatedDevice() as device:
+        x, given = torch.ones(2).to("cuda"), torch.ones(2).to("cuda")
+        graph = torch.cuda.CUDAGraph()
+        state = torch.get_rng_state()
+        with torch.cuda.graph(graph):
+            x.add_(given, alpha=rate)
+            noise = torch.rand_like(x)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert x.tolist() == [1, 1]
+        assert noise.isnan().all()  # nobody may read it before a replay
+        rate = 0.0  # is not seen
+        given.mul_(4)
+        before = device.operators.total()
+        graph.replay()
+        assert device.operators.total() - before == device.operators["graph"] == 1
+        assert x.tolist() == [3, 3]
+        first = noise.clone()
+        graph.replay()
+        assert x.tolist() == [5, 5]
+        assert not torch.equal(noise, first)
+
+
+def test_a_captured_graph_takes_nothing_from_the_host() -> None:
+    with SimulatedDevice():
+        x, given = torch.ones(2).to("cuda"), torch.ones(2).pin_memory()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            with pytest.raises(RuntimeError, match="between host and device while a CUDA graph"):
+                x.copy_(given, non_blocking=True)
+            with pytest.raises(RuntimeError, match="between host and device while a CUDA graph"):
+                given.to("cuda", non_blocking=True)
+
+
 def test_values_are_those_of_the_cpu() -> None:
     with SimulatedDevice():
         x = torch.arange(6.0).view(2, 3).to("cuda").requires_grad_()
