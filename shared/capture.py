@@ -70,7 +70,8 @@ class Captured:
         """
         with torch.cuda.device(self.device):
             if not self._calls:
-                self._inputs = tuple(torch.empty_like(each, device=self.device) for each in given)
+                with torch.inference_mode(False):  # or they could not be written to outside of it
+                    self._inputs = tuple(torch.empty_like(x, device=self.device) for x in given)
             self._receive(given)
             self._calls += 1
             if self._calls <= WARM_UP:

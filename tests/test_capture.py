@@ -8,6 +8,7 @@ Graphs themselves are captured and replayed on a simulated GPU, and on a real on
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -21,9 +22,11 @@ from rl.agent import Agent
 from rl.config import Config
 from rl.replay import Batch
 from shared import (
+    Criterion,
     Objective,
     Pairs,
     Projection,
+    alignment,
     context_window,
     info_nce,
     max_margin,
@@ -36,6 +39,9 @@ from shared.pairs import local_global
 from shared.svm import GRAPHS
 from tests.agreement import OBJECTIVES
 from tests.simulated_device import SimulatedDevice
+from vision.config import Config as VisionConfig
+from vision.methods import Networks
+from vision.train import can_be_captured, make_optimiser, make_step
 
 META = torch.device("meta")
 
@@ -345,3 +351,87 @@ def test_inside_another_graph_the_solver_is_a_part_of_it() -> None:
             found = step(x)
             assert_same(list(found.values()), step_of_solver(x, "both", {}))
         assert count == 1 + 1 + 2
+
+
+# The training step of vision
+
+PROJECTED = OBJECTIVES["info_nce, l21 projection"]
+VISION: dict[str, tuple[int, dict[str, Any]]] = {  # steps, and what differs from SimCLR
+    "SimCLR": (10, {}),
+    "SimCLR with CLLR's projection and Adam": (10, {"objective": PROJECTED, "optimiser": "adam"}),
+    "MoCo v2 with mixed negatives from a step on": (
+        14,
+        {"method": "moco_v2", "mixed": (16, 8, 4), "mixed_from": 2.0},
+    ),
+    "MoCo v3 with LARS": (10, {"method": "moco_v3", "symmetric": True, "optimiser": "lars"}),
+    "BYOL": (10, {"method": "byol", "objective": Objective(term(alignment))}),
+}
+PER_EPOCH = 4  # steps, of which the first is looked at
+
+
+def train_vision(config: VisionConfig, steps: int) -> tuple[list[dict[str, float]], list[Tensor]]:
+    """The parts of the loss of each step on made-up views, and what was trained."""
+    torch.manual_seed(0)
+    networks = Networks(config).to(GPU).train()
+    criterion = Criterion(config.objective, networks.dim, check_every=PER_EPOCH).to(GPU)
+    modules = nn.ModuleList([networks, criterion])
+    optimiser = make_optimiser(config, modules)
+    step_of = make_step(config, networks, criterion, optimiser)
+    parts = []
+    for step in range(steps):
+        networks.epoch = step / PER_EPOCH
+        for group in optimiser.param_groups:
+            group["lr"] = 0.01 / (1 + step)  # a number of the host that changes
+        views = torch.randn(2, config.batch_size, 3, 32, 32).to(GPU)
+        parts.append(step_of((views[0], views[1]), step))
+        networks.follow(0.9 + 0.005 * step)
+    return [{name: float(part) for name, part in each.items()} for each in parts], list(
+        modules.state_dict().values()
+    )
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_captured_steps_of_vision_are_the_eager_ones(
+    gpu: SimulatedDevice | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    steps, changes = VISION[name]
+    config = VisionConfig(
+        backbone="resnet8",
+        stem="strided",
+        head_hidden=64,
+        head_output=32,
+        predictor_hidden=64,
+        queue=128,
+        batch_size=8,
+        **{"objective": OBJECTIVES["info_nce"], **changes},
+    )
+    assert can_be_captured(config)
+    graphs, trained = train_vision(config, steps)
+    if gpu is not None:
+        looked_at = -(-steps // PER_EPOCH)
+        kinds = 2 if config.mixed else 1
+        assert gpu.operators["graph"] == steps - looked_at - kinds * WARM_UP
+    with mock.patch("vision.train.can_be_captured", return_value=False):
+        eager, expected = train_vision(config, steps)
+    if gpu is not None:
+        assert graphs == eager
+        assert all(map(torch.equal, trained, expected))
+        return
+    for one, other in zip(graphs, eager, strict=True):
+        assert one == pytest.approx(other, rel=1e-2, abs=1e-3)
+    for found, value in zip(trained, expected, strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-2, atol=1e-3)
+
+
+def test_what_waits_or_launches_by_itself_is_not_captured_in_vision() -> None:
+    assert can_be_captured(VisionConfig())
+    for changes in (
+        {"objective": OBJECTIVES["max_margin, closed form"]},
+        {"objective": OBJECTIVES["info_nce, nuclear projection"]},
+        {"chunk": 8},
+        {"compile": True},
+        {"method": "swav"},
+        {"method": "cmc"},
+    ):
+        assert not can_be_captured(dataclasses.replace(VisionConfig(), **changes))

@@ -1,5 +1,6 @@
 """Every domain on a simulated GPU: nothing on two devices, no waits but those that are listed."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shared.capture import WARM_UP
 from shared.command.cells import domain_of
 from shared.experiment.runs import Run
 from tests import agreement
@@ -99,23 +101,26 @@ def test_loading_training_and_evaluation_stay_on_their_device(domain: str, tmp_p
 
 @pytest.mark.slow
 def test_a_step_of_simclr_on_cifar_is_so_many_operators(tmp_path: Path) -> None:
-    """Of ResNet-18 on two views, augmentation and optimiser included: 962 with 16 masks a view."""
+    """Of ResNet-18 on two views, augmentation and optimiser included; first without a graph."""
     config = VisionConfig(batch_size=8, warmup_epochs=0.0, epochs=1)
-    pixels = torch.randint(0, 256, (24, 3, 32, 32), dtype=torch.uint8)
-    images = Images(pixels, torch.zeros(24, dtype=torch.int64))
+    steps = WARM_UP + 3  # one that is looked at, those that warm up, two that replay
+    pixels = torch.randint(0, 256, (steps * 8, 3, 32, 32), dtype=torch.uint8)
+    images = Images(pixels, torch.zeros(steps * 8, dtype=torch.int64))
     counts: list[int] = []
 
     def watch(*_: Any) -> None:
-        counts.append(sum(device.operators.values()))
+        counts.append(device.operators.total())
 
     with (
         SimulatedDevice() as device,
         Run(tmp_path, config, tier="smoke", progress=watch) as run,
     ):
         pretrain(config, images, run, mean=(0.5,) * 3, std=(0.5,) * 3)
-    first, second, third = counts
-    assert 500 < second - first <= 810
-    assert 500 < third - second <= 810
+    each = [after - before for before, after in itertools.pairwise(counts)]
+    assert len(each) == WARM_UP + 2
+    assert all(500 < count <= 830 for count in each[:WARM_UP]), each
+    assert all(100 < count <= 250 for count in each[WARM_UP:]), each
+    assert device.operators["graph"] == 2
 
 
 def made_on_the_host(x: Tensor) -> Tensor:
