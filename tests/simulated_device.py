@@ -89,7 +89,7 @@ def unseen() -> Iterator[None]:
     with (
         torch._C.DisableTorchFunction(),
         _disable_current_modes(),
-        torch._C._AutoDispatchBelowAutograd(),
+        torch.inference_mode(),  # below autograd
     ):
         yield
 

@@ -259,6 +259,17 @@ def test_other_shapes_are_refused(gpu: SimulatedDevice | None) -> None:
             double(other.to(GPU))
 
 
+@pytest.mark.parametrize("first", [1, WARM_UP + 1])  # the latter captures
+def test_the_first_calls_may_be_in_inference_mode(gpu: SimulatedDevice | None, first: int) -> None:
+    double = Captured(lambda x: {"twice": 2 * x}, GPU)
+    for place in range(first + CALLS):
+        x = torch.full((2,), float(place)).to(GPU)
+        with torch.inference_mode(place < first):
+            found = double(x)["twice"]
+        assert found.tolist() == [2 * place] * 2
+    assert not found.is_inference()
+
+
 def test_a_function_that_waits_cannot_be_captured() -> None:
     with SimulatedDevice():
         normalised = Captured(lambda x: {"share": x / float(x.sum())}, GPU)
