@@ -10,9 +10,12 @@ quadratic in the batch, so three batches give those of the paper's. What is augm
 the batch of the paper first, or to as much of it as fits, for which operators are launched depends
 on what is drawn. The GRU, which is one operator of cuDNN each way, is counted by hand.
 
+What a run captures in a CUDA graph counts as one launch, and as the operators that it holds.
+Launches are counted once the graph is replayed.
+
 The estimate. An operator takes the longest of: its arithmetic at half of the card's peak, its bytes
-at 80% of the bandwidth, and 2.5 us. The device takes their sum, the host as long as it needs to
-launch each operator (measured here on small tensors) and to prepare the batch (measured here on one
+at 80% of the bandwidth, and 2.5 us. The device takes their sum, the host as long as its launches
+(one is measured here on small tensors) and the preparation of the batch (measured here on one
 thread); a step takes the longer of the two. The lower bound is the arithmetic at the full peak.
 """
 
@@ -44,6 +47,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 import losses  # noqa: E402 (needs the line above)
 import steps  # noqa: E402
 
+from rl.train import make_update  # noqa: E402
+from shared.capture import WARM_UP  # noqa: E402
 from shared.command.cells import domain_of  # noqa: E402
 from tests.simulated_device import SimulatedDevice  # noqa: E402
 
@@ -63,6 +68,7 @@ OF_PEAK, OF_BANDWIDTH, SHORTEST = 0.5, 0.8, 2.5e-6
 Each = list[tuple[float, float]]  # operations and bytes of every operator
 # Of the network and of the augmentation, and waits.
 Counts = tuple[Each, Each, int]
+BEFORE_REPLAYS = 1 + WARM_UP + 1  # steps: one that is looked at, and the first replay captures
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Workload:
         cell: domain, paper, table, row and column.
         batches: of which it is counted; one: that of the paper.
         augmented: how many images or clips are augmented in a count; None: the paper's batch.
-        captured: the update is a CUDA graph, whose operators the host does not launch.
+        captured: part of the step is a CUDA graph, whose operators the host does not launch.
         missing: of the host's work, what is not in it.
     """
 
@@ -99,6 +105,7 @@ WORKLOADS = (
         "SimCLR, ResNet-18, CIFAR-10",
         ("vision", "margins", "table-2", "SimCLR", "CIFAR10"),
         (4, 6, 8),
+        captured=True,
     ),
     Workload(
         "MMCL INV, ResNet-50, ImageNet-100",
@@ -135,7 +142,8 @@ class Expected:
         batch: of the paper.
         operations: floating-point operations.
         bytes: read and written by all operators.
-        operators: how many are launched.
+        operators: how many there are.
+        launches: how many of them, and of graphs, the host launches.
         waits: how often the host waits for the device.
         host: its seconds.
         bound: lower bound of the step, in seconds.
@@ -147,6 +155,7 @@ class Expected:
     operations: float
     bytes: float
     operators: int
+    launches: float
     waits: int
     host: float
     bound: float
@@ -284,6 +293,33 @@ def count(workload: Workload, batch: int, gru: Each) -> Counts:
     return work.each, Parted.latest.augmentation, waited
 
 
+def launches_of(workload: Workload) -> float:
+    """How much the host launches in a step once its graphs are replayed."""
+    domain, batch = workload.cell[0], workload.batches[0]
+    config = dataclasses.replace(workload.config, batch_size=batch)
+    torch.manual_seed(0)
+    with (
+        SimulatedDevice() as device,
+        # In place of seconds, what was launched so far.
+        mock.patch.multiple(
+            steps, DEVICE="cuda", WARM=BEFORE_REPLAYS, TIMED=2, now=device.operators.total
+        ),
+        augmenting(workload),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        if domain != "rl":
+            return steps.timed(workload.name, config, loop_of(domain, config)).seconds
+        agent, replay = steps.rl_agent(config, Path(folder))
+        update = make_update(agent, replay, config)
+        before = 0
+        for step in range(1, 2 * BEFORE_REPLAYS + 3):  # two kinds of updates
+            if step == 2 * BEFORE_REPLAYS + 1:
+                before = device.operators.total()
+            update(replay.draw(batch, config.crop), step)
+        replay.delete()
+        return (device.operators.total() - before) / 2
+
+
 def loop_of(domain: str, config: Any) -> steps.Loop:
     """A training loop of a few steps."""
     if domain == "graph":
@@ -393,7 +429,7 @@ def expected(workload: Workload) -> Expected:
         max(work / (OF_PEAK * peak), size / (OF_BANDWIDTH * BANDWIDTH), SHORTEST / seen)
         for work, size in every
     )
-    launches = 0 if workload.captured else operators
+    launches = launches_of(workload) if workload.captured else operators
     operations = sum(work for work, _ in every)
     return Expected(
         workload,
@@ -401,6 +437,7 @@ def expected(workload: Workload) -> Expected:
         operations,
         sum(size for _, size in every),
         operators,
+        launches,
         waits,
         launches * seconds_of_launch() + seconds_of_batch(workload),
         operations / peak,
@@ -413,11 +450,11 @@ def as_csv(lines: Sequence[Expected]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        "workload cell precision batch operations bytes operators waits host_seconds "
+        "workload cell precision batch operations bytes operators launches waits host_seconds "
         "lower_bound_seconds likely_seconds".split()
     )
     for line in lines:
-        numbers = (line.operations, line.bytes, line.operators, line.waits)
+        numbers = (line.operations, line.bytes, line.operators, line.launches, line.waits)
         seconds = (line.host, line.bound, line.likely)
         writer.writerow(
             [
@@ -440,12 +477,13 @@ on a simulated GPU; its time is the longer of the host's and the device's. An op
 longest of its arithmetic at {OF_PEAK:.0%} of the card's peak, its bytes at {OF_BANDWIDTH:.0%} of
 its bandwidth, and {SHORTEST * 1e6:g} us. The peak in TFLOP/s is {peaks}, the bandwidth
 {BANDWIDTH / 1e12:g} TB/s: {SOURCE}. The lower bound is the arithmetic at the full peak. The host's
-work is measured ({losses.machine(1)}): {seconds_of_launch() * 1e6:.2g} us an operator, and the
+work is measured ({losses.machine(1)}): {seconds_of_launch() * 1e6:.2g} us a launch, and the
 preparation of the batch. `./reproduce.sh benchmark` measures the same columns on the GPU that it
 finds. `docs/expected.csv` has the numbers, `benchmarks/expected.py` computes them.
 
 """
-    columns = "step|precision|batch|GFLOP|GB|operators|waits|host, ms|bound, ms|likely, ms|limit"
+    columns = "step|precision|batch|GFLOP|GB|operators|launches|waits"
+    columns += "|host, ms|bound, ms|likely, ms|limit"
     text += f"| {columns.replace('|', ' | ')} |\n{'|---' * len(columns.split('|'))}|\n"
     for line in lines:
         limit = "host" if line.host > line.device else "device"
@@ -454,8 +492,8 @@ finds. `docs/expected.csv` has the numbers, `benchmarks/expected.py` computes th
         text += (
             f"| {name} | {line.workload.config.precision} | {line.batch} "
             f"| {line.operations / 1e9:.3g} | {line.bytes / 1e9:.3g} | {line.operators} "
-            f"| {line.waits} | {line.host * 1e3:.3g} | {line.bound * 1e3:.2g} "
-            f"| {line.likely * 1e3:.3g} | {limit} |\n"
+            f"| {line.launches:.0f} | {line.waits} | {line.host * 1e3:.3g} "
+            f"| {line.bound * 1e3:.2g} | {line.likely * 1e3:.3g} | {limit} |\n"
         )
     return text
 

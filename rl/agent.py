@@ -7,7 +7,7 @@ There are three encoders: the online one, trained by the critics and by the cont
 momentum encoder, its moving average, which gives the critics' targets and the keys; and the
 actor's, which shares the online encoder's convolutions, detached, and has its own head.
 
-All of :meth:`Agent.update` can be captured in a CUDA graph once it has run a few times: one graph
+All of :meth:`Agent.update` can be captured in a CUDA graph, see :mod:`shared.capture`: one graph
 for the steps that train the actor and one for the others, with ``step`` not a multiple of
 ``CHECK_EVERY``. The exceptions are objectives that synchronise with the device, ``max_margin`` and
 the nuclear norm: :attr:`shared.Objective.waits`. Gradients are None before each backward pass and

@@ -27,6 +27,7 @@ from rl.environment import (
 )
 from rl.evaluation import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
+from shared.capture import Captured, can_be_recorded
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
 
@@ -205,70 +206,35 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
 
     An update consists of many small kernels, whose launches take longer than their work. Inside a
     graph nothing can synchronise with the device, which frames that did not fit on the GPU require,
-    and some objectives, see :attr:`shared.Objective.waits`.
+    and some objectives, see :attr:`shared.Objective.waits`. An update at which the criterion checks
+    its loss, which synchronises too, runs as it is.
     """
-    if replay.home.type != "cuda" or not can_be_captured(config):
-        return lambda draw, step: agent.update(replay.batch(draw, config.crop), step)
-    return CapturedUpdate(agent, replay, config)
+
+    def update(draw: Draw, step: int) -> dict[str, Tensor]:
+        return agent.update(replay.batch(draw, config.crop), step)
+
+    if not (can_be_captured(config) and can_be_recorded(replay.home)):
+        return update
+
+    def captured(alike: int) -> Captured:
+        """The updates of the same kind as that of a step, at which nothing is checked."""
+        return Captured(lambda *draw: update(Draw(*draw), alike), replay.device)
+
+    # Those with a step of the actor, and those without.
+    graphs = {True: captured(config.update_every), False: captured(1)}
+
+    def replayed(draw: Draw, step: int) -> dict[str, Tensor]:
+        if step % CHECK_EVERY == 0:
+            return update(draw, step)
+        return graphs[step % config.update_every == 0](draw.index, draw.offsets)
+
+    return replayed
 
 
 def can_be_captured(config: Config) -> bool:
     """Whether updates synchronise with the device only where the criterion checks its loss."""
-    # Every update of the actor would coincide with a check of the criterion.
-    always_looked_at = config.update_every % CHECK_EVERY == 0
     in_chunks = config.chunk is not None  # which go back and forth by themselves
-    return not config.contrastive or not (config.objective.waits or always_looked_at or in_chunks)
-
-
-class CapturedUpdate:
-    """Updates as CUDA graphs: one for those with a step of the actor, one for those without.
-
-    A graph reads its draw from its own buffers and writes its parts to tensors that the next replay
-    overwrites. The first updates run uncaptured, since libraries initialise during them, and so
-    does the first of each kind, in which optimisers create the state that a graph needs.
-    """
-
-    WARM_UP = 6
-
-    def __init__(self, agent: Agent, replay: Replay, config: Config) -> None:
-        self.agent, self.replay, self.config = agent, replay, config
-        size, device = config.batch_size, replay.device
-        self.draw = Draw(
-            torch.zeros(size, dtype=torch.int64, device=device),
-            torch.zeros(3, size, 2, dtype=torch.int64, device=device),
-        )
-        self.graphs: dict[bool, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
-        self.calls = 0
-        self.kinds: set[bool] = set()  # that have run uncaptured
-
-    def __call__(self, draw: Draw, step: int) -> dict[str, Tensor]:
-        """The parts of one update; they are overwritten by the next of its kind."""
-        self.calls += 1
-        self.draw.index.copy_(draw.index.pin_memory(), non_blocking=True)
-        self.draw.offsets.copy_(draw.offsets.pin_memory(), non_blocking=True)
-        full = step % self.config.update_every == 0
-        if self.calls <= self.WARM_UP or full not in self.kinds:
-            self.kinds.add(full)
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                parts = self._update(step)
-            torch.cuda.current_stream().wait_stream(side)
-            return parts
-        if full not in self.graphs:
-            graph = torch.cuda.CUDAGraph()
-            # A step of the same kind at which the criterion does not check its loss: a check would
-            # synchronise with the device, which is impossible inside a graph.
-            alike = self.config.update_every if full else 1
-            with torch.cuda.graph(graph):
-                parts = self._update(alike)
-            self.graphs[full] = (graph, parts)
-        graph, parts = self.graphs[full]
-        graph.replay()
-        return parts
-
-    def _update(self, step: int) -> dict[str, Tensor]:
-        return self.agent.update(self.replay.batch(self.draw, self.config.crop), step)
+    return not config.contrastive or not (config.objective.waits or in_chunks)
 
 
 def save_weights(run: Run, module: torch.nn.Module, prefixes: tuple[str, ...]) -> None:

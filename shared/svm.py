@@ -22,18 +22,21 @@ kernel is kept as exp(.) - 1.
 Dual weights are constants of the loss: nothing here carries a gradient.
 """
 
+import functools
 import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from shared.capture import Captured, can_be_recorded
 from shared.distributed import from_first, lengths, rank
 from shared.pairs import Pairs, blocks_of_rows, readable
 
 Kernel = Literal["rbf", "linear", "tanh"]
 Solver = Literal["closed_form", "projected_gradient", "exact"]
 Start = Literal["closed_form", "random"]
+Numbers = tuple[float, float, int, float | None]  # cost, ridge, steps, step_size
 
 EXACT_TOLERANCE = 1e-10
 EXACT_STEPS = 200_000
@@ -43,6 +46,8 @@ ROUNDING_OF_INVERSE = 0.01
 # Up to which size LAPACK inverts on a CPU. Above it, products of halves of the matrix are faster.
 # Another number changes the last bits, and with them records of double precision.
 LARGEST_FACTORISED = 256
+# Of how many shapes and settings the projected gradient is kept as a CUDA graph.
+GRAPHS = 4
 
 
 def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float = 0.0) -> Tensor:
@@ -132,18 +137,11 @@ def dual_weights(
             if solver != "closed_form":
                 if start == "random":
                     weights = _random_start(pairs, weights).clamp(0, cost) * pairs.negative
-                weights = _projected_gradient(
-                    points,
-                    positive,
-                    pairs.negative,
-                    None if excess is None else excess[positive, None],
-                    weights,
-                    cost=cost,
-                    ridge=ridge,
-                    steps=steps,
-                    step_size=step_size,
-                    exact=solver == "exact",
-                )
+                given: tuple[Tensor, ...] = (points, positive, pairs.negative, weights)
+                if excess is not None:
+                    given += (excess[positive, None],)
+                numbers = (cost, ridge, steps, step_size)
+                weights = _solved(given, numbers, exact=solver == "exact")
             weights.mul_(present[:, None])
             weights = _with_positive(weights, positive)
             total = weights if total is None else total.add_(weights)
@@ -299,24 +297,47 @@ def _closed_form(
     return result
 
 
+def _solved(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
+    """:func:`_projected_gradient`, on a GPU as a CUDA graph once such a batch has come often.
+
+    A step of it is about thirty operators, which take longer to launch than to run. The exact
+    solver reads numbers on the way, which a graph cannot.
+    """
+    device = given[0].device
+    if exact or not can_be_recorded(device):
+        return _projected_gradient(*given, numbers=numbers, exact=exact)
+    shapes = tuple(tuple(each.shape) for each in given)
+    return _graph(shapes, numbers, torch.cuda.current_stream(device))(*given)["weights"]
+
+
+@functools.lru_cache(GRAPHS)
+def _graph(
+    shapes: tuple[tuple[int, ...], ...], numbers: Numbers, stream: torch.cuda.Stream
+) -> Captured:
+    """The graph of all calls with tensors of these shapes, these numbers, and on this stream."""
+
+    def solve(*given: Tensor) -> dict[str, Tensor]:
+        return {"weights": _projected_gradient(*given, numbers=numbers)}
+
+    return Captured(solve, stream.device)
+
+
 def _projected_gradient(
     points: Tensor,
     positive: Tensor,
     negative: Tensor,
-    excess: Tensor | None,
     weights: Tensor,
+    excess: Tensor | None = None,
     *,
-    cost: float,
-    ridge: float,
-    steps: int,
-    step_size: float | None,
-    exact: bool,
+    numbers: Numbers,
+    exact: bool = False,
 ) -> Tensor:
     """Projected gradient on all box QPs together: one (N, M) x (M, M) product for each step.
 
     With ``step_size`` None the step of each anchor is 1 / lambda_max, with Nesterov's momentum,
     restarted for an anchor when it points uphill; with a number, plain steps of that size.
     """
+    cost, ridge, steps, step_size = numbers
 
     def delta(a: Tensor, minus: float = 0.0) -> Tensor:
         """Delta a - minus, 0 outside the negatives."""

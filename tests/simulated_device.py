@@ -2,8 +2,12 @@
 
 Inside ``with SimulatedDevice() as device:`` torch says that CUDA is available. What CUDA would
 refuse raises RuntimeError: an operator over tensors of two devices, a generator of the host, a wait
-while a graph is captured. What CUDA would wait for is counted in ``device.waits``, by what it is
-and by the function of this project that asks for it. ``device.operators`` counts what is launched.
+or a copy from the host while a graph is captured. What CUDA would wait for is counted in
+``device.waits``, by what it is and by the function of this project that asks for it.
+``device.operators`` counts what is launched; a graph that is replayed is one of them.
+
+A captured graph does what CUDA's does: capturing changes nothing, and a replay repeats the
+operators on the very tensors and with the very numbers of Python that they were captured with.
 """
 
 import contextlib
@@ -18,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,20 +38,76 @@ INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_ind
 ON_HOST = {"_pack_padded_sequence"}  # takes lengths, and gives batch sizes, on the host
 
 
+class Graph:
+    """A CUDA graph: operators with their tensors, which :meth:`replay` works on again."""
+
+    def __init__(self, device: "SimulatedDevice") -> None:
+        self.device = device
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        # Storages, each as it was before; None if it is the graph's own.
+        self.before: dict[int, tuple[Any, Any] | None] = {}
+
+    def call(self, func: Any, args: Any, kwargs: Any, given: list[Tensor]) -> Any:
+        """Do what is captured, for its shapes."""
+        for each in given:
+            storage = _storage(each)
+            if storage._cdata not in self.before:
+                self.before[storage._cdata] = storage, storage.clone()
+        out = func(*args, **kwargs)
+        self.calls.append((func, args, kwargs, out))
+        for each in tree_leaves(out):
+            if isinstance(each, Tensor):
+                self.before.setdefault(_storage(each)._cdata, None)
+        return out
+
+    def undo(self) -> None:
+        """Give tensors the values from before the capture; new ones have none until a replay."""
+        for held in self.before.values():
+            if held is not None:
+                held[0].copy_(held[1])
+        for *_, out in self.calls:
+            for each in tree_leaves(out):
+                if isinstance(each, Tensor) and self.before[_storage(each)._cdata] is None:
+                    each.fill_(torch.nan if each.is_floating_point() else 0)
+
+    def replay(self) -> None:
+        """Launch everything once more."""
+        self.device.operators["graph"] += 1
+        with unseen():
+            for func, args, kwargs, out in self.calls:
+                again = func(*args, **kwargs)
+                if func.is_view:
+                    continue
+                for old, new in zip(tree_leaves(out), tree_leaves(again), strict=True):
+                    if isinstance(old, Tensor) and old is not new:
+                        old.copy_(new)
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Operators inside are the simulation's own."""
+    with (
+        torch._C.DisableTorchFunction(),
+        _disable_current_modes(),
+        torch.inference_mode(),  # below autograd
+    ):
+        yield
+
+
 class SimulatedDevice(contextlib.ExitStack):
     """The device, while it is entered.
 
     Attributes:
         waits: how often the host waited, by reason and by ``file function``.
         operators: how many operators were launched, by name.
-        capturing: whether a CUDA graph is captured.
+        captured: the CUDA graph that is captured, or None.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: Counter[tuple[str, str]] = Counter()
         self.operators: Counter[str] = Counter()
-        self.capturing = False
+        self.captured: Graph | None = None
         self.inside = False  # a call of Python that was given a tensor on the device
         self._places: dict[int, tuple[StorageWeakRef, str]] = {}
 
@@ -65,20 +125,31 @@ class SimulatedDevice(contextlib.ExitStack):
     def wait(self, why: str) -> None:
         """Count a wait, which is refused while a graph is captured."""
         self.waits[why, _caller()] += 1
-        if self.capturing:
+        if self.captured is not None:
             raise RuntimeError(f"{why} while a CUDA graph is captured")
 
+    def copied(self, *, asynchronous: bool) -> None:
+        """A copy between host and device, which a graph would repeat from the same memory."""
+        if not asynchronous or self.captured is not None:
+            self.wait("a copy between host and device")
+
     @contextlib.contextmanager
-    def graph(self, *_: Any, **__: Any) -> Iterator[None]:
-        """In place of ``torch.cuda.graph``: what is inside runs, and may not wait."""
-        self.capturing = True
+    def graph(self, graph: Graph, **_: Any) -> Iterator[None]:
+        """In place of ``torch.cuda.graph``: what is inside is captured, and may not wait."""
+        if self.captured is not None:
+            raise RuntimeError("a CUDA graph is captured already")
+        state, self.captured = torch.get_rng_state(), graph
         try:
             yield
         finally:
-            self.capturing = False
+            self.captured = None
+            with unseen():
+                torch.set_rng_state(state)
+                graph.undo()
 
     def __enter__(self) -> "SimulatedDevice":
         super().__enter__()
+        stream = mock.MagicMock(device=GPU)
         pretended: dict[str, Any] = {
             "is_available": lambda: True,
             "is_initialized": lambda: True,
@@ -92,13 +163,14 @@ class SimulatedDevice(contextlib.ExitStack):
             "get_rng_state_all": list,
             "set_rng_state_all": lambda *_: None,
             "synchronize": lambda *_: self.wait("synchronize"),
-            "is_current_stream_capturing": lambda: self.capturing,
+            "is_current_stream_capturing": lambda: self.captured is not None,
             "graph": self.graph,
-            "CUDAGraph": mock.MagicMock,
+            "CUDAGraph": lambda: Graph(self),
             "Event": mock.MagicMock,
-            "Stream": mock.MagicMock,
-            "current_stream": mock.MagicMock,
+            "Stream": lambda *_: stream,
+            "current_stream": lambda *_: stream,
             "stream": lambda *_: contextlib.nullcontext(),
+            "device": lambda *_: contextlib.nullcontext(),
         }
         for name, value in pretended.items():
             self.enter_context(mock.patch.object(torch.cuda, name, value))
@@ -142,13 +214,15 @@ class _Operators(TorchDispatchMode):
         elif name == "copy_" and len(given) > 1 and places[0] != places[1]:
             asynchronous = kwargs.get("non_blocking") or any(each is True for each in args[2:])
             pinned = places[1] == "pinned" and asynchronous
-            if "cuda" in places and given[1].dim() and places[1] != "free" and not pinned:
-                device.wait("a copy between host and device")
-        out = func(*args, **kwargs)
+            if "cuda" in places and given[1].dim() and places[1] != "free":
+                device.copied(asynchronous=pinned)
+        graph = device.captured
+        out = graph.call(func, args, kwargs, given) if graph else func(*args, **kwargs)
         with torch._C.DisableTorchFunction():
             made = [each for each in tree_leaves(out) if isinstance(each, Tensor)]
-            if on_gpu and name != "copy_":
+            if on_gpu and graph is None:
                 device.operators[name] += not func.is_view
+            if on_gpu and name != "copy_":
                 for each in made[: 1 if name in ON_HOST else None]:
                     device.put(each, "cuda")
             elif not given and (device.inside or torch._C._current_graph_task_id() >= 0):
@@ -239,13 +313,12 @@ class _Calls(TorchFunctionMode):
         for each in like:
             target = "cuda" if device.place(each) == "cuda" else "host"
         asynchronous = kwargs.pop("non_blocking", False) or any(each is True for each in args)
-        waits = not asynchronous or place != "pinned"
+        asynchronous = asynchronous and place == "pinned"
         dtypes = [each for each in args if isinstance(each, torch.dtype)] + [x.dtype for x in like]
         out = Tensor.to(tensor, *dtypes[:1], **kwargs) if dtypes or kwargs else tensor
         if target is None or (target == "cuda") == (place == "cuda"):
             return out
-        if waits:
-            device.wait("a copy between host and device")
+        device.copied(asynchronous=asynchronous)
         return device.put(out.clone(), target)
 
 

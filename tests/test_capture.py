@@ -1,34 +1,47 @@
-"""What must not wait for an accelerator, looked at without one, on tensors that hold no numbers.
+"""CUDA graphs: what may be captured, and that what was captured gives the same numbers.
 
-Whatever reads a number on the way (``.item()``, ``if tensor``, indexing by a mask) raises on the
+What must not wait for an accelerator is looked at without one, on tensors that hold no numbers:
+whatever reads a number on the way (``.item()``, ``if tensor``, indexing by a mask) raises on the
 meta device. What a library's kernels wait for inside cannot be seen here.
+
+Graphs themselves are captured and replayed on a simulated GPU, and on a real one where there is.
 """
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from rl import agent
 from rl.agent import Agent
 from rl.config import Config
 from rl.replay import Batch
 from shared import (
+    Criterion,
     Objective,
     Pairs,
     Projection,
+    alignment,
     context_window,
     info_nce,
+    max_margin,
     query_key,
     term,
     two_views,
 )
+from shared.capture import WARM_UP, Captured, can_be_recorded
 from shared.pairs import local_global
+from shared.svm import GRAPHS
 from tests.agreement import OBJECTIVES
+from tests.simulated_device import SimulatedDevice
+from vision.config import Config as VisionConfig
+from vision.methods import Networks
+from vision.train import can_be_captured, make_optimiser, make_step
 
 META = torch.device("meta")
 
@@ -41,7 +54,7 @@ def graphs(x: Tensor, z: Tensor) -> Pairs:
     return local_global(x, z, torch.zeros(len(x), dtype=torch.int64, device=META))
 
 
-@pytest.fixture(autouse=True)
+@contextlib.contextmanager
 def no_autocast() -> Iterator[None]:
     """There is none on the meta device."""
     with (
@@ -51,6 +64,7 @@ def no_autocast() -> Iterator[None]:
         yield
 
 
+@no_autocast()
 def loss_of(
     objective: Objective, pairs: Callable[[Tensor, Tensor], Pairs], step: int = 1
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -122,6 +136,7 @@ def on_meta(config: Config) -> Any:
 @pytest.mark.parametrize(
     "name", ["info_nce", "hard_nce", "margins", "info_nce, polarized", "info_nce, l21 projection"]
 )
+@no_autocast()
 def test_an_update_of_the_agent_reads_no_number(name: str, step: int) -> None:
     config = Config(
         crop=44,
@@ -140,3 +155,294 @@ def test_an_update_of_the_agent_reads_no_number(name: str, step: int) -> None:
     assert all(part.device == META for part in parts.values())
     with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
         found.check_finite(step)  # which does look
+
+
+# Captured functions
+
+GPU = torch.device("cuda", 0)
+CALLS = WARM_UP + 3  # of which the last three replay
+
+
+@pytest.fixture(params=["simulated", pytest.param("real", marks=pytest.mark.cuda)])
+def gpu(request: pytest.FixtureRequest) -> Iterator[SimulatedDevice | None]:
+    """A simulated GPU, which counts; or the real one."""
+    if request.param == "real":
+        yield None
+        return
+    with SimulatedDevice() as device:
+        yield device
+
+
+def launched(gpu: SimulatedDevice | None, call: Callable[[], object]) -> int | None:
+    """How many operators a call launches, where that is counted."""
+    before = 0 if gpu is None else gpu.operators.total()
+    call()
+    return None if gpu is None else gpu.operators.total() - before
+
+
+def assert_same(found: list[Tensor], expected: list[Tensor]) -> None:
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.cpu(), other.cpu(), rtol=1e-6, atol=1e-6)
+
+
+def moving(mean: Tensor) -> Callable[..., dict[str, Tensor]]:
+    """A function that draws numbers and changes a tensor in place, as a batch norm does."""
+
+    def function(x: Tensor, places: Tensor) -> dict[str, Tensor]:
+        mean.mul_(0.9).add_(x.mean(0), alpha=0.1)
+        noisy = x + torch.rand_like(x)
+        return {"centred": noisy - mean, "chosen": noisy.index_select(0, places).sum()}
+
+    return function
+
+
+def test_a_captured_function_gives_what_it_gives_by_itself(gpu: SimulatedDevice | None) -> None:
+    torch.manual_seed(0)
+    inputs = [(torch.randn(4, 3).to(GPU), torch.randperm(4)[:2]) for _ in range(CALLS)]
+    every: list[list[Tensor]] = []
+    for graph in (False, True):
+        torch.manual_seed(1)
+        mean = torch.zeros(3).to(GPU)
+        function = moving(mean)
+        if graph:
+            function = Captured(function, GPU)
+        elif gpu is not None:
+            gpu.waits.clear()
+        found = [function(x, places if graph else places.to(GPU)) for x, places in inputs]
+        every.append([each[name] for each in found for name in each] + [mean])
+    assert_same(every[1], every[0])
+    assert len({float(each.sum()) for each in every[1]}) == len(every[1])
+    if gpu is not None:
+        assert gpu.operators["graph"] == CALLS - WARM_UP
+        assert not [where for _, where in gpu.waits if where.startswith("shared/capture.py")]
+
+
+def test_a_replay_launches_the_graph_its_inputs_and_its_outputs(
+    gpu: SimulatedDevice | None,
+) -> None:
+    function = Captured(moving(torch.zeros(3).to(GPU)), GPU)
+    given = torch.ones(4, 3).to(GPU), torch.arange(2)
+    counts = [launched(gpu, lambda: function(*given)) for _ in range(CALLS)]
+    if gpu is not None:
+        assert counts[1] == counts[WARM_UP - 1] > 5
+        assert counts[WARM_UP:] == [2 + 1 + 2] * 3
+
+
+def test_gradients_are_those_of_the_latest_call(gpu: SimulatedDevice | None) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 1).to(GPU)
+    weight = layer.weight
+
+    def gradient(x: Tensor) -> dict[str, Tensor]:
+        layer.zero_grad()
+        loss = layer(x).square().sum()
+        loss.backward()
+        return {"loss": loss.detach()}
+
+    captured = Captured(gradient, GPU, layer.parameters())
+    inputs = [torch.randn(4, 3).to(GPU) for _ in range(CALLS)]
+    for place, x in enumerate(inputs):
+        assert weight.grad is None or place
+        captured(x)
+        found = weight.grad.clone()
+        gradient(x)  # as it is, in between
+        assert_same([found], [weight.grad])
+
+
+def test_other_shapes_are_refused(gpu: SimulatedDevice | None) -> None:
+    double = Captured(lambda x: {"twice": 2 * x}, GPU)
+    double(torch.ones(2).to(GPU))
+    for other in (torch.ones(1), torch.ones(2, dtype=torch.float64)):
+        with pytest.raises(
+            ValueError, match=r"the same shapes and types at every call, here \(2,\)"
+        ):
+            double(other.to(GPU))
+
+
+@pytest.mark.parametrize("first", [1, WARM_UP + 1])  # the latter captures
+def test_the_first_calls_may_be_in_inference_mode(gpu: SimulatedDevice | None, first: int) -> None:
+    double = Captured(lambda x: {"twice": 2 * x}, GPU)
+    for place in range(first + CALLS):
+        x = torch.full((2,), float(place)).to(GPU)
+        with torch.inference_mode(place < first):
+            found = double(x)["twice"]
+        assert found.tolist() == [2 * place] * 2
+    assert not found.is_inference()
+
+
+def test_a_function_that_waits_cannot_be_captured() -> None:
+    with SimulatedDevice():
+        normalised = Captured(lambda x: {"share": x / float(x.sum())}, GPU)
+        x = torch.ones(2).to("cuda")
+        for _ in range(WARM_UP):
+            normalised(x)
+        with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
+            normalised(x)
+
+
+def test_nothing_is_recorded_where_it_cannot_be() -> None:
+    assert not can_be_recorded(torch.device("cpu"))
+    assert not can_be_recorded(META)
+    with SimulatedDevice():
+        assert can_be_recorded(GPU)
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            assert not can_be_recorded(GPU)
+        inside: list[bool] = []
+        torch.func.vmap(lambda x: inside.append(can_be_recorded(GPU)) or x)(torch.ones(2))
+        assert inside == [False]
+        with mock.patch("shared.capture.world_size", return_value=2):
+            assert not can_be_recorded(GPU)
+
+
+# The solver of max_margin
+
+SOLVERS: list[dict[str, Any]] = [
+    {},
+    {"step_size": 1e-3, "start": "random"},
+    {"kernel": "tanh", "gamma": 1.0, "unit_diagonal": True},
+]
+
+
+def step_of_solver(x: Tensor, anchors: Any, numbers: dict[str, Any]) -> list[Tensor]:
+    """The loss of the projected gradient, and its gradient."""
+    leaf = x.requires_grad_()
+    criterion = Objective(term(max_margin, solver="projected_gradient", **numbers)).build(8)
+    loss, _ = criterion(two_views(*leaf, anchors=anchors), step=1)
+    loss.backward()
+    assert leaf.grad is not None
+    return [loss.detach(), leaf.grad]
+
+
+@pytest.mark.parametrize("anchors", ["both", "second"])
+@pytest.mark.parametrize("numbers", SOLVERS, ids=str)
+def test_the_captured_solver_is_the_solver(
+    gpu: SimulatedDevice | None, numbers: dict[str, Any], anchors: str
+) -> None:
+    torch.manual_seed(0)
+    every = [torch.randn(2, 16, 8) for _ in range(CALLS)]
+    found: list[list[Tensor]] = []
+    for recorded in (False, True):
+        torch.manual_seed(1)
+        with mock.patch("shared.svm.can_be_recorded", return_value=recorded):
+            results = [step_of_solver(x.clone().to(GPU), anchors, numbers) for x in every]
+        found.append([item for each in results for item in each])
+    assert_same(found[1], found[0])
+    assert len({float(loss) for loss in found[1][::2]}) == CALLS
+    if gpu is not None:
+        assert gpu.operators["graph"] == CALLS - WARM_UP
+
+
+def test_a_step_of_the_solver_is_so_many_operators() -> None:
+    """Of the loss of two views and its gradient; 1985 without a graph, and 134 in closed form."""
+    with SimulatedDevice() as device:
+        x = torch.randn(2, 16, 8).to(GPU)
+        counts = [
+            launched(device, lambda: step_of_solver(x.clone(), "both", {})) for _ in range(CALLS)
+        ]
+    assert 1900 < counts[WARM_UP - 1] <= 2000
+    assert 100 < counts[-1] <= 150
+    assert counts[WARM_UP:] == [counts[-1]] * 3
+
+
+def test_batches_of_ever_new_shapes_are_not_captured() -> None:
+    with SimulatedDevice() as device:
+        for size in [*range(2, 2 + GRAPHS + 1)] * (WARM_UP + 1):
+            step_of_solver(torch.randn(2, size, 8).to(GPU), "both", {"steps": 2})
+        assert device.operators["graph"] == 0
+
+
+def test_inside_another_graph_the_solver_is_a_part_of_it() -> None:
+    with SimulatedDevice() as device:
+        step = Captured(
+            lambda x: dict(zip("lg", step_of_solver(x.detach(), "both", {}), strict=True)), GPU
+        )
+        for place in range(2 * CALLS):
+            x = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(place)).to(GPU)
+            count = launched(device, lambda x=x: step(x))
+            found = step(x)
+            assert_same(list(found.values()), step_of_solver(x, "both", {}))
+        assert count == 1 + 1 + 2
+
+
+# The training step of vision
+
+PROJECTED = OBJECTIVES["info_nce, l21 projection"]
+VISION: dict[str, tuple[int, dict[str, Any]]] = {  # steps, and what differs from SimCLR
+    "SimCLR": (10, {}),
+    "SimCLR with CLLR's projection and Adam": (10, {"objective": PROJECTED, "optimiser": "adam"}),
+    "MoCo v2 with mixed negatives from a step on": (
+        14,
+        {"method": "moco_v2", "mixed": (16, 8, 4), "mixed_from": 2.0},
+    ),
+    "MoCo v3 with LARS": (10, {"method": "moco_v3", "symmetric": True, "optimiser": "lars"}),
+    "BYOL": (10, {"method": "byol", "objective": Objective(term(alignment))}),
+}
+PER_EPOCH = 4  # steps, of which the first is looked at
+
+
+def train_vision(config: VisionConfig, steps: int) -> tuple[list[dict[str, float]], list[Tensor]]:
+    """The parts of the loss of each step on made-up views, and what was trained."""
+    torch.manual_seed(0)
+    networks = Networks(config).to(GPU).train()
+    criterion = Criterion(config.objective, networks.dim, check_every=PER_EPOCH).to(GPU)
+    modules = nn.ModuleList([networks, criterion])
+    optimiser = make_optimiser(config, modules)
+    step_of = make_step(config, networks, criterion, optimiser)
+    parts = []
+    for step in range(steps):
+        networks.epoch = step / PER_EPOCH
+        for group in optimiser.param_groups:
+            group["lr"] = 0.01 / (1 + step)  # a number of the host that changes
+        views = torch.randn(2, config.batch_size, 3, 32, 32).to(GPU)
+        parts.append(step_of((views[0], views[1]), step))
+        networks.follow(0.9 + 0.005 * step)
+    return [{name: float(part) for name, part in each.items()} for each in parts], list(
+        modules.state_dict().values()
+    )
+
+
+@pytest.mark.parametrize("name", VISION)
+def test_captured_steps_of_vision_are_the_eager_ones(
+    gpu: SimulatedDevice | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    steps, changes = VISION[name]
+    config = VisionConfig(
+        backbone="resnet8",
+        stem="strided",
+        head_hidden=64,
+        head_output=32,
+        predictor_hidden=64,
+        queue=128,
+        batch_size=8,
+        **{"objective": OBJECTIVES["info_nce"], **changes},
+    )
+    assert can_be_captured(config)
+    graphs, trained = train_vision(config, steps)
+    if gpu is not None:
+        looked_at = -(-steps // PER_EPOCH)
+        kinds = 2 if config.mixed else 1
+        assert gpu.operators["graph"] == steps - looked_at - kinds * WARM_UP
+    with mock.patch("vision.train.can_be_captured", return_value=False):
+        eager, expected = train_vision(config, steps)
+    if gpu is not None:
+        assert graphs == eager
+        assert all(map(torch.equal, trained, expected))
+        return
+    for one, other in zip(graphs, eager, strict=True):
+        assert one == pytest.approx(other, rel=1e-2, abs=1e-3)
+    for found, value in zip(trained, expected, strict=True):
+        torch.testing.assert_close(found, value, rtol=1e-2, atol=1e-3)
+
+
+def test_what_waits_or_launches_by_itself_is_not_captured_in_vision() -> None:
+    assert can_be_captured(VisionConfig())
+    for changes in (
+        {"objective": OBJECTIVES["max_margin, closed form"]},
+        {"objective": OBJECTIVES["info_nce, nuclear projection"]},
+        {"chunk": 8},
+        {"compile": True},
+        {"method": "swav"},
+        {"method": "cmc"},
+    ):
+        assert not can_be_captured(dataclasses.replace(VisionConfig(), **changes))

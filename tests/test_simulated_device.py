@@ -1,5 +1,6 @@
 """Every domain on a simulated GPU: nothing on two devices, no waits but those that are listed."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from shared.capture import WARM_UP
 from shared.command.cells import domain_of
 from shared.experiment.runs import Run
 from tests import agreement
@@ -99,23 +101,26 @@ def test_loading_training_and_evaluation_stay_on_their_device(domain: str, tmp_p
 
 @pytest.mark.slow
 def test_a_step_of_simclr_on_cifar_is_so_many_operators(tmp_path: Path) -> None:
-    """Of ResNet-18 on two views, augmentation and optimiser included: 962 with 16 masks a view."""
+    """Of ResNet-18 on two views, augmentation and optimiser included; first without a graph."""
     config = VisionConfig(batch_size=8, warmup_epochs=0.0, epochs=1)
-    pixels = torch.randint(0, 256, (24, 3, 32, 32), dtype=torch.uint8)
-    images = Images(pixels, torch.zeros(24, dtype=torch.int64))
+    steps = WARM_UP + 3  # one that is looked at, those that warm up, two that replay
+    pixels = torch.randint(0, 256, (steps * 8, 3, 32, 32), dtype=torch.uint8)
+    images = Images(pixels, torch.zeros(steps * 8, dtype=torch.int64))
     counts: list[int] = []
 
     def watch(*_: Any) -> None:
-        counts.append(sum(device.operators.values()))
+        counts.append(device.operators.total())
 
     with (
         SimulatedDevice() as device,
         Run(tmp_path, config, tier="smoke", progress=watch) as run,
     ):
         pretrain(config, images, run, mean=(0.5,) * 3, std=(0.5,) * 3)
-    first, second, third = counts
-    assert 500 < second - first <= 810
-    assert 500 < third - second <= 810
+    each = [after - before for before, after in itertools.pairwise(counts)]
+    assert len(each) == WARM_UP + 2
+    assert all(500 < count <= 830 for count in each[:WARM_UP]), each
+    assert all(100 < count <= 250 for count in each[WARM_UP:]), each
+    assert device.operators["graph"] == 2
 
 
 def made_on_the_host(x: Tensor) -> Tensor:
@@ -162,6 +167,40 @@ def test_a_captured_graph_may_not_wait(fault: Any) -> None:
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
                 fault(x)
+
+
+def test_capturing_changes_nothing_and_a_replay_repeats_it_with_the_numbers_of_then() -> None:
+    rate = 0.5
+    with SimulatedDevice() as device:
+        x, given = torch.ones(2).to("cuda"), torch.ones(2).to("cuda")
+        graph = torch.cuda.CUDAGraph()
+        state = torch.get_rng_state()
+        with torch.cuda.graph(graph):
+            x.add_(given, alpha=rate)
+            noise = torch.rand_like(x)
+        assert torch.equal(torch.get_rng_state(), state)
+        assert x.tolist() == [1, 1]
+        assert noise.isnan().all()  # nobody may read it before a replay
+        rate = 0.0  # is not seen
+        given.mul_(4)
+        before = device.operators.total()
+        graph.replay()
+        assert device.operators.total() - before == device.operators["graph"] == 1
+        assert x.tolist() == [3, 3]
+        first = noise.clone()
+        graph.replay()
+        assert x.tolist() == [5, 5]
+        assert not torch.equal(noise, first)
+
+
+def test_a_captured_graph_takes_nothing_from_the_host() -> None:
+    with SimulatedDevice():
+        x, given = torch.ones(2).to("cuda"), torch.ones(2).pin_memory()
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            with pytest.raises(RuntimeError, match="between host and device while a CUDA graph"):
+                x.copy_(given, non_blocking=True)
+            with pytest.raises(RuntimeError, match="between host and device while a CUDA graph"):
+                given.to("cuda", non_blocking=True)
 
 
 def test_values_are_those_of_the_cpu() -> None:

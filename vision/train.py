@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from shared import Criterion, LowRankProjection, Pairs
+from shared.capture import Captured, can_be_recorded
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment import store
@@ -43,6 +44,7 @@ PROJECTION = "projection.safetensors"  # of an entry of the store: L, where ther
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
+Step = Callable[[tuple[Tensor, ...], int], dict[str, Tensor]]  # views and number -> parts
 
 
 def measure(config: Config, run: Run) -> dict[str, object]:
@@ -175,6 +177,7 @@ def pretrain(
     if config.compile:
         networks.encoder.compile()
     forward = replicated(losses, networks, criterion)
+    step_of = make_step(config, networks, criterion, optimiser, forward)
 
     networks.train()
     total = config.epochs * per_epoch
@@ -194,7 +197,7 @@ def pretrain(
         criterion.objective = config.objective_at(step // per_epoch)
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(config, step, per_epoch)
-        run.means.add(train_step(config, networks, criterion, optimiser, views, step, forward))
+        run.means.add(step_of(views, step))
         networks.follow(teacher_momentum(config, step, total))
     return networks, criterion
 
@@ -231,6 +234,7 @@ def train_step(
     views: tuple[Tensor, ...],
     step: int,
     forward: Forward = losses,
+    graph: Captured | None = None,
 ) -> dict[str, Tensor]:
     """One step of the optimiser on views, (B, 3, S, S) each; the parts of the loss.
 
@@ -242,16 +246,81 @@ def train_step(
         views: on several processes, this one's part of them.
         step: its number.
         forward: :func:`losses`, on several processes as :func:`shared.distributed.replicated`.
+        graph: :func:`gradient` of the views, captured; None: as it is.
 
     Raises:
-        FloatingPointError: NaN or infinite embeddings or loss.
+        FloatingPointError: NaN or infinite embeddings or loss; none inside a graph.
     """
+    if graph is None:
+        parts = gradient(config, networks, criterion, optimiser, views, step, forward)
+    else:
+        parts = graph(*views)
+    optimiser.step()
+    return parts
+
+
+def gradient(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    optimiser: torch.optim.Optimizer,
+    views: tuple[Tensor, ...],
+    step: int,
+    forward: Forward = losses,
+) -> dict[str, Tensor]:
+    """All of :func:`train_step` but the optimiser's step: new gradients, new keys in a queue."""
     loss, parts, pairs = forward(config, networks, criterion, views, step)
     optimiser.zero_grad()
     loss.backward()
-    optimiser.step()
     networks.remember(*pairs)
     return {"loss": loss.detach(), **parts}
+
+
+def make_step(
+    config: Config,
+    networks: Networks,
+    criterion: Criterion,
+    optimiser: torch.optim.Optimizer,
+    forward: Forward = losses,
+) -> Step:
+    """:func:`train_step` for all steps of a run; on a GPU its gradient is a CUDA graph if possible.
+
+    The optimiser's step, whose learning rate is a number of the host, is launched as it is. So is
+    a whole step at which the criterion looks at its loss, since it waits for the device.
+    """
+    device = next(networks.parameters()).device
+    given = config, networks, criterion, optimiser
+    graphs: dict[bool, Captured] = {}
+    if can_be_captured(config) and can_be_recorded(device):
+
+        def unchecked(*views: Tensor) -> dict[str, Tensor]:
+            return gradient(*given, views, 1, forward)  # at step 1 the criterion does not look
+
+        trained = [each for group in optimiser.param_groups for each in group["params"]]
+        graphs = {mixed: Captured(unchecked, device, trained) for mixed in (False, True)}
+
+    def step_of(views: tuple[Tensor, ...], step: int) -> dict[str, Tensor]:
+        looked_at = step % criterion.check_every == 0
+        graph = None if looked_at else graphs.get(networks.epoch >= config.mixed_from)
+        parts = train_step(*given, views, step, forward, graph)
+        if graphs and looked_at and criterion.projection is not None:
+            criterion.projection.warn_if_collapsed()  # inside a graph it does not look
+        return parts
+
+    return step_of
+
+
+def can_be_captured(config: Config) -> bool:
+    """Whether all steps but those that are looked at launch the same without waiting."""
+    return (
+        # The solver behind max_margin and the nuclear norm wait. A kernel width that changes with
+        # the epoch is max_margin's alone.
+        not config.objective.waits
+        and config.chunk is None  # chunks go back and forth by themselves
+        and not config.compile  # what is compiled launches by itself
+        # SwAV asks whether its queue is full, CMC the host for the numbers of the images.
+        and config.method not in ("swav", "cmc")
+    )
 
 
 def batches(

@@ -1,3 +1,4 @@
+import contextlib
 import csv
 import dataclasses
 import json
@@ -8,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from rl.evaluation import evaluate_policy, evaluation_seeds
 from rl.replay import Batch, Replay
 from shared import Objective, Projection, distance_polarization, term
 from shared.experiment.runs import Interrupted, Run
+from tests.simulated_device import SimulatedDevice
 
 # Twelve decisions, six of them with an update; the first episode ends after the eighth.
 AGENT = dataclasses.replace(
@@ -480,10 +483,34 @@ def test_pixels_are_read_without_an_encoder(
     assert episode.tolist() == [number for number in range(5) for _ in range(6)]
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("update_every", [2, 8])  # 8: no step of the actor among the first 6
-@pytest.mark.parametrize("name", ["CURL", "CLLR", "SAC", "polarization"])
+REAL = pytest.mark.cuda
+
+
+@pytest.mark.parametrize(
+    ("name", "update_every", "simulated"),
+    [
+        ("CURL", 2, True),
+        *(
+            pytest.param(name, update_every, False, marks=REAL)
+            for name in ("CURL", "CLLR", "SAC", "polarization")
+            for update_every in (2, 8)
+        ),
+    ],
+)
 def test_captured_updates_are_the_eager_ones(
+    tmp_path: Path,
+    name: str,
+    update_every: int,
+    simulated: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with SimulatedDevice() if simulated else contextlib.nullcontext() as gpu:
+        _compare_updates(tmp_path, name, update_every, monkeypatch)
+    if gpu is not None:
+        assert gpu.operators["graph"] == 5  # two of them with a step of the actor
+
+
+def _compare_updates(
     tmp_path: Path, name: str, update_every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
@@ -508,16 +535,15 @@ def test_captured_updates_are_the_eager_ones(
         replay.add(action, float(reward), frame)
 
     found = []
+    # Updates of both kinds before and after one that is looked at, and enough to replay both.
+    steps = range(95, 107) if update_every == 2 else range(95, 95 + 5 * update_every)
     for captured in (False, True):
         torch.manual_seed(0)
         agent = Agent(config, 2, device=device)
-        update: train.Update
-        if captured:
-            update = train.CapturedUpdate(agent, replay, config)
-        else:
-            update = lambda draw, step: agent.update(replay.batch(draw, config.crop), step)  # noqa: B023, E731
+        with mock.patch.object(train, "can_be_captured", return_value=captured):
+            update = train.make_update(agent, replay, config)
         parts = []
-        for step in range(1, 13 if update_every == 2 else 25):
+        for step in steps:
             named = update(replay.draw(config.batch_size, config.crop), step)
             parts.append({key: float(value) for key, value in named.items()})
         found.append((parts, {key: x.cpu() for key, x in agent.state_dict().items()}))
@@ -526,5 +552,4 @@ def test_captured_updates_are_the_eager_ones(
         assert other == pytest.approx(one, rel=1e-3, abs=1e-4)
     for key in weights:
         torch.testing.assert_close(same[key], weights[key], rtol=1e-2, atol=1e-3)
-    assert isinstance(train.make_update(agent, replay, config), train.CapturedUpdate)
     replay.delete()
