@@ -1,5 +1,6 @@
 """What is refused at the door of losses, penalties and pairs, and what N = 0 gives."""
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -227,6 +228,23 @@ def test_the_pairs_of_the_builders_would_pass_the_check(name: str, size: int) ->
             for own, others in zip(layout.positives, layout.negatives, strict=True)
         ]
         assert listed == [[j for j in everyone if j not in chosen] for chosen in compared]
+
+
+def test_pairs_made_from_those_of_a_builder_may_have_padded_indices() -> None:
+    made = two_views(*torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)))
+    negative = made.negative.clone()
+    negative[0, 1] = False
+    outsiders = torch.tensor([[0, 1, 3], *([i, (i + 3) % 6, -1] for i in range(1, 6))])
+    listed = dataclasses.replace(made, negative=negative, outsider_index=outsiders)
+    plain = Pairs(made.anchor, made.candidate, made.positive, negative)
+    assert made.complete
+    assert not listed.complete
+    cosines = cosine(made.anchor, made.candidate)
+    for loss, numbers in ((info_nce, {}), (hard_nce, {"tau_plus": 0.1, "beta": 1.0})):
+        assert torch.equal(
+            loss(listed, cosines, temperature=0.1, **numbers),
+            loss(plain, cosines, temperature=0.1, **numbers),
+        )
 
 
 def reference_indices(mask: Tensor) -> reference.Indices:
