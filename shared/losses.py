@@ -76,11 +76,12 @@ def info_nce(
     """
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    excluded = pairs.excluded(positives=not positive_in_denominator)
+    excluded = _excluded(pairs, positives=not positive_in_denominator)
     if positives.shape[1] == 1 and not torch._C._are_functorch_transforms_active():
-        one: Tensor = _CrossEntropy.apply(scores, 1 / divisor, positives, repeated(excluded))[0]
+        scale, complete = 1 / divisor, pairs.complete
+        one: Tensor = _CrossEntropy.apply(scores, scale, positives, excluded, complete)[0]
         return one
-    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded)
+    total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded, pairs.complete)
     # With nothing to compare its positive with, an anchor has no loss in GraphCL's form either.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
     return _mean_over_positives(loss, positives)
@@ -177,18 +178,18 @@ def _hard_nce(
 ) -> Tensor:
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
-    excluded = pairs.excluded(positives=True)
+    excluded = _excluded(pairs, positives=True)
     count = pairs.negative.sum(1)
     log_count = count.to(scores.dtype).log()
 
     # With its weights constant, the exponent (1 + beta) s has the slope of s alone.
     sloped = scale_gradient(scores, 1 / (1 + beta)) if detach_weights else scores
     log_sum, score = _logsumexp_and_pick(
-        sloped, (1 + beta) / divisor, positives, excluded, pick_scale=1 / divisor
+        sloped, (1 + beta) / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
     )
     if beta > 0:
         log_weights, plain_score = _logsumexp_and_pick(
-            scores, beta / divisor, positives, excluded, pick_scale=1 / divisor
+            scores, beta / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
         )
         if detach_weights:
             log_weights, score = log_weights.detach(), plain_score
@@ -436,26 +437,34 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, similarity: Tensor, scale: float, index: Tensor, excluded: Tensor
+        ctx: Any,
+        similarity: Tensor,
+        scale: float,
+        index: Tensor,
+        excluded: Tensor,
+        complete: bool,
     ) -> tuple[Tensor, Tensor]:
-        total, softmax = _softmax(similarity, scale, excluded)
-        undefined = (total == -math.inf).logical_or_(index[:, 0] < 0)
+        total, softmax = _softmax(similarity, scale, excluded, complete)
+        undefined = total.isneginf()
+        if not complete:
+            undefined.logical_or_(index < 0)
+            index = index.clamp(min=0)
         ctx.scale = scale
         ctx.save_for_backward(softmax, index, undefined)
         ctx.set_materialize_grads(False)
-        loss = total.sub_(_picked(similarity, index, scale)[:, 0])
-        return loss.masked_fill_(undefined, 0.0), softmax
+        loss = total.sub_(similarity.gather(1, index).mul_(scale)).masked_fill_(undefined, 0.0)
+        return loss.squeeze_(1), softmax
 
     @staticmethod
     def backward(
         ctx: Any, by_loss: Tensor | None, by_softmax: Tensor | None
-    ) -> tuple[Tensor, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None]:
         softmax, index, undefined = ctx.saved_tensors
         if by_loss is None:
             by_loss = softmax.new_zeros(len(softmax))
-        by_score = (by_loss * ctx.scale).masked_fill(undefined, 0.0)[:, None]
+        by_score = (by_loss * ctx.scale)[:, None].masked_fill(undefined, 0.0)
         gradient = _by_scores(softmax, by_score, by_softmax, ctx.scale)
-        return _added(gradient, index, -by_score), None, None, None
+        return _added(gradient, index, -by_score), None, None, None, None
 
 
 class _LogSumExpAndPick(torch.autograd.Function):
@@ -474,43 +483,67 @@ class _LogSumExpAndPick(torch.autograd.Function):
         pick_scale: float,
         index: Tensor,
         excluded: Tensor,
+        complete: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        total, softmax = _softmax(similarity, scale, excluded)
+        total, softmax = _softmax(similarity, scale, excluded, complete)
         ctx.scale, ctx.pick_scale = scale, pick_scale
         ctx.save_for_backward(softmax, index)
         ctx.set_materialize_grads(False)
-        return total, _picked(similarity, index, pick_scale), softmax
+        return total.squeeze_(1), _picked(similarity, index, pick_scale), softmax
 
     @staticmethod
     def backward(
         ctx: Any, by_total: Tensor | None, by_picked: Tensor | None, by_softmax: Tensor | None
-    ) -> tuple[Tensor, None, None, None, None]:
+    ) -> tuple[Tensor, None, None, None, None, None]:
         softmax, index = ctx.saved_tensors
         if by_total is None:
             by_total = softmax.new_zeros(len(softmax))
         gradient = _by_scores(softmax, (by_total * ctx.scale)[:, None], by_softmax, ctx.scale)
         if by_picked is not None:
             picked = torch.where(index >= 0, by_picked * ctx.pick_scale, 0.0)
-            gradient = _added(gradient, index, picked)
-        return gradient, None, None, None, None
+            gradient = _added(gradient, index.clamp(min=0), picked)
+        return gradient, None, None, None, None, None
 
 
-def _softmax(similarity: Tensor, scale: float, excluded: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp, (N,), and softmax of every row of ``scale * similarity``, by blocks of rows."""
+def _softmax(
+    similarity: Tensor, scale: float, excluded: Tensor, complete: bool
+) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp (N, 1) and softmax of the rows of ``scale * similarity``, by blocks of rows."""
     softmax = torch.empty_like(similarity, memory_format=torch.contiguous_format)
-    total = similarity.new_full((len(similarity),), -math.inf)
     blocks = blocks_of_rows(similarity)
-    room = torch.empty_like(softmax[blocks[0]]) if blocks else softmax
+    if len(blocks) == 1:  # which need not be cut out: of a small batch, that takes as long as a sum
+        return _softmax_of_block(similarity, scale, excluded, complete, softmax), softmax
+    total = similarity.new_full((len(similarity), 1), -math.inf)
+    room = torch.empty_like(softmax[blocks[0]]) if blocks else None
     for rows in blocks:
-        block = torch.mul(similarity[rows], scale, out=softmax[rows])
-        without(block, excluded[rows], -math.inf, in_place=True)
-        largest = block.amax(1)
-        largest.masked_fill_(largest.isinf(), 0.0)
-        shifted = torch.sub(block, largest[:, None], out=room[: len(block)])
-        summed = torch.add(shifted.exp_().sum(1).log_(), largest, out=total[rows])
-        # A row without entries has total -inf; its exponentials must come out as 0, not nan.
-        block.sub_(summed.masked_fill(summed == -math.inf, math.inf)[:, None]).exp_()
+        total[rows] = _softmax_of_block(
+            similarity[rows], scale, excluded[rows], complete, softmax[rows], room
+        )
     return total, softmax
+
+
+def _softmax_of_block(
+    similarity: Tensor,
+    scale: float,
+    excluded: Tensor,
+    complete: bool,
+    softmax: Tensor,
+    room: Tensor | None = None,
+) -> Tensor:
+    """The log-sum-exp of rows, (N, 1); their softmax is put into ``softmax``.
+
+    ``room``, at least as many rows, is what the exponentials are written to.
+    """
+    torch.mul(similarity, scale, out=softmax)
+    without(softmax, excluded, -math.inf, complete=complete, in_place=True)
+    # Clamping keeps the differences of infinite numbers from being nan: a row without entries has
+    # the largest entry -inf and the total -inf, and its exponentials come out as 0.
+    finite = torch.finfo(softmax.dtype)
+    largest = softmax.amax(1, keepdim=True).clamp_(finite.min, finite.max)
+    shifted = torch.sub(softmax, largest, out=None if room is None else room[: len(softmax)])
+    total = shifted.exp_().sum(1, keepdim=True).log_().add_(largest)
+    softmax.sub_(total.clamp(min=finite.min)).exp_()
+    return total
 
 
 def _by_scores(
@@ -528,7 +561,7 @@ def _added(gradient: Tensor, index: Tensor, value: Tensor) -> Tensor:
     """The gradient with values added at columns; in place where nothing more follows."""
     # A copy would need the memory of a matrix.
     add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
-    added: Tensor = add(1, index.clamp(min=0), value)
+    added: Tensor = add(1, index, value)
     return added
 
 
@@ -537,21 +570,29 @@ def _logsumexp_and_pick(
     scale: float,
     index: Tensor,
     excluded: Tensor,
+    complete: bool,
     pick_scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Log-sum-exp of ``scale * similarity`` but for what is excluded, (N,), and scores picked.
 
     The picked scores are ``pick_scale * similarity`` at ``index``, (N, P). ``excluded`` is what
-    :meth:`Pairs.excluded` gives.
+    :func:`_excluded` gives, ``complete`` that of the pairs.
     """
     pick_scale = scale if pick_scale is None else pick_scale
-    excluded = repeated(excluded)
     if torch._C._are_functorch_transforms_active():
         # Nested transforms see through torch's own operations alone.
-        scores = without(similarity * scale, excluded, -math.inf)
+        scores = without(similarity * scale, excluded, -math.inf, complete=complete)
         return torch.logsumexp(scores, dim=1), _picked(similarity, index, pick_scale)
-    total, picked, _ = _LogSumExpAndPick.apply(similarity, scale, pick_scale, index, excluded)
+    total, picked, _ = _LogSumExpAndPick.apply(
+        similarity, scale, pick_scale, index, excluded, complete
+    )
     return total, picked
+
+
+def _excluded(pairs: Pairs, *, positives: bool) -> Tensor:
+    """What :meth:`Pairs.excluded` gives, without padding."""
+    excluded = pairs.excluded(positives=positives)
+    return excluded if pairs.complete else repeated(excluded)
 
 
 def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:

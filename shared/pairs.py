@@ -17,7 +17,7 @@ negative of it but an ignored pair: whole numbers (B,), equal for copies; or Tru
 copies whose rows are equal to the bit. What a bank holds has no numbers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -48,6 +48,9 @@ class Pairs:
             batch are this many blocks of equal size, each in the order of the processes: 2 for
             :func:`two_views` (all first views, then all second), 1 for the other builders. Set by
             the builders.
+        complete: both indices are given, neither holds -1, and the outsiders begin with the
+            positives: a loss then leaves out what padding asks for. Set by the builders, and False
+            unless the pairs are trusted.
         trusted: masks and indices are known to fit together, as the builders make them, and are
             not compared.
 
@@ -64,6 +67,7 @@ class Pairs:
     positive_index: Tensor | None = None
     outsider_index: Tensor | None = None
     blocks: int = 0
+    complete: bool = False
     trusted: InitVar[bool] = False
 
     def __post_init__(self, trusted: bool) -> None:
@@ -83,6 +87,8 @@ class Pairs:
                     f"{name} is a bool mask of shape {shape}; "
                     f"got {mask.dtype} of shape {tuple(mask.shape)}"
                 )
+        if not trusted:
+            object.__setattr__(self, "complete", False)
         if trusted or not readable(self.positive):
             return
         if (self.positive & self.negative).any():
@@ -115,6 +121,8 @@ class Pairs:
             return ~self.negative if positives else ~(self.negative | self.positive)
         if positives:
             return index
+        if self.complete:
+            return index[:, self.positives().shape[1] :]
         return torch.where(self.positive.gather(1, index.clamp(min=0)), -1, index)
 
 
@@ -150,13 +158,17 @@ def two_views(
     anchor = both if anchors == "both" else second
     total = len(everyone) // 2
     start = _start(total, gather)
-    own = torch.arange(start, start + size, device=first.device)
-    own = torch.cat([own, own + total]) if anchors == "both" else own + total
+    in_first = torch.arange(start, start + size, device=first.device)
+    in_second = in_first + total
+    # Where each anchor's other view is, then where it is itself.
+    places = [in_first, in_second]
+    if anchors == "both":
+        places = [in_second, in_first, in_first, in_second]
+    other_and_own = torch.cat(places).view(2, -1)
     blocks = _blocks(gather, 2 if anchors == "both" else 1)
-    other = (own + total) % (2 * total)
-    pairs = _one_positive(anchor, everyone, other, own, blocks)
+    pairs = _one_positive(anchor, everyone, other_and_own.T, blocks)
     numbers = _numbers_of(ignore_duplicates, size, gather)
-    return _without_copies(pairs, (own, other), numbers, views=2)
+    return _without_copies(pairs, other_and_own, numbers, views=2)
 
 
 def paired_views(
@@ -235,7 +247,7 @@ def query_key(
     if bank is not None:
         candidate = torch.cat([candidate, bank])
     own = torch.arange(start, start + len(query), device=query.device)
-    pairs = _one_positive(query, candidate, own, own, _blocks(gather))
+    pairs = _one_positive(query, candidate, own[:, None], _blocks(gather))
     numbers = _numbers_of(ignore_duplicates, len(query), gather)
     if in_batch:
         return _without_copies(pairs, (own,), numbers)
@@ -245,7 +257,7 @@ def query_key(
     negative = torch.zeros_like(pairs.negative)
     negative[:, keys:] = True
     everyone = torch.arange(keys, device=query.device).expand(len(query), keys)
-    pairs = replace(pairs, negative=negative, outsider_index=everyone, trusted=True)
+    pairs = replace(pairs, negative=negative, outsider_index=everyone, complete=False, trusted=True)
     return _without_copies(pairs, (own,), numbers)
 
 
@@ -371,7 +383,7 @@ def local_global(
         )
     candidate = graph if gather is None else gather(graph)
     own = owner + _start(len(candidate), gather)
-    pairs = _one_positive(node, candidate, own, own, _blocks(gather))
+    pairs = _one_positive(node, candidate, own[:, None], _blocks(gather))
     return _without_copies(pairs, (own,), _numbers_of(ignore_duplicates, len(graph), gather))
 
 
@@ -444,7 +456,7 @@ def unit_rows(rows: Tensor) -> Tensor:
         shortest, longest = length.detach().aminmax()
         limits = torch.finfo(rows.dtype)
         # Squares are then far from the ends of what the precision holds.
-        if limits.tiny**0.25 < shortest and longest < limits.max**0.25:
+        if limits.tiny**0.25 < float(shortest) and float(longest) < limits.max**0.25:
             return rows / length
     # A power of 2 takes the largest entry to between 1/2 and 1, and changes no digit. It goes in
     # two parts, since a single one may exceed the precision. What has no normal number counts as
@@ -468,18 +480,15 @@ def _blocks(gather: Gather | None, blocks: int = 1) -> int:
     return 0 if gather is None or world_size() == 1 else blocks
 
 
-def _one_positive(
-    anchor: Tensor, candidate: Tensor, positive_at: Tensor, own: Tensor, blocks: int
-) -> Pairs:
-    """One positive per anchor; everything but it and the anchor's own row is a negative."""
-    index = outsiders = positive_at[:, None]
-    positive = torch.zeros(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
-    positive.scatter_(1, index, True)
-    negative = ~positive
-    if own is not positive_at:
-        negative.scatter_(1, own[:, None], False)
-        outsiders = torch.stack([positive_at, own], dim=1)
-    return Pairs(anchor, candidate, positive, negative, index, outsiders, blocks, trusted=True)
+def _one_positive(anchor: Tensor, candidate: Tensor, outsiders: Tensor, blocks: int) -> Pairs:
+    """One positive per anchor, the first of its outsiders (N, Q); all others are negatives."""
+    index = outsiders[:, :1]
+    negative = torch.ones(len(anchor), len(candidate), dtype=torch.bool, device=anchor.device)
+    positive = torch.zeros_like(negative).scatter_(1, index, True)
+    negative.scatter_(1, outsiders, False)
+    return Pairs(
+        anchor, candidate, positive, negative, index, outsiders, blocks, complete=True, trusted=True
+    )
 
 
 def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None) -> Duplicates:
@@ -495,7 +504,7 @@ def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None
 
 
 def _without_copies(
-    pairs: Pairs, own: Sequence[Tensor], numbers: Duplicates, views: int = 1
+    pairs: Pairs, own: Iterable[Tensor], numbers: Duplicates, views: int = 1
 ) -> Pairs:
     """The pairs whose negatives hold no copy of the anchor's instance.
 
@@ -538,18 +547,28 @@ def repeated(excluded: Tensor) -> Tensor:
     return torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)
 
 
-def without(values: Tensor, excluded: Tensor, fill: float, *, in_place: bool = False) -> Tensor:
+def without(
+    values: Tensor,
+    excluded: Tensor,
+    fill: float,
+    *,
+    complete: bool = False,
+    in_place: bool = False,
+) -> Tensor:
     """The values with ``fill`` where a mask is True, or at indices; a row of -1 excludes nothing.
 
     ``excluded`` is what :func:`repeated` gives; indices cost nothing beside a mask on a processor.
+    With ``complete`` there is no -1 among them.
     """
     if excluded.dtype == torch.bool:
         return (
             values.masked_fill_(excluded, fill) if in_place else values.masked_fill(excluded, fill)
         )
+    put = values.scatter_ if in_place else values.scatter
+    if complete:
+        return put(1, excluded, fill)
     place = excluded.clamp(min=0)
     value = values.gather(1, place).masked_fill(excluded >= 0, fill)
-    put = values.scatter_ if in_place else values.scatter
     return put(1, place, value)
 
 

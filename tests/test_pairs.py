@@ -1,5 +1,6 @@
 """Who is compared with whom, and how similar they are."""
 
+import dataclasses
 from typing import Any, get_args
 
 import pytest
@@ -70,6 +71,23 @@ def test_masks_and_indices_fit_together(which: str, core: Any) -> None:
     for index in ([[0], [1], [2]], [[0, -1], [-1, 1], [2, -1]]):
         pairs = core.Pairs(**masks(), **{which: torch.tensor(index)})
         assert getattr(pairs, which.replace("_index", "s"))().tolist() == index
+
+
+def test_pairs_made_from_those_of_a_builder_may_have_padded_indices(core: Any) -> None:
+    made = core.two_views(*torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)))
+    negative = made.negative.clone()
+    negative[0, 1] = False
+    outsiders = torch.tensor([[0, 1, 3], *([i, (i + 3) % 6, -1] for i in range(1, 6))])
+    listed = dataclasses.replace(made, negative=negative, outsider_index=outsiders)
+    plain = core.Pairs(made.anchor, made.candidate, made.positive, negative)
+    assert made.complete
+    assert not listed.complete
+    cosines = core.cosine(made.anchor, made.candidate)
+    for loss, numbers in ((core.info_nce, {}), (core.hard_nce, {"tau_plus": 0.1, "beta": 1.0})):
+        assert torch.equal(
+            loss(listed, cosines, temperature=0.1, **numbers),
+            loss(plain, cosines, temperature=0.1, **numbers),
+        )
 
 
 def test_a_copy_in_either_view_or_in_the_bank_is_no_negative(core: Any) -> None:
