@@ -47,7 +47,7 @@ find_python() {
 extras_for() {
   for word in "$@"; do
     case $word in
-      test) echo "test,docs,graph,rl,text,video,vision,slurm,pytorchvideo" && return ;;
+      test) echo "test,docs,graph,rl,text,video,vision,slurm,pytorchvideo,wandb" && return ;;
       benchmark) echo "graph,rl,text,video,vision,bench" && return ;;
       docs) echo "docs" && return ;;
       graph | graph/* | */graph/*) echo "graph" && return ;;

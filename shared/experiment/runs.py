@@ -43,6 +43,7 @@ from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.tables import Config, canonical, canonical_json
+from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners
 from shared.precision import without_tf32
 
@@ -85,6 +86,16 @@ class Stateful(Protocol):
         """Restore the state."""
 
 
+class Logger(Protocol):
+    """Receives the log of a run as well."""
+
+    def log(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Receive one line."""
+
+    def close(self) -> None:
+        """Called when the run ends."""
+
+
 class Run:
     """One run in its folder; a context manager that holds the folder's lock.
 
@@ -112,6 +123,7 @@ class Run:
     Attributes:
         stopping: whether the run was asked to stop.
         keep_checkpoint: whether :meth:`finish` keeps the checkpoint.
+        loggers: also receive each line of the log; :mod:`shared.experiment.tracking` has one.
         means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
@@ -146,6 +158,7 @@ class Run:
         self.allow_missing = allow_missing
         self.stopping = False
         self.keep_checkpoint = True
+        self.loggers: list[Logger] = []
         self.means = Means()
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
@@ -164,6 +177,8 @@ class Run:
         self._precision = contextlib.ExitStack()
 
     def __enter__(self) -> "Run":
+        if project := os.environ.get(VARIABLE):
+            weights_and_biases(self, project)
         self.processes, self._first = world_size(), rank() == 0
         check_processes(self.config, self.processes)
         if self._first:
@@ -214,6 +229,8 @@ class Run:
             signal.signal(number, handler)
         if self._writer is not None:
             self._writer.close()
+        for logger in self.loggers:
+            logger.close()
         self._lock.release()
 
     @property
@@ -356,6 +373,8 @@ class Run:
             self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
+        for logger in self.loggers:
+            logger.log(step, numbers)
 
     def progress(self, done: int, total: int, what: str) -> None:
         """Report the progress of the run."""
