@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from types import FrameType
@@ -64,6 +65,7 @@ class Pool:
         own: whether these are user runs, of the tier "own", which no table uses.
         main: by address, the metric that a cell is run for, and what the paper prints there.
         minutes: after which the cells save and stop; None: no limit.
+        watch: see :class:`shared.experiment.runs.Run`.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Pool:
         own: bool = False,
         main: Main | None = None,
         minutes: float | None = None,
+        watch: int | None = None,
     ) -> None:
         self.places = places
         self.jobs = jobs
@@ -90,6 +93,7 @@ class Pool:
         self.own = own
         self.main = main
         self.minutes = minutes
+        self.watch = watch
         self._begun = time.monotonic()
         self.interrupted = False
         self.outcomes: dict[str, str] = {}  # by address, why a cell has no result
@@ -128,7 +132,7 @@ class Pool:
                     here, there = context.Pipe()
                     device = self._free_device()
                     options = (self.threads, self.deterministic, workers, self.allow_missing)
-                    given = (cell, self.places, *options, self.own, device, there)
+                    given = (cell, self.places, *options, self.own, self.watch, device, there)
                     process = context.Process(target=_work, args=given, name=cell.address)
                     process.start()
                     there.close()
@@ -172,7 +176,7 @@ class Pool:
         return min(self._devices, key=lambda device: taken[device])
 
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
-        """Handle one message of a process; any but "progress" is its last."""
+        """Handle one message of a process; any but "progress" and "shown" is its last."""
         cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
@@ -183,6 +187,9 @@ class Pool:
             message = ("interrupted",) if stopping else ("failed", "", why)
         if message[0] == "progress":
             watch.heard(cell, *message[1:])
+            return
+        if message[0] == "shown":
+            watch.shown(cell, message[1])
             return
         process.join()
         del self._running[pipe]
@@ -237,6 +244,7 @@ def _work(
     workers: int,
     allow_missing: bool,
     own: bool,
+    watch: int | None,
     device: str | None,
     pipe: Connection,
 ) -> None:
@@ -245,9 +253,9 @@ def _work(
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     set_up_torch(threads, deterministic=deterministic)
 
-    def progress(done: int, total: int, what: str) -> None:
-        with contextlib.suppress(OSError):
-            pipe.send(("progress", done, total, what))
+    def send(*message: Any) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone; the files say it all
+            pipe.send(message)
 
     run = Run(
         run_folder(places, cell),
@@ -256,12 +264,12 @@ def _work(
         workers=workers,
         data_root=places.data,
         allow_missing=allow_missing,
-        progress=progress,
+        progress=partial(send, "progress"),
+        watch=watch,
+        show=partial(send, "shown"),
         store=places.store_of(cell),
     )
-    message = outcome(run, cell)
-    with contextlib.suppress(OSError):  # the parent is gone; the files say it all
-        pipe.send(message)
+    send(*outcome(run, cell))
 
 
 def set_up_torch(threads: int, *, deterministic: bool) -> None:

@@ -165,6 +165,7 @@ def run_waiting(
         own=own,
         main=main_metrics(chosen),
         minutes=options.minutes,
+        watch=options.watch,
     )
     if waiting:
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
