@@ -13,7 +13,7 @@ from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
 from graph.data import Graphs, batches, check, fingerprint, load, permutation
 from graph.encoder import ProjectionHead, make_encoder
-from graph.evaluation import calibrate, embed, score, sizes
+from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder
 from shared import Criterion, Pairs
 from shared.chunks import check_chunk, in_chunks
@@ -52,6 +52,13 @@ def measure(config: Config, run: Run) -> dict[str, object]:
 
     if config.init is not None:
         run.record_data(init=config.init.sha256)
+
+    def score_so_far(encoder: nn.Module, criterion: Criterion, **_: object) -> dict[str, float]:
+        features = evaluated_features(config, encoder, criterion, graphs)
+        found = score(LOGISTIC, features, graphs.y.numpy(), config.fold_seed)
+        return {"accuracy": found["accuracy"]}
+
+    run.score = score_so_far
     encoder, criterion = pretrain(config, graphs, run)
     run.alone()
     run.progress(config.epochs, config.epochs, config.protocol)

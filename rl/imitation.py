@@ -10,6 +10,7 @@ pixels of a crop.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -24,13 +25,10 @@ from rl.encoder import Encoder
 from rl.environment import make_vector, renderer_in_use, settings_of, task_fingerprint
 from rl.evaluation import centre_crops, evaluation_seeds, returns, state_probe
 from rl.expert import Expert, mean_action, trained_expert
-from rl.probe import part_of, pretrain
+from rl.probe import STRIDE, part_of, pretrain, state_so_far
 from rl.train import random_policy, save_weights
 from shared.experiment.domain import Metrics
 from shared.experiment.runs import Run
-
-# Every third frame is used by the state probe, and for the principal components.
-STRIDE = 3
 
 # Crops (B, 3K, C, C) uint8 -> features (B, d) float32, on the CPU.
 Features = Callable[[Tensor], Tensor]
@@ -73,6 +71,7 @@ def measure(config: ImitationConfig, run: Run) -> Metrics:
     if config.probe_input == "pixels":
         features = principal_components(config, material.train)
     else:
+        run.score = partial(state_so_far, config, material.train, material.test)
         contrast = pretrain(config, material.train, run)
         save_weights(run, contrast, ("encoder.",))
         features = encoded(config, contrast.encoder.eval())

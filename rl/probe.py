@@ -4,6 +4,7 @@ Shapes: n frames, B of a batch, K frames of a stack, S pixels of a frame.
 """
 
 import dataclasses
+from functools import partial
 
 import torch
 
@@ -19,6 +20,8 @@ from shared.experiment.domain import Metrics
 from shared.experiment.runs import Run
 
 LOG_EVERY = 20  # updates averaged in a line of the log
+# Every third frame is used by the state probe during training and by rl.imitation.
+STRIDE = 3
 
 
 def measure(config: ProbeConfig, run: Run) -> Metrics:
@@ -51,6 +54,7 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
     if config.probe_input == "pixels":
         features = [pixels(each, crop=config.crop, stack=config.stack) for each in (train, test)]
     else:
+        run.score = partial(state_so_far, config, train, test)
         contrast = pretrain(config, train, run)
         run.alone()
         save_weights(run, contrast, ("encoder.",))
@@ -67,6 +71,22 @@ def measure(config: ProbeConfig, run: Run) -> Metrics:
     return state_probe(
         features[0], train.state, train.episode, features[1], test.state, frames.names
     )
+
+
+def state_so_far(
+    config: ProbeConfig, train: Frames, test: Frames, contrast: Contrast, **_: object
+) -> dict[str, float]:
+    """``r2`` of the state probe, on every few frames."""
+    shape = {"crop": config.crop, "stack": config.stack}
+    features, test_features = (
+        embed(contrast.encoder, each, **shape, precision=config.precision)[::STRIDE]
+        for each in (train, test)
+    )
+    state, episode, test_state = (
+        each[::STRIDE] for each in (train.state, train.episode, test.state)
+    )
+    found = state_probe(features, state, episode, test_features, test_state, train.names)
+    return {"r2": found["r2"]}
 
 
 def part_of(frames: Frames, start: int, stop: int) -> Frames:

@@ -151,7 +151,10 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
                 agent.check_finite(step)
             if done % config.evaluate_every == 0:
                 progress.curve.append(evaluation(config, run, environments, act, done))
-                run.log(done, evaluation=progress.curve[-1]["return"])
+                scores = {"evaluation": progress.curve[-1]["return"]}
+                run.log(done, **scores)
+                if run.watch and len(progress.curve) % run.watch == 0:
+                    run.show(done, config.environment_steps, "environment steps", **scores)
                 write_curve(run, config, progress.curve)
         save_weights(run, agent, ("contrast.encoder.", "actor."))
         return summary_of(config, progress.curve)

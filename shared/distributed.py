@@ -10,10 +10,11 @@ Random draws for a batch are made by process 0 (:func:`from_first`), so that the
 the number of processes.
 """
 
+import contextlib
 import inspect
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -27,6 +28,8 @@ from shared.errors import UserError
 
 Its = ParamSpec("Its")
 Given = TypeVar("Given")
+
+_apart: list[bool] = []  # an entry for each block of :func:`apart` that this process is in
 
 
 def initialise() -> None:
@@ -50,14 +53,24 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """In the block this process works as a single one, while the others wait for it."""
+    _apart.append(True)
+    try:
+        yield
+    finally:
+        _apart.pop()
+
+
 def rank() -> int:
     """Index of this process, from 0."""
-    return dist.get_rank() if dist.is_initialized() else 0
+    return dist.get_rank() if dist.is_initialized() and not _apart else 0
 
 
 def world_size() -> int:
     """Number of processes."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_initialized() and not _apart else 1
 
 
 def part(count: int) -> slice:

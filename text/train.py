@@ -6,6 +6,7 @@ Shapes: B consecutive sentences of a batch, T tokens of the longest, H width of 
 import dataclasses
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from text.tokens import Batch, Tokens, expand, fixed_table, order_of_batches, pr
 
 SAVE_EVERY = 120.0  # seconds between two checkpoints, of over 100 MB each
 LOG_EVERY = 100  # steps averaged in a line of the log
+WATCHED_BLOCKS = 20  # of consecutive sentences, at most, that are scored during the training
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor]]]  # see losses
 
@@ -90,6 +92,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
                 run.record_data(fixed_vectors=sha256_of(file))
             if config.init is not None:
                 run.record_data(init=config.init.sha256)
+            run.score = partial(neighbours_so_far, config, unread or tokens)
             model, criterion = pretrain(
                 config, tokens, run, words=len(tokenizer), table=table, tokenizer=tokenizer
             )
@@ -135,6 +138,17 @@ def model_scores(config: Config, model: QuickThought, tokens: Tokens) -> Scores:
         return similarity(f.float(), g.float())
 
     return scores
+
+
+def neighbours_so_far(
+    config: Config, tokens: Tokens, model: QuickThought, **_: object
+) -> dict[str, float]:
+    """A model's accuracies of finding neighbours, on the last of the sentences.
+
+    With ``update="rows"`` words that recent batches lacked are as they were after their last one.
+    """
+    last = tokens.part(max(0, len(tokens) - WATCHED_BLOCKS * config.batch_size), len(tokens))
+    return neighbour_accuracies(model_scores(config, model, last), last.chapter, config.batch_size)
 
 
 def pretrain(

@@ -29,7 +29,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -132,6 +132,12 @@ class Videos:
             self.length[kept],
             self.left_out,
         )
+
+    def every(self, stride: int) -> "Videos":
+        """Every so many of the videos, from the first on; they share the frames of all."""
+        kept = slice(None, None, stride)
+        start, length = self.start[kept], self.length[kept]
+        return replace(self, videos=self.videos[kept], start=start, length=length)
 
 
 def load(

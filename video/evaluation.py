@@ -32,6 +32,7 @@ reports the probe's best epoch on part of the test videos, and applies colour ji
 import copy
 import functools
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,6 +61,7 @@ from video.encoder import autocast
 
 BATCH = 64  # clips per forward pass of the frozen encoder
 RANKS = (1, 5, 10, 20)  # of the nearest videos in retrieval
+WATCHED_VIDEOS = (500, 250)  # at most, of the training and the test part, by retrieval_so_far
 DEVIATION = 0.01  # of the probe's initial weights; [CoCLR]
 MOMENTUM = 0.9  # of the probe's SGD; [CoCLR]
 # Fine-tuning of [CoCLR]: Adam, the encoder at a tenth of the classifier's learning rate; both rates
@@ -155,28 +157,13 @@ def evaluate(
     """
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
-    if unlabelled := [video.name for video in videos.videos if video.label < 0]:
-        raise ValueError(
-            f"{len(unlabelled)} videos without a label cannot be scored, for instance "
-            f"{unlabelled[0]}; put them into class folders"
-        )
-    train, test = videos.of(train=True), videos.of(train=False)
-    if len(train.videos) < 2 or not test.videos:
-        raise ValueError(
-            f"{len(train.videos)} training and {len(test.videos)} test videos cannot be evaluated; "
-            f"use at least 2 and 1"
-        )
+    train, test = _parts(videos)
     protocol = PROTOCOLS[config.protocol]
-    device = next(itertools.chain(encoder.parameters(), encoder.buffers())).device
-    labels, test_labels = (
-        torch.tensor([video.label for video in part.videos], device=device)
-        for part in (train, test)
-    )
+    device = _device_of(encoder)
+    labels, test_labels = (_labels(part, device) for part in (train, test))
     classes = len(videos.classes)
 
-    def embed(clips: Tensor) -> Tensor:
-        features = embed_clips(encoder, clips, config.precision)
-        return features if project is None else project(features)
+    embed = _embedding(config, encoder, project)
 
     def tell(what: str) -> After:
         def after(done: int, total: int) -> None:
@@ -238,6 +225,58 @@ def evaluate(
     if protocol.version > 1:
         details["right"] = {name: packed(each) for name, each in right_of.items()}
     return metrics | tops | {"details": details}
+
+
+def retrieval_so_far(
+    config: Config,
+    encoder: nn.Module,
+    videos: Videos,
+    project: Callable[[Tensor], Tensor] | None = None,
+) -> dict[str, float]:
+    """``R@1`` as :func:`evaluate` measures it, on a fixed part of the videos."""
+    device, embed = _device_of(encoder), _embedding(config, encoder, project)
+    train, test = (
+        part.every(math.ceil(len(part.videos) / most))
+        for part, most in zip(_parts(videos), WATCHED_VIDEOS, strict=True)
+    )
+    features, asked = (video_features(config, embed, part, device) for part in (train, test))
+    found = nearest(features, asked, 1, own_means=PROTOCOLS[config.protocol].own_means)
+    hit = _labels(train, device)[found[:, 0]] == _labels(test, device)
+    return {"R@1": accuracy("R@1", hit)["R@1"]}
+
+
+def _device_of(encoder: nn.Module) -> torch.device:
+    return next(itertools.chain(encoder.parameters(), encoder.buffers())).device
+
+
+def _labels(videos: Videos, device: torch.device) -> Tensor:
+    return torch.tensor([video.label for video in videos.videos], device=device)
+
+
+def _parts(videos: Videos) -> tuple[Videos, Videos]:
+    """The training and the test videos of a split, all with labels."""
+    if unlabelled := [video.name for video in videos.videos if video.label < 0]:
+        raise ValueError(
+            f"{len(unlabelled)} videos without a label cannot be scored, for instance "
+            f"{unlabelled[0]}; put them into class folders"
+        )
+    train, test = videos.of(train=True), videos.of(train=False)
+    if len(train.videos) < 2 or not test.videos:
+        raise ValueError(
+            f"{len(train.videos)} training and {len(test.videos)} test videos cannot be evaluated; "
+            f"use at least 2 and 1"
+        )
+    return train, test
+
+
+def _embedding(
+    config: Config, encoder: nn.Module, project: Callable[[Tensor], Tensor] | None
+) -> Embed:
+    def embed(clips: Tensor) -> Tensor:
+        features = embed_clips(encoder, clips, config.precision)
+        return features if project is None else project(features)
+
+    return embed
 
 
 class Classifier(nn.Module):

@@ -18,7 +18,7 @@ from shared.experiment.runs import Run
 from video.config import BASELINES, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
-from video.evaluation import evaluate
+from video.evaluation import evaluate, retrieval_so_far
 from video.export import save_encoder
 from video.loading import batches
 
@@ -53,14 +53,24 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     run.record(classes=f"{len(videos.classes)} present", left_out=str(len(videos.left_out)))
     if config.init is not None:
         run.record_data(init=config.init.sha256)
+
+    def score(networks: Networks, criterion: Criterion, **_: object) -> dict[str, float]:
+        return retrieval_so_far(config, networks.encoder, videos, _extractor(config, criterion))
+
+    run.score = score
     networks, criterion = pretrain(config, videos.of(train=True), run)
     run.alone()
     if run.tier != "smoke" and config.network not in BASELINES:
         save_encoder(networks.encoder, run.folder, config=config)
-    project = None
-    if criterion.projection is not None:
-        project = criterion.projection.extractor(dimensions=config.projection_dimensions)
+    project = _extractor(config, criterion)
     return evaluate(config, networks.encoder, videos, run, project=project)
+
+
+def _extractor(config: Config, criterion: Criterion) -> Callable[[Tensor], Tensor] | None:
+    """The function to the features that are evaluated, by CLLR's L; None without one."""
+    if criterion.projection is None:
+        return None
+    return criterion.projection.extractor(dimensions=config.projection_dimensions)
 
 
 def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criterion]:

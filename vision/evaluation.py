@@ -12,7 +12,6 @@ Test images whose side is not S are resized to 70/64 S and cropped at the centre
 program does to STL-10 (96 -> 70 -> 64); streamed ones as is usual on ImageNet (256 -> 224).
 """
 
-import contextlib
 import dataclasses
 import itertools
 import math
@@ -32,7 +31,7 @@ from shared import logistic
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
 from shared.experiment.data import is_approximate
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.runs import Interrupted, Run, left_as_they_were
 from shared.notices import notice
 from shared.pairs import unit_rows
 from shared.pixels import normalise
@@ -373,7 +372,7 @@ def evaluate(
         if run.stopping:
             raise Interrupted
 
-    with _left_as_it_was(encoder):
+    with left_as_they_were(encoder):
         result = linear_probe(
             batches if drifts or config.probe_augmentation else features,
             labels,
@@ -792,19 +791,6 @@ def _features(encoder: nn.Module, views: Tensor, precision: str) -> Tensor:
         raise ValueError(
             f"the encoder does not take images of {views.size(1)} channels: {reason}"
         ) from error
-
-
-@contextlib.contextmanager
-def _left_as_it_was(encoder: nn.Module) -> Iterator[None]:
-    """Restore an encoder's mode and its batch norms' statistics at the end."""
-    was_training = encoder.training
-    buffers = [(buffer, buffer.clone()) for buffer in encoder.buffers()]
-    try:
-        yield
-    finally:
-        encoder.train(was_training)
-        for buffer, before in buffers:
-            buffer.copy_(before)
 
 
 def starting_classifier(

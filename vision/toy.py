@@ -33,11 +33,19 @@ def measure(config: ToyConfig, run: Run) -> dict[str, object]:
         run: where it is logged, saved and resumed from.
     """
     points, labels = sample(config.data, config.seed)
-    if config.objective is not None:
-        points = points @ learn(config, points, run).T
     classes = int(labels.max()) + 1
-    accuracy = kmeans_accuracy(points.numpy(), labels.numpy(), classes, config.seed, RESTARTS)
-    return {"accuracy": accuracy}
+
+    def accuracy(mapped: Tensor) -> dict[str, object]:
+        found = kmeans_accuracy(mapped.numpy(), labels.numpy(), classes, config.seed, RESTARTS)
+        return {"accuracy": found}
+
+    def score(modules: nn.ModuleList, **_: object) -> dict[str, object]:
+        return accuracy(points @ next(modules.parameters()).detach().T)
+
+    if config.objective is None:
+        return accuracy(points)
+    run.score = score
+    return accuracy(points @ learn(config, points, run).T)
 
 
 def sample(data: str, seed: int) -> tuple[Tensor, Tensor]:

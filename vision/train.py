@@ -6,7 +6,7 @@ Shapes: n images of the training set, B of a batch, S side in pixels, H features
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,18 +29,21 @@ from vision.config import PRETRAINING, Config
 from vision.data import (
     ImageFiles,
     Images,
+    Split,
     choose,
     describe,
     load,
     permutation,
     stream,
 )
-from vision.evaluation import evaluate, record_data, statistics
+from vision.evaluation import PROTOCOLS, evaluate, record_data, statistics
 from vision.export import load_encoder, save_encoder
 from vision.methods import Networks, check, compare
 from vision.trivial import Trivial, calibrate
 
 PROJECTION = "projection.safetensors"  # of an entry of the store: L, where there is one
+WATCHED = "knn-200-v1"  # the protocol that scores an encoder during its training,
+WATCHED_IMAGES: dict[Split, int] = {"train": 5000, "test": 1000}  # on at most so many images
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
@@ -93,10 +96,42 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         encoder, projection = _take(config, folder, device)
         if run.tier != "smoke":
             link(folder / FILE, run.folder / FILE)
-    extract = None
-    if projection is not None:
-        extract = projection.extractor(dimensions=config.projection_dimensions)
-    return evaluate(config, encoder, run, project=extract)
+    return evaluate(config, encoder, run, project=_extractor(config, projection))
+
+
+def _extractor(
+    config: Config, projection: LowRankProjection | None
+) -> Callable[[Tensor], Tensor] | None:
+    """The function to the features that are evaluated, by CLLR's L; None without one."""
+    if projection is None:
+        return None
+    return projection.extractor(dimensions=config.projection_dimensions)
+
+
+def _score_so_far(config: Config, run: Run) -> Callable[..., dict[str, object]]:
+    """A function from networks and criterion to ``knn_top1`` on part of the evaluated images.
+
+    With a protocol of the transfer suite they are of the pretraining set.
+    """
+
+    @cache  # at the first call
+    def prepared() -> tuple[Config, list[Images | ImageFiles]]:
+        transfers = PROTOCOLS[config.protocol].transfer is not None
+        other = None if transfers else config.evaluate_on
+        asked = dataclasses.replace(config, evaluate_on=other, protocol=WATCHED, beside=None)
+        parts = []
+        for split, most in WATCHED_IMAGES.items():
+            name = other or config.dataset
+            found = load(name, run.data_root, split, allow_missing=run.allow_missing)
+            parts.append(choose(found, min(most, len(found))))
+        return asked, parts
+
+    def score(networks: Networks, criterion: Criterion, **_: object) -> dict[str, object]:
+        asked, (train, test) = prepared()
+        project = _extractor(config, criterion.projection)
+        return evaluate(asked, networks.encoder, run, project=project, images=(train, test))
+
+    return score
 
 
 def _ready(
@@ -107,6 +142,7 @@ def _ready(
     std: Sequence[float],
 ) -> tuple[Networks, Criterion]:
     """Networks and criterion as they are evaluated; of several processes, the first alone's."""
+    run.score = _score_so_far(config, run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
     run.alone()
     if config.calibrated:

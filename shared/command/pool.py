@@ -12,6 +12,7 @@ import traceback
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from types import FrameType
@@ -159,7 +160,7 @@ class Pool:
         return min(self._devices, key=lambda device: taken[device])
 
     def _listen(self, pipe: Any, watch: Watch, *, stopping: bool) -> None:
-        """Handle one message of a process; any but "progress" is its last."""
+        """Handle one message of a process; any but "progress" and "shown" is its last."""
         cell, process, _ = self._running[pipe]
         try:
             message = pipe.recv()
@@ -170,6 +171,9 @@ class Pool:
             message = ("interrupted",) if stopping else ("failed", "", why)
         if message[0] == "progress":
             watch.heard(cell, *message[1:])
+            return
+        if message[0] == "shown":
+            watch.shown(cell, message[1])
             return
         process.join()
         del self._running[pipe]
@@ -230,9 +234,9 @@ def _work(
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     set_up_torch(options.threads, deterministic=options.deterministic)
 
-    def progress(done: int, total: int, what: str) -> None:
-        with contextlib.suppress(OSError):
-            pipe.send(("progress", done, total, what))
+    def send(*message: Any) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone; the files say it all
+            pipe.send(message)
 
     run = Run(
         run_folder(places, cell),
@@ -241,12 +245,12 @@ def _work(
         workers=workers,
         data_root=places.data,
         allow_missing=options.allow_missing,
-        progress=progress,
+        progress=partial(send, "progress"),
+        watch=options.watch,
+        show=partial(send, "shown"),
         store=places.store_of(cell),
     )
-    message = outcome(run, cell)
-    with contextlib.suppress(OSError):  # the parent is gone; the files say it all
-        pipe.send(message)
+    send(*outcome(run, cell))
 
 
 def set_up_torch(threads: int, *, deterministic: bool) -> None:

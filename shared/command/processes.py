@@ -12,6 +12,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch.distributed as dist
@@ -138,6 +139,8 @@ def _take_part(
             data_root=places.data,
             allow_missing=options.allow_missing,
             progress=progress,
+            watch=options.watch,
+            show=partial(watch.shown, cell),
             store=places.store_of(cell),
         )
         message = outcome(run, cell)

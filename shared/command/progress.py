@@ -82,6 +82,10 @@ class Watch:
             self.bars.reset(bar, total=total, description=label)
         self.bars.update(bar, completed=done, total=total)
 
+    def shown(self, cell: Cell, text: str) -> None:
+        """A cell shows a line."""
+        self._print(f"{label_of(cell)}: {text}")
+
     def stopped(self, cell: Cell) -> None:
         """A cell went back to waiting."""
         self.bars.remove_task(self._running.pop(cell.address))

@@ -185,6 +185,13 @@ def _run(arguments: Sequence[str]) -> int:
         help="your loss as the row 'mine'; --row chooses the baseline to compare with",
     )
     add(
+        "--watch",
+        type=_positive,
+        metavar="N",
+        help="show a score of the encoder every N epochs (text: 100 N steps, rl: 20 N updates); "
+        "enters no result",
+    )
+    add(
         "--processes",
         type=_positive,
         metavar="N",

@@ -146,6 +146,7 @@ def submit(
             *("--data-root", str(places.data), "--no-download"),
             *(["--allow-missing"] if options.allow_missing else []),
             *(["--deterministic"] if options.deterministic else []),
+            *(["--watch", str(options.watch)] if options.watch else []),
         ]
         tasks = [Task(command, [cell.address for cell in group]) for group in groups.values()]
         try:

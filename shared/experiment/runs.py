@@ -35,9 +35,9 @@ from typing import Any, Protocol
 import filelock
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from shared.distributed import anywhere, everyone, leave, rank, world_size
+from shared.distributed import anywhere, apart, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences
@@ -52,6 +52,7 @@ INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
 OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
+WATCHED = "watch/"  # begins the names of scores during pretraining, which are no metrics
 
 
 class Locked(UserError):
@@ -117,6 +118,9 @@ class Run:
         allow_missing: whether the run may leave out files that are missing or unreadable; the
             environment records it.
         progress: called with (done, total, what) during the run.
+        watch: after how many lines of the log :attr:`score` is called, by the first process; None:
+            never. No other number of the run depends on it.
+        show: called with each line of the log that has scores, as text.
         store: the folder of shared pretrained models, see :mod:`shared.experiment.store`; None for
             no sharing.
 
@@ -124,6 +128,8 @@ class Run:
         stopping: whether the run was asked to stop.
         keep_checkpoint: whether :meth:`finish` keeps the checkpoint.
         loggers: also receive each line of the log; :mod:`shared.experiment.tracking` has one.
+        score: called with the tracked objects by name, during the training; returns scores of the
+            encoder so far, by name.
         means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
@@ -147,6 +153,8 @@ class Run:
         data_root: Path = Path("data"),
         allow_missing: bool = False,
         progress: Callable[[int, int, str], None] | None = None,
+        watch: int | None = None,
+        show: Callable[[str], None] | None = None,
         store: Path | None = None,
     ) -> None:
         self.folder = folder
@@ -156,9 +164,11 @@ class Run:
         self.workers = workers
         self.data_root = data_root
         self.allow_missing = allow_missing
+        self.watch = watch
         self.stopping = False
         self.keep_checkpoint = True
         self.loggers: list[Logger] = []
+        self.score: Callable[..., Mapping[str, Any]] | None = None
         self.means = Means()
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
@@ -166,6 +176,7 @@ class Run:
         self._first = True
         self._random_of_others: list[dict[str, Any]] = []
         self._progress = progress
+        self._show = show
         self._tracked: dict[str, Stateful] = {}
         self._reached = 0
         self._seconds_before = 0.0
@@ -326,7 +337,8 @@ class Run:
         """The remaining steps of a loop, after those that :meth:`track` restored.
 
         After each step progress is reported, every ``log_every`` steps and after the last one the
-        :attr:`means` are logged, and a checkpoint is saved when due::
+        :attr:`means` are logged, with ``watch`` together with the :attr:`score`, and a checkpoint
+        is saved when due::
 
             run.track(model=model, optimiser=optimiser)
             for step in run.steps(1000, "training", log_every=100, save_every=120.0):
@@ -350,8 +362,12 @@ class Run:
             done = step + 1
             if done % log_every == 0 or done == total:
                 numbers = {**(also(step) if also else {}), **_mean_of(everyone(self.means.take()))}
-                if numbers:
-                    self.log(done * unit, **numbers)
+                due = self.watch and (done == total or done // log_every % self.watch == 0)
+                scores = self._scores() if due and self._first else {}
+                if numbers or scores:
+                    self.log(done * unit, **numbers, **scores)
+                if scores:
+                    self.show(done * unit, total * unit, what, **numbers, **scores)
             self.progress(done * unit, total * unit, what)
             self.checkpoint(done * unit, every=save_every)
         last = first < total and self.saved_step != total * unit
@@ -380,6 +396,29 @@ class Run:
         """Report the progress of the run."""
         if self._progress is not None:
             self._progress(done, total, what)
+
+    def show(self, done: int, total: int, what: str, **numbers: float) -> None:
+        """Show numbers of the training so far as one line of text."""
+        if self._show is not None:
+            text = ", ".join(f"{name} {number:.4g}" for name, number in numbers.items())
+            self._show(f"{what} {done} of {total}: {text}")
+
+    def _scores(self) -> dict[str, float]:
+        """The scores of the tracked objects, of which the run keeps no trace."""
+        if self.score is None:
+            return {}
+        started, progress = time.monotonic(), self._progress
+        modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
+        self._progress = None
+        listeners.remove(self.keep_notice)
+        try:
+            with apart(), left_as_they_were(*modules):
+                scores = self.score(**self._tracked)
+        finally:
+            listeners.append(self.keep_notice)
+            self._progress = progress
+            self._started += time.monotonic() - started  # its seconds are not those of the run
+        return {f"{WATCHED}{name}": number for name, number in scores.items()}
 
     def checkpoint(self, step: int, *, every: float = 0.0) -> None:
         """Save the tracked objects; then stop, if the run was asked to.
@@ -712,6 +751,23 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
     torch.set_rng_state(state["torch"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@contextlib.contextmanager
+def left_as_they_were(*modules: nn.Module) -> Iterator[None]:
+    """Restore modes and buffers of modules, and all global generators, at the end of the block."""
+    parts = [(part, part.training) for module in modules for part in module.modules()]
+    buffers = [(each, each.clone()) for module in modules for each in module.buffers()]
+    random_before = random_state()
+    try:
+        yield
+    finally:
+        restore_random_state(random_before)
+        for part, training in parts:
+            part.training = training
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
 
 
 def _check_alike(environment_: Mapping[str, Any], config: Config) -> None:

@@ -146,6 +146,7 @@ def some_pool(tmp_path: Path, jobs: int) -> pool.Pool:
         allow_missing=False,
         no_download=True,
         minutes=None,
+        watch=None,
     )
     places = Places(tmp_path / "runs", tmp_path / "results", tmp_path / "data")
     return pool.Pool(places, options, Console(quiet=True))

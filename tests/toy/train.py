@@ -78,6 +78,7 @@ def measure(config: Config, run: Run) -> dict[str, float]:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, config.steps)
     torch.rand(rank())  # each process has a random state of its own
     run.track(model=model, optimiser=optimiser, schedule=schedule)
+    run.score = disturbing
     forward = replicated(loss_of, model)
     own = part(config.batch_size)
     for step in run.steps(config.steps, "training", save_every=config.every):
@@ -95,6 +96,14 @@ def measure(config: Config, run: Run) -> dict[str, float]:
     run.alone()
     weights = torch.cat([p.detach().flatten() for p in model.parameters()]).double()
     return {"accuracy": float(weights.sum()) + config.offset, "norm": float(weights.norm())}
+
+
+def disturbing(model: Padded, **_: object) -> dict[str, float]:
+    """A score that changes whatever it can reach."""
+    with torch.no_grad():
+        moved = model.train()(torch.randn(8, 4) + random.random() + float(np.random.rand()))
+    model.eval()
+    return {"moved": float(moved.mean())}
 
 
 def loss_of(model: Padded, x: torch.Tensor) -> torch.Tensor:
