@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -89,7 +90,8 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
     (cluster / "sbatch.txt").write_text("Submitted batch job 7\n")
     words = ("toy", "costly", "--slurm", "--seeds", "0", "--column", "left", "--threads", "2")
     # Two tables of the same two rows: equal cells are one run, and one task.
-    out, _ = command(*words, "--gpus", "1", "--partition", "short", "--array-limit", "2")
+    limits = ("--gpus", "1", "--partition", "short", "--array-limit", "2")
+    out, _ = command(*words, *limits, "--watch", "3")
     # The toys declare a minute and a gigabyte.
     assert "submitted job 7: 2 tasks of up to 12 minutes and 4 GB for 2 cells" in out
     script = Path("runs/.slurm/7_submission.sh").read_text()
@@ -105,6 +107,9 @@ def test_what_is_submitted_and_what_is_not_submitted_again(cluster: Path, comman
         "--job-name=toy-costly-table-1",
     ):
         assert f"#SBATCH {line}\n" in script
+    (task, _) = Path("runs/.slurm").glob("7_*_submitted.pkl")
+    given = pickle.loads(task.read_bytes()).function.command
+    assert given[given.index("--watch") + 1] == "3"
     # One runs, the other waits.
     (cluster / "squeue.txt").write_text("7_0|RUNNING|None\n7_1|PENDING|Resources\n")
     assert "2 cells are queued already" in command(*words)[0]
