@@ -35,8 +35,12 @@ def _missing(config: Config, data_root: Path) -> list[MissingData]:
 
     names = [config.evaluate_on or config.dataset]
     if config.weights is None:
-        return data.missing(dict.fromkeys([config.dataset, *names]), data_root)
-    return [*checkpoints.missing(config.weights, data_root), *data.missing(names, data_root)]
+        found = data.missing(dict.fromkeys([config.dataset, *names]), data_root)
+    else:
+        found = [*checkpoints.missing(config.weights, data_root), *data.missing(names, data_root)]
+    if config.prepared_side is not None and not found:
+        return data.missing_prepared(config.dataset, data_root, config.prepared_side)
+    return found
 
 
 def _datasets() -> Sequence[str]:
@@ -49,6 +53,12 @@ def _fetch(name: str, data_root: Path) -> None:
     from vision import checkpoints, data
 
     (checkpoints if name in checkpoints.CHECKPOINTS else data).fetch(name, data_root)
+
+
+def _prepare(name: str, data_root: Path, side: int) -> None:
+    from vision import data
+
+    data.prepare(name, data_root, side)
 
 
 def _figures() -> Mapping[str, Mapping[str, Any]]:
@@ -78,6 +88,7 @@ DOMAIN = Domain(
     ),
     datasets=_datasets,
     fetch=_fetch,
+    prepare=_prepare,
     figures=_figures,
     export=_export,
     score=_score,
