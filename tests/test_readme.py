@@ -69,6 +69,9 @@ def test_every_command_is_accepted(
         assert f'if [ "${{1:-}}" = {verb} ]' in (ROOT / "reproduce.sh").read_text()
     elif verb == "data":
         assert words[1] in cells.DOMAINS
+        if words[-1] == "--prepare":
+            assert cells.domain_of(words[1]).prepare is not None
+            words = words[:-1]
         if words[2:]:
             assert words[2] == "--dataset"
             assert words[3:] in [[each] for each in cells.domain_of(words[1]).datasets()]

@@ -35,6 +35,9 @@ class Config:
     dataset: str = "CIFAR10"
     evaluate_on: str | None = None  # another dataset for the probes (transfer); None: the same
     images: int | None = None  # of the training split, class-balanced; None: all of them
+    # Pixels of the shorter side at which the images of ``dataset`` were decoded once, see
+    # vision.prepared; crops are taken from these. None: from the files, as the papers do.
+    prepared_side: int | None = option(None)
     image_size: int = 32  # side of the training crops in pixels; [ReSSL]: 32 CIFAR, 64 others
     test_size: int | None = None  # side of the test images; None: image_size
     # Whose mean and deviation normalise the input: None takes the dataset's own ([ReSSL]),
@@ -133,6 +136,7 @@ class Config:
             dataset="digits",
             evaluate_on=None if self.evaluate_on is None else "digits",
             images=96,
+            prepared_side=None,
             image_size=8,
             test_size=None,
             statistics="none" if self.method == "cmc" else None,

@@ -13,7 +13,8 @@ Folders under the data root are laid out as the archives and torchvision lay the
 A folder whose ``APPROXIMATE.json`` says what of it differs from the published files is taken as it
 says, in all but the paper tier; its fingerprint ends in "approximate", and so every record of it.
 
-``folder:PATH`` is a folder of one's own, see :mod:`vision.own`.
+``folder:PATH`` is a folder of one's own, see :mod:`vision.own`. Images that are streamed can be
+decoded once, at a reduced size, see :mod:`vision.prepared`.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import numpy as np
 import torch
 from filelock import FileLock
-from PIL import Image
+from shared.experiment.prepared import check_prepared
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -49,9 +50,12 @@ from shared.experiment.data import (
 )
 from shared.experiment.folders import class_files
 from shared.experiment.runs import replacing, write_atomically
-from vision.augmentation import Policy, parameters
+from vision import crops, prepared
+from vision.augmentation import Policy
+from vision.crops import Crops
 from vision.images import decode as _decode
 from vision.images import fault_of, labels_of, pixels_of
+from vision.prepared import PreparedImages
 from vision.transfer_data import SOURCES, sources
 
 if TYPE_CHECKING:
@@ -227,13 +231,14 @@ class Images:
 class ImageFiles:
     """Images on disk, of any size; :func:`stream` and :func:`central_crops` read them.
 
-    files: n paths, or a column of a dataset, see :func:`vision.own.hub_images`. labels: (n,) int64,
-    -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`. upright: whether
-    images are turned as their EXIF data say, which torchvision does not. place: the folder of one's
-    own that they are from, all of which is looked at once one of them is found damaged.
+    files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
+    labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
+    upright: whether images are turned as their EXIF data say, which torchvision does not. place:
+    the folder of one's own that they are from, all of which is looked at once one of them is found
+    damaged.
     """
 
-    files: "tuple[Path, ...] | HubColumn"
+    files: "tuple[Path, ...] | HubColumn | PreparedImages"
     labels: Tensor
     upright: bool = False
     place: Path | None = None
@@ -274,7 +279,12 @@ def describe(name: str) -> Dataset:
 
 
 def load(
-    name: str, data_root: Path, split: Split, *, allow_missing: bool = False
+    name: str,
+    data_root: Path,
+    split: Split,
+    *,
+    allow_missing: bool = False,
+    prepared_side: int | None = None,
 ) -> Images | ImageFiles:
     """A split of a dataset: in memory, or for ImageNet and its parts as a list of files.
 
@@ -291,16 +301,21 @@ def load(
         split: which part.
         allow_missing: leave out, with a warning, images that are missing or were found damaged;
             for the sets of single image files.
+        prepared_side: read the images that :func:`prepare` decoded with this many pixels of the
+            shorter side, instead of the files.
 
     Raises:
         MissingData: the dataset is not there.
-        UserError: the name is unknown, the layout is another, or files are missing or damaged.
+        UserError: the name is unknown, the layout is another, files are missing or damaged, or the
+            images are not prepared from these files.
         ValueError: the split is unknown.
     """
     describe(name)
     if split not in get_args(Split):
         raise ValueError(f"split must be one of {', '.join(get_args(Split))}, got {split!r}")
     part: Part = "test" if split == "test" else "train"
+    if prepared_side is not None:
+        return _prepared(name, data_root, part, prepared_side)
     if name == DIGITS:
         return _digits(part)
     if name.startswith(OWN):
@@ -337,6 +352,32 @@ def fetch(name: str, data_root: Path) -> None:
     load(name, data_root, "train")
     if describe(name).test:
         load(name, data_root, "test")
+    check_prepared(data_root / PREPARED, f"{name}-*")
+
+
+def prepare(name: str, data_root: Path, side: int, say: Callable[[str], None] = print) -> None:
+    """Decode all images of a streamed dataset once, for ``load(..., prepared_side=side)``.
+
+    Args:
+        name: of ``DATASETS``.
+        data_root: the folder that holds the datasets; ``prepared`` is made in it.
+        side: pixels of the shorter side; smaller images keep their size.
+        say: told the size before anything is written, and how far it is.
+
+    Raises:
+        MissingData: the dataset is not there.
+        UserError: the dataset is not streamed, files are missing or damaged, or the disk is full or
+            too small.
+    """
+    _check_preparable(name)
+    parts: list[Part] = ["train", "test"] if describe(name).test else ["train"]
+    files: list[Path] = []
+    for part in parts:
+        load(name, data_root, part)  # checks that none is missing or damaged
+        files += _listing(name, _folder(name, data_root), part)[0]
+    folder = _prepared_folder(name, data_root, side)
+    prepared.prepare(folder, files, side, say)
+    prepared.read(folder, _preparing(name, side, folder))  # which compares the checksums
 
 
 def fingerprint(name: str, data_root: Path) -> str:
@@ -384,6 +425,14 @@ def missing(names: Iterable[str], data_root: Path) -> list[MissingData]:
         except MissingData as error:
             found.append(error)
     return found
+
+
+def missing_prepared(name: str, data_root: Path, side: int) -> list[MissingData]:
+    """What to run where no images of a dataset are prepared, from whichever files."""
+    folder = data_root / PREPARED
+    if any(folder.glob(f"{name}-{side}-*")):
+        return []
+    return [MissingData(name, folder, "", _preparing(name, side))]
 
 
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
@@ -450,14 +499,14 @@ def stream(
     Raises:
         UserError: an image is missing or damaged. None is skipped: a batch has what was asked for.
     """
-    crops = functools.partial(
-        _random_crops,
+    crop = functools.partial(
+        crops.random_crops,
         policies=tuple(policies),
         sizes=(size,) * len(policies) if isinstance(size, int) else tuple(size),
         seed=seed,
         epoch=epoch,
     )
-    yield from _loaded(images, crops, batches, workers)
+    yield from _loaded(images, crop, batches, workers)
 
 
 def central_crops(
@@ -484,7 +533,7 @@ def central_crops(
         UserError: an image is missing or damaged.
     """
     batches = [batch.numpy() for batch in torch.arange(len(images)).split(batch_size)]
-    crop = functools.partial(_central_crop, size=size, resized=round(size / crop_fraction))
+    crop = functools.partial(crops.central_crops, size=size, resized=round(size / crop_fraction))
     for (view,) in _loaded(images, crop, batches, workers):
         yield view
 
@@ -755,6 +804,44 @@ def _wrong_layout(name: str, place: Path, expected: str) -> UserError:
     return UserError(f"{place}: expected {expected}, found {_content(place)}; {remedy}")
 
 
+# Prepared images
+
+
+PREPARED = Path("prepared", "vision")  # below the data root
+
+
+def _prepared(name: str, data_root: Path, part: Part, side: int) -> ImageFiles:
+    """A part of a dataset as :func:`prepare` decoded it, training images first."""
+    _check_preparable(name)
+    files, labels = _listing(name, _folder(name, data_root), part)
+    _check_count(name, _folder(name, data_root), part, len(files), allow_missing=False)
+    folder = _prepared_folder(name, data_root, side)
+    if not folder.is_dir():
+        others = sorted(folder.parent.glob(f"{name}-{side}-*"))
+        stale = f"; {others[0]} is of other files, and can be deleted" if others else ""
+        raise UserError(f"{folder}: not prepared; {_preparing(name, side)}{stale}")
+    images = prepared.read(folder, _preparing(name, side, folder))
+    first = 0 if part == "train" else len(images) - len(files)
+    return ImageFiles(images.chosen(slice(first, first + len(files))), torch.tensor(labels))
+
+
+def _prepared_folder(name: str, data_root: Path, side: int) -> Path:
+    """Where the images are that are decoded from the files as they are now."""
+    key = sha256_of_lines([fingerprint(name, data_root), str(prepared.FORMAT)])
+    return data_root / PREPARED / f"{name}-{side}-{key[:10]}"
+
+
+def _check_preparable(name: str) -> None:
+    if name.startswith(OWN) or not describe(name).streams:
+        able = ", ".join(each for each in DATASETS if describe(each).streams)
+        raise UserError(f"{name} cannot be prepared; these can, which are streamed: {able}")
+
+
+def _preparing(name: str, side: int, damaged: Path | None = None) -> str:
+    first = "" if damaged is None else f"delete {damaged} and "
+    return f"{first}run: {_command(name)} --prepare {side}"
+
+
 # What all sets need
 
 
@@ -852,51 +939,27 @@ def _command(name: str) -> str:
 # Reading image files
 
 
-def _random_crops(
-    image: Image.Image,
-    sample: int,
-    policies: Sequence[Policy],
-    sizes: Sequence[int],
-    seed: int,
-    epoch: int,
-) -> list[Image.Image]:
-    views = []
-    for view, (policy, size) in enumerate(zip(policies, sizes, strict=True)):
-        drawn = parameters(policy, seed, epoch, np.array([sample]), view, image.height, image.width)
-        left, top = int(drawn.left[0]), int(drawn.top[0])
-        box = (left, top, left + int(drawn.width[0]), top + int(drawn.height[0]))
-        # Pillow's filters widen with the box, so that nothing aliases; its resize(box=...) would
-        # let them reach over the border of the box.
-        filter_ = Image.Resampling.BICUBIC if policy.bicubic else Image.Resampling.BILINEAR
-        views.append(image.crop(box).resize((size, size), filter_))
-    return views
-
-
-def _central_crop(image: Image.Image, sample: int, size: int, resized: int) -> list[Image.Image]:
-    from torchvision.transforms.v2.functional import center_crop, resize
-
-    return [center_crop(resize(image, [resized]), [size, size])]
-
-
 @dataclass(frozen=True)
 class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     """Batches of views: element (B,) positions is one (B, 3, S, S) tensor for each view."""
 
-    files: "tuple[Path, ...] | HubColumn"
-    crops: Callable[[Image.Image, int], list[Image.Image]]
+    files: "tuple[Path, ...] | HubColumn | PreparedImages"
+    crop: Crops
     upright: bool
 
     def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:
+        if isinstance(self.files, PreparedImages):  # in no memory of this process: all at once
+            images = [self.files[i] for i in batch.tolist()]
+            return tuple(map(torch.stack, self.crop(images, batch)))
         try:
-            samples = [
-                self.crops(_decode(self.files[i], upright=self.upright), i) for i in batch.tolist()
+            singles = [
+                self.crop([_decode(self.files[i], upright=self.upright)], np.array([i]))
+                for i in batch.tolist()
             ]
         except UserError as error:
             return error  # raised in a worker, it would come with the worker's traceback as text
-        views = (
-            np.stack([np.asarray(crop) for crop in view]) for view in zip(*samples, strict=True)
-        )
-        return tuple(torch.from_numpy(view).permute(0, 3, 1, 2).contiguous() for view in views)
+        views = zip(*singles, strict=True)
+        return tuple(torch.stack([crop for (crop,) in view]) for view in views)
 
 
 # Below so many images a pass over them takes less time than its workers take to start.
@@ -905,12 +968,12 @@ FEW_FILES = 5000
 
 def _loaded(
     images: ImageFiles,
-    crops: Callable[[Image.Image, int], list[Image.Image]],
+    crop: Crops,
     batches: Iterable[np.ndarray],
     workers: int,
 ) -> Iterator[tuple[Tensor, ...]]:
     loader = DataLoader(
-        _Batches(images.files, crops, images.upright),
+        _Batches(images.files, crop, images.upright),
         batch_size=None,
         sampler=batches,
         num_workers=workers if len(images) > FEW_FILES else 0,

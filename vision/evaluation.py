@@ -42,6 +42,7 @@ from vision.data import (
     Dataset,
     ImageFiles,
     Images,
+    Split,
     central_crops,
     choose,
     describe,
@@ -51,6 +52,7 @@ from vision.data import (
     stream,
 )
 from vision.images import in_channels, pixels_of
+from vision.prepared import PreparedImages
 
 make_torchvision_importable()
 
@@ -299,9 +301,9 @@ def evaluate(
     name = config.evaluate_on or config.dataset
     dataset = describe(name)
     mean, std = statistics(config, dataset)
-    train, test = images or tuple(
-        load(name, run.data_root, split, allow_missing=run.allow_missing)
-        for split in ("train", "test")
+    train, test = images or (
+        load_split(config, name, "train", run),
+        load_split(config, name, "test", run),
     )
     classes = dataset.classes
     if min(int(part.labels.min()) for part in (train, test)) < 0:
@@ -389,6 +391,26 @@ def evaluate(
         metrics["linear_top5"] = float(result.top5[-1])
     metrics["linear_best_top1"] = float(result.top1.max())
     return metrics
+
+
+def load_split(config: Config, name: str, split: Split, run: Run) -> Images | ImageFiles:
+    """A split of a dataset as a configuration reads it; a run records the hash of prepared images.
+
+    Args:
+        config: whether the images of its ``dataset`` are prepared ones.
+        name: of the dataset.
+        split: which part.
+        run: gives the data root.
+
+    Raises:
+        UserError: as :func:`vision.data.load`.
+    """
+    side = config.prepared_side if name == config.dataset else None
+    missing = run.allow_missing
+    images = load(name, run.data_root, split, allow_missing=missing, prepared_side=side)
+    if isinstance(images, ImageFiles) and isinstance(images.files, PreparedImages):
+        run.record_data(prepared=images.files.sha256)
+    return images
 
 
 def record_data(run: Run, name: str) -> None:

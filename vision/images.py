@@ -13,6 +13,8 @@ CMYK and YCbCr as Pillow converts them; alpha is dropped. Only the first of seve
 Arrays keep their channels, see :func:`pixels_of`.
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +43,21 @@ def decode(image: Path | Image.Image, *, upright: bool = False) -> Image.Image:
     Raises:
         UserError: it is missing or damaged, or the range of its values is not known, see above.
     """
-    try:
-        if isinstance(image, Image.Image):
+    if isinstance(image, Image.Image):
+        with _decoding(f"image of mode {image.mode}"):
             return _rgb(image, upright)
-        with Image.open(image) as opened:
-            return _rgb(opened, upright)
-    # What Pillow raises depends on the damage.
-    except Exception as error:
-        name = printable(image) if isinstance(image, Path) else f"image of mode {image.mode}"
-        raise UserError(f"{name}: cannot be decoded ({_reason(error)})") from error
+    with _decoding(printable(image)), Image.open(image) as opened:
+        return _rgb(opened, upright)
+
+
+def size_of(file: Path) -> tuple[int, int]:
+    """Height and width in pixels that the header of an image file states.
+
+    Raises:
+        UserError: it is missing, or not an image that Pillow reads.
+    """
+    with _decoding(printable(file)), Image.open(file) as opened:
+        return opened.height, opened.width
 
 
 def fault_of(file: Path, *, upright: bool = False) -> str | None:
@@ -110,6 +118,15 @@ def in_channels(pixels: Tensor, channels: int) -> Tensor:
     raise ValueError(
         f"images have {found} channels, mean and deviation {channels}; give as many{remedy}"
     )
+
+
+@contextlib.contextmanager
+def _decoding(name: str) -> Iterator[None]:
+    try:
+        yield
+    # What Pillow raises depends on the damage.
+    except Exception as error:
+        raise UserError(f"{name}: cannot be decoded ({_reason(error)})") from error
 
 
 def _rgb(image: Image.Image, upright: bool) -> Image.Image:

@@ -36,7 +36,7 @@ from vision.data import (
     permutation,
     stream,
 )
-from vision.evaluation import PROTOCOLS, evaluate, record_data, statistics
+from vision.evaluation import PROTOCOLS, evaluate, load_split, record_data, statistics
 from vision.export import load_encoder, save_encoder
 from vision.methods import Networks, check, compare
 from vision.trivial import Trivial, calibrate
@@ -70,7 +70,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         encoder = checkpoints.load(config, run.data_root)
         run.record_data(weights=sha256_of(checkpoints.file_of(config.weights, run.data_root)))
         return evaluate(config, encoder.to(device), run)
-    images = load(config.dataset, run.data_root, "pretrain", allow_missing=run.allow_missing)
+    images = load_split(config, config.dataset, "pretrain", run)
     images = choose(images, config.images)
     record_data(run, config.dataset)
     if config.features != "encoder":
@@ -86,7 +86,10 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         if run.tier != "smoke":
             save_encoder(encoder, run.folder, config=config)
     else:
-        data = {"files": run.environment["data"][config.dataset], "images": len(images)}
+        recorded = run.environment["data"]
+        data = {"files": recorded[config.dataset], "images": len(images)}
+        if config.prepared_side is not None:
+            data["prepared"] = recorded["prepared"]
         part = store.part_of(config, PRETRAINING)
 
         def train() -> Callable[[Path], None]:

@@ -31,7 +31,7 @@ from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run, write_atomically
 from shared.precision import bfloat16
 from vision.config import Config
-from vision.data import Dataset, ImageFiles, Images, Split, choose, describe, load, permutation
+from vision.data import Dataset, ImageFiles, Images, Split, choose, describe, permutation
 from vision.evaluation import (
     SOLVED,
     FewShot,
@@ -39,6 +39,7 @@ from vision.evaluation import (
     ManyShot,
     device_of,
     embed,
+    load_split,
     record_data,
     standardised,
     starting_classifier,
@@ -93,9 +94,7 @@ def transferred(
     if dataset.metric == "map11" and isinstance(protocol, FewShot):
         raise UserError(f"{name} has several classes per image; episodes need one")
     parts: tuple[Split, ...] = ("train", "test") if dataset.test else ("train",)
-    train, *rest = (
-        load(name, run.data_root, split, allow_missing=run.allow_missing) for split in parts
-    )
+    train, *rest = (load_split(config, name, split, run) for split in parts)
     if name != config.dataset:
         record_data(run, name)
     if config.images is not None:

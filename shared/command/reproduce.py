@@ -337,10 +337,18 @@ def _evaluate(arguments: Sequence[str]) -> int:
 def _data(arguments: Sequence[str]) -> int:
     parser = _parser("data", "DOMAIN", "Download the missing data of a domain, verify the rest.")
     parser.add_argument("--dataset", help="one dataset")
+    parser.add_argument(
+        "--prepare",
+        type=_positive,
+        nargs="?",
+        const=256,
+        metavar="SIDE",
+        help="vision: also decode its images once, the shorter side reduced to SIDE pixels (256)",
+    )
     options, places = _parsed(parser, arguments, words=("DOMAIN",))
     from shared.command import verbs
 
-    return verbs.fetch(options.words[0], options.dataset, places())
+    return verbs.fetch(options.words[0], options.dataset, places(), options.prepare)
 
 
 def _verify(arguments: Sequence[str]) -> int:

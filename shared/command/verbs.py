@@ -157,7 +157,7 @@ def _run_again(
     waiting = verify.shuffled((each for each in matched if wanted(each.cell)), options.draw)
     if not waiting:
         raise UserError("nothing to run again: no valid record matches the options")
-    options.no_download = True
+    options.no_download, options.watch = True, None
     with tempfile.TemporaryDirectory() as folder:
         new = dataclasses.replace(places, runs=Path(folder))
         pool = Pool(new, options, console)
@@ -248,9 +248,24 @@ def export(run: str, folder: Path, domain: str | None, target: Path | None, plac
     return 0
 
 
-def fetch(domain: str, dataset: str | None, places: Places) -> int:
-    """Download missing datasets and verify the others; print a line for each."""
+def fetch(domain: str, dataset: str | None, places: Places, side: int | None = None) -> int:
+    """Download missing datasets and verify the others; print a line for each.
+
+    Args:
+        domain: its name.
+        dataset: one of its datasets; None: all.
+        places: the folders of runs, results and data.
+        side: decode the images of the dataset, with so many pixels of the shorter side.
+
+    Raises:
+        UserError: no such dataset; a side without a dataset, or for a domain that prepares its data
+            when they are first used.
+    """
     found = domain_of(domain)
+    if side is not None and found.prepare is None:
+        raise UserError(f"{domain} prepares its data when they are first used; leave --prepare out")
+    if side is not None and dataset is None:
+        raise UserError("--prepare is for one dataset; name it with --dataset")
     datasets = found.datasets()
     names = [dataset] if dataset else list(datasets)
     if unknown := set(names) - set(datasets):
@@ -261,6 +276,8 @@ def fetch(domain: str, dataset: str | None, places: Places) -> int:
         started = time.monotonic()
         try:
             content = found.fetch(name, places.data)
+            if side is not None and found.prepare is not None:
+                found.prepare(name, places.data, side)
             seconds = time.monotonic() - started
             print(f"{name}: ready in {places.data} ({seconds:.1f} s)")
             if content:

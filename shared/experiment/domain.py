@@ -101,6 +101,7 @@ class Domain:
         datasets: the names that :attr:`fetch` takes.
         fetch: downloads a dataset below the data root where possible, and verifies it; may return a
             description.
+        prepare: decodes the images of a dataset once, with so many pixels of the shorter side.
         figures: returns, for each paper, its figures by name: ``shared.report.figures.Drawing``.
         film: films the models of a paper's finished runs in a tier, below the folder of runs.
         export: writes the model of a finished run, given by its folder, with a card into a second
@@ -117,6 +118,7 @@ class Domain:
     experiments: tuple[Experiment[Any], ...]
     datasets: Callable[[], Iterable[str]]
     fetch: Callable[[str, Path], str | None]
+    prepare: Callable[[str, Path, int], None] | None = None
     figures: Callable[[], Mapping[str, Mapping[str, Any]]] | None = None
     film: Callable[[str, Tier, Path], list[Path]] | None = None
     export: Callable[[Path, Path], Path] | None = None

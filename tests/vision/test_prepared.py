@@ -1,0 +1,442 @@
+"""Prepared images: what is stored, what is read from it, and what is noticed."""
+
+import dataclasses
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+import vision
+from shared.command.reproduce import main
+from shared.errors import UserError
+from shared.experiment.data import SUMS
+from shared.experiment.runs import Interrupted, Run
+from shared.experiment.tables import canonical
+from vision.augmentation import POLICIES, parameters
+from vision.config import Config
+from vision.data import DATASETS, Dataset, ImageFiles, central_crops, load, prepare, stream
+from vision.domain import DOMAIN
+from vision.prepared import PreparedImages
+
+SIDE = 32
+# By name of the file: height and width, and the mode in which it is stored.
+FILES = {
+    "0.JPEG": (60, 50, "RGB"),
+    "1.JPEG": (40, 77, "L"),
+    "2.JPEG": (50, 64, "CMYK"),
+    "3.JPEG": (33, 33, "RGB"),
+    "4.png": (20, 90, "RGBA"),  # smaller than what is asked for
+}
+WNIDS = ("n00000001", "n00000002")
+
+
+def save(file: Path, seed: int, height: int, width: int, mode: str = "RGB") -> None:
+    """A smooth random image that its EXIF data would turn on its side."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels).resize((width, height), Image.Resampling.BICUBIC)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.convert(mode).save(file, exif=exif)
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root with a small imagenette: two classes, five images each to train on, one to test.
+
+    Workers are used for any number of images.
+    """
+    for label, wnid in enumerate(WNIDS):
+        for number, (name, form) in enumerate(FILES.items()):
+            save(tmp_path / "imagenette" / "train" / wnid / name, 10 * label + number, *form)
+        save(tmp_path / "imagenette" / "val" / wnid / "9.JPEG", 50 + label, 64, 48)
+    small = Dataset("imagenette", 2, 160, 10, 2, (0.5,) * 3, (0.25,) * 3)
+    monkeypatch.setitem(DATASETS, "imagenette", small)
+    monkeypatch.setattr("vision.data.FEW_FILES", 0)
+    return tmp_path
+
+
+def quiet(text: str) -> None:
+    assert text
+
+
+def prepared(root: Path, split: vision.data.Split = "train", side: int = SIDE) -> ImageFiles:
+    images = load("imagenette", root, split, prepared_side=side)
+    assert isinstance(images, ImageFiles)
+    return images
+
+
+def folder_of(root: Path) -> Path:
+    (folder,) = (root / "prepared" / "vision").glob("[!.]*")
+    return folder
+
+
+def error_of(action: Callable[[], object]) -> str:
+    with pytest.raises(UserError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def as_stored(file: Path) -> np.ndarray:
+    """The image of a file, reduced as Pillow reduces it, written down once more."""
+    with Image.open(file) as image:
+        pixels = image.convert("RGB")
+    width, height = pixels.size
+    if min(width, height) > SIDE:
+        scale = SIDE / min(width, height)
+        size = (int(width * scale + 1e-9), int(height * scale + 1e-9))
+        pixels = pixels.resize(size, Image.Resampling.BILINEAR)
+    return np.asarray(pixels)
+
+
+def test_prepared_images_are_the_reduced_files_to_the_bit(root: Path) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    for split in ("train", "pretrain", "test"):
+        files = load("imagenette", root, split)  # type: ignore[arg-type]
+        images = prepared(root, split)  # type: ignore[arg-type]
+        assert isinstance(files, ImageFiles)
+        assert torch.equal(images.labels, files.labels)
+        assert len(images) == len(files)
+        for file, found in zip(files.files, images.files, strict=True):
+            assert isinstance(found, Tensor)
+            assert found.dtype == torch.uint8
+            assert np.array_equal(found.permute(1, 2, 0).numpy(), as_stored(file))
+    assert [tuple(image.shape[1:]) for image in list(prepared(root).files)[:5]] == [
+        (38, 32),
+        (32, 61),
+        (32, 40),
+        (32, 32),
+        (20, 90),
+    ]
+
+
+def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """Antialiased bilinear resizing, (height, width, 3): a triangle along each axis in turn."""
+
+    def along(values: np.ndarray, size: int) -> np.ndarray:
+        count = len(values)
+        widened = max(count / size, 1.0)
+        lines = []
+        for place in range(size):
+            centre = (place + 0.5) * count / size
+            weights = np.maximum(0, 1 - abs((np.arange(count) + 0.5 - centre) / widened))
+            lines.append(np.floor(np.tensordot(weights / weights.sum(), values, 1) + 0.5))
+        return np.stack(lines)
+
+    columns = along(pixels.astype(np.float64).transpose(1, 0, 2), width).transpose(1, 0, 2)
+    return along(columns, height)
+
+
+def test_random_crops_are_boxes_of_the_reduced_image(root: Path) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    files = load("imagenette", root, "train").files  # type: ignore[union-attr]
+    policies = [POLICIES["simclr"], POLICIES["mmcl_imagenet"], POLICIES["plain"]]
+    batch = np.array([7, 0, 4, 2])
+    (views,) = stream(prepared(root), [batch], policies, (24, 20, 16), 5, 3)
+    for view, (policy, size) in enumerate(zip(policies, (24, 20, 16), strict=True)):
+        assert views[view].shape == (4, 3, size, size)
+        assert views[view].dtype == torch.uint8
+        assert views[view].is_contiguous()
+        for sample, crop in zip(batch, views[view], strict=True):
+            pixels = as_stored(files[sample])
+            height, width = pixels.shape[:2]
+            box = parameters(policy, 5, 3, np.array([sample]), view, height, width)
+            top, left = int(box.top[0]), int(box.left[0])
+            part = pixels[top : top + int(box.height[0]), left : left + int(box.width[0])].copy()
+            mode = "bicubic" if policy.bicubic else "bilinear"
+            tensor = torch.from_numpy(part).permute(2, 0, 1)[None]
+            expected = interpolate(tensor, (size, size), mode=mode, antialias=True)[0]
+            assert torch.equal(crop, expected)
+            if not policy.bicubic:
+                reference = resized(part, size, size).transpose(2, 0, 1)
+                assert np.abs(crop.numpy() - reference).max() <= 1
+
+
+def test_central_crops_from_the_prepared_side_are_those_of_the_files(root: Path) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    files = load("imagenette", root, "train")
+    assert isinstance(files, ImageFiles)
+    large = torch.tensor([0, 1, 2, 3, 5, 6, 7, 8])  # the others are smaller than that side
+    (expected,) = central_crops(files.subset(large), 28)
+    (found,) = central_crops(prepared(root).subset(large), 28)
+    assert torch.equal(found, expected)
+
+    (crop,) = next(central_crops(prepared(root).subset(torch.tensor([4])), 14))
+    reference = resized(as_stored(files.files[4]), 16, 72)[1:15, 29:43]
+    assert np.abs(crop.permute(1, 2, 0).numpy() - reference).max() <= 1
+
+
+def test_crops_depend_on_the_seed_and_on_no_number_of_workers(root: Path) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    images = prepared(root)
+    policies = [POLICIES["simclr"], POLICIES["ressl_weak"]]
+    batches = [np.array(each) for each in ([3, 1, 8, 4], [0, 2], [5, 6, 7, 9])]
+
+    def views(workers: int, seed: int = 5) -> list[tuple[Tensor, ...]]:
+        return list(stream(images, batches, policies, 24, seed, 3, workers))
+
+    alone = views(0)
+    for workers in (1, 2):
+        for mine, theirs in zip(alone, views(workers), strict=True):
+            assert all(map(torch.equal, mine, theirs))
+    assert not torch.equal(alone[0][0], views(0, seed=6)[0][0])
+    ((again, _),) = stream(images, [np.array([8, 0])], policies, 24, 5, 3)
+    assert torch.equal(again[0], alone[0][0][2])
+    assert torch.equal(again[1], alone[1][0][0])
+
+
+@pytest.mark.slow
+def test_crops_do_not_depend_on_the_instructions_of_the_cpu() -> None:
+    script = """
+import hashlib, numpy, torch
+from vision import crops
+from vision.augmentation import POLICIES
+pixels = numpy.random.default_rng(0).integers(0, 256, (8, 90, 120, 3), dtype=numpy.uint8)
+images = [torch.from_numpy(each).permute(2, 0, 1) for each in pixels]
+policies, found = [POLICIES["simclr"], POLICIES["mmcl_imagenet"]], hashlib.sha256()
+for view in crops.random_crops(images, numpy.arange(8), policies, (64, 224), 0, 0):
+    found.update(torch.stack(view).numpy().tobytes())
+print(torch.backends.cpu.get_cpu_capability(), found.hexdigest())
+"""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, **more},
+            cwd=Path(__file__).parents[2],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.split()
+        for more in ({}, {"ATEN_CPU_CAPABILITY": "default"})
+    ]
+    assert said[1][0] == "DEFAULT"
+    assert said[0][1] == said[1][1]
+
+
+def test_a_worker_maps_the_file_and_is_not_sent_the_pixels(root: Path) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    images = prepared(root).subset(torch.tensor([6, 1])).files
+    assert isinstance(images, PreparedImages)
+    sent = pickle.dumps(images)
+    assert len(sent) < (folder_of(root) / "pixels.bin").stat().st_size / 10
+    assert all(map(torch.equal, pickle.loads(sent), images))
+
+
+@pytest.mark.parametrize("name", ["pixels.bin", "sizes.npy", SUMS])
+def test_an_altered_file_is_noticed(root: Path, name: str) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    prepared(root)
+    folder = folder_of(root)
+    content = bytearray((folder / name).read_bytes())
+    content[-5] ^= 1
+    (folder / name).write_bytes(content)
+    message = error_of(lambda: prepared(root))
+    assert message.startswith(f"{folder}: damaged or edited (")
+    remedy = f"delete {folder} and run: ./reproduce.sh data vision --dataset imagenette"
+    assert message.endswith(f"{remedy} --prepare {SIDE}")
+    message = error_of(lambda: vision.data.fetch("imagenette", root))
+    assert message.startswith(f"{folder}: damaged or edited (")
+    shutil.rmtree(folder)
+    prepare("imagenette", root, SIDE, quiet)
+    prepared(root)
+
+
+def test_images_of_other_files_or_of_another_side_are_not_taken(root: Path) -> None:
+    message = error_of(lambda: prepared(root))
+    assert message.endswith(
+        f"not prepared; run: ./reproduce.sh data vision --dataset imagenette --prepare {SIDE}"
+    )
+    prepare("imagenette", root, SIDE, quiet)
+    old = folder_of(root)
+    before = prepared(root).files
+    assert isinstance(before, PreparedImages)
+    error_of(lambda: prepared(root, side=SIDE + 1))
+
+    save(root / "imagenette" / "train" / WNIDS[0] / "0.JPEG", 99, 60, 50)
+    message = error_of(lambda: prepared(root))
+    assert message.endswith(f"; {old} is of other files, and can be deleted")
+    prepare("imagenette", root, SIDE, quiet)
+    after = prepared(root).files
+    assert isinstance(after, PreparedImages)
+    assert after.sha256 != before.sha256
+    assert not torch.equal(after[0], before[0])
+    assert torch.equal(after[1], before[1])
+
+
+def test_what_was_interrupted_is_not_taken_for_complete_and_starts_again(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    whole = (folder_of(root) / "pixels.bin").read_bytes()
+    shutil.rmtree(root / "prepared")
+
+    def stopped(text: str) -> None:
+        if text.startswith("5 "):
+            assert any((root / "prepared" / "vision").glob(".*.part/pixels.bin"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare("imagenette", root, SIDE, stopped)
+    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
+    error_of(lambda: prepared(root))
+
+    with monkeypatch.context() as patch:  # as a process leaves it that is killed
+        patch.setattr("shared.experiment.prepared.shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            prepare("imagenette", root, SIDE, stopped)
+    assert [*(root / "prepared" / "vision").glob(".*.part")]
+    error_of(lambda: prepared(root))
+    prepare("imagenette", root, SIDE, quiet)
+    assert (folder_of(root) / "pixels.bin").read_bytes() == whole
+    prepared(root)
+
+
+def test_the_size_is_stated_first_and_a_disk_without_room_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    Disk = namedtuple("Disk", "free")
+    prepare("imagenette", root, SIDE, said.append)
+    size = (folder_of(root) / "pixels.bin").stat().st_size
+    assert ": 12 images at 32 pixels take 0.0 GB of " in said[0]
+    assert len(said) == 11
+    prepare("imagenette", root, SIDE, said.append)
+    assert len(said) == 11  # there is nothing left to do
+
+    shutil.rmtree(root / "prepared")
+    monkeypatch.setattr("vision.prepared.shutil.disk_usage", lambda _: Disk(size - 1))
+    message = error_of(lambda: prepare("imagenette", root, SIDE, said.append))
+    assert "12 images at 32 pixels take 0.0 GB, 0.0 GB are free; choose a writable" in message
+    assert len(said) == 11
+    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
+    monkeypatch.setattr("vision.prepared.shutil.disk_usage", lambda _: Disk(size))
+    prepare("imagenette", root, SIDE, said.append)
+
+
+def test_only_complete_sets_of_image_files_are_prepared(root: Path) -> None:
+    for name in ("CIFAR10", "digits", f"folder:{root / 'imagenette'}"):
+        for action in (
+            lambda name=name: prepare(name, root, SIDE, quiet),
+            lambda name=name: load(name, root, "train", prepared_side=SIDE),
+        ):
+            assert "cannot be prepared; these can, which are streamed: Ima" in error_of(action)
+    file = root / "imagenette" / "train" / WNIDS[1] / "3.JPEG"
+    content = file.read_bytes()
+    file.write_bytes(content[:-100])
+    message = error_of(lambda: prepare("imagenette", root, SIDE, quiet))
+    assert message.startswith(f"{file}: cannot be decoded (")
+    file.write_bytes(b"text")
+    message = error_of(lambda: prepare("imagenette", root, SIDE, quiet))
+    assert message == f"{file}: cannot be decoded (not an image that Pillow reads)"
+    file.unlink()
+    message = error_of(lambda: prepare("imagenette", root, SIDE, quiet))
+    assert "1 of 10 images missing" in message
+    assert not [*(root / "prepared" / "vision").glob("[!.]*")]
+
+
+def test_the_command_prepares_one_dataset(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--data-root", str(root)]
+    assert main(["data", "vision", "--dataset", "imagenette", *place]) == 0
+    assert not (root / "prepared").exists()
+    assert main(["data", "vision", "--dataset", "imagenette", "--prepare", "32", *place]) == 0
+    assert folder_of(root).name.startswith("imagenette-32-")
+    assert main(["data", "vision", "--dataset", "imagenette", "--prepare", *place]) == 0
+    assert len([*(root / "prepared" / "vision").glob("imagenette-256-*")]) == 1
+    capsys.readouterr()
+    assert main(["data", "vision", "--prepare", *place]) == 2
+    assert "--prepare is for one dataset; name it with --dataset" in capsys.readouterr().err
+    assert main(["data", "graph", "--prepare", *place]) == 2
+    assert "graph prepares its data when they are first used" in capsys.readouterr().err
+
+
+# Runs
+
+
+CONFIG = dataclasses.replace(
+    Config().reduced(), dataset="imagenette", images=None, image_size=24, batch_size=4, epochs=2
+)
+
+
+def finish(folder: Path, root: Path, config: Config, **options: Any) -> dict[str, Any]:
+    """The record of a run: metrics, configuration and data."""
+    with Run(folder, config, tier="smoke", data_root=root, **options) as run:
+        metrics = run.finish(vision.measure(config, run))["metrics"]
+    environment = json.loads((folder / "environment.json").read_text())
+    return {"metrics": metrics, "data": environment["data"]}
+
+
+def test_the_side_is_part_of_a_configuration_only_where_it_is_set() -> None:
+    assert "prepared_side" not in canonical(CONFIG)
+    with_side = dataclasses.replace(CONFIG, prepared_side=SIDE)
+    assert canonical(with_side) == {**canonical(CONFIG), "prepared_side": SIDE}
+    assert dataclasses.replace(Config(), prepared_side=SIDE).reduced() == Config().reduced()
+    pretraining = DOMAIN.experiment(CONFIG).pretraining
+    assert pretraining is not None
+    assert pretraining(with_side) != pretraining(CONFIG)
+
+
+def test_what_is_not_prepared_is_named_before_a_run(root: Path) -> None:
+    missing = DOMAIN.experiment(CONFIG).missing
+    assert missing is not None
+    config = dataclasses.replace(CONFIG, prepared_side=SIDE)
+    assert not missing(CONFIG, root)
+    (lacking,) = missing(config, root)
+    assert str(lacking).endswith(f"--dataset imagenette --prepare {SIDE}")
+    prepare("imagenette", root, SIDE, quiet)
+    assert not missing(config, root)
+    shutil.rmtree(root / "imagenette")
+    (lacking,) = missing(config, root)
+    assert "get imagenette2-160" in str(lacking)
+
+
+@pytest.mark.slow
+def test_a_run_records_the_prepared_images_and_resumes_with_the_same_bits(root: Path) -> None:
+    config = dataclasses.replace(CONFIG, prepared_side=SIDE)
+    plain = finish(root / "plain", root, CONFIG)
+    assert list(plain["data"]) == ["imagenette"]
+    with Run(root / "early", config, tier="smoke", data_root=root) as run:
+        error_of(lambda: vision.measure(config, run))
+    prepare("imagenette", root, SIDE, quiet)
+    images = prepared(root).files
+    assert isinstance(images, PreparedImages)
+    whole = finish(root / "whole", root, config)
+    assert whole["data"] == {**plain["data"], "prepared": images.sha256}
+    assert finish(root / "workers", root, config, workers=2) == whole
+    for _ in range(3):
+        with Run(root / "parts", config, tier="smoke", data_root=root) as run:
+            run.stopping = True
+            with pytest.raises(Interrupted):
+                vision.measure(config, run)
+    assert finish(root / "parts", root, config) == whole
+    logs = [(root / name / "log.jsonl").read_text() for name in ("whole", "parts", "plain")]
+    losses = [[json.loads(line)["loss"] for line in log.splitlines()] for log in logs]
+    assert losses[0] == losses[1]
+    assert losses[0] != losses[2]
+
+    for side in (None, SIDE):  # an encoder trained on the files is not taken for one of these
+        stored = dataclasses.replace(CONFIG, prepared_side=side)
+        finish(root / f"stored-{side}", root, stored, store=root / "encoders")
+    records = [json.loads(each.read_text()) for each in (root / "encoders").glob("*/record.json")]
+    assert sorted(each["data"].get("prepared", "") for each in records) == ["", images.sha256]
+
+
+@pytest.mark.slow
+def test_another_dataset_is_evaluated_from_its_files(root: Path) -> None:
+    prepare("imagenette", root, SIDE, quiet)
+    config = dataclasses.replace(CONFIG, prepared_side=SIDE, evaluate_on="digits")
+    found = finish(root / "run", root, config)
+    assert found["data"].keys() == {"imagenette", "prepared", "digits"}

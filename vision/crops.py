@@ -1,0 +1,99 @@
+"""Crops of decoded images of any size, resized without aliasing.
+
+Shapes: H x W pixels of an image, S side of a crop.
+
+Images that Pillow has decoded are also resized by Pillow, as in torchvision's pipelines. Prepared
+ones are tensors, which torch resizes in a third of the time. Both compute in integers: the bits do
+not depend on the instructions that a CPU has.
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from vision.augmentation import Policy, parameters
+
+Decoded = Image.Image | Tensor  # a tensor is (3, H, W) uint8
+# For each view the crops (3, S, S) uint8 of images, which have these positions in their split.
+Crops = Callable[[Sequence[Decoded], np.ndarray], list[list[Tensor]]]
+
+
+def random_crops(
+    images: Sequence[Decoded],
+    samples: np.ndarray,
+    policies: Sequence[Policy],
+    sizes: Sequence[int],
+    seed: int,
+    epoch: int,
+) -> list[list[Tensor]]:
+    """For each view the crops (3, S, S) uint8 with the boxes of its policy.
+
+    Args:
+        images: to be cropped.
+        samples: their positions in their split.
+        policies: of the views.
+        sizes: S of each view.
+        seed: of the run.
+        epoch: number of the epoch.
+    """
+    heights, widths = np.array([_sides(image) for image in images]).T
+    views = []
+    for view, (policy, size) in enumerate(zip(policies, sizes, strict=True)):
+        drawn = parameters(policy, seed, epoch, samples, view, heights, widths)
+        boxes = np.stack([drawn.left, drawn.top, drawn.width, drawn.height], axis=1).tolist()
+        parts = [_cut(image, *box) for image, box in zip(images, boxes, strict=True)]
+        views.append([_resized(part, size, size, bicubic=policy.bicubic) for part in parts])
+    return views
+
+
+def central_crops(
+    images: Sequence[Decoded], samples: np.ndarray, size: int, resized: int
+) -> list[list[Tensor]]:
+    """One view: central crops (3, S, S) uint8 of images resized bilinearly, as torchvision does it.
+
+    Args:
+        images: to be cropped.
+        samples: not used: the crops do not depend on them.
+        size: S.
+        resized: pixels of the shorter side after resizing.
+    """
+    from torchvision.transforms.v2.functional import center_crop
+
+    sides = [with_shorter_side(*_sides(image), resized) for image in images]
+    whole = [_resized(image, *each) for image, each in zip(images, sides, strict=True)]
+    return [[center_crop(image, [size, size]) for image in whole]]
+
+
+def with_shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
+    """Height and width of an image whose shorter side becomes ``side``, as torchvision rounds."""
+    shorter = min(height, width)
+    return int(side * height / shorter), int(side * width / shorter)
+
+
+def _sides(image: Decoded) -> tuple[int, int]:
+    """Height and width."""
+    if isinstance(image, Tensor):
+        return image.shape[1], image.shape[2]
+    return image.height, image.width
+
+
+def _cut(image: Decoded, left: int, top: int, width: int, height: int) -> Decoded:
+    # Filters widen with what they are given, so that nothing aliases; Pillow's resize(box=...)
+    # would let them reach over the border of the box.
+    if isinstance(image, Tensor):
+        return image[:, top : top + height, left : left + width]
+    return image.crop((left, top, left + width, top + height))
+
+
+def _resized(image: Decoded, height: int, width: int, *, bicubic: bool = False) -> Tensor:
+    """An image (3, height, width) uint8, antialiased."""
+    if isinstance(image, Tensor):
+        # Unlike torchvision's function, which computes in floating point on some CPUs.
+        mode = "bicubic" if bicubic else "bilinear"
+        return interpolate(image[None], (height, width), mode=mode, antialias=True)[0]
+    filter_ = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
+    return torch.from_numpy(np.array(image.resize((width, height), filter_))).permute(2, 0, 1)
