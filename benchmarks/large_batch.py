@@ -74,7 +74,8 @@ def ratio(size: int, chunk: int, repeats: int) -> float:
         for _ in range(repeats + 1)
     ][1:]
     plain, chunked = (statistics.median(each) for each in zip(*seconds, strict=True))
-    return chunked / plain
+    share: float = chunked / plain
+    return share
 
 
 def main() -> None:
