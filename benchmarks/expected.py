@@ -176,7 +176,7 @@ class _Cell(torch.autograd.Function):
         return torch.zeros_like(states)
 
     @staticmethod
-    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
         inputs = ctx.saved_tensors
         sizes = [each.numel() for each in inputs]
         zeros = inputs[0].new_zeros(sum(sizes)).split(sizes)  # one operator, as cuDNN's
@@ -364,7 +364,8 @@ def seconds_of_launch() -> float:
 
     with steps.Work() as work:
         chain()
-    return _median_of_process_time(chain, 9) / work.operators
+    each: float = _median_of_process_time(chain, 9) / work.operators
+    return each
 
 
 def seconds_of_batch(workload: Workload) -> float:

@@ -200,7 +200,9 @@ def hessian_vector(loss: Loss, first: Tensor, second: Tensor) -> tuple[Tensor, .
     """The product of the Hessian with a vector, here the views themselves, for both views."""
     views = (first, second)
     slopes = torch.autograd.grad(loss(*views), views, create_graph=True)
-    along = sum((slope * view.detach()).sum() for slope, view in zip(slopes, views, strict=True))
+    along = first.new_zeros(())
+    for slope, view in zip(slopes, views, strict=True):
+        along = along + (slope * view.detach()).sum()
     return torch.autograd.grad(along, views)
 
 

@@ -180,7 +180,7 @@ class SimulatedDevice(contextlib.ExitStack):
             autocast(context, "cpu" if device_type == "cuda" else device_type, *args, **options)
 
         self.enter_context(mock.patch.object(torch.autocast, "__init__", on_cpu))
-        grouping = torch._C._group_tensors_by_device_and_dtype
+        grouping: Any = torch._C._group_tensors_by_device_and_dtype
 
         def grouped(lists: Any, *args: Any) -> Any:  # what optimisers ask, in C++
             return {
@@ -315,7 +315,8 @@ class _Calls(TorchFunctionMode):
         asynchronous = kwargs.pop("non_blocking", False) or any(each is True for each in args)
         asynchronous = asynchronous and place == "pinned"
         dtypes = [each for each in args if isinstance(each, torch.dtype)] + [x.dtype for x in like]
-        out = Tensor.to(tensor, *dtypes[:1], **kwargs) if dtypes or kwargs else tensor
+        convert: Any = Tensor.to
+        out = convert(tensor, *dtypes[:1], **kwargs) if dtypes or kwargs else tensor
         if target is None or (target == "cuda") == (place == "cuda"):
             return out
         device.copied(asynchronous=asynchronous)

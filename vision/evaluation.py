@@ -21,8 +21,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from scipy.optimize import linear_sum_assignment
-from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -747,6 +745,10 @@ def kmeans_accuracy(
         seed: of the initialisations.
         restarts: number of initialisations; the clustering of lowest inertia is scored.
     """
+    # Every run imports this module and few cluster; these take a third of the import of all names.
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.cluster import KMeans
+
     with threadpool_limits(1):  # sums, and with them the result, depend on the number of threads
         found = KMeans(clusters, n_init=restarts, random_state=seed).fit_predict(points)
     together = np.zeros((clusters, clusters), dtype=np.int64)
