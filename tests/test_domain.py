@@ -39,8 +39,10 @@ def test_a_domain_is_one_object(name: str) -> None:
             assert pkgutil.resolve_name(each.name)
 
 
-@pytest.mark.parametrize("file", ["shared.py", "shared/__init__.py"])
-@pytest.mark.parametrize("name", cells.DOMAINS)
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("graph", "shared.py"), *((name, "shared/__init__.py") for name in cells.DOMAINS)],
+)
 def test_another_package_called_shared_is_one_clear_line(
     name: str, file: str, tmp_path: Path
 ) -> None:
