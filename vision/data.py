@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 import numpy as np
 import torch
 from filelock import FileLock
-from shared.experiment.prepared import check_prepared
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
@@ -43,6 +42,7 @@ from shared.experiment.data import (
     MARKER,
     MissingData,
     approximation,
+    check_prepared,
     fetch_archive,
     remembered,
     sha256_of_files,

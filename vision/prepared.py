@@ -23,11 +23,19 @@ from typing import TypeVar
 import numpy as np
 import torch
 from PIL import Image
-from shared.experiment.prepared import ROOM, build_once, writing
 from torch import Tensor
 
 from shared.errors import UserError
-from shared.experiment.data import SUMS, check_sums, remembered, sha256_of, write_sums
+from shared.experiment.data import (
+    ROOM,
+    SUMS,
+    build_once,
+    check_sums,
+    remembered,
+    sha256_of,
+    write_sums,
+    writing,
+)
 from vision.crops import with_shorter_side
 from vision.images import decode, size_of
 

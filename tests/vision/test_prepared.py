@@ -295,7 +295,7 @@ def test_what_was_interrupted_is_not_taken_for_complete_and_starts_again(
     error_of(lambda: prepared(root))
 
     with monkeypatch.context() as patch:  # as a process leaves it that is killed
-        patch.setattr("shared.experiment.prepared.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("shared.experiment.data.shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(KeyboardInterrupt):
             prepare("imagenette", root, SIDE, stopped)
     assert [*(root / "prepared" / "vision").glob(".*.part")]
