@@ -18,8 +18,8 @@ from torch.nn.functional import interpolate
 from vision.augmentation import Policy, parameters
 
 Decoded = Image.Image | Tensor  # a tensor is (3, H, W) uint8
-# For each view the crops (3, S, S) uint8 of images, which have these positions in their split.
-Crops = Callable[[Sequence[Decoded], np.ndarray], list[list[Tensor]]]
+# For each view the crops of images, which have these positions in their split.
+Crops = Callable[[Sequence[Decoded], np.ndarray], list[list[Decoded]]]
 
 
 def random_crops(
@@ -29,8 +29,8 @@ def random_crops(
     sizes: Sequence[int],
     seed: int,
     epoch: int,
-) -> list[list[Tensor]]:
-    """For each view the crops (3, S, S) uint8 with the boxes of its policy.
+) -> list[list[Decoded]]:
+    """For each view the S x S crops with the boxes of its policy.
 
     Args:
         images: to be cropped.
@@ -52,8 +52,8 @@ def random_crops(
 
 def central_crops(
     images: Sequence[Decoded], samples: np.ndarray, size: int, resized: int
-) -> list[list[Tensor]]:
-    """One view: central crops (3, S, S) uint8 of images resized bilinearly, as torchvision does it.
+) -> list[list[Decoded]]:
+    """One view: S x S central crops of images resized bilinearly, as torchvision does it.
 
     Args:
         images: to be cropped.
@@ -66,6 +66,14 @@ def central_crops(
     sides = [with_shorter_side(*_sides(image), resized) for image in images]
     whole = [_resized(image, *each) for image, each in zip(images, sides, strict=True)]
     return [[center_crop(image, [size, size]) for image in whole]]
+
+
+def stacked(crops: Sequence[Decoded]) -> Tensor:
+    """Crops, all of Pillow or all tensors, as one tensor (B, 3, S, S) uint8."""
+    if tensors := [crop for crop in crops if isinstance(crop, Tensor)]:
+        return torch.stack(tensors)
+    pixels = torch.from_numpy(np.stack([np.asarray(crop) for crop in crops]))
+    return pixels.permute(0, 3, 1, 2).contiguous()
 
 
 def with_shorter_side(height: int, width: int, side: int) -> tuple[int, int]:
@@ -89,11 +97,10 @@ def _cut(image: Decoded, left: int, top: int, width: int, height: int) -> Decode
     return image.crop((left, top, left + width, top + height))
 
 
-def _resized(image: Decoded, height: int, width: int, *, bicubic: bool = False) -> Tensor:
-    """An image (3, height, width) uint8, antialiased."""
+def _resized(image: Decoded, height: int, width: int, *, bicubic: bool = False) -> Decoded:
     if isinstance(image, Tensor):
         # Unlike torchvision's function, which computes in floating point on some CPUs.
         mode = "bicubic" if bicubic else "bilinear"
         return interpolate(image[None], (height, width), mode=mode, antialias=True)[0]
     filter_ = Image.Resampling.BICUBIC if bicubic else Image.Resampling.BILINEAR
-    return torch.from_numpy(np.array(image.resize((width, height), filter_))).permute(2, 0, 1)
+    return image.resize((width, height), filter_)

@@ -427,14 +427,6 @@ def missing(names: Iterable[str], data_root: Path) -> list[MissingData]:
     return found
 
 
-def missing_prepared(name: str, data_root: Path, side: int) -> list[MissingData]:
-    """What to run where no images of a dataset are prepared, from whichever files."""
-    folder = data_root / PREPARED
-    if any(folder.glob(f"{name}-{side}-*")):
-        return []
-    return [MissingData(name, folder, "", _preparing(name, side))]
-
-
 def choose(images: AnyImages, count: int | None, seed: int = 0) -> AnyImages:
     """A class-balanced part of a split, fixed by the seed, in the order of the split.
 
@@ -950,7 +942,7 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
     def __getitem__(self, batch: np.ndarray) -> tuple[Tensor, ...] | UserError:
         if isinstance(self.files, PreparedImages):  # in no memory of this process: all at once
             images = [self.files[i] for i in batch.tolist()]
-            return tuple(map(torch.stack, self.crop(images, batch)))
+            return tuple(map(crops.stacked, self.crop(images, batch)))
         try:
             singles = [
                 self.crop([_decode(self.files[i], upright=self.upright)], np.array([i]))
@@ -959,7 +951,7 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
         except UserError as error:
             return error  # raised in a worker, it would come with the worker's traceback as text
         views = zip(*singles, strict=True)
-        return tuple(torch.stack([crop for (crop,) in view]) for view in views)
+        return tuple(crops.stacked([crop for (crop,) in view]) for view in views)
 
 
 # Below so many images a pass over them takes less time than its workers take to start.

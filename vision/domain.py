@@ -22,12 +22,8 @@ def _missing(config: Config, data_root: Path) -> list[MissingData]:
 
     names = [config.evaluate_on or config.dataset]
     if config.weights is None:
-        found = data.missing(dict.fromkeys([config.dataset, *names]), data_root)
-    else:
-        found = [*checkpoints.missing(config.weights, data_root), *data.missing(names, data_root)]
-    if config.prepared_side is not None and not found:
-        return data.missing_prepared(config.dataset, data_root, config.prepared_side)
-    return found
+        return data.missing(dict.fromkeys([config.dataset, *names]), data_root)
+    return [*checkpoints.missing(config.weights, data_root), *data.missing(names, data_root)]
 
 
 def _fetch(name: str, data_root: Path) -> None:

@@ -389,20 +389,6 @@ def test_the_side_is_part_of_a_configuration_only_where_it_is_set() -> None:
     assert pretraining(with_side) != pretraining(CONFIG)
 
 
-def test_what_is_not_prepared_is_named_before_a_run(root: Path) -> None:
-    missing = DOMAIN.experiment(CONFIG).missing
-    assert missing is not None
-    config = dataclasses.replace(CONFIG, prepared_side=SIDE)
-    assert not missing(CONFIG, root)
-    (lacking,) = missing(config, root)
-    assert str(lacking).endswith(f"--dataset imagenette --prepare {SIDE}")
-    prepare("imagenette", root, SIDE, quiet)
-    assert not missing(config, root)
-    shutil.rmtree(root / "imagenette")
-    (lacking,) = missing(config, root)
-    assert "get imagenette2-160" in str(lacking)
-
-
 @pytest.mark.slow
 def test_a_run_records_the_prepared_images_and_resumes_with_the_same_bits(root: Path) -> None:
     config = dataclasses.replace(CONFIG, prepared_side=SIDE)
