@@ -13,11 +13,12 @@ method, forward and backward from the embeddings to their gradients:
   authors of MMCL formulate it.
 
 Values and gradients have to agree before anything is timed. Times are medians over interleaved
-repeats in one process. Memory is the growth of the resident set's peak over one forward and
-backward, in a process of its own whose address space is limited, so that a method that needs more
-fails alone.
+repeats in one process, and each timed call follows an untimed one of the same method: a method that
+goes through tens of megabytes leaves cold caches, in which the next takes up to three times as
+long. Memory is the growth of the resident set's peak over one forward and backward, in a process of
+its own whose address space is limited, so that a method that needs more fails alone.
 
-Shapes: N instances, D dimensions, n = N - 1 negatives.
+Shapes: N instances, D dimensions, M candidates, n negatives (N - 1 of one view, 2N - 2 of both).
 """
 
 import argparse
@@ -30,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -94,46 +96,51 @@ def info_nce_methods() -> dict[str, Loss]:
     }
 
 
-def closed_form_methods() -> dict[str, Loss]:
-    """MMCL's closed form with the negatives of one view, by implementation."""
+def closed_form_methods(views: int = 1) -> dict[str, Loss]:
+    """MMCL's closed form with the negatives of one view or both, by implementation."""
 
     def per_anchor(first: Tensor, second: Tensor) -> Tensor:
+        points, others = candidates(first, second, views)
         with torch.no_grad():
-            matrix = per_anchor_matrices(first)
+            matrix = per_anchor_matrices(points, others)
             twos = matrix.new_full((len(matrix), matrix.shape[1], 1), 2.0)
             weights = torch.linalg.solve(matrix, twos)[:, :, 0].clamp(0, COST)
-        return decision(weights, first, second)
+        return decision(weights, points, second, others)
 
     def ours(first: Tensor, second: Tensor) -> Tensor:
-        return our_max_margin(first, second)
+        return our_max_margin(first, second, views)
 
     return {OURS: ours, "per anchor": per_anchor}
 
 
 def projected_gradient_methods() -> dict[str, Loss]:
-    """MMCL's projected gradient with a fixed step from the closed form, likewise."""
+    """MMCL's projected gradient with a fixed step from the closed form, likewise, for one view."""
 
     def per_anchor(first: Tensor, second: Tensor) -> Tensor:
+        points, others = candidates(first, second, 1)
         with torch.no_grad():
-            matrix = per_anchor_matrices(first)
+            matrix = per_anchor_matrices(points, others)
             twos = matrix.new_full((len(matrix), matrix.shape[1], 1), 2.0)
             weights = torch.linalg.solve(matrix, twos).clamp(0, COST)
             for _ in range(STEPS):
                 weights = (weights - STEP_SIZE * (matrix @ weights - twos)).clamp(0, COST)
-        return decision(weights[:, :, 0], first, second)
+        return decision(weights[:, :, 0], points, second, others)
 
     def ours(first: Tensor, second: Tensor) -> Tensor:
         return our_max_margin(
-            first, second, solver="projected_gradient", steps=STEPS, step_size=STEP_SIZE
+            first, second, 1, solver="projected_gradient", steps=STEPS, step_size=STEP_SIZE
         )
 
     return {OURS: ours, "per anchor": per_anchor}
 
 
-def our_max_margin(first: Tensor, second: Tensor, **numbers: object) -> Tensor:
-    """The suite's loss in the layout of MMCL's authors, a scalar."""
-    pairs = query_key(second, first)
-    similarity = cosine(second, first)
+def our_max_margin(first: Tensor, second: Tensor, views: int, **numbers: object) -> Tensor:
+    """The suite's loss, a scalar: the layout of MMCL's authors, or with two views Algorithm 1's."""
+    if views == 1:
+        pairs = query_key(second, first)
+    else:
+        pairs = two_views(first, second, anchors="second")
+    similarity = cosine(pairs.anchor, pairs.candidate)
     return max_margin(
         pairs,
         similarity,
@@ -151,23 +158,30 @@ def rbf(first: Tensor, second: Tensor) -> Tensor:
     return torch.exp(-GAMMA * (2 - 2 * first @ second.T))
 
 
-def per_anchor_matrices(points: Tensor) -> Tensor:
+def candidates(first: Tensor, second: Tensor, views: int) -> tuple[Tensor, Tensor]:
+    """The points of so many views, (M, D), and which are negatives of each anchor, (N, n).
+
+    Point i is the positive of anchor i.
+    """
+    points = first if views == 1 else torch.cat([first, second])
+    place = torch.arange(len(points))
+    same = place % len(first) == torch.arange(len(first))[:, None]
+    return points, place.expand_as(same)[~same].view(len(first), -1)
+
+
+def per_anchor_matrices(points: Tensor, others: Tensor) -> Tensor:
     """Proposition 1's Delta with the ridge for every anchor, (N, n, n)."""
     kernel = rbf(points, points)
-    size = len(kernel)
-    off_diagonal = ~torch.eye(size, dtype=torch.bool)
-    to_anchor = kernel[off_diagonal].view(size, size - 1)
-    other = torch.arange(size).expand(size, size)[off_diagonal].view(size, size - 1)
-    among = kernel[other[:, :, None], other[:, None, :]]
-    return 1 + among - to_anchor[:, :, None] - to_anchor[:, None, :] + RIDGE * torch.eye(size - 1)
+    to_positive = kernel[: len(others)].gather(1, others)
+    among = kernel[others[:, :, None], others[:, None, :]]
+    delta = 1 + among - to_positive[:, :, None] - to_positive[:, None, :]
+    return delta + RIDGE * torch.eye(others.shape[1])
 
 
-def decision(weights: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Mean decision function of the second views, for dual weights (N, n) on the first views."""
-    kernel = rbf(second, first)
-    size = len(kernel)
-    negative = kernel[~torch.eye(size, dtype=torch.bool)].view(size, size - 1)
-    return ((weights * negative).sum(1) - weights.sum(1) * kernel.diagonal()).mean()
+def decision(weights: Tensor, points: Tensor, second: Tensor, others: Tensor) -> Tensor:
+    """Mean decision function of the second views, for dual weights (N, n) on their negatives."""
+    kernel = rbf(second, points)
+    return ((weights * kernel.gather(1, others)).sum(1) - weights.sum(1) * kernel.diagonal()).mean()
 
 
 HESSIAN = "info_nce, Hessian-vector product"
@@ -175,6 +189,7 @@ COMPARISONS: dict[str, Callable[[], dict[str, Loss]]] = {
     "info_nce": info_nce_methods,
     HESSIAN: info_nce_methods,
     "closed form": closed_form_methods,
+    "closed form, both views": partial(closed_form_methods, 2),
     "projected gradient": projected_gradient_methods,
 }
 
@@ -234,7 +249,11 @@ def peak_resident() -> float:
 def measure_time(
     comparison: str, names: list[str], size: int, dim: int, seconds: float
 ) -> dict[str, float]:
-    """Median seconds of each method, after checking that values and gradients agree."""
+    """Median seconds of each method, after checking that values and gradients agree.
+
+    Before each timed call the method runs once more, so that none is timed in the cold caches that
+    another leaves.
+    """
     methods = {name: COMPARISONS[comparison]()[name] for name in names}
     first, second = embeddings(size, dim)
     measured = derivatives(comparison)
@@ -248,6 +267,7 @@ def measure_time(
     started = time.perf_counter()
     while len(samples[OURS]) < 5 or time.perf_counter() - started < seconds:
         for name, loss in methods.items():
+            measured(loss, first, second)
             before = time.perf_counter()
             measured(loss, first, second)
             samples[name].append(time.perf_counter() - before)
@@ -326,13 +346,13 @@ def main() -> None:
     text = f"""
 Measured by `./reproduce.sh benchmark` on {machine(threads)}; where a line says one thread, on one
 of them. Forward and backward from the embeddings to their gradients, D = {DIM}, float32: medians of
-alternating repeats in one process, and by how much memory grows. In parentheses is the time of this
-suite as a share of the other's: above 1 it is slower.
+alternating repeats in one process, each right after an untimed one, and by how much memory grows.
+In parentheses is the time of this suite as a share of the other's: above 1 it is slower.
 """
     sections: list[tuple[tuple[str, ...], tuple[int, ...], int]] = [
         (("info_nce",), (64, 128, 256, 512, 1024, 4096), threads),
         ((HESSIAN,), (256,), threads),
-        (("closed form", "projected gradient"), (256,), 1),
+        (("closed form", "closed form, both views", "projected gradient"), (256,), 1),
     ]
     for comparisons, sizes, count in sections:
         names = ["this suite", *COMPARISONS[comparisons[0]]()]

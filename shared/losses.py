@@ -178,6 +178,7 @@ def _hard_nce(
 ) -> Tensor:
     scores, divisor = _divided(similarity, temperature)
     positives = pairs.positives()
+    single = pairs.complete and positives.shape[1] == 1  # its mean is itself, to the bit
     excluded = _excluded(pairs, positives=True)
     count = pairs.negative.sum(1)
     log_count = count.to(scores.dtype).log()
@@ -203,12 +204,7 @@ def _hard_nce(
         log_floor = log_count + torch.where(count > 0, lowest, 0.0) / temperature
     log_negatives = log_sum
     if tau_plus > 0:
-        present = positives >= 0
-        # Of nothing at all, the second derivative of a log-sum-exp is nan.
-        known = score.masked_fill(~present, -math.inf)
-        known = known.masked_fill(~present.any(1, keepdim=True), 0.0)
-        log_positive = torch.logsumexp(known, dim=1)
-        log_positive = log_positive - present.sum(1).clamp(min=1).to(score.dtype).log()
+        log_positive = score[:, 0] if single else _log_mean_exp(score, positives)
         excess = log_positive + log_count + math.log(tau_plus) - log_sum
         # Where the correction takes everything the floor rules; the logarithm is kept away from it.
         room = (excess < 0) & (count > 0)
@@ -217,7 +213,8 @@ def _hard_nce(
         log_negatives = torch.where(room, corrected, -math.inf)
     # Without a negative both are -inf, or the first nan, and the loss is 0 (log of 1).
     log_negatives = torch.where(log_negatives > log_floor, log_negatives, log_floor)
-    return _mean_over_positives(_softplus(log_negatives[:, None] - score), positives)
+    loss = _softplus(log_negatives[:, None] - score)
+    return loss[:, 0] if single else _mean_over_positives(loss, positives)
 
 
 @checked(
@@ -607,6 +604,16 @@ def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, floa
     if isinstance(temperature, Tensor):
         return similarity / temperature, 1.0
     return similarity, temperature
+
+
+def _log_mean_exp(score: Tensor, positives: Tensor) -> Tensor:
+    """Logarithm of the mean of exp of (N, P) over the real positives; 0 where there is none."""
+    present = positives >= 0
+    known = score.masked_fill(~present, -math.inf)
+    # Of nothing at all, the second derivative of a log-sum-exp is nan.
+    known = known.masked_fill(~present.any(1, keepdim=True), 0.0)
+    count = present.sum(1).clamp(min=1)
+    return torch.logsumexp(known, dim=1) - count.to(score.dtype).log()
 
 
 def _mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:

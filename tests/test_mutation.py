@@ -172,7 +172,7 @@ MUTATIONS: list[tuple[str, str, str]] = [
     ("losses", "math.log(tau_plus) - log_sum", "math.log1p(-tau_plus) - log_sum"),
     ("losses", "- math.log1p(-tau_plus)", "- math.log(tau_plus)"),
     ("losses", "log_positive + log_count + math", "log_positive + math"),
-    ("losses", "log_positive - present.sum(1)", "log_positive + present.sum(1)"),
+    ("losses", "dim=1) - count.to(score.dtype)", "dim=1) + count.to(score.dtype)"),
     ("losses", "torch.log(-torch.expm1(excess))", "torch.log1p(torch.exp(excess))"),
     (
         "losses",
