@@ -18,7 +18,7 @@ from shared.pairs import Pairs
 from tests import reference
 
 NOT_ALL: dict[str, bool] = {"allow_unused": True, "materialize_grads": True}  # leaves take part
-SIZES = (1, 2, 6)
+SIZES = (6, 2, 1)
 # What losses can tell apart: one positive or several, or none; excluded candidates as indices or as
 # a mask; anchors that are the candidates.
 KINDS = ("two views", "query key bank", "bank alone", "context window", "same label", "masks")

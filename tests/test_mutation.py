@@ -33,7 +33,7 @@ from tests import (
 SHARED = Path(distributed.__file__).parent
 # In order of imports.
 MODULES = ("pairs", "checks", "margins", "svm", "losses", "penalties", "projection")
-TESTS = (  # the quick ones first, after those of the mutated module
+TESTS = (
     test_pairs,
     test_checks,
     test_parity,
@@ -328,14 +328,10 @@ def unchanged() -> ModuleType:
     return load({})
 
 
-def cases() -> Iterator[Callable[..., None]]:
-    """The tests that take a core, with each of their parameters' values."""
-    for module in TESTS:
-        for name, test in vars(module).items():
-            if name.startswith("test_") and "core" in inspect.signature(test).parameters:
-                for values in itertools.product(*map(parameters, getattr(test, "pytestmark", ()))):
-                    arguments = dict(itertools.chain.from_iterable(values))
-                    yield functools.partial(test, **arguments)
+def cases(test: Callable[..., None]) -> list[functools.partial[None]]:
+    """A test with each of its parameters' values."""
+    rows = itertools.product(*map(parameters, getattr(test, "pytestmark", ())))
+    return [functools.partial(test, **dict(itertools.chain(*row))) for row in rows]
 
 
 def parameters(mark: pytest.Mark) -> Iterator[list[tuple[str, Any]]]:
@@ -349,14 +345,22 @@ def parameters(mark: pytest.Mark) -> Iterator[list[tuple[str, Any]]]:
             yield list(zip(names, row, strict=True))
 
 
-CASES = list(cases())
+TAKE_A_CORE = [
+    test
+    for module in TESTS
+    for name, test in vars(module).items()
+    if name.startswith("test_") and "core" in inspect.signature(test).parameters
+]
+# A case of each test, then a second of each...
+CASES = [case for turn in itertools.zip_longest(*map(cases, TAKE_A_CORE)) for case in turn if case]
 KILLERS: dict[Callable[..., None], None] = {}  # the latest last
 
 
 def rejected(core: ModuleType, module: str) -> Callable[..., None] | None:
     """A case that fails where this module was mutated; what failed lately is asked first."""
-    own = sorted(CASES, key=lambda case: not case.func.__module__.endswith(f"test_{module}"))
-    for case in [*reversed(KILLERS), *own]:
+    own = ("losses", "margins") if module == "losses" else (module,)
+    others = sorted(CASES, key=lambda case: case.func.__module__.rpartition("test_")[2] not in own)
+    for case in [*reversed(KILLERS), *others]:
         try:
             case(core=core)
         except REJECTIONS:

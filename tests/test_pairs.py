@@ -199,6 +199,7 @@ def pairs_of(**changes: Any) -> Pairs:
         (lambda x: two_views(x, x, anchors="first"), "anchors is 'both' or 'second'; got 'first'"),
         (lambda x: two_views(x, x, ignore_duplicates=x[:, 0]), "ignore_duplicates holds one whole"),
         (lambda x: paired_views(x, x, "any"), "pairs is one of both, both_views, first_view, sec"),
+        (lambda x: query_key(x, x[:, :1]), "one row per instance and the same width"),
         (lambda x: query_key(x, x, x[:, :1]), r"bank is of shape \(K, 2\), .*got \(3, 1\)"),
         (lambda x: query_key(x, x, in_batch=False), "in_batch=False needs a bank"),
         (
