@@ -27,7 +27,7 @@ from rl.environment import (
 )
 from rl.evaluation import SUMMARIES, Curve, evaluation_seeds, returns
 from rl.replay import Draw, Replay
-from shared.capture import Captured, can_be_recorded
+from shared.capture import Captured, can_capture
 from shared.experiment.data import sha256_of, write_sums
 from shared.experiment.runs import Run, replacing, write_atomically
 
@@ -216,7 +216,7 @@ def make_update(agent: Agent, replay: Replay, config: Config) -> Update:
     def update(draw: Draw, step: int) -> dict[str, Tensor]:
         return agent.update(replay.batch(draw, config.crop), step)
 
-    if not (can_be_captured(config) and can_be_recorded(replay.home)):
+    if not (can_be_captured(config) and can_capture(replay.home)):
         return update
 
     def captured(alike: int) -> Captured:

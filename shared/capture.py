@@ -1,9 +1,10 @@
-"""CUDA graphs: a function of tensors is recorded once, and launched as a whole from then on.
+"""CUDA graphs: a function of tensors is captured once, and from then on launched as a whole.
 
-A training step or a solver of many small kernels takes as long as their launches, one by one. A
-graph is launched at once. It repeats what was recorded with the memory and the numbers of then:
-inputs are copied into tensors of its own, and a number of Python keeps its value. What is recorded
-must be launched alike at every call and must not wait for the device.
+The many small kernels of a training step or of a solver take longer to launch, one by one, than to
+run. A graph of them is a single launch. It repeats what was captured, on the same memory and with
+the same Python numbers: inputs are therefore copied into tensors of its own, and a number that
+changes must stay outside. What is captured must launch the same kernels at every call and must not
+wait for the device.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,14 +14,14 @@ from torch import Tensor
 
 from shared.distributed import world_size
 
-WARM_UP = 3  # calls before a function is recorded, in which libraries and optimisers get ready
+WARM_UP = 3  # calls before a function is captured, in which libraries and optimisers initialise
 
 
-def can_be_recorded(device: torch.device) -> bool:
-    """Whether functions of tensors on the device can be recorded here and now.
+def can_capture(device: torch.device) -> bool:
+    """Whether functions of tensors on the device can be captured here and now.
 
-    That is so on a GPU, in one process, outside of another recording, and where the tensors are
-    seen by nobody else: neither a compiler nor a transform of :mod:`torch.func`.
+    That is so on a GPU, on a single process, outside of another capture, and where neither a
+    compiler nor a transform of :mod:`torch.func` traces the tensors.
     """
     return (
         device.type == "cuda"
@@ -32,16 +33,16 @@ def can_be_recorded(device: torch.device) -> bool:
 
 
 class Captured:
-    """A function of tensors as a CUDA graph, after ``WARM_UP`` calls that run as they are.
+    """A function of tensors as a CUDA graph, after ``WARM_UP`` calls that run eagerly.
 
-    Memory: what the function allocates is kept for the graph, beside what is used outside of it.
+    The graph keeps the memory that the function allocates, beside what is used outside of it.
 
     Args:
         function: of tensors that have the same shapes and types at every call; returns tensors by
             name. It may change other tensors in place, and draw from the device's generator.
         device: where it runs.
-        parameters: those whose gradients it makes anew. After each call ``.grad`` is that of the
-            call, and it is overwritten by the next.
+        parameters: those whose gradients the function computes, after it has set ``.grad`` to
+            None. After a call ``.grad`` is that of the call; the next one overwrites it.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Captured:
         """The function's tensors, which are the caller's to keep.
 
         Args:
-            given: on the device, or on the host, from where nobody waits for them.
+            given: on the device, or on the host, from where they are copied without a wait.
 
         Raises:
             ValueError: tensors of other shapes or types than at the first call.
@@ -86,7 +87,7 @@ class Captured:
                 self._gradients = [each.grad for each in self.parameters]
             self._graph.replay()
             for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
-                parameter.grad = gradient  # a call outside of the graph has put another there
+                parameter.grad = gradient  # an eager step may have put another there
             return {name: each.clone() for name, each in self._outputs.items()}
 
     def _receive(self, given: tuple[Tensor, ...]) -> None:
@@ -100,7 +101,7 @@ class Captured:
             mine.copy_(each.pin_memory() if each.device.type == "cpu" else each, non_blocking=True)
 
     def _aside(self) -> dict[str, Tensor]:
-        """Run the function as it is, on the stream that the graph is recorded on."""
+        """Run the function eagerly, on the stream on which it will be captured."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):

@@ -29,7 +29,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shared.capture import Captured, can_be_recorded
+from shared.capture import Captured, can_capture
 from shared.distributed import from_first, lengths, rank
 from shared.pairs import Pairs, blocks_of_rows, readable
 
@@ -298,13 +298,12 @@ def _closed_form(
 
 
 def _solved(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
-    """:func:`_projected_gradient`, on a GPU as a CUDA graph once such a batch has come often.
+    """:func:`_projected_gradient`; on a GPU as a CUDA graph, once for each shape of the batch.
 
-    A step of it is about thirty operators, which take longer to launch than to run. The exact
-    solver reads numbers on the way, which a graph cannot.
+    The exact solver reads numbers on the way, which a graph cannot.
     """
     device = given[0].device
-    if exact or not can_be_recorded(device):
+    if exact or not can_capture(device):
         return _projected_gradient(*given, numbers=numbers, exact=exact)
     shapes = tuple(tuple(each.shape) for each in given)
     return _graph(shapes, numbers, torch.cuda.current_stream(device))(*given)["weights"]

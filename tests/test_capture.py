@@ -34,7 +34,7 @@ from shared import (
     term,
     two_views,
 )
-from shared.capture import WARM_UP, Captured, can_be_recorded
+from shared.capture import WARM_UP, Captured, can_capture
 from shared.pairs import local_global
 from shared.svm import GRAPHS
 from tests.agreement import OBJECTIVES
@@ -281,17 +281,17 @@ def test_a_function_that_waits_cannot_be_captured() -> None:
 
 
 def test_nothing_is_recorded_where_it_cannot_be() -> None:
-    assert not can_be_recorded(torch.device("cpu"))
-    assert not can_be_recorded(META)
+    assert not can_capture(torch.device("cpu"))
+    assert not can_capture(META)
     with SimulatedDevice():
-        assert can_be_recorded(GPU)
+        assert can_capture(GPU)
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            assert not can_be_recorded(GPU)
+            assert not can_capture(GPU)
         inside: list[bool] = []
-        torch.func.vmap(lambda x: inside.append(can_be_recorded(GPU)) or x)(torch.ones(2))
+        torch.func.vmap(lambda x: inside.append(can_capture(GPU)) or x)(torch.ones(2))
         assert inside == [False]
         with mock.patch("shared.capture.world_size", return_value=2):
-            assert not can_be_recorded(GPU)
+            assert not can_capture(GPU)
 
 
 # The solver of max_margin
@@ -323,7 +323,7 @@ def test_the_captured_solver_is_the_solver(
     found: list[list[Tensor]] = []
     for recorded in (False, True):
         torch.manual_seed(1)
-        with mock.patch("shared.svm.can_be_recorded", return_value=recorded):
+        with mock.patch("shared.svm.can_capture", return_value=recorded):
             results = [step_of_solver(x.clone().to(GPU), anchors, numbers) for x in every]
         found.append([item for each in results for item in each])
     assert_same(found[1], found[0])

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from shared import Criterion, LowRankProjection, Pairs
-from shared.capture import Captured, can_be_recorded
+from shared.capture import Captured, can_capture
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
 from shared.experiment import store
@@ -324,40 +324,40 @@ def make_step(
 ) -> Step:
     """:func:`train_step` for all steps of a run; on a GPU its gradient is a CUDA graph if possible.
 
-    The optimiser's step, whose learning rate is a number of the host, is launched as it is. So is
-    a whole step at which the criterion looks at its loss, since it waits for the device.
+    The optimiser's step, whose learning rate is a number of the host, stays outside of the graph.
+    A step at which the criterion checks its loss runs eagerly, since a check waits for the device.
     """
     device = next(networks.parameters()).device
     given = config, networks, criterion, optimiser
     graphs: dict[bool, Captured] = {}
-    if can_be_captured(config) and can_be_recorded(device):
+    if can_be_captured(config) and can_capture(device):
 
         def unchecked(*views: Tensor) -> dict[str, Tensor]:
-            return gradient(*given, views, 1, forward)  # at step 1 the criterion does not look
+            return gradient(*given, views, 1, forward)  # at step 1 nothing is checked
 
         trained = [each for group in optimiser.param_groups for each in group["params"]]
         graphs = {mixed: Captured(unchecked, device, trained) for mixed in (False, True)}
 
     def step_of(views: tuple[Tensor, ...], step: int) -> dict[str, Tensor]:
-        looked_at = step % criterion.check_every == 0
-        graph = None if looked_at else graphs.get(networks.epoch >= config.mixed_from)
+        checked = step % criterion.check_every == 0
+        graph = None if checked else graphs.get(networks.epoch >= config.mixed_from)
         parts = train_step(*given, views, step, forward, graph)
-        if graphs and looked_at and criterion.projection is not None:
-            criterion.projection.warn_if_collapsed()  # inside a graph it does not look
+        if graphs and checked and criterion.projection is not None:
+            criterion.projection.warn_if_collapsed()  # inside a graph it is not checked
         return parts
 
     return step_of
 
 
 def can_be_captured(config: Config) -> bool:
-    """Whether all steps but those that are looked at launch the same without waiting."""
+    """Whether steps launch the same kernels, and wait for the device only to check the loss."""
     return (
         # The solver behind max_margin and the nuclear norm wait. A kernel width that changes with
         # the epoch is max_margin's alone.
         not config.objective.waits
         and config.chunk is None  # chunks go back and forth by themselves
         and not config.compile  # what is compiled launches by itself
-        # SwAV asks whether its queue is full, CMC the host for the numbers of the images.
+        # SwAV reads whether its queue is full; CMC takes the images' numbers from the host.
         and config.method not in ("swav", "cmc")
     )
 
