@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets itself up on the first call (.venv, what the domain needs), then runs the command line.
-# Needs bash, git and Python >= 3.11.4. Without arguments it says what it can do.
+# Needs bash, git and Python >= 3.11. Without arguments it says what it can do.
 #
 # The versions installed are those of requirements.lock; with --latest as the first word, the newest
 # that pyproject.toml allows, in .venv-latest. The lock's head says how it is made. It holds no
@@ -33,14 +33,14 @@ find_python() {
   local below name
   for below in "3, 13" "4,"; do
     for name in ${PYTHON:-python3 python3.12 python3.11 python3.13 python}; do
-      if "$name" -c "import sys; sys.exit(not (3, 11, 4) <= sys.version_info < ($below))" 2>/dev/null
+      if "$name" -c "import sys; sys.exit(not (3, 11) <= sys.version_info < ($below))" 2>/dev/null
       then
         command -v "$name"
         return
       fi
     done
   done
-  fail "Python >= 3.11.4 is needed, and ${PYTHON:-none on PATH} is not; install it, or set PYTHON"
+  fail "Python >= 3.11 is needed, and ${PYTHON:-none on PATH} is not; install it, or set PYTHON"
 }
 
 # Which extras the arguments need: the first word, or cell address, that names a domain with one.

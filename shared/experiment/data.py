@@ -236,7 +236,19 @@ def _unpack(archive: Path, folder: Path) -> None:
             members.extractall(folder)  # drops what in a name would lead out
     else:
         with tarfile.open(archive) as members:
-            members.extractall(folder, filter="data")
+            for member in members:  # extractall is safe only from Python 3.11.4 on
+                target = folder / member.name
+                if not target.resolve().is_relative_to(folder.resolve()):
+                    raise ValueError(f"its member {member.name!r} leads out of the folder")
+                if member.isdir():
+                    target.mkdir(parents=True, exist_ok=True)
+                    continue
+                content = members.extractfile(member) if member.isreg() else None
+                if content is None:
+                    raise ValueError(f"its member {member.name!r} is neither a file nor a folder")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with content, target.open("wb") as stream:
+                    shutil.copyfileobj(content, stream, 1 << 20)
 
 
 @contextlib.contextmanager
