@@ -450,7 +450,7 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(softmax, index, undefined)
         ctx.set_materialize_grads(False)
         loss = total.sub_(similarity.gather(1, index).mul_(scale)).masked_fill_(undefined, 0.0)
-        return loss.squeeze_(1), softmax
+        return loss.squeeze(1), softmax
 
     @staticmethod
     def backward(
@@ -486,7 +486,7 @@ class _LogSumExpAndPick(torch.autograd.Function):
         ctx.scale, ctx.pick_scale = scale, pick_scale
         ctx.save_for_backward(softmax, index)
         ctx.set_materialize_grads(False)
-        return total.squeeze_(1), _picked(similarity, index, pick_scale), softmax
+        return total.squeeze(1), _picked(similarity, index, pick_scale), softmax
 
     @staticmethod
     def backward(
