@@ -7,6 +7,7 @@ changes must stay outside. What is captured must launch the same kernels at ever
 wait for the device.
 """
 
+import os
 from collections.abc import Callable, Iterable
 
 import torch
@@ -21,10 +22,12 @@ def can_capture(device: torch.device) -> bool:
     """Whether functions of tensors on the device can be captured here and now.
 
     That is so on a GPU, on a single process, outside of another capture, and where neither a
-    compiler nor a transform of :mod:`torch.func` traces the tensors.
+    compiler nor a transform of :mod:`torch.func` traces the tensors; never where the environment
+    has ``SUITE_EAGER``.
     """
     return (
         device.type == "cuda"
+        and not os.environ.get("SUITE_EAGER")
         and world_size() == 1
         and not torch.cuda.is_current_stream_capturing()
         and not torch.compiler.is_compiling()

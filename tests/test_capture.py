@@ -292,6 +292,8 @@ def test_nothing_is_recorded_where_it_cannot_be() -> None:
         assert inside == [False]
         with mock.patch("shared.capture.world_size", return_value=2):
             assert not can_capture(GPU)
+        with mock.patch.dict("os.environ", SUITE_EAGER="1"):
+            assert not can_capture(GPU)
 
 
 # The solver of max_margin
