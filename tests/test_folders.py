@@ -58,18 +58,27 @@ def test_classes_have_numbers_in_the_order_of_their_names(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "names",
+    ("names", "said"),
     [
-        ("cat/0.png", "dog/0.png"),
-        ("training/cat/0.png", "training/dog/0.png", "testing/cat/0.png"),
-        ("Train/cat/0.png", "Train/dog/0.png", "Valid/cat/0.png"),
+        (("cat/0.png", "dog/0.png"), ""),
+        (("training/cat/0.png", "training/dog/0.png", "testing/cat/0.png"), ""),
+        (("Train/cat/0.png", "Train/dog/0.png", "Valid/cat/0.png"), ""),
+        (("train/train/cat/0.png", "train/train/dog/0.png", "val/val/cat/0.png"), "train/train/"),
+        (("pets/train/cat/0.png", "pets/train/dog/0.png"), "read from pets/train/"),
+        (("pets/cat/0.png", "pets/dog/0.png", "__MACOSX/._pets"), "read from pets/"),
+        (("archive/train/cat/0.png", "archive/train/dog/0.png"), "read from archive/train/"),
+        (("train/images/cat/0.png", "train/images/dog/0.png"), "read from train/images/"),
     ],
 )
-def test_other_layouts_have_the_same_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
-    content = read(made(tmp_path, *names))
+def test_other_layouts_have_the_same_classes(
+    tmp_path: Path, names: tuple[str, ...], said: str
+) -> None:
+    root = made(tmp_path, *names)
+    content = read(root)
     assert content.classes == ("cat", "dog")
     assert [label for _, label in content.train] == [0, 1]
-    assert content.odd == ()
+    assert said in content.summary()
+    assert bool(content.odd) == bool(said)
 
 
 def test_what_is_left_out_is_counted_in_one_line(tmp_path: Path) -> None:
@@ -88,22 +97,31 @@ def test_what_is_left_out_is_counted_in_one_line(tmp_path: Path) -> None:
     )
     assert [label for _, label in read(root).train] == [1, 2]  # bird keeps its number
     line = (
-        f"{root}: 2 images of 3 classes to train on, 2 to test on; left out: 2 .heic, 4 hidden, 1 "
-        f"without an ending, 1 beside the folders; test beside train/ not read; without "
-        f"images: bird"
+        f"{root}: 2 images of 3 classes to train on, 2 to test on; left out: 4 hidden, 1 without "
+        f"an ending, 2 .heic, 1 image beside the folders, test beside train/; without images: "
+        f"train/bird"
     )
     with pytest.warns(LeftOut) as caught:
         read(root).warn()
     assert [str(each.message) for each in caught] == [line]
 
 
-def test_links_are_followed_and_no_folder_is_read_twice(tmp_path: Path) -> None:
-    root = made(tmp_path, *USUAL, "x/7.png")
+def test_each_file_is_read_once_whatever_links_lead_to(tmp_path: Path) -> None:
+    root = made(tmp_path, *USUAL)
     cat = root / "train" / "cat"
-    for name, target in {"again": cat, "more": root / "x", "itself": Path("itself")}.items():
+    for name, target in {
+        "again": cat,
+        "above": root,
+        "dogs": root / "train" / "dog",
+        "tested": root / "val",
+        "1.png": cat / "0.png",
+        "itself": Path("itself"),
+    }.items():
         (cat / name).symlink_to(target)
-    assert listed(root)[:2] == [("train/cat/0.png", 0), ("train/cat/more/7.png", 0)]
-    assert len(listed(root)) == 3
+    assert listed(root) == [("train/cat/0.png", 0), ("train/dog/0.png", 1)]
+    assert "5 links to what is read anyway" in read(root).summary()
+    (root / "train" / "elsewhere").symlink_to(made(tmp_path / "pets", "x/7.png").parent / "pets/x")
+    assert listed(root)[-1] == ("train/elsewhere/7.png", 2)
 
 
 def test_the_order_is_torchvision_s_whatever_the_names(tmp_path: Path) -> None:
@@ -131,7 +149,18 @@ def test_files_without_classes_are_there_to_pretrain_on(tmp_path: Path) -> None:
     content = read(root)
     assert listed(root) == [("0.png", -1), ("1.png", -1)]
     assert (content.classes, content.test) == ((), None)
-    assert content.summary() == f"{root}: 2 images without classes; left out: 1 .heic, 2 hidden"
+    assert content.summary() == f"{root}: 2 images without classes; left out: 2 hidden, 1 .heic"
+
+
+def test_files_to_test_on_without_classes_are_left_out(tmp_path: Path) -> None:
+    root = made(tmp_path, "train/cat/0.png", "train/dog/0.png", "test/0.png")
+    assert read(root).test is None
+    assert "left out: 1 image in test/, which has no folders of classes" in read(root).summary()
+
+
+def test_a_class_that_only_holds_folders_is_named(tmp_path: Path) -> None:
+    root = made(tmp_path, "train/a/0.png", "train/b/cat/0.png", "train/b/dog/0.png")
+    assert read(root).odd == ("class b holds only folders: cat, dog",)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +173,6 @@ def test_files_without_classes_are_there_to_pretrain_on(tmp_path: Path) -> None:
         ),
         (("val/cat/0.png",), r"pets: has val/ and no train/; images belong in train/<class>/"),
         (("train/0.png", "val/cat/0.png"), r"val: has folders of classes, .*train has none"),
-        (("train/pets/cat/0.png", "train/pets/dog/0.png"), r"its only class, pets, holds only fol"),
         (("train/0.png", "car/0.png"), r"if train is a class, put all classes below train/"),
         (
             ("train/cat/0.heic",),

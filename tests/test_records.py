@@ -102,26 +102,51 @@ def test_going_into_a_finished_run_again_leaves_it_valid(folder: Path, record: R
     assert again.result["metrics"] == record.result["metrics"]
 
 
-@pytest.mark.parametrize(
-    ("text", "fault"), [("\xff", "is not JSON"), ("[]", "is not an object of JSON but a list")]
-)
-def test_a_broken_file_is_named_in_one_line(folder: Path, text: str, fault: str) -> None:
-    (folder / "config.json").write_text(text, encoding="latin-1")
-    for read in (lambda: read_record(folder, ""), lambda: check_config(folder, CELL.config)):
-        with pytest.raises(Damaged) as error:
-            read()
-        words = str(error.value)
-        assert words.startswith(f"{folder / 'config'}.json {fault}")
-        assert words.endswith("; move the folder away")
-        assert "\n" not in words
+BROKEN = [
+    ("", "is not JSON"),
+    ('{"metrics": {"accuracy": 1', "is not JSON"),
+    ('{"metrics": {"accuracy": NaN}}', "is not JSON (NaN is not a finite number)"),
+    ("[]", "is not an object of JSON but a list"),
+    ("180", "is not an object of JSON but a int"),
+    ("\xff", "is not JSON"),
+]
 
 
-def test_a_lacking_key_and_one_of_another_kind_are_named(folder: Path) -> None:
-    edit(folder / "result.json", lambda content: content.update(metrics=None))
-    with pytest.raises(Damaged, match=r"run/result\.json has null as 'metrics'; move"):
+@pytest.mark.parametrize("name", ["config", "environment", "result"])
+@pytest.mark.parametrize(("text", "fault"), BROKEN)
+def test_a_broken_file_is_named_in_one_line(folder: Path, name: str, text: str, fault: str) -> None:
+    (folder / f"{name}.json").write_text(text, encoding="latin-1")
+    with pytest.raises(Damaged) as error:
         read_record(folder, CELL.address)
-    edit(folder / "result.json", lambda content: content.pop("metrics"))
-    with pytest.raises(Damaged, match=r"run/result\.json lacks 'metrics'; move"):
+    words = str(error.value)
+    assert words.startswith(f"{folder / name}.json {fault}".split("(")[0])
+    assert words.endswith("; move the folder away")
+    assert "\n" not in words
+    if name == "config":
+        with pytest.raises(Damaged, match=r"config\.json is not"):
+            check_config(folder, CELL.config)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("result", "metrics"),
+        ("result", "protocol"),
+        ("result", "tier"),
+        ("result", "seconds"),
+        ("result", "peak_memory_bytes"),
+        ("environment", "commit"),
+        ("environment", "hardware"),
+        ("environment", "data"),
+        ("result", "sha256"),
+    ],
+)
+def test_a_lacking_key_and_one_of_another_kind_are_named(folder: Path, name: str, key: str) -> None:
+    edit(folder / f"{name}.json", lambda content: content.update({key: None}))
+    with pytest.raises(Damaged, match=rf"run/{name}\.json has null as '{key}'; move"):
+        read_record(folder, CELL.address)
+    edit(folder / f"{name}.json", lambda content: content.pop(key))
+    with pytest.raises(Damaged, match=rf"run/{name}\.json lacks '{key}'; move"):
         read_record(folder, CELL.address)
 
 
@@ -131,7 +156,7 @@ def test_a_lacking_file_is_named(folder: Path) -> None:
         read_record(folder, CELL.address)
 
 
-@pytest.mark.parametrize("text", ["{}", "[]"])
+@pytest.mark.parametrize("text", ["{}", "[]", '{"why": 3}', '{"why": "tor'])
 def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
     record_failure(tmp_path, "the loss is not finite", "")
     assert read_failure(tmp_path) == "the loss is not finite"
@@ -165,6 +190,22 @@ def changed_line(record: Record, change: Callable[[dict[str, Any]], None]) -> st
         (lambda line: line["result"].pop("metrics"), "result lacks 'metrics'"),
         (lambda line: line["environment"].pop("data"), "environment lacks 'data'"),
         (lambda line: line.update(note="x"), "unknown key 'note'"),
+        (lambda line: line["result"]["metrics"].update(accuracy=float("nan")), "not JSON"),
+        (lambda line: line["result"].update(seconds=-5), "result has -5 as 'seconds'"),
+        (lambda line: line["result"].update(seconds=True), "result has true as 'seconds'"),
+        (lambda line: line["result"].update(seconds=10**400), "too large an integer"),
+        (lambda line: line["environment"].update(started="never"), "has \"never\" as 'started'"),
+        (lambda line: line["environment"].update(notices=5), "environment has 5 as 'notices'"),
+        (lambda line: line["environment"].update(notices=[5]), r"has \[5\] as 'notices'"),
+        (
+            lambda line: line["environment"].update(arithmetic="fast"),
+            "has \"fast\" as 'arithmetic'",
+        ),
+        (lambda line: line["environment"].update(facts=3), "environment has 3 as 'facts'"),
+        (lambda line: line["environment"].update(data={"toys": {}}), "has .* as 'data'"),
+        (lambda line: line["environment"]["hardware"].update(processor=3), "has .* as 'hardware'"),
+        (lambda line: line["environment"].update(threads="two"), "has \"two\" as 'threads'"),
+        (lambda line: line["environment"].update(command="\ud800"), "not JSON"),
     ],
 )
 def test_an_edited_or_incomplete_record_is_refused_by_line(
@@ -175,7 +216,12 @@ def test_an_edited_or_incomplete_record_is_refused_by_line(
         read_records(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[]", '{"address": "a"', "\xff"])
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"address": "a"', "null", "\xff", '{"a": 1e999}', f'{{"a": {DEEP}}}']
+)
 def test_a_line_that_is_no_object_is_refused(tmp_path: Path, record: Record, text: str) -> None:
     write(tmp_path, record_line(record), text)
     with pytest.raises(Damaged, match=r"line 2: not .*; restore the file from git"):
@@ -185,11 +231,19 @@ def test_a_line_that_is_no_object_is_refused(tmp_path: Path, record: Record, tex
 @pytest.mark.parametrize(
     ("unit", "value", "fault"),
     [
+        ("%", 0.0, None),
+        ("%", 100, None),
         ("%", 100.00000763, None),  # a mean of hundreds in float32
         ("%", 100.01, "accuracy is 100.01, outside 0 to 100 %"),
+        ("%", -0.5, "accuracy is -0.5, outside 0 to 100 %"),
         ("% of variance", -731.0, None),
         ("% of variance", 180.0, "accuracy is 180, outside -inf to 100 % of variance"),
+        ("points of 1000", 1000.0, None),
+        ("points of 1000", 1180.0, "accuracy is 1180, outside 0 to 1000 points of 1000"),
         ("%", float("nan"), "accuracy is NaN, not a finite number"),
+        ("% of variance", float("-inf"), "accuracy is -Infinity, not a finite number"),
+        ("%", "90", 'accuracy is "90", not a finite number'),
+        ("%", True, "accuracy is true, not a finite number"),
         ("%", None, "accuracy is null, not a finite number"),
     ],
 )

@@ -6,8 +6,7 @@
     pets/                   files without folders of classes: pretraining without labels
 
 The parts may also be called ``training``, ``valid``, ``validation`` and ``testing``, in upper or
-lower case. The files of a class may be at any depth below its folder; links are followed, and no
-folder is read twice.
+lower case. The files of a class may be at any depth below its folder.
 
 The module serves images and videos: the domain supplies the endings of its files and a check for
 damaged ones.
@@ -16,7 +15,7 @@ damaged ones.
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
@@ -24,8 +23,9 @@ from pathlib import Path
 from shared.errors import UserError
 from shared.experiment.data import MissingData
 
-# To train and to test on; of the latter the first that exists is used.
-PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
+TRAIN = ("train", "training")
+TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that exists is used
+SPLITS = (*TRAIN, *TEST[0], *TEST[1])
 # Files of operating systems and programs, beside names that begin with a dot.
 LEFTOVERS = {
     "__macosx",
@@ -69,9 +69,9 @@ class Folder:
 
     def summary(self) -> str:
         """One line: counts, unused and unexpected content."""
-        of = f" of {len(self.classes):,} classes" if self.classes else " without classes"
+        of = f" of {_count(len(self.classes), 'classes')}" if self.classes else " without classes"
         tested = "" if self.test is None else f" to train on, {len(self.test):,} to test on"
-        line = f"{printable(self.path)}: {len(self.train):,} {self.what}{of}{tested}"
+        line = f"{printable(self.path)}: {_count(len(self.train), self.what)}{of}{tested}"
         if self.left_out:
             line += f"; left out: {', '.join(self.left_out)}"
         return "; ".join([line, *self.odd])
@@ -91,8 +91,10 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     """The files of a folder and their classes, in the order of their paths.
 
     Left out and counted are hidden files and files of systems (``.ipynb_checkpoints``, ``._x.png``,
-    ``Thumbs.db``) at every level, files with other endings, files beside the folders of classes,
-    and folders beside ``train``. Files are not opened here, see :func:`undamaged`.
+    ``Thumbs.db``) at every level, files with other endings, links to folders and files that are
+    read anyway, files beside the folders of classes, and folders beside ``train``. A folder whose
+    only content is a folder of its own name or a part's (``train/train/cat``) is skipped. Files are
+    not opened here, see :func:`undamaged`.
 
     Args:
         path: the folder; its names need not be UTF-8.
@@ -103,12 +105,12 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     Raises:
         MissingData: there is no such folder.
         UserError: nothing to train on, two folders for the same part, a class only in the test
-            part, a single class that holds only folders, or a folder that cannot be read.
+            part, or a folder that cannot be read.
     """
     if not path.is_dir():
         raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
     try:
-        return _read(path, what, endings)
+        return _Reader(path, what, endings).read()
     except OSError as error:
         where = printable(error.filename or path)
         raise UserError(
@@ -129,10 +131,10 @@ def class_files(
     Raises:
         FileNotFoundError: a class without a folder.
     """
-    lister = _Lister(endings)
-    return [
-        (file, classes[name]) for name in sorted(classes) for file in lister.below(place / name)
-    ]
+    reader = _Reader(place, "files", endings)
+    reader.known = reader.read_anyway(place, place)
+    files = reader.part(place, sorted(classes))
+    return [(file, classes[name]) for name, some in files.items() for file in some]
 
 
 def undamaged(
@@ -183,103 +185,265 @@ def _below(place: Path, file: Path) -> Path:
     return file.relative_to(place) if file.is_relative_to(place) else file
 
 
-class _Lister:
-    """Lists folders, and counts what it leaves out."""
+class _Reader:
+    """Reads one folder, and counts what it leaves out."""
 
-    def __init__(self, endings: Sequence[str]) -> None:
-        self.endings = tuple(endings)
-        self.left: Counter[str] = Counter()  # by what it is
+    def __init__(self, path: Path, what: str, endings: Sequence[str]) -> None:
+        self.path, self.what, self.endings = path, what, tuple(endings)
+        self.hidden = self.links = self.beside = 0
+        self.other: Counter[str] = Counter()  # by ending
+        self.unused: list[str] = []
+        self.odd: list[str] = []
+        self.known: set[tuple[int, int]] = set()  # folders that no link may lead to
+        self.symlinks: set[Path] = set()  # of the files
 
-    def content(self, place: Path) -> tuple[list[Path], list[Path]]:
-        """The folders and the files with one of the endings in a folder, by name."""
-        folders, files = [], []
-        with os.scandir(place) as entries:
-            for entry in sorted(entries, key=lambda each: each.name):
-                ending = Path(entry.name).suffix.lower()
-                if entry.name.startswith(".") or entry.name.lower() in LEFTOVERS:
-                    self.left["hidden"] += 1
-                elif _is_folder(entry):
-                    folders.append(Path(entry.path))
-                # A link that leads nowhere is a damaged file.
-                elif ending in self.endings and (entry.is_symlink() or entry.is_file()):
-                    files.append(Path(entry.path))
-                else:
-                    self.left[printable(ending) or "without an ending"] += 1
-        return folders, files
+    def read(self) -> Folder:
+        root = self._unwrapped(self.path, SPLITS)
+        parts = self._parts(root)
+        train = parts.get("train", root)
+        test = next((parts[each] for each in ("val", "test") if each in parts), None)
+        if test is not None and train == root:
+            raise self._fault(root, f"has {test.name}/ and no train/")
+        self._note_unused(root, train, test)
+        train = self._unwrapped(train)
+        test = None if test is None else self._unwrapped(test)
+        as_documented = train.parent == self.path and train.name.lower() in TRAIN
+        if train != self.path and not as_documented:
+            self.odd.append(f"read from {printable(_below(self.path, train))}/")
+        self.known = self.read_anyway(root, train, test)
 
-    def below(self, place: Path) -> list[Path]:
-        """The files of a class: those of each folder from ``place`` down, by the folders' paths."""
-        found: dict[str, list[Path]] = {}
-        seen: set[tuple[int, int]] = set()
-        waiting = [place]
-        while waiting:
-            folder = waiting.pop()
-            status = folder.stat()
-            if (status.st_dev, status.st_ino) not in seen:  # a link may lead back
-                seen.add((status.st_dev, status.st_ino))
-                folders, found[str(folder)] = self.content(folder)
-                waiting += reversed(folders)
-        return [file for folder in sorted(found) for file in found[folder]]
+        files = self.part(train, self._classes(train))
+        classes = tuple(files)
+        if not any(files.values()):
+            classes, files = (), {"": self._flat(train)}
+        elif strays := self._direct(train):
+            self.beside += len(strays)
+        if not any(files.values()):
+            raise self._nothing(train)
+        if train.parent == root and not classes:
+            self._check_no_class_called_train(root, train)
+        return Folder(
+            self.path,
+            self.what,
+            classes,
+            _numbered(files, classes),
+            self._tested(test, train, classes),
+            tuple(self._left_out()),
+            tuple(self.odd),
+        )
 
+    def read_anyway(self, root: Path, *parts: Path | None) -> set[tuple[int, int]]:
+        """The folders that a link inside a class must not lead to: classes, parts, all parents."""
+        places = [self.path, *self.path.resolve().parents, root, *self._folders(root)]
+        for part in parts:
+            if part is not None:
+                places += [part, *part.resolve().parents, *self._folders(part)]
+        return {_identity(place) for place in places}
 
-def _read(path: Path, what: str, endings: Sequence[str]) -> Folder:
-    def fault(place: Path, why: str) -> UserError:
-        return UserError(f"{printable(place)}: {why}; {layout_of(what)}")
+    def _parts(self, root: Path) -> dict[str, Path]:
+        """The existing folders of "train", "val" and "test"."""
+        found: dict[str, Path] = {}
+        for part, names in (("train", TRAIN), ("val", TEST[0]), ("test", TEST[1])):
+            there = [each for each in self._folders(root) if each.name.lower() in names]
+            if len(there) > 1:
+                several = " and ".join(f"{each.name}/" for each in there)
+                raise self._fault(root, f"has {several}, which are the same part; keep one")
+            if there:
+                found[part] = there[0]
+        return found
 
-    lister, odd = _Lister(endings), list[str]()
-    folders, files = lister.content(path)
-    parts = [[each for each in folders if each.name.lower() in names] for names in PARTS]
-    for some in parts:
-        if len(some) > 1:
-            several = " and ".join(f"{each.name}/" for each in some)
-            raise fault(path, f"has {several}, which are the same part; keep one")
-    train, test = parts[0], (parts[1] or parts[2])
-    if test and not train:
-        raise fault(path, f"has {test[0].name}/ and no train/")
-    place, beside = path, 0
-    if train:
-        (place,) = train
-        beside, others = len(files), [each for each in folders if each not in (*train, *test)]
-        folders, files = lister.content(place)
-        for each in others if files else ():
-            if each.name.lower() not in sum(PARTS, ()) and _Lister(endings).content(each)[1]:
-                raise fault(
-                    path,
-                    f"has {what} in {place.name}/ and in {printable(each.name)}/ beside it; if "
-                    f"{place.name} is a class, put all classes below {place.name}/",
+    def _note_unused(self, root: Path, train: Path, test: Path | None) -> None:
+        """Note unused content beside the folders of the parts."""
+        if train == root:
+            return
+        strays = [each for each in self._folders(root) if each not in (train, test)]
+        if strays:
+            self.unused.append(f"{_some([each.name for each in strays])} beside {train.name}/")
+        self.beside += len(self._direct(root))
+
+    def _check_no_class_called_train(self, root: Path, train: Path) -> None:
+        """Refuse ``train`` with files between other folders with files: a class, or a part?"""
+        for each in self._folders(root):
+            if each.name.lower() not in SPLITS and self._direct(each):
+                raise self._fault(
+                    root,
+                    f"has {self.what} in {train.name}/ and in {printable(each.name)}/ beside it; "
+                    f"if {train.name} is a class, put all classes below {train.name}/",
                 )
-        if others:
-            odd.append(f"{_some([each.name for each in others])} beside {place.name}/ not read")
-    classes = {folder.name: lister.below(folder) for folder in folders}
-    if any(classes.values()):
-        beside += len(files)
-    else:
-        classes = {"": files}
-    if not any(classes.values()):
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(lister.left.items()))
-        there = f"; there are {kinds}" if kinds else ""
-        raise fault(place, f"no {what} in it ({', '.join(lister.endings)}){there}")
-    names = tuple(filter(None, classes))
-    if len(names) == 1 and all(file.parent != place / names[0] for file in classes[names[0]]):
-        raise fault(place, f"its only class, {printable(names[0])}, holds only folders")
-    if empty := [name for name in names if not classes[name]]:
-        odd.append(f"without {what}: {_some(empty)}")
-    numbers = {name: number for number, name in enumerate(names)}
-    tested: list[tuple[Path, int]] = []
-    for part in test:
-        folders, files = lister.content(part)
-        if folders and not names:
-            raise fault(part, f"has folders of classes, {printable(place)} has none")
-        if files:
-            odd.append(f"{len(files):,} {what} in {part.name}/ are in no class")
-        for each in folders:
-            if each.name not in numbers:
-                raise fault(part, f"{printable(each.name)} is no class of {printable(place)}")
-            tested += [(file, numbers[each.name]) for file in lister.below(each)]
-    left = [f"{count:,} {kind}" for kind, count in sorted(lister.left.items())]
-    left += [f"{beside:,} beside the folders"] if beside else []
-    trained = tuple((file, numbers.get(name, -1)) for name in classes for file in classes[name])
-    return Folder(path, what, names, trained, tuple(tested) or None, tuple(left), tuple(odd))
+
+    def _tested(
+        self, test: Path | None, train: Path, classes: tuple[str, ...]
+    ) -> tuple[tuple[Path, int], ...] | None:
+        """The files to test on; None where they have no labels."""
+        if test is None:
+            return None
+        names = self._classes(test)
+        if not names or not classes:
+            if names:
+                raise self._fault(test, f"has folders of classes, {train} has none")
+            if unlabelled := len(self._flat(test)):
+                number = _count(unlabelled, self.what)
+                self.unused.append(f"{number} in {test.name}/, which has no folders of classes")
+            return None
+        for name in names:
+            if name not in classes:
+                raise self._fault(test, f"{printable(name)} is no class of {printable(train)}")
+        self.beside += len(self._direct(test))
+        files = _numbered(self.part(test, names), classes)
+        if not files:
+            self.odd.append(f"no {self.what} in {printable(_below(self.path, test))}/")
+        return files or None
+
+    def part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
+        """The files of each class of a part, each file once."""
+        self._visible(place)  # counts hidden files
+        seen, taken = set(self.known), set[tuple[int, int]]()
+        files: dict[str, list[Path]] = {}
+        for name in names:
+            found: list[Path] = []
+            if (identity := _identity(place / name)) in taken:
+                self.links += 1  # another name of a class
+            else:
+                folders = dict(self._walk(place / name, seen))
+                found = [file for folder in sorted(folders) for file in folders[folder]]
+            taken.add(identity)
+            files[name] = found
+        self._drop_links(files)
+        empty = [name for name, some in files.items() if not some]
+        if empty and len(empty) < len(files):
+            where = f"{printable(_below(self.path, place))}/" if place != self.path else ""
+            self.odd.append(f"without {self.what}: {where}{_some(empty)}")
+        # In the order of their folders a class's own files come first.
+        deep = [
+            name
+            for name, some in files.items()
+            if some
+            and some[0].parent != place / name
+            and len({some[end].relative_to(place / name).parts[0] for end in (0, -1)}) > 1
+        ]
+        if deep:
+            below = _some([each.name for each in self._folders(place / deep[0])])
+            more = f" and {len(deep) - 1} other classes" if len(deep) > 1 else ""
+            self.odd.append(f"class {printable(deep[0])}{more} holds only folders: {below}")
+        return files
+
+    def _walk(
+        self, place: Path, seen: set[tuple[int, int]]
+    ) -> Iterator[tuple[str, Sequence[Path]]]:
+        """Each folder from ``place`` down, none twice, and the files in it by name."""
+        files = []
+        for each in self._visible(place):
+            if _is_folder(each):
+                if (identity := _identity(Path(each.path))) in seen:
+                    self.links += 1
+                    continue
+                seen.add(identity)
+                yield from self._walk(Path(each.path), seen)
+            elif self._is_ours(each):
+                files.append(Path(each.path))
+                if each.is_symlink():
+                    self.symlinks.add(files[-1])
+            else:
+                self.other[Path(each.name).suffix.lower()] += 1
+        yield str(place), files
+
+    def _drop_links(self, files: dict[str, list[Path]]) -> None:
+        """Remove links to files that are read anyway from ``files``."""
+        if not self.symlinks:
+            return
+        everything = [file for some in files.values() for file in some]
+        real = {_identity(file) for file in everything if file not in self.symlinks}
+        for some in files.values():
+            for file in [each for each in some if each in self.symlinks and each.exists()]:
+                if (identity := _identity(file)) in real:
+                    some.remove(file)
+                    self.links += 1
+                real.add(identity)
+
+    def _unwrapped(self, place: Path, also: Sequence[str] = ()) -> Path:
+        """The innermost of nested folders, as unpacking an archive often makes them."""
+        while True:
+            inside = self._folders(place)
+            if len(inside) != 1 or self._direct(place):
+                return place
+            (only,) = inside
+            name, deeper = only.name.lower(), [each.name.lower() for each in self._folders(only)]
+            same = name in (place.name.lower(), self.path.name.lower(), self.what)
+            if also:  # the folder itself: what holds "train" is not a class
+                wraps = name not in also and bool(same or set(deeper) & set(also))
+            else:
+                wraps = same or name in SPLITS
+            if not wraps or not deeper or self._direct(only):
+                return place
+            place = only
+
+    def _classes(self, place: Path) -> list[str]:
+        return [each.name for each in self._folders(place)]
+
+    def _flat(self, place: Path) -> list[Path]:
+        """The files of a folder without classes; those with other endings are counted."""
+        for each in self._visible(place, count=False):
+            if not _is_folder(each) and not self._is_ours(each):
+                self.other[Path(each.name).suffix.lower()] += 1
+        files = {"": self._direct(place)}
+        self.symlinks.update(file for file in files[""] if file.is_symlink())
+        self._drop_links(files)
+        return files[""]
+
+    def _direct(self, place: Path) -> list[Path]:
+        """The files directly in a folder."""
+        entries = self._visible(place, count=False)
+        return [Path(each.path) for each in entries if not _is_folder(each) and self._is_ours(each)]
+
+    def _folders(self, place: Path) -> list[Path]:
+        entries = self._visible(place, count=False)
+        return [Path(each.path) for each in entries if _is_folder(each)]
+
+    def _is_ours(self, entry: os.DirEntry[str]) -> bool:
+        """Whether it is a file with one of the endings; a broken link is a damaged file."""
+        ending = Path(entry.name).suffix.lower()
+        return ending in self.endings and (entry.is_symlink() or entry.is_file())
+
+    def _visible(self, place: Path, *, count: bool = True) -> list[os.DirEntry[str]]:
+        """The entries of a folder that are not hidden, by name."""
+        with os.scandir(place) as entries:
+            found = sorted(entries, key=lambda each: each.name)
+        seen = [each for each in found if not _is_hidden(each.name)]
+        self.hidden += (len(found) - len(seen)) * count
+        return seen
+
+    def _left_out(self) -> Iterator[str]:
+        if self.hidden:
+            yield f"{self.hidden} hidden"
+        for ending, count in sorted(self.other.items()):
+            yield f"{count} {printable(ending)}" if ending else f"{count} without an ending"
+        if self.links:
+            yield f"{_count(self.links, 'links')} to what is read anyway"
+        if self.beside:
+            yield f"{_count(self.beside, self.what)} beside the folders"
+        yield from self.unused
+
+    def _nothing(self, place: Path) -> UserError:
+        """The error that there is nothing to train on."""
+        if others := ", ".join(f"{count} {ending}" for ending, count in sorted(self.other.items())):
+            found = f"; there are {others}"
+        else:
+            found = ""
+        return self._fault(place, f"no {self.what} in it ({', '.join(self.endings)}){found}")
+
+    def _fault(self, place: Path, why: str) -> UserError:
+        return UserError(f"{printable(place)}: {why}; {layout_of(self.what)}")
+
+
+def _numbered(
+    files: Mapping[str, Sequence[Path]], classes: tuple[str, ...]
+) -> tuple[tuple[Path, int], ...]:
+    numbers = {name: number for number, name in enumerate(classes)}
+    return tuple((file, numbers.get(name, -1)) for name, some in files.items() for file in some)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name.lower() in LEFTOVERS
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
@@ -289,6 +453,20 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - FEWER_NAMED} more" if len(names) > FEWER_NAMED else ""
-    return f"{', '.join(map(printable, names[:FEWER_NAMED]))}{more}"
+def _identity(path: Path) -> tuple[int, int]:
+    """Device and inode, which are equal for two paths to the same folder or file."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def _count(number: int, what: str) -> str:
+    """``1 image``, ``1,204 images``."""
+    if number == 1:
+        what = what.removesuffix("es") if what.endswith("sses") else what.removesuffix("s")
+    return f"{number:,} {what}"
+
+
+def _some(names: Sequence[str] | set[str]) -> str:
+    shown = [f"{printable(name)}" for name in sorted(names)]
+    more = f" and {len(shown) - FEWER_NAMED} more" if len(shown) > FEWER_NAMED else ""
+    return f"{', '.join(shown[:FEWER_NAMED])}{more}"

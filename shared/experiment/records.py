@@ -5,10 +5,11 @@ A run's result has a SHA-256 over configuration, environment and result; its rec
 compute it again.
 """
 
+import datetime
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,100 @@ from shared.experiment.tables import UNITS
 
 HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
+LARGEST = 2**63  # larger integers are refused, so that each converts to a float
 RECORDS = ".records.jsonl"  # suffix of the files of a table's records in results/
 REPEATED = ".arithmetic.jsonl"  # suffix of those of the same cells under other code paths
-# The keys of each part, and their types; further ones may be there.
-SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, NUMBER) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        datetime.datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _names_texts(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_is_text, value.values()))
+
+
+def _is(kind: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kind)
+
+
+def _names(shape: Mapping[str, Callable[[Any], bool]]) -> Callable[[Any], bool]:
+    """Check for an object whose known keys have the types in ``shape``."""
+    return lambda value: (
+        isinstance(value, dict) and all(shape[key](value[key]) for key in value if key in shape)
+    )
+
+
+Shape = Mapping[str, Callable[[Any], bool]]
+# The required keys.
+SHAPE: Mapping[str, Shape] = {
     "config": {},
     "environment": {
-        "commit": str,
-        "dirty": bool,
-        "command": str,
-        "started": str,
-        "versions": dict,
-        "hardware": dict,
-        "data": dict,
+        "commit": _is_text,
+        "dirty": _is(bool),
+        "command": _is_text,
+        "started": _is_time,
+        "versions": _names_texts,
+        "hardware": _names(
+            {
+                "system": _is_text,
+                "processor": _is_text,
+                "cores": _is_count,
+                "memory_bytes": _is_count,
+                "accelerators": _are_texts,
+            }
+        ),
+        "data": _names_texts,
     },
     "result": {
-        "metrics": dict,
-        "protocol": str,
-        "tier": str,
-        "seconds": NUMBER,
-        "peak_memory_bytes": NUMBER,
+        "metrics": _is(dict),
+        "protocol": _is_text,
+        "tier": _is_text,
+        "seconds": _is_count,
+        "peak_memory_bytes": _is_count,
     },
+}
+# Optional keys; ``run_at`` is in older copies of another cell's run.
+OPTIONAL: Mapping[str, Shape] = {
+    "environment": {
+        "allow_missing": _is(bool),
+        "arithmetic": _names(
+            {
+                "cpu_capability": _is_text,
+                "bfloat16": _is_text,
+                "blas": _names_texts,
+                "numpy_and_scipy": _are_texts,
+                "variables": _names_texts,
+            }
+        ),
+        "deterministic": _is(bool),
+        "facts": _names_texts,
+        "lock": lambda value: value is None or isinstance(value, str),
+        "notices": _are_texts,
+        "peak_device_memory_bytes": _is_count,
+        "processes": _is_count,
+        "run_at": _is_text,
+        "tf32": _is(bool),
+        "threads": _is_count,
+        "workers": _is_count,
+    },
+    "result": {"finished": _is_time, HASH: _is_text},
 }
 ROUNDING = 1e-6  # relative: a mean of hundreds in float32 may exceed 100 by this much
 
@@ -125,7 +199,9 @@ def read_record(folder: Path, address: str) -> Record | None:
         parts[name] = read_json(folder / f"{name}.json")
         if fault := _misshapen(parts[name], name):
             raise Damaged(f"{folder / name}.json {fault}; move the folder away")
-    sha256 = parts["result"].pop(HASH, None)
+    if HASH not in parts["result"]:
+        raise Damaged(f"{folder / 'result.json'} lacks {HASH!r}; move the folder away")
+    sha256 = parts["result"].pop(HASH)
     record = Record(address, **parts, sha256=sha256)
     if is_altered(record):
         raise Damaged(
@@ -196,12 +272,31 @@ def is_altered(record: Record) -> bool:
 def _parse(text: bytes) -> dict[str, Any]:
     """The object in ``text``; the text of its ValueError continues "... is"."""
     try:
-        content = json.loads(text)
+        content = json.loads(
+            text.decode(), parse_constant=_number, parse_float=_number, parse_int=_integer
+        )
+        if b"\\ud" in text.lower():  # a lone surrogate cannot be printed
+            json.dumps(content, ensure_ascii=False).encode()
     except ValueError as error:
         raise ValueError(f"not JSON ({error})") from None
+    except RecursionError:
+        raise ValueError("not JSON of a run (nested too deeply)") from None
     if not isinstance(content, dict):
         raise ValueError(f"not an object of JSON but a {type(content).__name__}")
     return content
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is not a finite number")
+    return number
+
+
+def _integer(text: str) -> int:
+    if len(text) > 20 or abs(int(text)) > LARGEST:
+        raise ValueError(f"{text[:20]}... is too large an integer")
+    return int(text)
 
 
 def _record(content: dict[str, Any]) -> Record:
@@ -225,10 +320,10 @@ def _record(content: dict[str, Any]) -> Record:
 
 def _misshapen(content: Mapping[str, Any], part: str) -> str | None:
     """What is wrong with the keys and types of a part of a record; None if nothing."""
-    for name, kind in SHAPE[part].items():
-        if name not in content:
-            return f"lacks {name!r}"
-        if not isinstance(content[name], kind):
+    if lacking := SHAPE[part].keys() - content.keys():
+        return f"lacks {min(lacking)!r}"
+    for name, fits in {**SHAPE[part], **OPTIONAL.get(part, {})}.items():
+        if name in content and not fits(content[name]):
             return f"has {_short(content[name])} as {name!r}"
     return None
 

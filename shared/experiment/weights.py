@@ -181,6 +181,8 @@ def read(file: Path) -> Mapping[str, Any]:
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such file; give a checkpoint, or an exported folder")
+    if why := _no_checkpoint(file):
+        raise UserError(f"{file}: {why}")
     if _is_safetensors(file):
         try:
             with safe_open(file, framework="pt") as stream:
@@ -205,6 +207,25 @@ def _is_safetensors(file: Path) -> bool:
     with file.open("rb") as stream:
         head = stream.read(9)
     return file.suffix == ".safetensors" or (len(head) == 9 and head[5:] == b"\0\0\0{")
+
+
+# First bytes of files that are mistaken for checkpoints, and what they are.
+_NO_CHECKPOINTS = {
+    b"version https://git-lfs": "is a pointer of git-lfs; get the file itself: git lfs pull",
+    b"<": "is a web page, not the file that was to be downloaded; download it again",
+    b"\x89HDF": "is of HDF5 (Keras); save its weights as a state_dict of torch",
+    b"\x93NUMPY": "is an array of numpy; save a state_dict of torch",
+}
+
+
+def _no_checkpoint(file: Path) -> str | None:
+    """What kind of file this is, by its first bytes, if it cannot hold readable weights."""
+    with file.open("rb") as stream:
+        head = stream.read(32).lstrip()
+    if not head:
+        return "is empty; copy it again"
+    found = (what for start, what in _NO_CHECKPOINTS.items() if head.startswith(start))
+    return next(found, None)
 
 
 def _why_refused(said: str) -> str:

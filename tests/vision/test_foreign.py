@@ -79,6 +79,14 @@ def dino_s(one: nn.Module, other: nn.Module) -> Any:
     }
 
 
+def solo_learn_s(one: nn.Module, other: nn.Module) -> Any:
+    state = under("momentum_backbone.", without_fc(other.state_dict()))
+    state |= under("backbone.", without_fc(one.state_dict())) | {
+        "projector.0.weight": torch.ones(3)
+    }
+    return {"state_dict": state, "pytorch-lightning_version": "2.0.0", "hyper_parameters": {"a": 1}}
+
+
 def lightly_s(one: nn.Module, other: nn.Module) -> Any:
     """As its examples have it: the parts of torchvision's network but for the classifier."""
     parts = [nn.Sequential(*list(each.children())[:-1]).state_dict() for each in (one, other)]
@@ -108,6 +116,7 @@ PROGRAMS: dict[str, tuple[Callable[[nn.Module, nn.Module], Any], str]] = {
     "timm": (timm_s, "from entry 'state_dict', no prefix"),
     "moco": (moco_s, "from entry 'state_dict', prefix 'module.encoder_q.'"),
     "dino": (dino_s, "from entry 'teacher', prefix 'backbone.'"),
+    "solo-learn": (solo_learn_s, "from entry 'state_dict', prefix 'backbone.'"),
     "lightly": (lightly_s, "from entry 'state_dict', prefix 'backbone.' parts by number"),
     "lightly's own": (lightly_s_own, "from prefix 'backbone.' parts by number"),
     "hcl": (hcl_s, "from prefix 'module.f.' parts by number"),
@@ -213,7 +222,9 @@ def test_files_that_hold_more_than_tensors_are_not_run(tmp_path: Path) -> None:
         (torch.zeros(3), "holds a Tensor, no named tensors"),
         ({"epoch": 3}, "has no named tensors"),
         ({"conv1.weight": torch.zeros(3)}, "does not fill resnet"),
-        (b"", "copy it again"),
+        (b"", "is empty; copy it again"),
+        (b"<!DOCTYPE html>", "is a web page"),
+        (b"version https://git-lfs.github.com/spec/v1", "git lfs pull"),
         (b"no checkpoint", "not written by torch.save"),
         (None, "there is no such file"),
     ],
