@@ -1,44 +1,46 @@
 """A step in chunks is the step of the whole batch: loss, gradient, and what dropout drew."""
 
 import copy
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from shared import (
+    Criterion,
     Objective,
     Projection,
+    alignment,
     consistency,
+    debiased_nce,
     distance_polarization,
     hard_nce,
     in_chunks,
     info_nce,
     large_batch,
+    margin_nce,
     max_margin,
     query_key,
     term,
 )
 from shared.chunks import check_chunk, split
 from shared.compat import make_torchvision_importable
-from tests import agreement
 
 make_torchvision_importable()
 
-HARD = Objective(term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0))
-OBJECTIVES = {
-    "every part": Objective(
-        term(info_nce, temperature=nn.Parameter(torch.tensor(0.5))),
-        (term(distance_polarization, weight=0.3), term(consistency, weight=0.2)),
-        Projection(weight=0.1, options={"norm": "l21", "alpha": 0.1}),
-    ),
-    "solver": Objective(term(max_margin, gamma=2.0)),
-    "weights": HARD,
+LOSSES = {
+    "info_nce": term(info_nce, temperature=nn.Parameter(torch.tensor(0.5))),
+    "debiased_nce": term(debiased_nce, temperature=0.5, tau_plus=0.1),
+    "hard_nce": term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
+    "margin_nce": term(margin_nce, temperature=0.5, angular=0.2),
+    "max_margin": term(max_margin, gamma=2.0),
+    "alignment": term(alignment),
 }
+PENALTIES = (term(distance_polarization, weight=0.3), term(consistency, weight=0.2))
+TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-6}
 
 
 def encoder(*layers: nn.Module) -> nn.Sequential:
@@ -68,9 +70,15 @@ def check_equal(
     assert (found - gradient).norm() <= limit * gradient.norm()
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
-def test_objectives(name: str) -> None:
-    network, criterion = encoder(), OBJECTIVES[name].build(dim=5).double()
+@pytest.mark.parametrize("projected", [False, True])
+@pytest.mark.parametrize("penalised", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_penalty_and_projection(name: str, penalised: bool, projected: bool) -> None:
+    projection = Projection(weight=0.1, options={"norm": "l21", "alpha": 0.1})
+    objective = Objective(
+        LOSSES[name], PENALTIES if penalised else (), projection if projected else None
+    )
+    network, criterion = encoder(), objective.build(dim=5).double()
     found = large_batch(network, criterion, views(), chunk=4)
     plain = criterion.of_views(*map(network, views()))
     modules = (network, criterion)
@@ -87,7 +95,7 @@ def test_other_builders_and_several_tensors_a_view() -> None:
             return self.inner(x * weight)
 
     network = Weighted()
-    criterion = HARD.build(dim=5)
+    criterion = Objective(term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)).build(dim=5)
     weighted = [(view, view.abs()) for view in views()]
     found = large_batch(network, criterion, weighted, chunk=4)
     plain = criterion.of_views(*(network(*each) for each in weighted))
@@ -106,7 +114,7 @@ def by_chunks(network: nn.Module, view: Tensor, chunk: int) -> Tensor:
 
 def test_dropout_draws_the_same_numbers_again() -> None:
     network = encoder(nn.Dropout(0.5))
-    criterion = HARD.build(dim=5)
+    criterion = Objective(LOSSES["info_nce"]).build(dim=5).double()
     torch.manual_seed(3)
     found = large_batch(network, criterion, views(), chunk=4)
     torch.rand(7)  # what is drawn before the gradient is taken does not matter
@@ -124,7 +132,7 @@ def test_dropout_draws_the_same_numbers_again() -> None:
 def test_batch_norm_sees_chunks_and_its_statistics_follow_each_once() -> None:
     network = encoder(nn.BatchNorm1d(32))
     other = copy.deepcopy(network)
-    criterion = HARD.build(dim=5)
+    criterion = Objective(LOSSES["hard_nce"]).build(dim=5)
     found = large_batch(network, criterion, views(), chunk=4)
     mine = gradients(found, network)
     plain = criterion.of_views(*(by_chunks(other, each, 4) for each in views()))
@@ -141,7 +149,7 @@ def test_batch_norm_sees_chunks_and_its_statistics_follow_each_once() -> None:
 
 def test_autocast_is_that_of_the_first_time() -> None:
     network = encoder().float()
-    criterion = HARD.build(dim=5)
+    criterion = Objective(LOSSES["info_nce"]).build(dim=5)
     both = views().float()
     with torch.autocast("cpu", torch.bfloat16):
         found = large_batch(network, criterion, both, chunk=4)
@@ -162,7 +170,7 @@ def test_no_call_has_more_than_a_chunk_and_one_chunk_is_called_once() -> None:
         seen.append(len(rows))
         return network(rows)
 
-    network, criterion = encoder(), HARD.build(dim=5)
+    network, criterion = encoder(), Objective(LOSSES["hard_nce"]).build(dim=5)
     large_batch(spied, criterion, views(), chunk=4).backward()
     assert max(seen) == 4
     assert sorted(seen) == sorted([4, 4, 4, 4, 3, 3] * 4)  # 22 rows, two views, both passes
@@ -172,7 +180,7 @@ def test_no_call_has_more_than_a_chunk_and_one_chunk_is_called_once() -> None:
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    criterion = HARD.build(dim=5)
+    criterion = Objective(LOSSES["hard_nce"]).build(dim=5)
     for chunk in (0, -1, 2.5, True):
         with pytest.raises(ValueError, match="chunk is a positive whole number"):
             large_batch(encoder(), criterion, views(), chunk)  # type: ignore[arg-type]
@@ -186,48 +194,133 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # The steps of the domains: the same networks on the same batch, with and without chunks.
 
+Step = Callable[[Any], Tensor]
 
-def taken(
-    domain: str, kind: str, dtype: torch.dtype = torch.float64, **changes: Any
-) -> dict[str, Tensor]:
-    """With batch norms fixed, which see each chunk by itself."""
-    step, cpu = agreement.STEPS[domain](**changes)[kind], torch.device("cpu")
-    with mock.patch.object(_BatchNorm, "train", lambda norm, _: nn.Module.train(norm, False)):
-        return agreement.taken(step, Objective(term(info_nce, temperature=0.3)), cpu, dtype)
+
+def vision_step(method: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from vision.config import Config
+    from vision.methods import Networks
+    from vision.train import losses
+
+    config = dataclasses.replace(
+        Config().reduced(),
+        backbone="resnet8",
+        method=method,
+        symmetric=method == "moco_v3",
+        batch_size=10,
+    )
+    networks = Networks(config).to(dtype).eval()
+    criterion = Criterion(config.objective, networks.dim)
+    batch = tuple(torch.randn(2, 10, 3, 8, 8, dtype=dtype))
+    return config, [networks], lambda config: losses(config, networks, criterion, batch, 0)[0]
+
+
+def text_step(kind: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from text.config import Config
+    from text.encoder import QuickThought
+    from text.tokens import Batch
+    from text.train import losses, make_criterion, make_optimiser, shape_of
+
+    update = "rows" if kind == "bag_of_words" else "dense"  # of sparse gradients
+    config = dataclasses.replace(Config().reduced(), encoder=kind, update=update, batch_size=10)
+    model = QuickThought(shape_of(config, 40)).to(dtype)
+    criterion = make_criterion(config, model.dim)
+    make_optimiser(config, model, criterion)
+    mask = torch.arange(7) < torch.randint(1, 8, (10, 1))
+    batch = Batch(torch.randint(2, 40, (10, 7)) * mask, mask, torch.zeros(10, dtype=torch.int64))
+    return config, [model], lambda config: losses(config, model, criterion, batch, 0)[0]
+
+
+def rl_step(_: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from rl.agent import Contrast
+    from rl.config import ProbeConfig
+
+    config = ProbeConfig().reduced()
+    contrast = Contrast(config).to(dtype)
+    crops = torch.randint(256, (2, 10, 9, config.crop, config.crop), dtype=torch.uint8)
+
+    def step(config: Any) -> Tensor:
+        contrast.config = config
+        return contrast.loss(crops[0], crops[1], 0)[0]
+
+    return config, [contrast.encoder, contrast.criterion], step
+
+
+def graph_step(network: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from torch_geometric.datasets import FakeDataset
+
+    from graph import from_pyg
+    from graph.config import Config
+    from graph.encoder import ProjectionHead, make_encoder
+    from graph.train import losses, views
+
+    config = dataclasses.replace(Config(), network=network, batch_size=10)
+    graphs = from_pyg(FakeDataset(num_graphs=10, avg_num_nodes=8, num_channels=3))
+    graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
+    network_of = make_encoder(config, 3).to(dtype).eval()
+    head = ProjectionHead(network_of.dim).to(dtype)
+    criterion = config.objective.build(network_of.dim)
+    ((original, augmented),) = views(config, graphs, 0)
+    return (
+        config,
+        [network_of, head],
+        lambda config: losses(config, network_of, head, criterion, original, augmented, 0)[0],
+    )
+
+
+def a_network_of_clips() -> nn.Module:
+    layers = (nn.Conv3d(3, 8, 3, stride=2), nn.BatchNorm3d(8), nn.ReLU())
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten())
+
+
+def video_step(network: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from video.config import Config
+    from video.encoder import Networks
+    from video.train import losses
+
+    # The networks of the suite give float32, whatever they work in.
+    made = network if dtype is torch.float32 else a_network_of_clips
+    config = dataclasses.replace(Config().reduced(), method="simclr", network=made)
+    networks = Networks(config, queue=0).to(dtype).eval()
+    criterion = Criterion(config.objective, networks.dim)
+    pair = tuple(torch.randn(2, 6, 3, 8, 32, 32, dtype=dtype))
+    return config, [networks], lambda config: losses(config, networks, criterion, pair, 0)[0]
+
+
+STEPS = [
+    (vision_step, "simclr"),
+    (vision_step, "moco_v3"),
+    (text_step, "gru"),
+    (text_step, "bag_of_words"),
+    (text_step, "transformer"),
+    (rl_step, ""),
+    (graph_step, "gin"),
+    (graph_step, "GAT"),
+    (video_step, "s3d"),
+    (video_step, "r2plus1d"),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("domain", "kind"),
-    [
-        ("vision", "SimCLR, every loss"),
-        ("vision", "MoCo v3"),
-        ("text", "GRU, cosine, every loss"),
-        ("text", "bag of words"),
-        ("rl", "the agent, bilinear"),
-        ("graph", "GIN, every loss"),
-        ("video", "SimCLR, every loss"),
-    ],
-)
-def test_the_steps_of_the_domains(domain: str, kind: str) -> None:
-    changes = {"update": "rows"} if kind == "bag of words" else {}  # of sparse gradients
-    sides = (taken(domain, kind, chunk=chunk, **changes) for chunk in (None, 7))
-    errors = agreement.errors_of(*sides)
-    limits = {"loss": 1e-10, "gradient": 1e-10}
-    if domain in ("rl", "video"):  # which lift features to single precision
-        limits = agreement.OF_VIDEO if domain == "video" else {"loss": 1e-5, "gradient": 1e-5}
-    assert errors["loss"] <= limits["loss"]
-    assert 0 < errors["gradient"] <= limits["gradient"]  # summed in another order
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("make", "what"), STEPS)
+def test_the_steps_of_the_domains(make: Callable[..., Any], what: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    config, modules, step = make(what, dtype)
+    chunked = dataclasses.replace(config, chunk=4)
+    found, plain = step(chunked), step(config)
+    check_equal(
+        (found, gradients(found, *modules)), (plain, gradients(plain, *modules)), TOLERANCES[dtype]
+    )
 
 
 def test_a_chunk_of_images_is_rounded_to_bfloat16_in_both_passes() -> None:
-    half, chunked, single = (
-        taken("vision", "SimCLR, every loss", torch.float32, **changes)
-        for changes in ({"precision": "bfloat16"}, {"precision": "bfloat16", "chunk": 16}, {})
-    )
-    same, other = agreement.errors_of(half, chunked), agreement.errors_of(half, single)
-    assert same["loss"] < 1e-6 < other["loss"]
-    assert same["gradient"] < 2e-2 < other["gradient"]
+    torch.manual_seed(0)
+    config, modules, step = vision_step("simclr", torch.float32)
+    half = dataclasses.replace(config, precision="bfloat16")
+    found, plain = step(dataclasses.replace(half, chunk=4)), step(half)
+    check_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), 2e-2)
+    assert (found - plain).abs() < 1e-5 < (step(config) - plain).abs()
 
 
 def test_methods_without_negatives_of_the_batch_take_no_chunk() -> None:
