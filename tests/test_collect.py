@@ -98,7 +98,7 @@ def test_a_run_without_a_hash_or_of_no_cell_is_refused(source: Path, tmp_path: P
     run_of(source, f"{PLACE}/seed-1").rename(source / "toy/moved")
     addresses, refused = taken(source, tmp_path)
     assert addresses == {f"{PLACE}/seed-2"}
-    assert any("its SHA-256 is not that of the run's" in fault for fault in refused)
+    assert any("lacks 'sha256'" in fault for fault in refused)
     assert any("toy/moved: belongs to no cell that is declared today" in fault for fault in refused)
 
 

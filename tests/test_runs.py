@@ -245,6 +245,7 @@ def test_damaged_checkpoint_is_named(tmp_path: Path, kind: str) -> None:
     file = saved(tmp_path / "run")
     damaged = damages(file.read_bytes())[kind]
     file.write_bytes(damaged)
+    file.with_name("checkpoint.previous.pt").write_bytes(damaged)
     with pytest.raises(UserError, match=r"checkpoint\.pt cannot be resumed \(.*\); delete the fol"):
         with Run(tmp_path / "run", Config(3)) as run:
             train(run.config, run)

@@ -7,6 +7,7 @@
     log.jsonl          one line for each logged step; tensorboard/ holds the same as event files
     checkpoint.pt      tracked objects, step, seconds and random states; a domain may delete it once
                        the run is done
+    checkpoint.previous.pt  the one before it, in case that is damaged; deleted at the end
     failure.json       why the last attempt failed; deleted at the end
     result.json        metrics, and the hash of the run; its existence means done
 
@@ -26,6 +27,7 @@ import resource
 import shutil
 import signal
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -288,14 +290,22 @@ class Run:
     def track(self, **objects: Stateful) -> int:
         """Register the objects of a checkpoint, restore them from it, and return the step reached.
 
+        In place of a damaged checkpoint the one before it is used, with a warning: the steps
+        between the two are repeated with the same results. Tracked objects with files of their own
+        must therefore be able to go back by one checkpoint.
+
         Raises:
-            UserError: a checkpoint that is damaged, or does not fit the objects.
+            UserError: a checkpoint that does not fit the objects, or is damaged as is the one
+                before it.
         """
         self._tracked = objects
         file = self.folder / "checkpoint.pt"
         step = 0
         (saved, *_) = everyone(file.exists())
         if saved:
+            if self._first:
+                self._mend(file)
+            everyone(None)  # the first process may have replaced the file
             try:
                 state = read_state(file)
                 for name, item in objects.items():
@@ -461,8 +471,14 @@ class Run:
         }
         if self._random_of_others:
             state["random_of_others"] = self._random_of_others
-        with replacing(self.folder / "checkpoint.pt") as part:
+        file = self.folder / "checkpoint.pt"
+        with replacing(file) as part:
             write_state(part, state)
+            # A link, so that there is always a checkpoint. It fails before the first save, and on
+            # file systems without links.
+            with contextlib.suppress(OSError):
+                self._previous.unlink(missing_ok=True)
+                os.link(file, self._previous)
 
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result, which ends the run. Only the first of several processes gets here."""
@@ -483,6 +499,7 @@ class Run:
         }
         config = read_json(self.folder / "config.json")
         result[HASH] = content_hash(config, self._environment, result)
+        self._previous.unlink(missing_ok=True)
         write_atomically(self.folder / "result.json", json.dumps(result, indent=2) + "\n")
         (self.folder / "failure.json").unlink(missing_ok=True)
         if not self.keep_checkpoint:
@@ -490,6 +507,25 @@ class Run:
         for folder in self.temporary:
             shutil.rmtree(folder, ignore_errors=True)
         return result
+
+    @property
+    def _previous(self) -> Path:
+        return self.folder / "checkpoint.previous.pt"
+
+    def _mend(self, file: Path) -> None:
+        """Replace a damaged checkpoint by the one before it, where that is intact."""
+        try:
+            check_state(file)
+        except ValueError as error:
+            if not self._previous.exists():
+                return  # reading it says what is wrong
+            try:
+                check_state(self._previous)
+            except ValueError:
+                return
+            self._previous.replace(file)
+            text = f"{file} is damaged ({error}); the run goes on from the checkpoint before it"
+            warnings.warn(text, stacklevel=3)
 
     def _lock_on_disk(self) -> tuple[int, int] | None:
         """Device and inode of the folder's lock; None where there is none."""
@@ -712,15 +748,32 @@ def read_state(file: Path) -> Any:
         FileNotFoundError: no such file.
         ValueError: a damaged file; one line without the file's name.
     """
-    try:
-        with zipfile.ZipFile(file) as archive:
-            if (damaged := archive.testzip()) is not None:  # torch compares no checksum
-                raise ValueError(f"the checksum of its part {damaged} is wrong")
+    check_state(file)
+    with _one_line():
         # To the CPU: a state saved on one device is read on any other.
         return torch.load(file, map_location="cpu", weights_only=True)
+
+
+def check_state(file: Path) -> None:
+    """Compare the checksums in a file of :func:`write_state`, which torch does not.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a damaged file; one line without the file's name.
+    """
+    with _one_line(), zipfile.ZipFile(file) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of its part {damaged} is wrong")
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Turn what reading a damaged file raises, which can be anything, into a ValueError."""
+    try:
+        yield
     except FileNotFoundError:
         raise
-    except Exception as error:  # a damaged file can raise anything
+    except Exception as error:
         raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
 
 

@@ -264,7 +264,7 @@ def test_where_a_checkpoint_is_damaged_it_goes_back_to_the_one_before(
     (tmp_path / "run" / "checkpoint.pt").write_bytes(content)
     with Run(tmp_path / "run", Config()) as run:
         replay = make(tmp_path / "run" / "replay")
-        with pytest.warns(UserWarning, match="of step 21"):
+        with pytest.warns(UserWarning, match="the checkpoint before it"):
             assert run.track(replay=replay) == 21
         fill(replay, 21, 60)
     whole = make(tmp_path / "whole")

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 from shared.command.reproduce import main
-from shared.experiment.export import CARD, FILE
+from shared.experiment.export import CARD
 from shared.experiment.runs import Run
 from video import export
 from video.config import EMBEDDED, Config
@@ -62,19 +60,6 @@ def test_an_encoder_comes_back_with_its_batch_norms(tmp_path: Path) -> None:
     assert "on clips of ucf101 by moco with\nthe loss `info_nce`" in card
     assert "- test videos: 306" in card
     assert "alone" not in card.partition("## Data")[0]  # torchvision has no narrow S3D
-
-
-def test_files_from_before_there_were_several_networks_hold_an_s3d(tmp_path: Path) -> None:
-    encoder = finished(tmp_path / "run")
-    file = tmp_path / "run" / FILE
-    with safe_open(file, framework="pt") as stream:
-        said = {
-            name: text
-            for name, text in stream.metadata().items()
-            if name not in ("sha256", "network", "strides")
-        }
-    save_file(load_file(file), file, said)
-    assert torch.equal(load_encoder(file)(clips()), encoder(clips()))
 
 
 def test_the_card_of_flow_says_what_it_takes(tmp_path: Path) -> None:
