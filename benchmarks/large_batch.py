@@ -6,11 +6,15 @@ in processes of its own. Peak memory is that of a process which does one step an
 interpreter and torch included, the median over processes; times are the core's, whatever else the
 machine does, and the medians of steps that alternate in one process.
 
+All processes have ``MALLOC_MMAP_THRESHOLD_``: by default glibc raises that threshold to the largest
+block that was freed, and then holds on to a multiple of what a step in chunks uses at any time.
+
 The plain step of 4096 instances needs tens of GB. The largest plain step is therefore the one whose
 estimated peak is below ``--memory``: two small plain steps give the memory of an instance.
 """
 
 import argparse
+import os
 import resource
 import statistics
 import subprocess
@@ -28,6 +32,7 @@ from shared import Criterion, Objective, info_nce, large_batch, term
 
 WORDS, TOKENS, WIDTH, LAYERS = 1000, 64, 128, 8
 SCORES = 6  # float32 matrices of all pairs that a plain step holds at a time, about
+MALLOC_MMAP_THRESHOLD = 1_000_000  # bytes from which on a block is given back when it is freed
 MARGIN = 1.1  # measured peaks lie up to so far above the estimates
 
 
@@ -85,7 +90,8 @@ def alternating(size: int, chunk: int, repeats: int) -> tuple[float, float]:
 def measured(kind: str, *numbers: int) -> tuple[float, float]:
     """What :func:`alone` or :func:`alternating` returns in a process of its own."""
     command = [sys.executable, __file__, f"--{kind}", *map(str, numbers)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(MALLOC_MMAP_THRESHOLD)}
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     first, second = map(float, done.stdout.split())
     return first, second
 
