@@ -54,6 +54,6 @@ def test_each_seed_is_told_by_itself() -> None:
     better = {0: record({"top1": "fff0"}), 1: record({"top1": "a680"}), 2: record(None)}
     than = {0: record({"top1": "0000"}), 1: record({"top1": "c300"}), 3: record({"top1": "ff"})}
     assert sentence(better, than, "top1") == (
-        "Test items that one of the two rows alone has right, McNemar: "
-        "12 against 0 with seed 0 (p < 0.001), 3 against 2 with seed 1 (p = 1.000)."
+        "McNemar's test, items that only one row classifies correctly: "
+        "12 against 0 for seed 0 (p < 0.001), 3 against 2 for seed 1 (p = 1.000)."
     )

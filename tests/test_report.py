@@ -415,8 +415,8 @@ def test_a_table_of_a_figure_says_that_the_paper_prints_no_numbers(tmp_path: Pat
 @pytest.mark.parametrize(
     ("environment", "heading"),
     [
-        ({"allow_missing": True}, "Measured with some files of the data missing"),
-        ({"data": {"MUTAG": "ab" * 32 + " approximate"}}, "Measured on copies of data"),
+        ({"allow_missing": True}, "Runs with missing data files"),
+        ({"data": {"MUTAG": "ab" * 32 + " approximate"}}, "Data that are not the published"),
     ],
 )
 def test_numbers_of_other_data_are_named(environment: dict[str, Any], heading: str) -> None:

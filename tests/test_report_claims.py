@@ -188,9 +188,9 @@ def test_remarks_change_no_outcome() -> None:
         records[place] = dataclasses.replace(record, environment=environment)
     (remarked,) = readings([measure(table, "paper", records, {})])
     assert remarked.remarks == (
-        "better (75.00) lies below the trivial baseline 'chance' (99.00).",
-        "plain (70.00) lies below the trivial baseline 'chance' (99.00).",
-        "norm orders them otherwise: gain -5.00.",
+        "better (75.00) scores below the trivial baseline 'chance' (99.00).",
+        "plain (70.00) scores below the trivial baseline 'chance' (99.00).",
+        "norm ranks the rows the other way: gain -5.00.",
         "The two rows were measured on different data: toys.",
     )
     for name in ("outcome", "gain", "low", "high", "p", "model"):

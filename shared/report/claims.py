@@ -25,10 +25,11 @@ from shared.report.measuring import (
     trivial_baseline_of,
 )
 from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, seeds_for, summarise
+from shared.report.wording import counted
 
 CLAIMS = "claims.json"
 FORM = "claims-v3"
-BELOW = "lies below the trivial baseline"  # in the remark on a trained row
+BELOW = "scores below the trivial baseline"  # in the remark on a trained row
 Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
@@ -391,13 +392,15 @@ def _remarks(
         if first and second and estimate is not None:
             gain = summarise(first.values()).mean - summarise(second.values()).mean
             if gain * estimate.gain < 0:
-                remarks.append(f"{comparison.beside} orders them otherwise: gain {gain:+.2f}.")
+                remarks.append(
+                    f"{comparison.beside} ranks the rows the other way: gain {gain:+.2f}."
+                )
     noise = noise_of(column, metric)
     if noise is not None:
-        beside = "" if noise.over_seeds is None else f"; over seeds, {noise.over_seeds:.2f}"
+        beside = "" if noise.over_seeds is None else f"; over seeds it is {noise.over_seeds:.2f}"
         remarks.append(
-            f"Numerical noise: a standard deviation of {noise.sd:.2f} when the same seed is run "
-            f"with another order of additions ({noise.cells} cells){beside}."
+            f"Numerical noise: rerunning a seed with sums in another order gives a standard "
+            f"deviation of {noise.sd:.2f} ({counted(noise.cells, 'cell')}){beside}."
         )
     if differing := differing_data(better, than):
         remarks.append(f"The two rows were measured on different data: {', '.join(differing)}.")
@@ -410,19 +413,19 @@ def _finding(some: Sequence[Reading]) -> Finding:
     """One claim at one setting over its readings."""
     claim = some[0].claim
     measured = [each for each in some if each.measured]
-    counted = Counter(each.outcome for each in some)
-    tally = tuple((word, counted[word]) for word in OUTCOMES if counted[word])
+    counts = Counter(each.outcome for each in some)
+    tally = tuple((word, counts[word]) for word in OUTCOMES if counts[word])
     against = [each.against for each in measured if each.against is not None]
     excluded = any(p < LEVEL for p in holm(against))
     whole = len(measured) == len(some) or not claim.every
     outcome: Outcome = "imprecise"
     if not measured:
         outcome = "not measured"
-    elif counted["confirmed"] == len(measured) and whole:
+    elif counts["confirmed"] == len(measured) and whole:
         outcome = "confirmed"
-    elif excluded and (claim.every or not counted["confirmed"] + counted["partly"]):
+    elif excluded and (claim.every or not counts["confirmed"] + counts["partly"]):
         outcome = "contradicted"
-    elif counted["confirmed"] or counted["partly"]:
+    elif counts["confirmed"] or counts["partly"]:
         outcome = "partly"
     text = _sentence(claim, some, measured, tally)
     return Finding(claim, some[0].setting, outcome, tally, text, tuple(some))
@@ -436,10 +439,10 @@ def _sentence(
 ) -> str:
     """The result, with numbers."""
     if not measured:
-        return f"None of {len(some)} readings is measured."
+        return f"None of {len(some)} readings was measured."
     if len(measured) == 1:
         (one,) = measured
-        said = f"{one.better} against {one.than}, {one.column}: gain {one.gain:+.2f}"
+        said = f"{one.better} over {one.than}, {one.column}: gain {one.gain:+.2f}"
         if one.low is not None:
             said += f" [{one.low:+.2f}, {one.high:+.2f}]"
     else:

@@ -70,7 +70,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         lines += [f"![Means with 95% intervals, row by row]({table.name}.png)", ""]
     lines += _figures(measured)
     if any(each.measured for each in readings):
-        lines += ["## What it says of the claims", "", *_claims(readings, up)]
+        lines += ["## Outcomes of claims", "", *_claims(readings, up)]
     for grid in (*over_columns(measured), *further_of(measured)):
         lines += [f"## {escaped(grid.heading)}", "", *grid_lines(grid), ""]
     for heading, remarks in _remarks(measured):
@@ -307,14 +307,14 @@ def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
     notes = [f"{row}: {note}" for row, note in table.published.notes.items()]
     found = [
         (
-            "Where rows differ from the paper",
+            "Deviations from the paper",
             [f"{row.label}: {row.deviation}" for row in table.rows if row.deviation],
         ),
         ("About the printed numbers", [*notes, *table.published.warnings]),
         ("Notes", list(table.notes)),
-        ("Measured with some files of the data missing", sorted(incomplete)),
-        ("Measured on copies of data that are not the published files", sorted(approximate)),
-        ("Finished, but of no declared row, column or seed", list(measured.ignored)),
+        ("Runs with missing data files", sorted(incomplete)),
+        ("Data that are not the published files", sorted(approximate)),
+        ("Finished runs of undeclared rows, columns or seeds", list(measured.ignored)),
     ]
     return [(heading, lines) for heading, lines in found if lines]
 
@@ -323,9 +323,10 @@ def _about_runs(measured: Measured) -> list[str]:
     table, name = measured.table, measured.table.name
     (first, *_) = (r for cells in measured.cells for c in cells for r in c.records.values())
     return [
-        f"Protocol {table.protocol}; varies between repeats: {escaped(table.varies)}. Every run's "
-        f"configuration, environment and data hashes are in [its record]({name}{RECORDS}), the "
-        f"values by seed in [the CSV file]({name}.csv). A run again: "
+        f"Protocol {table.protocol}. Varies between repeats: {escaped(table.varies)}. The "
+        f"configuration, environment and data hashes of every run are in [its "
+        f"record]({name}{RECORDS}), the values by seed in [the CSV file]({name}.csv). To repeat a "
+        f"run: "
         f"`./reproduce.sh --cell {first.address}`."
     ]
 

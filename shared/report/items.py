@@ -62,10 +62,10 @@ def sentence(better: Mapping[int, Record], than: Mapping[int, Record], metric: s
         if (counts := right_alone(better[seed], than[seed], metric)) is not None:
             p = mcnemar(*counts)
             shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-            found.append(f"{counts[0]} against {counts[1]} with seed {seed} ({shown})")
+            found.append(f"{counts[0]} against {counts[1]} for seed {seed} ({shown})")
     if not found:
         return ""
-    return f"Test items that one of the two rows alone has right, McNemar: {', '.join(found)}."
+    return f"McNemar's test, items that only one row classifies correctly: {', '.join(found)}."
 
 
 def _right(record: Record, metric: str) -> str | None:

@@ -61,15 +61,16 @@ PAPERS: Mapping[str, Paper] = {
         "LMCL",
         "Large-Margin Contrastive Learning with Distance Polarization Regularizer",
         "Chen et al. 2021",
-        "Pushing pairwise distances out of the middle (distance polarization) improves contrastive "
-        "baselines on images, text and control, on small images by at least 1 to 2 points.",
+        "Pushing pairwise distances out of a middle band (distance polarization) improves "
+        "contrastive baselines on images, text and control, by at least 1 to 2 points on small "
+        "images.",
     ),
     "cllr": Paper(
         "CLLR",
         "Learning Contrastive Embedding in Low-Dimensional Space",
         "Chen et al. 2022",
-        "Training a low-rank projection of the embedding along improves contrastive baselines on "
-        "images, text and control, on small images by at least 1 to 2 points.",
+        "Learning a low-rank projection together with the embedding improves contrastive baselines "
+        "on images, text and control, by at least 1 to 2 points on small images.",
     ),
     "mmcl": Paper(
         "MMCL",
@@ -82,8 +83,8 @@ PAPERS: Mapping[str, Paper] = {
         "margins",
         "Understanding Contrastive Learning Through the Lens of Margins",
         "Rho et al. 2023",
-        "What helps of a margin is the stronger pull of the positive and the curvature of its "
-        "gradient; either improves MoCo, SimCLR and BYOL.",
+        "A margin helps by its emphasis on positives and by the curvature of its gradient; either "
+        "improves MoCo, SimCLR and BYOL.",
     ),
 }
 
@@ -181,21 +182,21 @@ def write(folder: Path, results: Results) -> None:
 def first_page(results: Results) -> str:
     """The first page of the results, in Markdown."""
     lines = [
-        "# What held up",
+        "# Which claims held up",
         "",
-        "Four papers on margins in contrastive learning, their claims tested by new runs. The "
-        "table counts claims, by the setting in which they were measured: the paper's, rebuilt "
-        "(the paper leaves out what decides the outcome), or reduced (real data at a smaller "
-        "budget: it says how the methods compare there, not at the paper's own setting).",
+        "The claims of four papers on margins in contrastive learning, tested by new runs. The "
+        "table counts claims by the setting in which they were measured: the paper's, rebuilt "
+        "(the paper omits details that decide the outcome), or reduced (real data, smaller "
+        "budget: it shows how the methods compare there, not at the paper's own setting).",
         "",
         *in_short(results).splitlines(),
         "",
-        "A reading is one claim for two methods on one dataset. It is **confirmed** where the 95% "
-        "interval of the gain is on the claimed side, **partly** where the direction holds and "
-        "the size does not, **contradicted** where the interval excludes what is claimed or "
-        "printed, **imprecise** where it contains both. A claim is confirmed where all its "
-        "readings are, and partly where some are, after correction for their number "
-        f"([the rules](../{RULES}); [the same as data](claims.json)).",
+        "A reading is one claim for two methods on one dataset. It is **confirmed** if the 95% "
+        "interval of the gain lies on the claimed side, **partly** confirmed if the direction "
+        "holds but the size does not, **contradicted** if the interval excludes the claimed or "
+        "printed gain, and **imprecise** if the interval does not decide. A claim is confirmed "
+        "if all its readings are, partly if some are, after correction for multiple readings "
+        f"([rules](../{RULES}); [data](claims.json)).",
         "",
     ]
     for key, paper in PAPERS.items():
@@ -203,7 +204,7 @@ def first_page(results: Results) -> str:
         lines += _shown(results.of(key), key)
     if questions := results.of(""):
         lines += ["## Additional questions", ""]
-        lines += ["Questions of this suite, which no paper is credited with "]
+        lines += ["Questions of this suite, not claims of the papers "]
         lines[-1] += f"([all of them]({ADDITIONAL}.md)):"
         lines += ["", *_outcomes_of(questions, ADDITIONAL), ""]
     lines += ["## Tables", "", *_tables(results)]
@@ -243,7 +244,7 @@ def _shown(some: Sequence[Finding], name: str) -> list[str]:
 
 
 def _five_lines(results: Results, key: str) -> list[str]:
-    """A paper's claim, what was run, the outcomes, what was not run, and what that would take."""
+    """A paper's claim, what was run, the outcomes, what was not measured, and its cost."""
     some = results.of(key)
     left = _left_out(some)
     places = dict.fromkeys(each.claim.place for each in some if each.claim.id in left)
@@ -251,10 +252,10 @@ def _five_lines(results: Results, key: str) -> list[str]:
     return [
         f"- **It claims:** {escaped(PAPERS[key].says)}",
         f"- **Run:** {_run(results, some)}",
-        f"- **Came out:** {said}",
+        f"- **Outcome:** {said}",
         *(f"    {line}" for line in _outcomes_of(some, key)),
-        f"- **Not run:** {escaped('; '.join(places)) or 'nothing'}.",
-        f"- **It would take:** {_left(results, [r for each in some for r in each.readings])}",
+        f"- **Not measured:** {escaped('; '.join(places)) or 'nothing'}.",
+        f"- **Still to run:** {_left(results, [r for each in some for r in each.readings])}",
     ]
 
 
@@ -279,7 +280,7 @@ def _below(finding: Finding) -> str:
     if not below:
         return ""
     where = "all" if below == len(measured) else f"{below} of {len(measured)}"
-    return f" In {where} measured readings a trained row lies below a trivial baseline."
+    return f" In {where} measured readings a trained row scores below a trivial baseline."
 
 
 def _example(finding: Finding) -> str:
@@ -365,9 +366,9 @@ def _left(results: Results, readings: Iterable[Reading]) -> str:
                 if place in pairs and cell.seed not in done[place]:
                     minutes[cell.address] = columns[cell.column].minutes
     if not minutes:
-        return "nothing more at the paper's setting."
+        return "nothing at the paper's setting."
     time = duration(sum(minutes.values()) / 60)
-    return f"{len(minutes):,} more runs at the paper's setting, about {time} on one CPU core."
+    return f"{len(minutes):,} runs at the paper's setting, about {time} on one CPU core."
 
 
 def duration(hours: float) -> str:
@@ -388,7 +389,7 @@ def _finding(finding: Finding) -> list[str]:
         return [f"{said} {counted(len(finding.readings), 'reading')}, none of them measured.", ""]
     lines = [f"{said} {escaped(finding.sentence)}", ""]
     if differences := dict.fromkeys(text for each in measured for text in each.differences):
-        lines += [f"What differs from the paper: {escaped(' '.join(differences))}", ""]
+        lines += [f"Main differences from the paper: {escaped(' '.join(differences))}", ""]
     by_table: dict[str, list[Reading]] = {}
     for each in measured:
         by_table.setdefault(_page(each), []).append(each)
