@@ -483,7 +483,9 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
                 )
             )
     return [
-        Panel(f"{address} ({setting})", f"gain{f' ({unit})' if unit else ''}", lines, rule=0.0)
+        Panel(
+            f"{address}: {setting} setting", f"gain ({unit})" if unit else "gain", lines, rule=0.0
+        )
         for (setting, address, unit), lines in found.items()
     ]
 
