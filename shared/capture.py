@@ -1,9 +1,9 @@
-"""CUDA graphs: a function of tensors is captured once, and from then on launched as a whole.
+"""CUDA graphs: a function of tensors is captured once and then launched as a whole.
 
-The many small kernels of a training step or of a solver take longer to launch, one by one, than to
-run. A graph of them is a single launch. It repeats what was captured, on the same memory and with
-the same Python numbers: inputs are therefore copied into tensors of its own, and a number that
-changes must stay outside. What is captured must launch the same kernels at every call and must not
+Launching the many small kernels of a training step or solver one by one takes longer than running
+them; a graph launches them all at once. It replays what was captured, on the same memory and with
+the same Python numbers, so inputs are copied into tensors of its own, and a number that changes
+must stay outside. The captured function must launch the same kernels at every call and must not
 wait for the device.
 """
 
@@ -19,11 +19,10 @@ WARM_UP = 3  # calls before a function is captured, in which libraries and optim
 
 
 def can_capture(device: torch.device) -> bool:
-    """Whether functions of tensors on the device can be captured here and now.
+    """Whether functions of tensors on the device can be captured at this point.
 
-    That is so on a GPU, on a single process, outside of another capture, and where neither a
-    compiler nor a transform of :mod:`torch.func` traces the tensors; never where the environment
-    has ``SUITE_EAGER``.
+    They can on a GPU, on a single process, outside of other captures and of tracing by a compiler
+    or a transform of :mod:`torch.func`; never with ``SUITE_EAGER`` in the environment.
     """
     return (
         device.type == "cuda"
@@ -38,14 +37,14 @@ def can_capture(device: torch.device) -> bool:
 class Captured:
     """A function of tensors as a CUDA graph, after ``WARM_UP`` calls that run eagerly.
 
-    The graph keeps the memory that the function allocates, beside what is used outside of it.
+    The graph keeps the memory that the function allocates.
 
     Args:
         function: of tensors that have the same shapes and types at every call; returns tensors by
             name. It may change other tensors in place, and draw from the device's generator.
         device: where it runs.
-        parameters: those whose gradients the function computes, after it has set ``.grad`` to
-            None. After a call ``.grad`` is that of the call; the next one overwrites it.
+        parameters: those whose gradients the function computes after setting ``.grad`` to None.
+            After a call ``.grad`` is the gradient of that call; the next call overwrites it.
     """
 
     def __init__(
@@ -64,17 +63,17 @@ class Captured:
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, *given: Tensor) -> dict[str, Tensor]:
-        """The function's tensors, which are the caller's to keep.
+        """Copies of the function's output tensors.
 
         Args:
-            given: on the device, or on the host, from where they are copied without a wait.
+            given: on the device or on the host, from which they are copied without waiting.
 
         Raises:
             ValueError: tensors of other shapes or types than at the first call.
         """
         with torch.cuda.device(self.device):
             if not self._calls:
-                with torch.inference_mode(False):  # or they could not be written to outside of it
+                with torch.inference_mode(False):  # else they would be read-only outside of it
                     self._inputs = tuple(torch.empty_like(x, device=self.device) for x in given)
             self._receive(given)
             self._calls += 1
@@ -82,7 +81,7 @@ class Captured:
                 return self._aside()
             if self._graph is None:
                 self._graph = torch.cuda.CUDAGraph()
-                # Other threads, such as a loader's that pins memory, may go on meanwhile.
+                # Other threads, such as a loader's that pins memory, may continue.
                 with torch.cuda.graph(
                     self._graph, stream=self._stream, capture_error_mode="thread_local"
                 ):
@@ -90,11 +89,11 @@ class Captured:
                 self._gradients = [each.grad for each in self.parameters]
             self._graph.replay()
             for parameter, gradient in zip(self.parameters, self._gradients, strict=True):
-                parameter.grad = gradient  # an eager step may have put another there
+                parameter.grad = gradient  # an eager step may have replaced it
             return {name: each.clone() for name, each in self._outputs.items()}
 
     def _receive(self, given: tuple[Tensor, ...]) -> None:
-        """Copy the inputs to where the graph reads them."""
+        """Copy the inputs into the tensors that the graph reads."""
         for mine, each in zip(self._inputs, given, strict=True):
             if each.shape != mine.shape or each.dtype != mine.dtype:
                 raise ValueError(
@@ -104,7 +103,7 @@ class Captured:
             mine.copy_(each.pin_memory() if each.device.type == "cpu" else each, non_blocking=True)
 
     def _aside(self) -> dict[str, Tensor]:
-        """Run the function eagerly, on the stream on which it will be captured."""
+        """Run the function eagerly on the stream of the capture."""
         current = torch.cuda.current_stream()
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):

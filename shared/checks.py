@@ -1,6 +1,6 @@
-"""What losses and penalties refuse at their door: the ranges of numbers, the matrix.
+"""Validation of the arguments of losses and penalties: ranges of numbers, the similarity matrix.
 
-Shapes: N anchors, M candidates. What would make an accelerator wait is looked at on the CPU alone.
+Shapes: N anchors, M candidates. Checks that would wait for an accelerator run on the CPU only.
 """
 
 import functools
@@ -21,12 +21,12 @@ Temperature = float | Tensor
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-COSINE_SLACK = 1e-3  # rounding takes cosines out of [-1, 1], in single precision by 1e-6
+COSINE_SLACK = 1e-3  # rounding moves cosines out of [-1, 1], in single precision by 1e-6
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values that an argument may have, and the words that say so after its name."""
+    """The allowed values of an argument, and the words for an error, which follow its name."""
 
     words: str
     holds: Callable[[Any], bool]
@@ -75,22 +75,22 @@ TEMPERATURE = Range(POSITIVE.words, _is_temperature)
 
 
 def require(name: str, value: Any, allowed: Range) -> None:
-    """Raise a ``ValueError`` that names the argument unless its value lies in the range."""
+    """Raise a ``ValueError`` that names the argument unless its value is in the range."""
     if not allowed.holds(value):
         raise ValueError(f"{name} {allowed.words}; got {value!r}")
 
 
 def lift(tensor: Tensor) -> Tensor:
-    """``tensor`` in at least single precision."""
+    """``tensor``, promoted to single precision if it has half."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def check_names(
     function: Callable[..., Any], numbers: Mapping[str, Any], called: str | None = None
 ) -> None:
-    """Raise a ``ValueError`` unless the keyword arguments are those that the function takes.
+    """Raise a ``ValueError`` unless the function takes these keyword arguments.
 
-    ``called`` is what the message calls the function, its name unless given.
+    ``called`` is the function's name in the message, by default its own.
     """
     called = called or function.__name__
     known = {
@@ -113,23 +113,23 @@ def checked(
     negatives: bool = False,
     **ranges: Range,
 ) -> Callable[[Function], Function]:
-    """Check the arguments of a loss or penalty, and lift half precision.
+    """Check the arguments of a loss or penalty, and promote half precision.
 
     The checked function has three further attributes. Two take the numbers as a mapping:
-    ``check_numbers`` raises what the call would raise for them (:func:`shared.objective.term` asks
-    when a loss is declared), ``needs_cosines`` says whether similarities have to be cosines. The
-    third, ``needs_negatives``, is what ``negatives`` says.
+    ``check_numbers`` raises what the call would raise for them (:func:`shared.objective.term` uses
+    it), and ``needs_cosines`` returns whether similarities have to be cosines. The third,
+    ``needs_negatives``, is ``negatives``.
 
     Args:
-        rules: what concerns several numbers at once.
-        cosines: whether similarities have to be cosines, for all numbers or by them.
-        negatives: whether the loss compares with negatives.
-        ranges: of the single numbers, by name.
+        rules: checks of several numbers together.
+        cosines: whether similarities have to be cosines; a function if that depends on the numbers.
+        negatives: whether the loss needs negatives.
+        ranges: of single numbers, by name.
 
     Raises:
         ValueError: by the checked function, for arguments that are missing, unknown or out of
-            range, a similarity that is no floating-point (N, M) matrix, or (on the CPU) numbers
-            that are no cosines.
+            range, a similarity that is not a floating-point (N, M) matrix, or (on the CPU) numbers
+            that are not cosines.
     """
 
     def decorate(function: Function) -> Function:
@@ -193,11 +193,11 @@ def check_similarity(pairs: Pairs, similarity: Tensor) -> None:
 
 
 def check_negatives(name: str, pairs: Pairs) -> None:
-    """Raise a ``ValueError`` for anchors of one positive that all have nothing to tell it from.
+    """Raise a ``ValueError`` if no anchor, of one positive each, has a negative.
 
-    ``name`` is of the loss. It waits for an accelerator.
+    ``name`` is that of the loss. On an accelerator it waits for the device.
     """
-    # The first anchor nearly always has a negative, and then nothing else is read.
+    # Nearly always the first anchor has a negative, and nothing else is read.
     if not len(pairs.anchor) or pairs.negative[0].any() or pairs.negative.any():
         return
     if pairs.positives().shape[1] > 1:
@@ -210,10 +210,10 @@ def check_negatives(name: str, pairs: Pairs) -> None:
 
 
 def check_cosines(pairs: Pairs, similarity: Tensor) -> None:
-    """Raise a ``ValueError`` if a positive's or a negative's similarity is no cosine.
+    """Raise a ``ValueError`` if a positive's or a negative's similarity is not a cosine.
 
-    NaN passes: what is not finite is reported by :class:`shared.objective.Criterion`. It reads the
-    matrix once, and waits for an accelerator.
+    NaN passes, since :class:`shared.objective.Criterion` reports it. The matrix is read once; on an
+    accelerator it waits for the device.
     """
     values = similarity.detach()
     limit = 1 + max(COSINE_SLACK, 2 * torch.finfo(values.dtype).eps)

@@ -1,4 +1,4 @@
-"""The one exception whose text alone is shown to the user, and words that many of them share."""
+"""The exception for unusable input, and phrases that many error messages share."""
 
 import difflib
 import os
@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 class UserError(Exception):
-    """Input that cannot be used: one line that names the thing and says what would be right.
+    """Unusable input: one line that names the problem and the remedy.
 
     The command line prints the text without a traceback and exits with code 2.
     """
 
 
 def program() -> str:
-    """How the command line is called here: ``./reproduce.sh``, or ``margins`` where that was."""
+    """The name of the command line: ``./reproduce.sh``, or ``margins`` if installed."""
     if "SUITE_COMMAND" in os.environ:  # reproduce.sh sets it
         return "./reproduce.sh"
     installed = not (Path(__file__).resolve().parents[1] / "reproduce.sh").is_file()
@@ -23,12 +23,12 @@ def program() -> str:
 
 
 def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
-    """What to say after an unknown ``word``: the nearest of the known ones, or all of them.
+    """The end of an error about an unknown ``word``: the nearest known one, or all of them.
 
     Args:
-        word: what was given.
-        known: what could have been.
-        has: what the known ones are called, as in "; it has: one, two".
+        word: the unknown word.
+        known: the known words.
+        has: introduces the list of the known words, as in "; it has: one, two".
     """
     by_case = {each.lower(): each for each in known}
     if near := difflib.get_close_matches(word.lower(), by_case, n=1):

@@ -1,9 +1,9 @@
-"""What a function is called in a configuration: by name, and from outside by its source, too.
+"""The identity of a function in a configuration: its name, and for user code a hash of its source.
 
-A run is known by its configuration. A function of the project goes by its name, since the record
-of a run holds the project's commit. Of any other function nothing else is kept, so that what it
-computes has to be part of what it is called: a SHA-256 over the statements of its module that it
-rests on. What it takes from other modules is not looked at, nor is where the file lies.
+A run is identified by its configuration. A function of the project is identified by its name, since
+the record of a run has the project's commit. Any other function is identified by its name and a
+SHA-256 over the statements of its module that it depends on. Its imports and the location of the
+file have no influence.
 """
 
 import ast
@@ -18,7 +18,7 @@ from typing import Any
 
 PROJECT = ("shared", "vision", "text", "rl", "graph", "video")
 REMEDY = "define it with def at the top level of a module's file"
-# With these a function reads names that its code does not show.
+# With these a function may read names that do not occur in its code.
 DYNAMIC = {"eval", "exec", "globals", "locals", "vars"}
 
 
@@ -26,8 +26,8 @@ def identity(function: Callable[..., Any]) -> str:
     """``name`` of a function of the project; of any other ``module.name@`` and a SHA-256.
 
     Raises:
-        ValueError: a function that a later process could not find again or whose source is not to
-            be had: a lambda, one made inside another function, a wrapped or partial one, a builtin.
+        ValueError: a function that another process could not import, or whose source is not
+            available: a lambda, a nested, wrapped or partial function, a builtin.
     """
     if not isinstance(function, FunctionType):
         what = getattr(function, "__qualname__", type(function).__qualname__)
@@ -36,7 +36,7 @@ def identity(function: Callable[..., Any]) -> str:
 
 
 def function_name(identity: str) -> str:
-    """The part of an :func:`identity` that people read."""
+    """The name in an :func:`identity`."""
     return identity.partition("@")[0]
 
 
@@ -44,9 +44,9 @@ def function_name(identity: str) -> str:
 def _identity(function: FunctionType) -> str:
     name = function.__qualname__
     if "<lambda>" in name:
-        raise ValueError(f"a lambda has no name to be known by; {REMEDY}")
+        raise ValueError(f"a lambda has no name; {REMEDY}")
     if "<locals>" in name:
-        raise ValueError(f"{name} is made inside a function; {REMEDY}")
+        raise ValueError(f"{name} is defined inside a function; {REMEDY}")
     original = inspect.unwrap(function)
     home = original.__globals__
     found: Any = home.get(name.split(".")[0])
@@ -62,13 +62,13 @@ def _identity(function: FunctionType) -> str:
         with tokenize.open(inspect.getsourcefile(original) or "") as stream:
             text = stream.read()
     except (OSError, TypeError):
-        raise ValueError(f"the source of {module}.{name} is not to be had; {REMEDY}") from None
+        raise ValueError(f"the source of {module}.{name} is not available; {REMEDY}") from None
     digest = hashlib.sha256(_foundation(text, name.split(".")[0]).encode()).hexdigest()
     return f"{module}.{name}@{digest}"
 
 
 def _foundation(text: str, name: str) -> str:
-    """The statements of a module that ``name`` rests on, in their order; all where that is unsure.
+    """The statements of a module that ``name`` depends on, in order; all if that is uncertain.
 
     They are those that bind or change the name, or a name that one of them uses.
     """
@@ -95,7 +95,7 @@ def _foundation(text: str, name: str) -> str:
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code and all codes within it."""
+    """The code object and all nested ones."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -103,7 +103,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def _changed(statement: ast.stmt, top: CodeType) -> set[str]:
-    """Global names that a statement binds, or whose value it changes; ``*`` are unknown ones."""
+    """Global names that a statement binds or changes; ``*`` stands for unknown ones."""
     names = {each.argval for each in dis.get_instructions(top) if "STORE_NAME" in each.opname}
     for code in _codes(top):  # a function may bind global names, too
         names |= {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}

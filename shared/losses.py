@@ -2,10 +2,10 @@
 
 Shapes: N anchors, M candidates. ``similarity`` is the (N, M) matrix of the pairs' similarities
 (cosines unless a function says otherwise); entries outside both masks are never read. Half
-precision is lifted to float32; everything exponential happens in log space. An anchor without a
-positive has loss 0. A temperature may be a scalar tensor that takes a gradient. What is wrong with
-numbers or similarities raises a ``ValueError`` (:func:`shared.checks.checked`). Derivatives of any
-order are right, also under ``torch.func``.
+precision is promoted to float32, and exponentials are computed in log space. An anchor without a
+positive has loss 0. A temperature may be a learned scalar tensor. Invalid numbers or similarities
+raise a ``ValueError`` (:func:`shared.checks.checked`). Derivatives of any order are correct, also
+under ``torch.func``.
 
 Notation in the formulas: s = similarity / temperature, p a positive, n the number of negatives.
 With several positives an anchor's loss is the mean over them.
@@ -82,7 +82,7 @@ def info_nce(
         one: Tensor = _CrossEntropy.apply(scores, scale, positives, excluded, complete)[0]
         return one
     total, score = _logsumexp_and_pick(scores, 1 / divisor, positives, excluded, pairs.complete)
-    # With nothing to compare its positive with, an anchor has no loss in GraphCL's form either.
+    # In GraphCL's form as well, an anchor without negatives has loss 0.
     loss = torch.where(total[:, None] == -math.inf, 0.0, total[:, None] - score)
     return _mean_over_positives(loss, positives)
 
@@ -183,7 +183,7 @@ def _hard_nce(
     count = pairs.negative.sum(1)
     log_count = count.to(scores.dtype).log()
 
-    # With its weights constant, the exponent (1 + beta) s has the slope of s alone.
+    # With constant weights, the exponent (1 + beta) s has the derivative of s alone.
     sloped = scale_gradient(scores, 1 / (1 + beta)) if detach_weights else scores
     log_sum, score = _logsumexp_and_pick(
         sloped, (1 + beta) / divisor, positives, excluded, pairs.complete, pick_scale=1 / divisor
@@ -200,18 +200,18 @@ def _hard_nce(
         log_floor = log_count - 1 / temperature
     else:
         lowest = similarity.detach().masked_fill(~pairs.negative, math.inf).amin(1)
-        # Without a negative it would be infinite, and the temperature's gradient nan.
+        # Without negatives it would be infinite, and the temperature's gradient NaN.
         log_floor = log_count + torch.where(count > 0, lowest, 0.0) / temperature
     log_negatives = log_sum
     if tau_plus > 0:
         log_positive = score[:, 0] if single else _log_mean_exp(score, positives)
         excess = log_positive + log_count + math.log(tau_plus) - log_sum
-        # Where the correction takes everything the floor rules; the logarithm is kept away from it.
+        # Where the correction leaves nothing, the floor applies; the logarithm must not see it.
         room = (excess < 0) & (count > 0)
         excess = torch.where(room, excess, -1.0)
         corrected = log_sum + torch.log(-torch.expm1(excess)) - math.log1p(-tau_plus)
         log_negatives = torch.where(room, corrected, -math.inf)
-    # Without a negative both are -inf, or the first nan, and the loss is 0 (log of 1).
+    # Without negatives both are -inf, or the first is NaN, and the loss is 0 (log of 1).
     log_negatives = torch.where(log_negatives > log_floor, log_negatives, log_floor)
     loss = _softplus(log_negatives[:, None] - score)
     return loss[:, 0] if single else _mean_over_positives(loss, positives)
@@ -244,15 +244,15 @@ def margin_nce(
     attenuation: float = 0.0,
     attenuation_scope: Literal["row", "positive"] = "row",
 ) -> Tensor:
-    """InfoNCE with margins, or with one of the effects of margins on the gradient alone.
+    """InfoNCE with margins, or with single effects of margins on the gradient.
 
     ``angular`` and ``subtractive`` change the positive's logit to
-    ``(cos(theta + angular) - subtractive) / temperature``. The others leave every value as it is
-    and scale gradients: of the positive by ``emphasis`` and by the curvature weight, of the row or
-    the positive by the ratio of denominators without and with the margins, and by the attenuation
-    weight. All defaults together are :func:`info_nce`. What scales gradients scales those of
-    similarities (:func:`shared.margins.scale_gradient` says what that makes of second derivatives);
-    a learned temperature gets the derivative of the value.
+    ``(cos(theta + angular) - subtractive) / temperature``. The others change no value and scale
+    gradients: the positive's by ``emphasis`` and by the curvature weight, and the row's or the
+    positive's by the ratio of the denominators without and with margins and by the attenuation
+    weight. With all defaults it is :func:`info_nce`. Only gradients of similarities are scaled (for
+    second derivatives, see :func:`shared.margins.scale_gradient`); a learned temperature gets the
+    unscaled derivative.
 
     Args:
         pairs: N anchors, M candidates.
@@ -263,8 +263,9 @@ def margin_nce(
         emphasis: s, factor on the positive's gradient.
         curvature: exponent c of :func:`shared.margins.curvature_weight`; None: off.
         curvature_form: as printed in Eq. 10, or in Algorithm 3.
-        ratio: the margins only set the ratio r_i, and the loss is without them; r_i multiplies
-            the gradient of the anchor's whole row (text) or of its positive (Algorithm 4).
+        ratio: the margins only determine the ratio r_i and are not part of the loss; r_i
+            multiplies the gradient of the anchor's whole row (text) or of its positive
+            (Algorithm 4).
         attenuation: alpha of :func:`shared.margins.attenuation_weight`; 0: off.
         attenuation_scope: ``"row"`` is type I, ``"positive"`` type II.
 
@@ -316,16 +317,15 @@ def alignment(
     curvature: float | None = None,
     curvature_form: Literal["equation_10", "algorithm_3"] = "equation_10",
 ) -> Tensor:
-    """BYOL's loss, ``2 - 2 cos`` to the positive: no negative takes part.
+    """BYOL's loss, ``2 - 2 cos`` to the positive, without negatives.
 
-    It is constant where all embeddings are equal; BYOL's predictor and moving teacher keep a
-    network from going there.
+    Collapsed embeddings minimise it; BYOL's predictor and momentum teacher prevent the collapse.
 
     Args:
         pairs: N anchors, M candidates.
         similarity: (N, M), cosines.
         curvature: exponent c of :func:`shared.margins.curvature_weight`, which scales the gradient
-            and leaves the value as it is; None: off.
+            and leaves the value unchanged; None: off.
         curvature_form: as printed in Eq. 10, or in Algorithm 3.
 
     Returns:
@@ -369,11 +369,11 @@ def max_margin(
     start: svm.Start = "closed_form",
     unit_diagonal: bool = False,
 ) -> Tensor:
-    """Max-margin contrastive loss (MMCL): the negatives that support an SVM, by their dual weights.
+    """Max-margin contrastive loss (MMCL): negatives weighted by the dual variables of an SVM.
 
     For each anchor an SVM separates its positive candidate c_p from its negative candidates c_j;
     the loss is its decision function at the anchor a, ``sum_j alpha_j K(c_j, a) - (sum_j alpha_j)
-    K(c_p, a)``. No gradient flows through alpha. Which negatives take part is the builder's matter:
+    K(c_p, a)``. No gradient flows through alpha. The builder of the pairs determines the negatives:
     ``two_views(first, second, anchors="second")`` is the paper's Algorithm 1 (2B - 2 negatives),
     ``query_key(second, first)`` the authors' program (the B - 1 others of the first view).
 
@@ -384,18 +384,18 @@ def max_margin(
             the paper's convention, 1 / sigma in the authors' program. For the tanh kernel the
             multiplier of the cosine; unused by the linear kernel.
         cost: C, upper limit of each dual variable; ``math.inf`` for none.
-        ridge: beta, added to the diagonal of the dual's matrix; positive. One that is lost in the
-            rounding of a singular kernel matrix (below about 1e-4, in single precision) is refused.
+        ridge: beta, added to the diagonal of the dual's matrix; positive. A ridge lost in the
+            rounding of a singular kernel matrix (below about 1e-4 in single precision) is an error.
         kernel: ``"rbf"``, ``"linear"`` or ``"tanh"`` (``tanh(gamma cos + offset)``).
         offset: eta of the tanh kernel.
         solver: ``"closed_form"`` (INV), ``"projected_gradient"`` (PGD), or ``"exact"`` (the box
             QP to convergence, slow).
         steps: of the projected gradient.
-        step_size: of the projected gradient; None takes 1 / lambda_max for each anchor with
-            momentum, a number (the authors' 1e-3) plain steps of that size.
+        step_size: of the projected gradient; None: 1 / lambda_max for each anchor, with momentum;
+            a number (the authors' 1e-3): plain steps of that size.
         start: of the projected gradient: ``"closed_form"``, or the authors' ``"random"``.
-        unit_diagonal: keep 1 for K(c_p, c_p) in the dual where the kernel's diagonal is not 1
-            (the authors' tanh kernel).
+        unit_diagonal: use 1 for K(c_p, c_p) in the dual although the kernel's diagonal is not 1
+            (as the authors' program does for the tanh kernel).
 
     Returns:
         (N,); the mean over anchors is the papers' loss.
@@ -427,9 +427,9 @@ def max_margin(
 class _CrossEntropy(torch.autograd.Function):
     """Masked log-sum-exp of every row minus the score at one column, in one pass each way.
 
-    What :class:`_LogSumExpAndPick` and the operations behind it give for one positive, to the bit,
-    with a third of the calls: of a small batch they take most of the time. A row without entries,
-    or with -1 for its column, has the value 0.
+    For one positive it equals :class:`_LogSumExpAndPick` and the operations that follow it, bit for
+    bit, with a third of the calls, which dominate the time of a small batch. A row without entries,
+    or with -1 as its column, has the value 0.
     """
 
     @staticmethod
@@ -467,9 +467,9 @@ class _CrossEntropy(torch.autograd.Function):
 class _LogSumExpAndPick(torch.autograd.Function):
     """Masked log-sum-exp of every row and the scores at given columns, in one pass each way.
 
-    The third output, the softmax of every row, is what the derivatives are made of. As an output it
-    has a derivative itself, so that derivatives of any order are right. Going through blocks of
-    rows, all that is done to a block happens in the processor's cache.
+    The third output, the softmax of every row, is what the derivatives are computed from. Since it
+    is an output, it has a derivative itself, and derivatives of any order are correct. Rows are
+    processed in blocks that fit into the processor's cache.
     """
 
     @staticmethod
@@ -508,7 +508,7 @@ def _softmax(
     """Log-sum-exp (N, 1) and softmax of the rows of ``scale * similarity``, by blocks of rows."""
     softmax = torch.empty_like(similarity, memory_format=torch.contiguous_format)
     blocks = blocks_of_rows(similarity)
-    if len(blocks) == 1:  # which need not be cut out: of a small batch, that takes as long as a sum
+    if len(blocks) == 1:  # no slicing: in a small batch it costs as much as a sum
         return _softmax_of_block(similarity, scale, excluded, complete, softmax), softmax
     total = similarity.new_full((len(similarity), 1), -math.inf)
     room = torch.empty_like(softmax[blocks[0]]) if blocks else None
@@ -529,12 +529,12 @@ def _softmax_of_block(
 ) -> Tensor:
     """The log-sum-exp of rows, (N, 1); their softmax is put into ``softmax``.
 
-    ``room``, at least as many rows, is what the exponentials are written to.
+    The exponentials are written to ``room``, which has at least as many rows.
     """
     torch.mul(similarity, scale, out=softmax)
     without(softmax, excluded, -math.inf, complete=complete, in_place=True)
-    # Clamping keeps the differences of infinite numbers from being nan: a row without entries has
-    # the largest entry -inf and the total -inf, and its exponentials come out as 0.
+    # Clamping avoids differences of infinities, which are NaN: a row without entries has the
+    # largest entry -inf and the total -inf, and its exponentials become 0.
     finite = torch.finfo(softmax.dtype)
     largest = softmax.amax(1, keepdim=True).clamp_(finite.min, finite.max)
     shifted = torch.sub(softmax, largest, out=None if room is None else room[: len(softmax)])
@@ -546,7 +546,7 @@ def _softmax_of_block(
 def _by_scores(
     softmax: Tensor, by_total: Tensor, by_softmax: Tensor | None, scale: float
 ) -> Tensor:
-    """The derivative by the similarities of the totals and, in a second one, of the softmax."""
+    """The gradient of the similarities, through the totals and, if given, the softmax."""
     gradient = softmax * by_total
     if by_softmax is not None:
         by_score = softmax * by_softmax
@@ -555,8 +555,8 @@ def _by_scores(
 
 
 def _added(gradient: Tensor, index: Tensor, value: Tensor) -> Tensor:
-    """The gradient with values added at columns; in place where nothing more follows."""
-    # A copy would need the memory of a matrix.
+    """The gradient with values added at columns; in place unless it is differentiated again."""
+    # A copy would take the memory of a matrix.
     add = gradient.scatter_add if torch.is_grad_enabled() else gradient.scatter_add_
     added: Tensor = add(1, index, value)
     return added
@@ -570,14 +570,14 @@ def _logsumexp_and_pick(
     complete: bool,
     pick_scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-sum-exp of ``scale * similarity`` but for what is excluded, (N,), and scores picked.
+    """Log-sum-exp of ``scale * similarity`` without the excluded entries, (N,), and picked scores.
 
-    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P). ``excluded`` is what
-    :func:`_excluded` gives, ``complete`` that of the pairs.
+    The picked scores are ``pick_scale * similarity`` at ``index``, (N, P). ``excluded`` is from
+    :func:`_excluded`, ``complete`` from the pairs.
     """
     pick_scale = scale if pick_scale is None else pick_scale
     if torch._C._are_functorch_transforms_active():
-        # Nested transforms see through torch's own operations alone.
+        # Nested transforms differentiate torch's own operations only.
         scores = without(similarity * scale, excluded, -math.inf, complete=complete)
         return torch.logsumexp(scores, dim=1), _picked(similarity, index, pick_scale)
     total, picked, _ = _LogSumExpAndPick.apply(
@@ -587,7 +587,7 @@ def _logsumexp_and_pick(
 
 
 def _excluded(pairs: Pairs, *, positives: bool) -> Tensor:
-    """What :meth:`Pairs.excluded` gives, without padding."""
+    """:meth:`Pairs.excluded` without padding."""
     excluded = pairs.excluded(positives=positives)
     return excluded if pairs.complete else repeated(excluded)
 
@@ -597,9 +597,9 @@ def _picked(similarity: Tensor, index: Tensor, scale: float) -> Tensor:
 
 
 def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, float]:
-    """Similarities, and the number by which they are still to be divided.
+    """Similarities, and the number that they still have to be divided by.
 
-    A learned temperature divides here, where its gradient is made; a number is left to what comes.
+    Division by a learned temperature happens here, so that it gets its gradient.
     """
     if isinstance(temperature, Tensor):
         return similarity / temperature, 1.0
@@ -607,24 +607,24 @@ def _divided(similarity: Tensor, temperature: Temperature) -> tuple[Tensor, floa
 
 
 def _log_mean_exp(score: Tensor, positives: Tensor) -> Tensor:
-    """Logarithm of the mean of exp of (N, P) over the real positives; 0 where there is none."""
+    """Logarithm of the mean of exp of (N, P) over the actual positives; 0 where there is none."""
     present = positives >= 0
     known = score.masked_fill(~present, -math.inf)
-    # Of nothing at all, the second derivative of a log-sum-exp is nan.
+    # The second derivative of a log-sum-exp over nothing is NaN.
     known = known.masked_fill(~present.any(1, keepdim=True), 0.0)
     count = present.sum(1).clamp(min=1)
     return torch.logsumexp(known, dim=1) - count.to(score.dtype).log()
 
 
 def _mean_over_positives(loss: Tensor, positives: Tensor) -> Tensor:
-    """Mean of (N, P) over the real positives; 0 for an anchor that has none."""
+    """Mean of (N, P) over the actual positives; 0 for an anchor that has none."""
     present = positives >= 0
     return torch.where(present, loss, 0.0).sum(1) / present.sum(1).clamp(min=1)
 
 
 def _softplus(x: Tensor) -> Tensor:
-    # torch's softplus turns linear above a threshold; this is exact everywhere. Where exp(-x) would
-    # overflow in the second derivative it is exp(x), to the last digit.
+    # torch's softplus becomes linear above a threshold; this is exact everywhere. Where exp(-x)
+    # would overflow in the second derivative, softplus(x) equals exp(x) to the last digit.
     small = x < math.log(torch.finfo(x.dtype).tiny)
     rest = torch.where(small, 0.0, x)
     tail = torch.where(small, x, -math.inf).exp()

@@ -1,7 +1,7 @@
-"""What margins do to logits and gradients, taken apart (Rho et al. 2023).
+"""The effects of margins on logits and gradients, one by one (Rho et al. 2023).
 
 Shapes: N anchors, M candidates; ``similarity`` is (N, M) and holds cosines, theta their angles. The
-margins change the positive's value; the weights change gradients alone, through
+margins change the positive's value; the weights change gradients only, through
 :func:`scale_gradient`, and carry no gradient themselves.
 """
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from shared.checks import POSITIVE, SHARE, TEMPERATURE, Temperature, one_of, require
 from shared.pairs import Pairs
 
-# sin(theta) is taken as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
+# sin(theta) is computed as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
 # instead of infinite, and its value 3e-4 instead of 0.
 SOFTENING = 1e-7
 ATTENUATION_CAP = 100.0
@@ -25,10 +25,10 @@ CURVATURE_FORM = one_of("equation_10", "algorithm_3")
 def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
     """``value``, bit for bit, with its gradient multiplied by ``factor``.
 
-    It is the line through ``value`` with slope ``factor``, both taken as constants. A loss L behind
-    it therefore has the second derivative ``factor L'' factor``, the symmetric one of a loss whose
-    input moves ``factor`` times as far, and not ``factor L''``, the derivative of the scaled
-    gradient. How the factor itself moves stays out of derivatives of all orders.
+    It is the line through ``value`` with slope ``factor``, both constant. A loss L applied to it
+    therefore has the second derivative ``factor L'' factor``, that of a loss whose input moves
+    ``factor`` times as far, and not ``factor L''``, the derivative of the scaled gradient. The
+    factor is a constant in derivatives of all orders.
     """
     constant = value.detach()
     return constant + factor * (value - constant)
@@ -37,9 +37,9 @@ def scale_gradient(value: Tensor, factor: Tensor | float) -> Tensor:
 def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor:
     """``cos(theta + margin)`` in place of the positive's ``cos(theta)`` (Eq. 4, m1).
 
-    No clamp where ``theta + margin`` exceeds pi: there a larger angle is rewarded, and two encoders
-    that share no weights can collapse, each to one point, the points opposite each other. The slope
-    stays finite at cos = +-1.
+    There is no clamp where ``theta + margin`` exceeds pi: a larger angle then lowers the loss, and
+    two encoders without shared weights can collapse to two opposite points. The slope stays finite
+    at cos = +-1.
 
     Args:
         pairs: N anchors, M candidates.
@@ -65,14 +65,14 @@ def curvature_weight(
     exponent: float,
     form: Literal["equation_10", "algorithm_3"] = "equation_10",
 ) -> Tensor:
-    """How the emphasis of a pair falls with its angle: 1 at theta = 0, 0 at theta = pi.
+    """The weight of a pair by its angle, which decreases from 1 at theta = 0 to 0 at theta = pi.
 
     Args:
         similarity: (N, M), cosines.
         exponent: c, positive.
-        form: ``"equation_10"``: ``(1 - (theta / pi)^c)^(1 / c)``; ``"algorithm_3"``: as that
-            listing prints it, ``(1 - theta / pi)^(1 / c)``. They agree at c = 1 only; the limits
-            that the text states are those of the equation.
+        form: ``"equation_10"``: ``(1 - (theta / pi)^c)^(1 / c)``; ``"algorithm_3"``: as printed in
+            that listing, ``(1 - theta / pi)^(1 / c)``. They agree at c = 1 only; the limits stated
+            in the text are those of the equation.
 
     Returns:
         (N, M), without gradient.
@@ -88,7 +88,7 @@ def curvature_weight(
 def margin_ratio(
     pairs: Pairs, similarity: Tensor, margined: Tensor, *, temperature: Temperature
 ) -> Tensor:
-    """Denominator without margins over the denominator with them (Section 5.4), one per anchor.
+    """Ratio of the denominators without and with margins (Section 5.4), one per anchor.
 
     Args:
         pairs: N anchors, M candidates.
@@ -111,8 +111,8 @@ def attenuation_weight(
 ) -> Tensor:
     """``1 / (1 - alpha q)`` with q the softmax probability of the anchor's positives (Eq. 12).
 
-    Algorithms 5 and 6 print ``p / (p - alpha q)``, which is 0 / 0 at alpha = 0; the same weight is
-    computed directly, and capped at 100, since alpha = 1 is unbounded as q goes to 1.
+    Algorithms 5 and 6 print ``p / (p - alpha q)``, which is 0 / 0 at alpha = 0; here the weight is
+    computed directly, and capped at 100, since for alpha = 1 it is unbounded as q goes to 1.
 
     Args:
         pairs: N anchors, M candidates.

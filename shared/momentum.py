@@ -1,4 +1,4 @@
-"""Networks that follow others, and the bank of keys that their outputs are kept in.
+"""Momentum teachers and the bank (queue) of their keys.
 
 Shapes: B inputs of a batch, D dimensions of a key, Q keys of a bank, S mixtures of each query.
 """
@@ -13,27 +13,27 @@ from shared.pairs import unit_rows
 
 @torch.no_grad()
 def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
-    """Move every parameter of ``target`` the share ``rate`` of the way to ``online``'s.
+    """Update the parameters of ``target`` as an exponential moving average of ``online``'s.
 
-    Buffers stay: batch norms of a network that is in training mode have statistics of their own.
+    Buffers are left alone: batch norms in training mode have statistics of their own.
 
     Args:
-        target: of the same build as ``online``; changed in place.
-        online: stays as it is.
-        rate: from 0, nothing moves, to 1; a teacher of momentum m follows at the rate ``1 - m``.
+        target: of the same architecture as ``online``; changed in place.
+        online: unchanged.
+        rate: in [0, 1], the weight of ``online``; ``1 - m`` for a teacher of momentum m.
 
     Raises:
-        ValueError: networks whose parameters are not of the same shapes.
+        ValueError: networks whose parameters have different shapes.
     """
     mine: list[Tensor] = list(target.parameters())
     theirs: list[Tensor] = list(online.parameters())
     if [item.shape for item in mine] != [item.shape for item in theirs]:
-        raise ValueError("a network follows one of its own build; the parameters' shapes differ")
+        raise ValueError("both networks need the same architecture; the parameters' shapes differ")
     torch._foreach_lerp_(mine, theirs, rate)
 
 
 class Teacher(nn.Module):
-    """The moving average of an encoder with its head, which gives keys: no gradient.
+    """The moving average of an encoder with its head, which computes keys without gradient.
 
     Args:
         encoder: the student's encoder, which is copied.
@@ -54,7 +54,7 @@ class Teacher(nn.Module):
         return keys
 
     def follow(self, encoder: nn.Module, head: nn.Module, momentum: float) -> None:
-        """Move every parameter the share ``1 - momentum`` of the way to the student's.
+        """Update the parameters as a moving average of the student's.
 
         Raises:
             ValueError: see :func:`follow`.
@@ -64,7 +64,7 @@ class Teacher(nn.Module):
 
 
 def random_bank(count: int, dim: int) -> Tensor:
-    """A bank (Q, D) of directions drawn evenly, to start with.
+    """An initial bank (Q, D) of uniformly random directions.
 
     Args:
         count: Q.
@@ -80,11 +80,11 @@ def random_bank(count: int, dim: int) -> Tensor:
 
 @torch.no_grad()
 def enqueue(bank: Tensor, keys: Tensor) -> None:
-    """Put keys into a bank, in place of its oldest; of too many keys, the first.
+    """Put keys into a bank, in place of its oldest ones; if there are too many, the first Q.
 
     Args:
         bank: (Q, D), the newest batch first; changed in place.
-        keys: (B, D), of any length and precision; what is kept of them has length 1.
+        keys: (B, D), of any norm and precision; they are normalised.
     """
     everything = torch.cat([unit_rows(keys.float()), bank])
     bank.copy_(everything[: len(bank)])
@@ -94,16 +94,16 @@ def enqueue(bank: Tensor, keys: Tensor) -> None:
 def mixed_negatives(
     query: Tensor, bank: Tensor, *, hardest: int, pairs: int, with_query: int
 ) -> Tensor:
-    """Synthetic negatives (B, S, D) of length 1, S = ``pairs + with_query``, each query's own.
+    """Synthetic negatives (B, S, D) of norm 1, S = ``pairs + with_query`` for each query.
 
-    A mixture of two is ``a x + (1 - a) y`` with a from [0, 1), of two of the query's nearest keys;
-    one with the query has a from [0, 0.5) for the query. Drawn from torch's generator of the
-    device; no gradient.
+    A mixture of two keys is ``a x + (1 - a) y`` with a from [0, 1), of two of the query's nearest
+    keys; in a mixture with the query, the query has weight a from [0, 0.5). Drawn from torch's
+    generator of the device; no gradient.
 
     Args:
-        query: (B, D), of any length and precision.
-        bank: (Q, D), of length 1.
-        hardest: how many keys nearest to a query are mixed, MoCHI's N.
+        query: (B, D), of any norm and precision.
+        bank: (Q, D), of norm 1.
+        hardest: the number of nearest keys that are mixed, MoCHI's N.
         pairs: mixtures of two keys, MoCHI's s.
         with_query: mixtures of a key and the query, MoCHI's s'.
 

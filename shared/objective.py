@@ -1,4 +1,4 @@
-"""An objective is plain data: a loss, penalties, and perhaps a projection. A criterion runs it.
+"""An objective is plain data: a loss, penalties, an optional projection. A criterion computes it.
 
 >>> import torch
 >>> from shared import distance_polarization, hard_nce, two_views
@@ -43,17 +43,17 @@ from shared.projection import LowRankProjection
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
-# Losses whose value for equal similarities, and so for collapsed embeddings, is the logarithm of
-# the number of candidates (more with margins).
+# Losses whose value for equal similarities, hence for collapsed embeddings, is the logarithm of the
+# number of candidates (more with margins).
 SOFTMAX = (info_nce, debiased_nce, hard_nce, margin_nce)
-WARM_UP = 200  # steps in which a loss may have that value
+WARM_UP = 200  # steps before the check for a collapse
 NEAR_CHANCE = 0.05  # nats
-LOOKS = 3  # consecutive checks that find it there
+LOOKS = 3  # consecutive checks with a loss near that value, before the warning
 
 
 @dataclass(frozen=True, repr=False)
 class Term:
-    """A loss or penalty function with its numbers; made by :func:`term`."""
+    """A loss or penalty function with its keyword arguments; made by :func:`term`."""
 
     function: Callable[..., Tensor]
     numbers: Mapping[str, Any]
@@ -70,11 +70,11 @@ class Term:
 def term(function: Callable[..., Tensor], /, weight: float = 1.0, **numbers: Any) -> Term:
     """A :class:`Term`, checked against the function's signature and ranges.
 
-    An ``nn.Parameter`` as temperature is learned; it is the initial value of each criterion's.
+    A temperature given as ``nn.Parameter`` is learned: every criterion has its own copy.
 
     Raises:
-        ValueError: a function that another process cannot import, such as a lambda; an unknown
-            number, a missing one, or one out of range.
+        ValueError: a function that another process cannot import, such as a lambda; an unknown or
+            missing keyword argument, or one out of range.
     """
     identity(function)
     check_names(function, numbers)
@@ -107,7 +107,7 @@ class Projection:
 
 @dataclass(frozen=True, repr=False)
 class Objective:
-    """The minimised sum: ``mean loss + sum weight * mean penalty + weight * projection``.
+    """The training objective: ``mean loss + sum weight * mean penalty + weight * projection``.
 
     Raises:
         ValueError: a loss or penalty that is not a :class:`Term`, a projection of another type.
@@ -134,11 +134,11 @@ class Objective:
 
     @property
     def waits(self) -> bool:
-        """Whether its value waits for an accelerator, and so cannot be captured in a CUDA graph.
+        """Whether computing it waits for an accelerator, so that no CUDA graph can capture it.
 
-        This is so for the solver behind :func:`shared.losses.max_margin`, and for the singular
-        values of a nuclear norm. It is not about the checks of :class:`Criterion`, which
-        ``check_every`` spaces, and of :class:`LowRankProjection`, which a capture leaves out.
+        The solver of :func:`shared.losses.max_margin` and the singular values of a nuclear norm do.
+        The periodic checks of :class:`Criterion` and :class:`LowRankProjection` are not meant: a
+        capture leaves them out.
         """
         projection = self.projection
         nuclear = projection is not None and projection.options.get("norm") == "nuclear"
@@ -152,8 +152,8 @@ class Objective:
             similarity: (N, D), (M, D) -> (N, M); may be a module with parameters.
 
         Raises:
-            ValueError: a loss that is not defined for this similarity, or a width that is no
-                positive whole number.
+            ValueError: a loss that is not defined for this similarity, or a width that is not a
+                positive integer.
         """
         return Criterion(self, dim, similarity)
 
@@ -163,20 +163,19 @@ class Objective:
 
 
 class Criterion(nn.Module):
-    """Evaluates an :class:`Objective`, and has its trained parameters.
+    """Computes an :class:`Objective`, and holds its trained parameters.
 
-    They are those of the projection, of a learned similarity, and learned temperatures, of which
-    each criterion has its own, initialised from the objective. Give ``criterion.parameters()`` to
-    the optimiser.
+    These are the projection's, a learned similarity's, and learned temperatures, which each
+    criterion copies from the objective. Pass ``criterion.parameters()`` to the optimiser.
 
     Args:
         objective: the objective.
         dim: see :meth:`Objective.build`.
         similarity: see :meth:`Objective.build`.
         check_every: the number of steps between checks for NaN in the loss and for the range of
-            cosines on an accelerator, since each check waits for the device; on the CPU they are
-            made at every step. After ``WARM_UP`` steps the loss of a softmax is compared as often
-            with that of equal similarities, and a notice warns once of a collapse.
+            cosines on an accelerator, since each check waits for the device; on the CPU every step
+            is checked. After ``WARM_UP`` steps a softmax loss is also compared with its value for
+            equal similarities, and a warning is given once if the embeddings may have collapsed.
     """
 
     def __init__(
@@ -232,22 +231,22 @@ class Criterion(nn.Module):
         """The loss of the batch (a scalar) and its parts, detached, by name.
 
         For pairs built with ``gather`` on several processes the loss is this process's share, as
-        DistributedDataParallel wants it: the mean over processes of losses and of their gradients
-        (for parameters, those of this criterion too) is that of the global batch. The parts are
-        those of the global batch, the same on all processes.
+        DistributedDataParallel expects: the mean over processes of the losses and of their
+        gradients, those of this criterion's parameters included, is that of the global batch. The
+        parts are those of the global batch, the same on all processes.
 
         Args:
             pairs: N anchors, M candidates.
-            others: none are allowed; they catch embeddings that were passed without a builder.
-            features: the input of the projection, (B, H) or one such matrix for each view; None for
+            others: must be empty; catches embeddings passed without a builder.
+            features: the input of the projection, (B, H) or one such matrix for each view; None:
                 the anchors.
-            step: counted from 0; named in the error when embeddings are not finite.
+            step: counted from 0; named in the error for embeddings that are not finite.
 
         Raises:
             FloatingPointError: NaN or infinite embeddings or loss, on any of the processes.
-            ValueError: embeddings in place of pairs, features of another width than ``dim``, a
-                step that is no whole number, a batch without negatives, or what loss and penalties
-                refuse.
+            ValueError: embeddings instead of pairs, features of another width than ``dim``, a step
+                that is not an integer, a batch without negatives, or invalid arguments of the loss
+                or a penalty.
         """
         if others or not isinstance(pairs, Pairs):
             raise ValueError(
@@ -261,14 +260,14 @@ class Criterion(nn.Module):
             similarity = self.similarity(pairs.anchor, pairs.candidate)
             looked_at = similarity.device.type == "cpu" or (step or 0) % self.check_every == 0
             if looked_at and self.objective.loss.function is max_margin:
-                # The factorisation on the CPU cannot take NaN.
+                # The factorisation on the CPU does not accept NaN.
                 _check_finite(pairs, similarity.sum(), step)
             if looked_at and self._needs_cosines and similarity.device.type != "cpu":
                 check_cosines(pairs, similarity)
             if looked_at and getattr(self.objective.loss.function, "needs_negatives", False):
                 check_negatives(self.objective.loss.function.__name__, pairs)
             value = self.objective.loss(pairs, similarity)
-            # Anchors without a positive have no loss, and are left out of the mean.
+            # Anchors without a positive are left out of the mean.
             defined = (pairs.positives() >= 0).any(1).sum()
             mean = value.sum() / defined.clamp(min=1)
             if (step or 0) >= WARM_UP and (step or 0) % self.check_every == 0:
@@ -309,10 +308,9 @@ class Criterion(nn.Module):
         return loss, parts
 
     def of_views(self, first: Tensor, second: Tensor, *, step: int | None = None) -> Tensor:
-        """The loss of two views of each instance, a scalar: what a plain loop needs, as SimCLR.
+        """The loss of two views of each instance, a scalar; all that a plain SimCLR loop needs.
 
-        Embeddings of any length do: the cosine, which is the similarity unless another was built
-        in, normalises them.
+        Embeddings need not be normalised: the cosine, the default similarity, does that.
 
         Args:
             first: (B, D), first view of each instance.
@@ -338,14 +336,13 @@ class Criterion(nn.Module):
         self._at_chance = self._at_chance + 1 if mean > chance - NEAR_CHANCE else 0
         if self._at_chance == LOOKS:
             notice(
-                f"at step {step} the contrastive loss is {float(mean):.2f}, where embeddings that "
-                f"are all alike have {float(chance):.2f}: they may have collapsed; lower the "
-                f"learning rate"
+                f"at step {step} the contrastive loss is {float(mean):.2f}; identical embeddings "
+                f"would give {float(chance):.2f}: they may have collapsed; lower the learning rate"
             )
 
 
 def _parameters(terms: Iterable[Term]) -> list[nn.Parameter]:
-    """The learned numbers of terms, each once."""
+    """The learned numbers of the terms, without repetitions."""
     numbers = [number for item in terms for number in item.numbers.values()]
     return list(dict.fromkeys(x for x in numbers if isinstance(x, nn.Parameter)))
 
@@ -375,12 +372,12 @@ def _called(weight: float, name: str, numbers: Mapping[str, Any]) -> str:
 
 
 def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
-    # Embeddings as well: the loss of anchors without a positive is 0 whatever they are.
+    # Embeddings are checked as well: anchors without a positive have loss 0 whatever they are.
     finite = torch.isfinite(pairs.anchor).all()
     if pairs.candidate is not pairs.anchor:
         finite = finite & torch.isfinite(pairs.candidate).all()
     value = torch.where(finite, value.detach(), math.nan)
-    # On all processes together, so that none waits for one that has stopped.
+    # On all processes at once, so that none waits for one that has stopped.
     if torch.isfinite(total(value) if pairs.blocks else value):
         return
     where = "" if step is None else f" at step {step}"
@@ -389,7 +386,7 @@ def _check_finite(pairs: Pairs, value: Tensor, step: int | None) -> None:
 
 
 def _lifted(pairs: Pairs) -> Pairs:
-    """The pairs with embeddings in at least single precision, the same tensor kept the same."""
+    """The pairs in at least single precision; one tensor stays one tensor."""
     anchor = lift(pairs.anchor)
     candidate = anchor if pairs.candidate is pairs.anchor else lift(pairs.candidate)
     return replace(pairs, anchor=anchor, candidate=candidate, trusted=True)

@@ -1,20 +1,20 @@
-"""Who is compared with whom.
+"""Builders of pairs: which candidates are positives and negatives of which anchors.
 
 Shapes: N anchors, M candidates, D dimensions, B instances of a batch (on this process), G instances
 of the batch over all processes (G = B on one).
 
-A builder takes ``gather`` for training on several processes: a function (B, D) -> (G, D) that
+For training on several processes a builder takes ``gather``: a function (B, D) -> (G, D) that
 collects the embeddings of all processes with gradient (:func:`shared.distributed.gather`), so that
-negatives come from the global batch. Its rows lie over the processes in the order of their ranks,
-each with its :func:`shared.distributed.part`. Anchors stay local, and the pairs know that they are
-part of a global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count
-over all processes, so that the mean over processes of their losses is the loss of the global batch.
-Pairs built without ``gather`` never communicate.
+negatives come from the global batch. Rows are in the order of the ranks, each process holding its
+:func:`shared.distributed.part`. Anchors stay local, and the pairs record that they are part of a
+global batch (``blocks``): penalties and :class:`shared.objective.Criterion` then count over all
+processes, so that the mean of their losses over processes is the loss of the global batch. Pairs
+built without ``gather`` never communicate.
 
-A batch may hold an instance twice: an image that the dataset has in copies, a sentence that a book
-repeats. Builders take ``ignore_duplicates``, which makes a copy of the anchor's instance no
-negative of it but an ignored pair: whole numbers (B,), equal for copies; or True, candidates being
-copies whose rows are equal to the bit. What a bank holds has no numbers.
+A batch may hold duplicates: an image that occurs twice in the dataset, a sentence that a book
+repeats. With ``ignore_duplicates`` builders ignore duplicates of an anchor's instance instead of
+making them negatives: integers (B,), equal for duplicates; or True, which compares the candidates'
+rows bit by bit. Keys of a bank are never treated as duplicates by integers.
 """
 
 from collections.abc import Callable, Iterable
@@ -33,26 +33,25 @@ Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see pair
 
 @dataclass(frozen=True)
 class Pairs:
-    """Anchors, candidates, and which of them belong together.
+    """Anchors, candidates, and the masks of positive and negative pairs.
 
     Args:
         anchor: (N, D).
-        candidate: (M, D); may be the very tensor ``anchor``.
+        candidate: (M, D); may be the same tensor as ``anchor``.
         positive: (N, M) bool.
         negative: (N, M) bool; a pair in neither mask is ignored.
         positive_index: (N, P) int, the positives of each anchor, -1 where it has fewer than P.
-            Worked out from ``positive`` when not given, which waits for the device once.
-        outsider_index: (N, Q) int, likewise the candidates that are no negatives.
-        blocks: 0: the pairs are all there are. Otherwise the candidates come from several
-            processes, all of which must go through the same losses, and the anchors of the global
-            batch are this many blocks of equal size, each in the order of the processes: 2 for
+            Computed from ``positive`` if not given, which waits for the device once.
+        outsider_index: (N, Q) int, likewise the candidates that are not negatives.
+        blocks: 0: the batch is on one process. Otherwise the candidates come from several
+            processes, all of which must compute the same losses, and the anchors of the global
+            batch form this many blocks of equal size, each in the order of the processes: 2 for
             :func:`two_views` (all first views, then all second), 1 for the other builders. Set by
             the builders.
         complete: both indices are given, neither holds -1, and the outsiders begin with the
-            positives: a loss then leaves out what padding asks for. Set by the builders, and False
+            positives, so that a loss can skip the handling of padding. Set by the builders; False
             unless the pairs are trusted.
-        trusted: masks and indices are known to fit together, as the builders make them, and are
-            not compared.
+        trusted: masks and indices come from a builder, and are not compared.
 
     Raises:
         ValueError: shapes that do not fit together, or embeddings that are not floating-point
@@ -108,13 +107,13 @@ class Pairs:
         return _indices(self.positive) if self.positive_index is None else self.positive_index
 
     def outsiders(self) -> Tensor:
-        """The candidates that are no negatives of each anchor, (N, Q), padded with -1."""
+        """The candidates that are not negatives of each anchor, (N, Q), padded with -1."""
         return _indices(~self.negative) if self.outsider_index is None else self.outsider_index
 
     def excluded(self, *, positives: bool) -> Tensor:
-        """The candidates outside both masks, or with ``positives`` all that are no negatives.
+        """The candidates outside both masks, or with ``positives`` all that are not negatives.
 
-        As (N, K) indices, padded with -1, where few are known by index, else as an (N, M) mask.
+        As (N, K) indices, padded with -1, if the indices are known and few, else as an (N, M) mask.
         """
         index = self.outsider_index
         if index is None or 2 * index.shape[1] > self.negative.shape[1]:
@@ -134,24 +133,24 @@ def two_views(
     gather: Gather | None = None,
     ignore_duplicates: Duplicates = False,
 ) -> Pairs:
-    """SimCLR's layout: both views are candidates, all but the instance itself are negatives.
+    """SimCLR's layout: both views are candidates; those of other instances are negatives.
 
     Args:
         first: (B, D), first view of each instance.
         second: (B, D), second view.
-        anchors: ``"both"`` gives 2B anchors; ``"second"`` lets only the second view be an anchor
-            (MMCL's Algorithm 1, which does not symmetrise).
+        anchors: ``"both"``: 2B anchors; ``"second"``: only the second views (MMCL's Algorithm 1,
+            which is not symmetric).
         gather: see the module.
         ignore_duplicates: see the module.
 
     Returns:
-        Pairs with one positive and 2G - 2 negatives per anchor, fewer where there are copies.
+        Pairs with one positive and 2G - 2 negatives per anchor, fewer with duplicates.
     """
     _check_views(first, second)
     if anchors not in ("both", "second"):
         raise ValueError(f"anchors is 'both' or 'second'; got {anchors!r}")
     size = len(first)
-    if world_size() == 1:  # the candidates are the very tensor of the anchors
+    if world_size() == 1:  # so that the candidates are the same tensor as the anchors
         gather = None
     both = torch.cat([first, second])
     everyone = both if gather is None else torch.cat([gather(first), gather(second)])
@@ -179,7 +178,7 @@ def paired_views(
     gather: Gather | None = None,
     ignore_duplicates: Duplicates = False,
 ) -> Pairs:
-    """The pairs of two views of a batch under the name that all domains have for them.
+    """The pairs of two views of a batch, by the name used in all configurations.
 
     Args:
         first: (B, D).
@@ -192,7 +191,7 @@ def paired_views(
         ignore_duplicates: see the module.
 
     Raises:
-        ValueError: pairs of another name.
+        ValueError: an unknown name.
     """
     options: dict[str, Any] = {"gather": gather, "ignore_duplicates": ignore_duplicates}
     match pairs:
@@ -216,7 +215,7 @@ def query_key(
     gather: Gather | None = None,
     ignore_duplicates: Duplicates = False,
 ) -> Pairs:
-    """Queries against keys, one direction (GraphCL, CURL, MoCo); the negatives are other keys.
+    """Queries against keys, in one direction (GraphCL, CURL, MoCo); negatives are other keys.
 
     With ``query_key(second, first)``, :func:`shared.losses.max_margin` is the program of MMCL's
     authors: negatives of the first view only.
@@ -225,16 +224,15 @@ def query_key(
         query: (B, D).
         key: (B, D); row i is the positive of query i.
         bank: (K, D), further negatives for every query (a queue).
-        in_batch: False leaves the keys of other queries out: the bank alone is negative (MoCo).
+        in_batch: False ignores the keys of other queries, so that only the bank is negative (MoCo).
         gather: see the module; collects the keys.
         ignore_duplicates: see the module.
 
     Returns:
-        Pairs with one positive and G - 1 + K negatives per anchor, or K; fewer where there are
-        copies.
+        Pairs with one positive and G - 1 + K negatives per anchor, or K; fewer with duplicates.
 
     Raises:
-        ValueError: neither a bank nor the batch is to give negatives.
+        ValueError: negatives from neither a bank nor the batch.
     """
     _check_views(query, key)
     _check_tensors(*([] if bank is None else [bank]))
@@ -262,10 +260,10 @@ def query_key(
 
 
 def with_own_negatives(pairs: Pairs, own: Tensor) -> Pairs:
-    """The pairs with further negatives, each set for one anchor alone.
+    """The pairs with further negatives, a separate set for each anchor.
 
-    Every anchor is compared with the sets of all, those of the others being ignored: more than is
-    needed by a factor of N, in return for which every loss and penalty takes them.
+    Every anchor is compared with the sets of all anchors, and those of others are ignored. That
+    computes N times as many similarities as needed, but works with every loss and penalty.
 
     Args:
         pairs: N anchors, M candidates.
@@ -302,17 +300,16 @@ def context_window(
     gather: Gather | None = None,
     ignore_duplicates: Duplicates = False,
 ) -> Pairs:
-    """Quick-thoughts: the sentences up to ``reach`` places away are positives, itself is ignored.
+    """Quick-thoughts: sentences at most ``reach`` places away are positives, itself is ignored.
 
     Args:
         sentence: (B, D), consecutive sentences under one encoder.
         context: (B, D), the same sentences under the other encoder.
-        reach: how many neighbours to each side are positives.
-        document: (B,) int; a context never crosses from one document to the next. None: one
-            document.
-        gather: see the module; the sentences of the next process follow those of this one. It
-            collects the documents, too, as (B, 1).
-        ignore_duplicates: see the module; a copy of the anchor among its neighbours stays positive.
+        reach: the number of positive neighbours on each side.
+        document: (B,) int; contexts do not cross documents. None: one document.
+        gather: see the module; the sentences of the next process follow those of this one. It also
+            collects the documents, as (B, 1).
+        ignore_duplicates: see the module; a duplicate among the anchor's neighbours stays positive.
 
     Returns:
         Pairs with up to ``2 * reach`` positives per anchor.
@@ -426,11 +423,10 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
 def cosine(anchor: Tensor, candidate: Tensor) -> Tensor:
     """Cosine of every anchor with every candidate, (N, D) and (M, D) -> (N, M).
 
-    A row of zeros has cosine 0 with everything. Lengths from the smallest to the largest numbers
-    of the precision are right.
+    A row of zeros has cosine 0 with everything. Rows of any representable length are supported.
 
     Raises:
-        ValueError: no floating-point matrices of one width, precision and device.
+        ValueError: not floating-point matrices of one width, precision and device.
     """
     _check_comparable(anchor, candidate)
     unit = unit_rows(anchor)
@@ -455,12 +451,12 @@ def unit_rows(rows: Tensor) -> Tensor:
         length: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
         shortest, longest = length.detach().aminmax()
         limits = torch.finfo(rows.dtype)
-        # Squares are then far from the ends of what the precision holds.
+        # Squares are then far from overflow and underflow.
         if limits.tiny**0.25 < float(shortest) and float(longest) < limits.max**0.25:
             return rows / length
-    # A power of 2 takes the largest entry to between 1/2 and 1, and changes no digit. It goes in
-    # two parts, since a single one may exceed the precision. What has no normal number counts as
-    # zeros, whose derivatives would exceed it, too.
+    # Scaling by a power of 2 brings the largest entry between 1/2 and 1 and changes no digit. It is
+    # applied in two factors, since a single one may overflow. Rows of subnormal numbers count as
+    # zeros, since their derivatives would overflow.
     largest = rows.detach().abs().amax(1, keepdim=True) if rows.numel() else rows.new_zeros(1, 1)
     zero = largest < torch.finfo(rows.dtype).tiny
     exponent = -torch.frexp(largest.masked_fill(zero | ~largest.isfinite(), 0.0)).exponent
@@ -472,7 +468,7 @@ def unit_rows(rows: Tensor) -> Tensor:
 
 
 def _start(count: int, gather: Gather | None) -> int:
-    """Where the rows of this process begin among the ``count`` of all."""
+    """The index of this process's first row among the ``count`` rows of all processes."""
     return 0 if gather is None else part(count).start
 
 
@@ -492,10 +488,10 @@ def _one_positive(anchor: Tensor, candidate: Tensor, outsiders: Tensor, blocks: 
 
 
 def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None) -> Duplicates:
-    """The numbers of the instances of all processes, where there are any; else the word itself.
+    """The integers that mark duplicates, for all processes; True or False are returned unchanged.
 
     Raises:
-        ValueError: neither True or False nor one whole number for each of ``count`` instances.
+        ValueError: neither True or False nor one integer for each of ``count`` instances.
     """
     if isinstance(ignore_duplicates, bool):
         return ignore_duplicates
@@ -506,23 +502,23 @@ def _numbers_of(ignore_duplicates: Duplicates, count: int, gather: Gather | None
 def _without_copies(
     pairs: Pairs, own: Iterable[Tensor], numbers: Duplicates, views: int = 1
 ) -> Pairs:
-    """The pairs whose negatives hold no copy of the anchor's instance.
+    """The pairs without negatives that are duplicates of the anchor's instance.
 
     Args:
         pairs: N anchors, M candidates.
-        own: (N,) int each, the candidates that are of the anchor's own instance.
-        numbers: of the instances, equal for copies; or whether rows are to be compared.
-        views: the candidates are so many views of all instances, one after the other.
+        own: (N,) int each, the candidates of the anchor's own instance.
+        numbers: of the instances, equal for duplicates; or whether to compare rows.
+        views: the number of views of all instances that the candidates are, one after the other.
     """
     if numbers is False:
         return pairs
     if isinstance(numbers, Tensor):
         label = numbers.to(pairs.negative.device).repeat(views)
-    else:  # as bytes, for which 0 and -0 are two
+    else:  # as bytes, where 0 and -0 differ
         bits = pairs.candidate.detach().contiguous().view(torch.uint8)
         label = torch.unique(bits, dim=0, return_inverse=True)[1]
     alike = torch.stack([label[each][:, None] == label[None, :] for each in own]).any(0)
-    # A copy in one view is one in all.
+    # A duplicate in one view is one in all views.
     alike = alike.unflatten(1, (views, -1)).any(1).repeat(1, views)
     negative = pairs.negative.clone()
     negative[:, : len(label)] &= ~alike
@@ -530,8 +526,8 @@ def _without_copies(
 
 
 def blocks_of_rows(matrix: Tensor) -> list[slice]:
-    """Parts of a matrix to go through one by one, each in a processor's own cache."""
-    # 1 MB of float32. An accelerator takes all rows at once.
+    """Blocks of rows that fit into a processor's cache; all rows on an accelerator."""
+    # 1 MB of float32.
     if not matrix.numel():
         return []
     size = len(matrix)
@@ -541,7 +537,7 @@ def blocks_of_rows(matrix: Tensor) -> list[slice]:
 
 
 def repeated(excluded: Tensor) -> Tensor:
-    """Indices whose padding, not to exclude anything by it, is a repetition; a mask as it is."""
+    """Indices with their padding replaced by repetitions, which exclude nothing; or the mask."""
     if excluded.dtype == torch.bool or not excluded.shape[1]:
         return excluded
     return torch.where(excluded < 0, excluded.amax(1, keepdim=True), excluded)
@@ -557,8 +553,8 @@ def without(
 ) -> Tensor:
     """The values with ``fill`` where a mask is True, or at indices; a row of -1 excludes nothing.
 
-    ``excluded`` is what :func:`repeated` gives; indices cost nothing beside a mask on a processor.
-    With ``complete`` there is no -1 among them.
+    ``excluded`` is from :func:`repeated`; on a CPU, indices are far cheaper than a mask. With
+    ``complete`` none of them is -1.
     """
     if excluded.dtype == torch.bool:
         return (
@@ -573,12 +569,12 @@ def without(
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether a value can be looked at: no accelerator has to be waited for, no vmap hides it."""
+    """Whether a value can be read without waiting for an accelerator, and outside of vmap."""
     return tensor.device.type == "cpu" and not torch._C._are_functorch_transforms_active()
 
 
 def _lists(index: Tensor, mask: Tensor) -> bool:
-    """Whether the indices, (N, K) padded with -1, are the True places of the mask, each once."""
+    """Whether the indices, (N, K) padded with -1, list the True entries of the mask, each once."""
     if index.ndim != 2 or len(index) != len(mask) or index.dtype != torch.int64:
         return False
     if index.numel() and (index.amin() < -1 or index.amax() >= mask.shape[1]):
@@ -636,7 +632,7 @@ def _check_comparable(anchor: Tensor, candidate: Tensor) -> None:
 
 
 def _check_whole(name: str, numbers: object, count: int) -> None:
-    """Raise a ``ValueError`` unless these are whole numbers, one for each of ``count`` rows."""
+    """Raise a ``ValueError`` unless these are integers, one for each of ``count`` rows."""
     if not isinstance(numbers, Tensor):
         raise ValueError(f"{name} is a torch tensor; got {type(numbers).__name__}")
     if numbers.shape != (count,) or numbers.is_floating_point() or numbers.is_complex():

@@ -1,8 +1,8 @@
 """Penalties on pairwise similarities: ``(pairs, similarity, *, numbers) -> (N,)``.
 
 Shapes: N anchors, M candidates; ``similarity`` is (N, M) and holds cosines. The mean over anchors
-is the penalty of the batch; over the anchors of all processes, for pairs that are part of a global
-batch (``Pairs.blocks``), whose numbers of anchors and pairs are counted over all processes.
+is the penalty of the batch. For pairs of a global batch (``Pairs.blocks``) the mean is over the
+anchors of all processes, and anchors and pairs are counted over all processes.
 """
 
 from collections.abc import Mapping
@@ -39,21 +39,21 @@ def distance_polarization(
     reduction: Literal["anchor_sum", "mean", "sum"] = "anchor_sum",
     among: Literal["negatives", "all", "anchors"] = "negatives",
 ) -> Tensor:
-    """LMCL's penalty: distances between ``lower`` and ``upper`` are pushed out of that band.
+    """LMCL's penalty, which pushes distances out of the band between ``lower`` and ``upper``.
 
     With ``D = (1 - cos) / 2`` in [0, 1], the penalty of a pair is
-    ``|min((D - lower) (D - upper), 0)|``. How the paper adds pairs up is not determined by its
-    text, hence ``reduction``.
+    ``|min((D - lower) (D - upper), 0)|``. The paper does not say how pairs are added up, hence
+    ``reduction``.
 
     Args:
         pairs: N anchors, M candidates.
         similarity: (N, M), cosines.
         lower: delta+.
         upper: delta-, above ``lower``.
-        reduction: with the mean over anchors taken afterwards, ``"anchor_sum"`` adds over the
-            pairs of an anchor, ``"mean"`` is the mean over all pairs, ``"sum"`` adds over all.
-        among: ``"negatives"``; ``"all"``: positives too; ``"anchors"``: anchors with each other
-            (all i != j), for which cosines are computed here.
+        reduction: after the final mean over anchors, ``"anchor_sum"`` is the sum over an anchor's
+            pairs, averaged over anchors, ``"mean"`` the mean over all pairs, ``"sum"`` their sum.
+        among: ``"negatives"``; ``"all"``: positives as well; ``"anchors"``: pairs of anchors (all
+            i != j), whose cosines are computed here.
 
     Returns:
         (N,).
@@ -62,7 +62,7 @@ def distance_polarization(
     """
     cosines, excluded = _chosen(pairs, similarity, among)
     if torch._C._are_functorch_transforms_active():
-        # Nested transforms see through torch's own operations alone.
+        # Nested transforms differentiate torch's own operations only.
         value = _depth(cosines, excluded, lower, upper).sum(1)
     else:
         value = _Band.apply(cosines, excluded, lower, upper)
@@ -77,7 +77,7 @@ def distance_polarization(
 
 
 def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Tensor:
-    """How deep each pair lies inside the band, (N, M); 0 for what is excluded."""
+    """The depth of each pair inside the band, (N, M); 0 for excluded pairs."""
     distance = (1 - cosines) / 2
     return without(((distance - lower) * (upper - distance)).clamp(min=0), excluded, 0.0)
 
@@ -85,8 +85,8 @@ def _depth(cosines: Tensor, excluded: Tensor, lower: float, upper: float) -> Ten
 class _Band(torch.autograd.Function):
     """The row sums of :func:`_depth`, by blocks of rows that fit into a processor's cache.
 
-    Nothing but its arguments is kept for the derivatives, which are right to any order. Distances
-    are doubled in it, which changes no digit.
+    Only the arguments are saved for the backward pass; derivatives of any order are correct. It
+    works on doubled distances, which changes no digit.
     """
 
     @staticmethod
@@ -124,7 +124,7 @@ class _Band(torch.autograd.Function):
 
 
 def _within(values: Tensor, at: Tensor, low: float, high: float) -> Tensor:
-    """The values where ``low < at < high``, 0 elsewhere: many times as fast as a mask."""
+    """The values where ``low < at < high``, 0 elsewhere; many times as fast as a mask."""
     chosen: Tensor = torch.ops.aten.hardtanh_backward(values, at, low, high)
     return chosen
 
@@ -134,7 +134,7 @@ def _count(pairs: Pairs, cosines: Tensor, among: str) -> Tensor:
     if among == "anchors":
         others = cosines.numel() - len(cosines)
         return torch.full((), others, dtype=torch.int64, device=cosines.device)
-    # To count what is True is many times as fast as to add it up.
+    # count_nonzero is many times as fast as a sum.
     count = torch.count_nonzero(pairs.negative)
     return count + torch.count_nonzero(pairs.positive) if among == "all" else count
 
@@ -147,19 +147,19 @@ def consistency(
     temperature: float = 0.05,
     with_positive: bool = False,
 ) -> Tensor:
-    """CO2's penalty: an anchor and its positive are to be alike in what they are similar to.
+    """CO2's penalty: an anchor and its positive should have the same similarities to the negatives.
 
-    With p the softmax over an anchor's negatives of its cosines with them and q that of its
-    positive's cosines with the same negatives, ``(KL(p | q) + KL(q | p)) / 2``; the mean over the
-    positives of an anchor, 0 for one without positives or negatives. The gradient flows through
-    both; keys of a teacher have none.
+    With p the softmax of an anchor's cosines with its negatives, and q that of its positive's
+    cosines with the same negatives: ``(KL(p | q) + KL(q | p)) / 2``, averaged over the positives of
+    an anchor; 0 for an anchor without positives or negatives. The gradient flows through both,
+    except into the keys of a teacher.
 
     Args:
         pairs: N anchors, M candidates.
         similarity: (N, M), cosines.
         temperature: of both softmaxes.
-        with_positive: True counts the cosine of anchor and positive in both softmaxes, as the
-            program of lightly does.
+        with_positive: True includes the cosine of anchor and positive in both softmaxes, as
+            lightly's implementation does.
 
     Returns:
         (N,).
@@ -176,7 +176,7 @@ def consistency(
         shared = similarity.gather(1, index.clamp(min=0))[..., None]
         mine, theirs = (torch.cat([rows, shared], dim=2) for rows in (mine, theirs))
         mask = torch.cat([mask, torch.ones_like(shared, dtype=torch.bool)], dim=2)
-    # What is no negative has no part: no share, and log shares that agree.
+    # Other candidates contribute nothing: probability 0, and equal log probabilities.
     p, q = (
         torch.where(mask, (rows / temperature).masked_fill(~mask, -torch.inf).log_softmax(2), 0.0)
         for rows in (mine, theirs)
@@ -193,7 +193,7 @@ def band_statistics(
 ) -> dict[str, Tensor]:
     """Share of the negative pairs inside the band, and their mean cosine (two scalars).
 
-    For pairs that are part of a global batch these are the numbers of the global batch.
+    For pairs of a global batch they are those of the global batch.
     """
     cosines, excluded = _chosen(pairs, similarity, "negatives")
     count = _count(pairs, cosines, "negatives")
@@ -211,7 +211,7 @@ def band_statistics(
 
 
 def _chosen(pairs: Pairs, similarity: Tensor, among: str) -> tuple[Tensor, Tensor]:
-    """Cosines, and which of them are excluded, as :func:`shared.pairs.repeated` gives it."""
+    """Cosines, and the excluded ones in the form of :func:`shared.pairs.repeated`."""
     if among != "anchors":
         return similarity, repeated(pairs.excluded(positives=among == "negatives"))
     everyone, start = gather_ragged(pairs.anchor) if pairs.blocks else (pairs.anchor, 0)

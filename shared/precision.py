@@ -1,9 +1,9 @@
-"""Precision of networks: float32 itself on a GPU, and bfloat16 on processors without instructions.
+"""Precision of networks: full float32 on a GPU, and bfloat16 on CPUs without such instructions.
 
-Where a CPU multiplies no bfloat16, torch does it number by number: an epoch of a ResNet takes ten
-times as long as in float32. What such a product is can be had otherwise: its factors are rounded to
-bfloat16, products and sums are taken in float32, and the result is rounded once; gradients
-likewise. That is what processors with such instructions do, but for the order of their sums.
+On a CPU without bfloat16 instructions torch emulates them number by number: an epoch of a ResNet
+takes ten times as long as in float32. The same product is computed here by rounding the factors to
+bfloat16, multiplying and adding in float32, and rounding the result once; gradients likewise. CPUs
+with such instructions do the same, except for the order of summation.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-# What networks spend their time in, of all that autocast takes in half precision.
+# The operations in which networks spend their time, of those that autocast runs in half precision.
 PRODUCTS = (torch.conv1d, torch.conv2d, torch.conv3d, torch.nn.functional.linear)
 
 
 @functools.cache
 def native_bfloat16(device: str) -> bool:
-    """Whether a kind of device ("cpu", "cuda") has products of bfloat16 that are fast."""
+    """Whether a kind of device ("cpu", "cuda") multiplies bfloat16 at full speed."""
     if device != "cpu":
         return True
-    # What torch itself asks before it hands such a product to oneDNN; there is no public way.
+    # The check that torch makes before it calls oneDNN; there is no public function.
     return bool(
         torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
     )
@@ -32,9 +32,9 @@ def native_bfloat16(device: str) -> bool:
 
 @contextlib.contextmanager
 def without_tf32() -> Iterator[None]:
-    """Within the context a GPU takes float32 as it is, in products, convolutions and GRUs.
+    """Compute products, convolutions and recurrent layers in full float32 on a GPU.
 
-    Torch's default rounds the factors of convolutions and recurrent layers to TF32, 10 bits of
+    By default torch rounds the factors of convolutions and recurrent layers to TF32, 10 bits of
     mantissa.
     """
     cudnn = torch.backends.cudnn
@@ -49,7 +49,7 @@ def without_tf32() -> Iterator[None]:
 
 
 def tf32_allowed() -> bool:
-    """Whether a GPU may take TF32 for float32, in products or in convolutions."""
+    """Whether a GPU may use TF32 in place of float32, in products or convolutions."""
     return (
         bool(torch.backends.cudnn.allow_tf32) or torch.get_float32_matmul_precision() != "highest"
     )
@@ -57,15 +57,15 @@ def tf32_allowed() -> bool:
 
 @contextlib.contextmanager
 def bfloat16(device: str, *, enabled: bool = True) -> Iterator[None]:
-    """Autocast to bfloat16 within the context, for a forward pass; the backward pass follows it.
+    """Autocast to bfloat16, for a forward pass; the backward pass uses the same precision.
 
-    On a CPU that is slow at it, convolutions and linear maps compute in float32 on factors that are
-    rounded to bfloat16, and round their results and gradients. Where ``enabled`` is False, nothing
-    is cast, not even within the autocast of a caller.
+    On a CPU without fast bfloat16, convolutions and linear layers compute in float32 on factors
+    rounded to bfloat16, and round their results and gradients. With ``enabled`` False nothing is
+    cast, not even inside a caller's autocast.
 
     Args:
         device: the kind of device of the tensors, "cpu" or "cuda".
-        enabled: whether half precision is wanted.
+        enabled: whether to use half precision.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.autocast(device, torch.bfloat16, enabled=enabled))
@@ -94,7 +94,7 @@ class _Rounded(TorchFunctionMode):
 
 
 def _rounded(argument: Any) -> Any:
-    """As float32 with a bfloat16's digits; float64, which autocast leaves, as it is."""
+    """Rounded to bfloat16, as float32; float64 is unchanged, as in autocast."""
     if not isinstance(argument, Tensor) or argument.dtype == torch.float64:
         return argument
     return argument.bfloat16().float()

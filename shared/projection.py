@@ -14,8 +14,8 @@ from shared.checks import COUNT, FLAG, NOT_NEGATIVE, one_of, optional, require
 from shared.distributed import gather, lengths, share_of_mean
 from shared.pairs import unit_rows
 
-COLLAPSED = 1e-3  # of its initial norm: L no longer carries the embedding
-CHECK_EVERY = 100  # steps between two looks at the norm of L, each of which waits for the device
+COLLAPSED = 1e-3  # of its initial norm: the features of L then carry no information
+CHECK_EVERY = 100  # steps between two checks of the norm of L, each of which waits for the device
 
 Form = Literal["paper", "authors"]
 Norm = Literal["l21", "nuclear", "none"]
@@ -27,9 +27,9 @@ class LowRankProjection(nn.Module):
 
     ``form="paper"``: ``mean_i |L'L f_i - f_i|^2 + alpha |L|`` with the l2,1 norm (sum of column
     norms) or the nuclear norm. ``form="authors"``: what their program computes, without a norm of
-    L: features and reconstructions scaled to unit length, and per view the Frobenius norm of the
-    difference over B. For features of length 1 and alpha >= 2 the paper's penalty is smallest at
-    L = 0; a collapse raises a ``RuntimeWarning``.
+    L: features and reconstructions are scaled to unit length, and each view contributes the
+    Frobenius norm of their difference, divided by B. For features of length 1 and alpha >= 2 the
+    paper's penalty is smallest at L = 0; a collapse raises a ``RuntimeWarning``.
 
     Args:
         dim: H.
@@ -94,7 +94,7 @@ class LowRankProjection(nn.Module):
         views = list(features) if isinstance(features, Sequence) else [features]
         self._check_features(views)
         views = [view.to(self.matrix.dtype) for view in views]
-        # Inside a CUDA graph nothing can be waited for; whoever replays it looks by itself.
+        # A CUDA graph cannot wait for the device; the code that replays it does the check.
         captured = self.matrix.is_cuda and torch.cuda.is_current_stream_capturing()
         if self._calls % CHECK_EVERY == 0 and not captured:
             self.warn_if_collapsed()
@@ -104,7 +104,7 @@ class LowRankProjection(nn.Module):
             parts = []
             for view in views:
                 norm = torch.linalg.matrix_norm(view - unit_rows(self.reconstruct(view)))
-                if together:  # the norm of all processes' rows is the norm of their norms
+                if together:  # the norm over all processes is the norm of their norms
                     norm = torch.linalg.vector_norm(gather(norm[None]))
                 count = lengths(view).sum().clamp(min=1) if together else max(1, len(view))
                 parts.append(norm / count)
@@ -162,12 +162,12 @@ class LowRankProjection(nn.Module):
 
         Args:
             dimensions: kept columns or singular directions; all of them where H is smaller.
-            selection: ``"columns"``: those of largest norm (l2,1); ``"svd"``: the largest singular
-                values (default for the nuclear norm and none); ``"qr"``: the pivot columns of a
+            selection: ``"columns"``: those of largest norm (default for l2,1); ``"svd"``: the
+                largest singular values (default otherwise); ``"qr"``: the pivot columns of a
                 pivoted QR (the paper's "maximal linearly independent set").
 
         Returns:
-            A function (B, H) -> (B, R) without gradient, for as many batches as there are.
+            A function (B, H) -> (B, R) without gradient, for any number of batches.
         """
         self.warn_if_collapsed()
         selection = selection or ("columns" if self.norm == "l21" else "svd")
@@ -186,22 +186,22 @@ class LowRankProjection(nn.Module):
         if share < COLLAPSED:
             warnings.warn(
                 f"the projection L has collapsed to {share:.1e} of its initial norm: its features "
-                f"carry nothing; lower alpha ({self.alpha})",
+                f"carry no information; lower alpha ({self.alpha})",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
 
 def nuclear_norm(matrix: Tensor) -> Tensor:
-    """The sum of the singular values, a scalar: of the roots of the eigenvalues of ``L'L``.
+    """The sum of the singular values, a scalar, from the eigenvalues of ``L'L``.
 
-    LAPACK's singular value decomposition can fail, or silently give wrong vectors, on many equal
-    singular values, which the identity has that L starts from. Eigenvalues that are zero to
-    rounding have no gradient here, one of the subgradients there. Among equal singular values, as
-    the identity has them, second derivatives are nan.
+    LAPACK's singular value decomposition can fail, or silently give wrong vectors, for many equal
+    singular values, such as those of the identity that L starts from. Eigenvalues that are zero up
+    to rounding get no gradient, which is a valid subgradient. For equal singular values second
+    derivatives are NaN.
     """
     if not torch.isfinite(matrix).all():
-        return matrix.sum()  # not finite either: the criterion names the step
+        return matrix.sum()  # not finite either; the criterion's error names the step
     wide = matrix.double()
     squares = torch.linalg.eigvalsh(wide.T @ wide)
     real = squares > squares.detach().max() * torch.finfo(squares.dtype).eps * len(squares)
@@ -216,7 +216,7 @@ def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tens
     if dimensions >= matrix.shape[1]:
         return matrix
     if selection == "svd":
-        # The right singular vectors of L are the eigenvectors of L'L, in rising order.
+        # The right singular vectors of L are the eigenvectors of L'L, in ascending order.
         wide = matrix.double()
         kept = torch.linalg.eigh(wide.T @ wide).eigenvectors[:, -dimensions:]
         truncated: Tensor = wide @ kept @ kept.T
@@ -231,7 +231,7 @@ def reduce_matrix(matrix: Tensor, dimensions: int, selection: Selection) -> Tens
 
 
 def _pivots(matrix: Tensor, count: int) -> Tensor:
-    """The first ``count`` columns that a column-pivoted QR picks."""
+    """The first ``count`` pivot columns of a column-pivoted QR."""
     rest, kept = matrix.double().clone(), []
     for _ in range(count):
         pivot = int(torch.linalg.vector_norm(rest, dim=0).argmax())

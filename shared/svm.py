@@ -14,12 +14,12 @@ the corner of the inverse of K + ridge I bordered by ones. Without the box the s
 anchor whose negatives are everything but p is ``a_j = -2 B_jp / (1 - ridge B_pp)``; every further
 candidate that is left out is a rank-one downdate of B. One inverse therefore replaces N solves:
 O(M^3 + N M) in place of O(N M^3) time, O(M^2) in place of O(N M^2) memory. Each of its rows is the
-solution of an anchor, so there is nothing less to solve for. All is done in double precision:
-with 1024 candidates single precision is off by 1e-5 of the largest weight, 200 times what the
-rounding of single-precision cosines does to it. Adding a constant to K changes nothing, so an RBF
-kernel is kept as exp(.) - 1.
+solution of one anchor, so the whole inverse is needed. Everything is computed in double precision:
+with 1024 candidates single precision has an error of 1e-5 of the largest weight, 200 times the
+effect of rounding the cosines to single precision. Adding a constant to K changes nothing, so an
+RBF kernel is stored as exp(.) - 1.
 
-Dual weights are constants of the loss: nothing here carries a gradient.
+Dual weights are constants in the loss: nothing here carries a gradient.
 """
 
 import functools
@@ -40,21 +40,20 @@ Numbers = tuple[float, float, int, float | None]  # cost, ridge, steps, step_siz
 
 EXACT_TOLERANCE = 1e-10
 EXACT_STEPS = 200_000
-# How far the dual weights may be off by rounding: of the cosines, and of the inverse computed here.
+# The largest relative errors of the dual weights by rounding, of the cosines and of the inverse.
 ROUNDING_OF_COSINES = 0.01
 ROUNDING_OF_INVERSE = 0.01
-# Up to which size LAPACK inverts on a CPU. Above it, products of halves of the matrix are faster.
-# Another number changes the last bits, and with them records of double precision.
+# The largest matrix that LAPACK inverts on a CPU; above it, block inversion by products is faster.
+# Another number changes the last bits, and with them records in double precision.
 LARGEST_FACTORISED = 256
-# Of how many shapes and settings the projected gradient is kept as a CUDA graph.
+# The number of shapes and settings for which the projected gradient is kept as a CUDA graph.
 GRAPHS = 4
 
 
 def kernel_values(cosines: Tensor, kernel: Kernel, gamma: float, offset: float = 0.0) -> Tensor:
     """The kernel of unit vectors with these cosines, up to a constant (1 for ``"rbf"``).
 
-    The constant drops out of the dual and of the loss, and without it close points keep their
-    digits.
+    The constant drops out of the dual and of the loss; without it close points keep their digits.
 
     Args:
         cosines: any shape.
@@ -106,8 +105,8 @@ def dual_weights(
         points = torch.empty_like(cosines, dtype=torch.float64)
         for rows in blocks_of_rows(cosines):
             points[rows] = kernel_values(cosines[rows].double(), kernel, gamma, offset)
-        # What the authors' tanh kernel adds to Delta by keeping 1 in the place of K_pp; the
-        # distance of the rbf kernel's diagonal from 1 is rounding.
+        # What the authors' tanh kernel adds to Delta by using 1 for K_pp; the rbf kernel's diagonal
+        # differs from 1 by rounding only.
         excess = None
         if unit_diagonal and kernel != "rbf":
             excess = 1 - points.diagonal()
@@ -128,7 +127,7 @@ def dual_weights(
         for column in positives.unbind(1):
             present = column >= 0
             positive = column.clamp(min=0)
-            # The positive is one of the outsiders; sorting brings its place to the end.
+            # The positive is one of the outsiders; sorting moves its entry to the end.
             others = torch.where(outsiders == positive[:, None], -1, outsiders)
             others = others.sort(dim=1, descending=True).values[:, :-1]
             weights = _closed_form(
@@ -154,9 +153,9 @@ def dual_weights(
 def _random_start(pairs: Pairs, like: Tensor) -> Tensor:
     """Standard normal numbers, (N, M).
 
-    For a part of a global batch they are the rows that its anchors would have in a batch on one
-    process: process 0 draws for all anchors, from its own generator, and the generators of the
-    other processes stay where they are. Each process holds the numbers of all anchors meanwhile.
+    For a part of a global batch they are the rows that its anchors would have on one process:
+    process 0 draws for all anchors from its own generator, and the generators of the other
+    processes do not advance. Each process temporarily holds the numbers of all anchors.
     """
     if not pairs.blocks:
         return torch.randn_like(like)
@@ -171,17 +170,17 @@ def _random_start(pairs: Pairs, like: Tensor) -> Tensor:
 def _check_ridge(
     points: Tensor, bordered: Tensor, ridge: float, rounding: float, *, definite: bool
 ) -> None:
-    """Raise a ``ValueError`` where rounding decides what the inverse is.
+    """Raise a ``ValueError`` if rounding dominates the inverse.
 
     Args:
         points: kernel values, (M, M).
         bordered: B, (M, M), nan where the factorisation failed.
         ridge: the ridge.
-        rounding: about how far the rounding of kernel values moves the eigenvalues.
+        rounding: approximate change of the eigenvalues by the rounding of kernel values.
         definite: whether the kernel is positive definite.
     """
-    # The inverse of a smallest eigenvalue l is off by rounding / l of it, and, computed in double
-    # precision, by eps * trace / l^2. With a definite kernel, l is at least the ridge.
+    # The inverse of a smallest eigenvalue l has a relative error of rounding / l and, computed in
+    # double precision, of eps * trace / l^2. With a definite kernel, l is at least the ridge.
     trace = float(points.diagonal().abs().sum().clamp(min=len(points)))
     smallest = max(
         rounding / ROUNDING_OF_COSINES,
@@ -191,7 +190,7 @@ def _check_ridge(
     if torch.maximum(-lowest, highest) * smallest <= 1:
         return
     if not points.isfinite().all():
-        return  # the loss is not finite either, and the criterion names the step
+        return  # the loss is not finite either; the criterion's error names the step
     remedy = f"take {1.1 * smallest:.2g} or more" if definite else "take a larger one"
     raise ValueError(
         f"ridge {ridge:g} is lost in rounding: the kernel matrix of these {len(points)} points is "
@@ -203,8 +202,8 @@ def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[
     """B (M, M) and the diagonal of 1 - ridge B (M,), of kernel values known up to a constant.
 
     The kernel is centred, and the constant direction, on which B vanishes, gets the mean diagonal
-    as its eigenvalue so that it does not spoil the conditioning; ``1 - ridge B_tt`` is summed from
-    terms that are not negative instead of subtracted.
+    as its eigenvalue, which keeps the matrix well conditioned; ``1 - ridge B_tt`` is computed as a
+    sum of non-negative terms rather than by subtraction.
     """
     size = len(points)
     mean = points.mean(0, keepdim=True)
@@ -214,7 +213,7 @@ def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[
     inverse.diagonal().add_(ridge)
     if definite:
         _invert_definite(inverse)
-    else:  # tanh is no positive definite kernel
+    else:  # the tanh kernel is not positive definite
         inverse, failed = torch.linalg.inv_ex(inverse)
         inverse.add_(torch.where(failed > 0, math.nan, 0.0))
     bordered = inverse.sub_(1 / ((constant + ridge) * size))
@@ -222,14 +221,14 @@ def _bordered_inverse(points: Tensor, ridge: float, *, definite: bool) -> tuple[
 
 
 def _invert_definite(matrix: Tensor) -> None:
-    """Put the inverse of a positive definite (M, M) matrix in its place, nan where that fails.
+    """Invert a positive definite (M, M) matrix in place; NaN if that fails.
 
-    Above ``LARGEST_FACTORISED`` by Schur's complement of one of 2 x 2 blocks, where what remains
-    are products; not on an accelerator, which would have many small operators to launch.
+    Above ``LARGEST_FACTORISED`` by Schur complements of 2 x 2 blocks, which consists of products;
+    not on an accelerator, where it would launch many small kernels.
     """
     size = len(matrix)
     if matrix.device.type != "cpu" or size <= LARGEST_FACTORISED:
-        # To raise an error would wait for the device.
+        # Raising an error would wait for the device.
         factor, failed = torch.linalg.cholesky_ex(matrix)
         matrix.copy_(torch.cholesky_inverse(torch.where(failed > 0, math.nan, factor)))
         return
@@ -259,13 +258,13 @@ def _closed_form(
         bordered: B, (M, M).
         complement: diagonal of 1 - ridge B, (M,).
         positive: (N,), the positive candidate of each anchor.
-        others: (N, Q), further candidates that are left out, padded with -1.
+        others: (N, Q), further excluded candidates, padded with -1.
         negative: (N, M) bool.
         excess: (M,), see :func:`dual_weights`; None: 0.
         ridge: the ridge.
     """
-    # In the notation of the module, for an anchor with positive p and further candidates E out:
-    # B' is B without the rows and columns of E, and a_j = -2 B'_jp / (1 - ridge B'_pp).
+    # In the module's notation, for an anchor with positive p and further excluded candidates E: B'
+    # is the bordered inverse without E, and a_j = -2 B'_jp / (1 - ridge B'_pp).
     denominator = complement[positive]  # 1 - ridge B_pp, to become 1 - ridge B'_pp
     removed = torch.zeros_like(denominator)  # B_pp - B'_pp
     index = others.clamp(min=0)
@@ -273,18 +272,17 @@ def _closed_form(
         real = others >= 0
         at_positive = torch.where(real, bordered[index, positive[:, None]], 0.0)
         block = bordered[index[:, :, None], index[:, None, :]]
-        # Padding is left out of the system: its row and column become those of the identity.
+        # Padding gets the rows and columns of the identity, which decouples it.
         identity = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
         block = torch.where(real[:, :, None] & real[:, None, :], block, identity)
-        # Leaving rows of a matrix out of its inverse is a Schur complement of the inverse:
-        # B'_jp = B_jp - B_jE coefficient with coefficient = B_EE^-1 B_Ep, the rank-one downdates
-        # of all of E at once.
-        # It waits for no device; a singular block gives what is not finite.
+        # Removing rows from a matrix is a Schur complement of its inverse: B'_jp = B_jp - B_jE
+        # coefficient with coefficient = B_EE^-1 B_Ep, the rank-one downdates of all of E at once.
+        # solve_ex does not wait for the device; a singular block gives values that are not finite.
         coefficient = torch.linalg.solve_ex(block, at_positive[:, :, None]).result[:, :, 0]
         removed = (coefficient * at_positive).sum(1)
     denominator = denominator + ridge * removed
-    # With 1 in the place of K_pp, Delta has excess 11' more, as if the ridge of p alone were less
-    # by the excess: 1 - (ridge - excess) B'_pp.
+    # Using 1 for K_pp adds excess 11' to Delta, as if p alone had a ridge smaller by the excess:
+    # 1 - (ridge - excess) B'_pp.
     if excess is not None:
         denominator = denominator + excess[positive] * (bordered[positive, positive] - removed)
     result = bordered.new_empty(negative.shape)
@@ -298,9 +296,9 @@ def _closed_form(
 
 
 def _solved(given: tuple[Tensor, ...], numbers: Numbers, *, exact: bool) -> Tensor:
-    """:func:`_projected_gradient`; on a GPU as a CUDA graph, once for each shape of the batch.
+    """:func:`_projected_gradient`; on a GPU as a CUDA graph, captured once for each shape.
 
-    The exact solver reads numbers on the way, which a graph cannot.
+    The exact solver reads numbers from the device, which a graph cannot.
     """
     device = given[0].device
     if exact or not can_capture(device):
@@ -331,10 +329,10 @@ def _projected_gradient(
     numbers: Numbers,
     exact: bool = False,
 ) -> Tensor:
-    """Projected gradient on all box QPs together: one (N, M) x (M, M) product for each step.
+    """Projected gradient descent on all box QPs at once: one (N, M) x (M, M) product per step.
 
-    With ``step_size`` None the step of each anchor is 1 / lambda_max, with Nesterov's momentum,
-    restarted for an anchor when it points uphill; with a number, plain steps of that size.
+    With ``step_size`` None the step of each anchor is 1 / lambda_max, with Nesterov momentum that
+    is restarted for an anchor when it points uphill; with a number, plain steps of that size.
     """
     cost, ridge, steps, step_size = numbers
 
@@ -355,7 +353,7 @@ def _projected_gradient(
             )
             direction = delta(direction)
             largest = torch.linalg.vector_norm(direction, dim=1)
-        # Power iteration comes from below.
+        # Power iteration converges from below.
         step = 1 / (1.1 * largest.clamp(min=ridge))[:, None]
     else:
         step = weights.new_full((len(weights), 1), step_size)
@@ -375,7 +373,7 @@ def _projected_gradient(
             ahead = moved
         weights = moved
         if exact and count % 50 == 49:
-            # At the optimum a projected step of size 1 does not move the point.
+            # At the optimum a projected step of size 1 leaves the point unchanged.
             residual = weights - (weights - delta(weights, 2.0)).clamp(0, cost)
             gap = float(residual.abs().max())
             if gap <= EXACT_TOLERANCE * max(1.0, float(weights.max())):
@@ -391,5 +389,5 @@ def _projected_gradient(
 
 
 def _with_positive(weights: Tensor, positive: Tensor) -> Tensor:
-    """(N, M) dual variables with minus their sum put at each anchor's positive."""
+    """(N, M) dual variables, with minus their sum at each anchor's positive."""
     return weights.scatter_add(1, positive[:, None], -weights.sum(1, keepdim=True))

@@ -149,8 +149,8 @@ def wrapped(*arguments: Any, **numbers: Any) -> Any:
 @pytest.mark.parametrize(
     ("function", "text"),
     [
-        (lambda pairs, similarity: similarity.sum(1), "a lambda has no name to be known by"),
-        (outer(), "outer.<locals>.inner is made inside a function"),
+        (lambda pairs, similarity: similarity.sum(1), "a lambda has no name"),
+        (outer(), "outer.<locals>.inner is defined inside a function"),
         (functools.partial(info_nce, temperature=0.5), "partial is not a plain function"),
         (torch.sum, "sum is not a plain function"),
         (math.sqrt, "sqrt is not a plain function"),
@@ -168,7 +168,7 @@ def test_what_cannot_be_found_again_is_refused_at_once(function: Any, text: str)
 def test_a_function_without_a_file_is_refused() -> None:
     names: dict[str, Any] = {"__name__": "typed"}
     exec("def loss(pairs, similarity): ...", names)
-    with pytest.raises(ValueError, match=r"the source of typed\.loss is not to be had"):
+    with pytest.raises(ValueError, match=r"the source of typed\.loss is not available"):
         term(names["loss"])
 
 

@@ -52,7 +52,7 @@ def test_statistics_of_a_batch_norm_do_not_follow() -> None:
 def test_a_network_of_another_build_is_refused(other: nn.Module) -> None:
     target = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 2))
     before = values(target)
-    with pytest.raises(ValueError, match="follows one of its own build; the parameters' shapes"):
+    with pytest.raises(ValueError, match="need the same architecture; the parameters' shapes"):
         follow(target, other, 0.5)
     assert values(target) == before
 

@@ -79,7 +79,7 @@ def test_what_equal_similarities_give_is_the_logarithm_of_the_candidates(heard: 
     for pairs, count in ((query_key(*alike()), N), (two_views(*alike()), 2 * N - 1)):
         criterion = Criterion(Objective(SOFTMAX[0]), D, check_every=20)
         steps_of(criterion, pairs, WARM_UP)
-        assert f"that are all alike have {math.log(count):.2f}:" in heard[-1]
+        assert f"identical embeddings would give {math.log(count):.2f}:" in heard[-1]
     assert len(heard) == 2
 
 

@@ -81,7 +81,7 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
         ("def f(pairs, s):\n    return s.sun(1)\n", "f", [], ".py, line 2: AttributeError: "),
         ("def f(pairs, s):\n    return (s\n", "f", [], ".py, line 2: SyntaxError: "),
         ("import nothing_of_that_name\n", "f", [], ".py, line 1: ModuleNotFoundError: "),
-        ("f = lambda pairs, s: s.sum(1)\n", "f", [], "a lambda has no name to be known by"),
+        ("f = lambda pairs, s: s.sum(1)\n", "f", [], "a lambda has no name"),
         ("f = 3\n", "f", [], "has no function 'f'"),
     ],
 )
