@@ -1,9 +1,9 @@
-"""Several processes under torchrun: ranks, parts of a batch, gathering with gradient, one model.
+"""Training on several processes under torchrun: ranks, parts of a batch, gathering with gradient.
 
 Shapes: B rows of this process, G rows of all, C channels.
 
-Without an initialised process group every function behaves as on a single process, and on a single
-process none communicates. Functions that communicate must be called equally often by all processes.
+Without a process group every function behaves as on a single process and does not communicate.
+Functions that communicate must be called equally often by all processes.
 
 A batch of G rows is divided evenly among the processes in the order of their ranks (:func:`part`).
 Random draws for a batch are made by process 0 (:func:`from_first`), so that they do not depend on
@@ -55,7 +55,7 @@ def leave() -> None:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """In the block this process works as a single one, while the others wait for it."""
+    """Let this process work as if it were the only one, while the others wait for it."""
     _apart.append(True)
     try:
         yield
@@ -92,8 +92,8 @@ def gather(local: Tensor, count: int | None = None) -> Tensor:
         count: G, if each process has its :func:`part` of them; None: all have equally many rows.
 
     Raises:
-        ValueError: on every process, if one of them has another number of rows, or rows of
-            another size.
+        ValueError: on every process, if one of them has an unexpected number of rows, or rows of
+            another width.
     """
     if world_size() == 1:
         return local
@@ -101,9 +101,9 @@ def gather(local: Tensor, count: int | None = None) -> Tensor:
 
 
 def _check_rows(local: Tensor, count: int | None) -> list[int]:
-    """The number of rows of each process, as wanted.
+    """The number of rows of each process.
 
-    Raises the errors of :func:`gather` on every process, before any waits for the others.
+    Raises the errors of :func:`gather` on every process, before any process waits for the others.
     """
     # On the CPU if the group has a backend for it, without waiting for a GPU.
     device = "cpu" if "cpu:" in str(dist.get_backend_config()) else local.device
@@ -124,14 +124,14 @@ def _check_rows(local: Tensor, count: int | None) -> list[int]:
         )
     if len(set(numbers)) > 1:
         raise ValueError(
-            f"gather: the rows of the processes are of {', '.join(map(str, numbers))} numbers; "
-            f"all have to be of one shape"
+            f"gather: the rows of the processes have {', '.join(map(str, numbers))} numbers; "
+            f"all need the same shape"
         )
     return wanted
 
 
 def _gathered(local: Tensor, counts: list[int] | None = None) -> Tensor:
-    """:func:`gather` without checks; ``counts`` are those of all processes, None: equal."""
+    """:func:`gather` without checks; ``counts`` are the rows of all processes, None: equal."""
     if world_size() == 1:
         return local
     if counts is None or min(counts) == max(counts):
@@ -145,7 +145,7 @@ def _gathered(local: Tensor, counts: list[int] | None = None) -> Tensor:
 def gather_ragged(local: Tensor) -> tuple[Tensor, int]:
     """:func:`gather` for differing numbers of rows, and the index of this process's first row.
 
-    It waits for the device once, for the numbers.
+    It waits for the device once, to read the numbers.
     """
     counts = lengths(local).tolist()
     return _gathered(local, counts), sum(counts[: rank()])
@@ -190,7 +190,7 @@ def everyone(value: Given) -> list[Given]:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether an error says that another process is no longer reachable."""
+    """Whether an error means that another process is no longer reachable."""
     return isinstance(error, dist.DistError) or (
         isinstance(error, RuntimeError) and world_size() > 1 and "gloo" in str(error)
     )
@@ -246,8 +246,8 @@ def _mean_in_order(
 ) -> torch.futures.Future[Tensor]:
     """The mean over processes, summed in the order of their ranks.
 
-    The order of gloo's own sum depends on the position of a gradient in its bucket, and the buckets
-    of the first step differ from later ones, so that a resumed run would differ.
+    The order of gloo's sum depends on a gradient's position in its bucket, and the buckets of the
+    first step differ from later ones, so a resumed run would get different bits.
     """
     own = bucket.buffer()
     parts = [torch.empty_like(own) for _ in range(world_size())]
@@ -261,14 +261,14 @@ def _mean_in_order(
 
 
 def synchronise(module: nn.Module, groups: int = 1) -> None:
-    """Make the batch norms in a module use the statistics of the batch of all processes.
+    """Make the batch norms of a module use the statistics of the global batch.
 
-    On one process nothing changes.
+    On one process it does nothing.
 
     Args:
-        module: on its device; its batch norms change their class and keep everything else.
-        groups: the number of groups of processes, each normalised separately, as one process would
-            normalise the batch in that many passes.
+        module: on its device; its batch norms change their class and nothing else.
+        groups: the number of groups of processes that are normalised separately, which equals
+            normalising the batch in that many passes on one process.
 
     Raises:
         UserError: a number of processes that cannot be divided into the groups.
@@ -284,14 +284,14 @@ def synchronise(module: nn.Module, groups: int = 1) -> None:
         nn.SyncBatchNorm.convert_sync_batchnorm(module)  # has its own kernels, only for GPUs
         return
     for norm in [each for each in module.modules() if isinstance(each, _BatchNorm)]:
-        # The object stays the same for those that refer to it: optimisers, a teacher's average.
+        # The object stays the same for everything that refers to it: optimisers, a teacher.
         norm.__class__ = _SynchronisedNorm
         assert isinstance(norm, _SynchronisedNorm)
         norm.groups = groups
 
 
 class _SynchronisedNorm(_BatchNorm):
-    """A batch norm of the rows of a group of processes, on any device."""
+    """A batch norm over the rows of a group of processes, on any device."""
 
     groups: int
 
@@ -349,7 +349,7 @@ def _united(moments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Normalised(torch.autograd.Function):
-    """A batch norm with given statistics, including the gradient through them."""
+    """A batch norm with given statistics; the gradient flows through them."""
 
     @staticmethod
     def forward(
@@ -404,7 +404,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _SumOfOwnRows(torch.autograd.Function):
-    """The transpose of :class:`_Gather` and vice versa, so that second derivatives are right."""
+    """The transpose of :class:`_Gather` and vice versa, so that second derivatives are correct."""
 
     @staticmethod
     def forward(ctx: Any, everyone: Tensor) -> Tensor:

@@ -1,30 +1,31 @@
 """L2-regularised logistic regression on many training sets and for many costs at once.
 
-With w the weights, b the intercept and x_i the features of row i, a training set T and a cost C ask
-for the minimum of
+With w the weights, b the intercept and x_i the features of row i, the problem of a training set T
+and a cost C is to minimise
 
     C * sum over i in T of loss_i(x_i w + b) + |w|^2 / 2,
 
 the objective of scikit-learn's ``LogisticRegression(C=cost)``: binomial loss for two classes,
-softmax for more, intercept not penalised. The training sets are parts of the same rows, so they
-share what is expensive:
+softmax for more, intercept not penalised. All training sets are subsets of the same rows, and share
+the expensive computations:
 
-* The features are centred, which moves only the intercept, and rotated into the eigenbasis of X'X,
-  which leaves the penalty as it is. There the Hessian of every problem is nearly diagonal,
+* The features are centred, which changes only the intercept, and rotated into the eigenbasis of
+  X'X, which does not change the penalty. There the Hessian of every problem is nearly diagonal,
   1 + C * curvature of the loss * eigenvalue, however badly X is conditioned.
-* More than two classes share the curvature of a row, which no diagonal has, and where they come
-  apart the rows differ in it. There the initial Hessian is that of all training sets together, at
-  where they start from, factorised once for each cost, unless the features are too many for it.
-* All training sets take the steps of L-BFGS (Nocedal and Wright 2006, Algorithm 7.4) together, from
-  that initial Hessian. One product with the features gives the scores along all
-  directions, another all gradients; the search along a direction needs nothing but scores.
-* The costs come in ascending order, and each training set starts from where its own solutions at
-  the two costs before lead to. Labels outside a training set take no part in its solution, and the
-  features there only in the choice of the basis.
+* With more than two classes the curvature of a row couples the classes, which no diagonal can
+  represent, and it differs between rows once the classes separate. The initial Hessian is then
+  that of all training sets together at their starting points, factorised once for each cost,
+  unless there are too many features.
+* All training sets take their L-BFGS steps (Nocedal and Wright 2006, Algorithm 7.4) together, from
+  that initial Hessian. One product with the features gives the scores along all directions, another
+  all gradients; the line search needs only scores.
+* Costs are solved in ascending order, and each training set starts from an extrapolation of its
+  solutions at the two costs before. Labels outside a training set do not enter its solution;
+  features outside it only determine the basis.
 
 Shapes: n rows, d features, F training sets, C costs, K columns of scores (1 for two classes, else
-the classes), P training sets still at work at one cost, r coordinates of the rotated features with
-the constant 1 of the intercept.
+the number of classes), P training sets not solved yet at one cost, r coordinates of the rotated
+features and the constant 1 of the intercept.
 """
 
 import itertools
@@ -39,23 +40,23 @@ from torch.nn.functional import logsigmoid, one_hot
 
 HISTORY = 20  # steps that L-BFGS remembers
 SEARCHES = 2  # evaluations along a direction
-CHECK_EVERY = 2  # steps between looks at what is solved, each of which waits for the device
-SMALLEST_CURVATURE = 1e-6  # of the initial Hessian; the mean over rows that are all far from 0
-ABSENT = -1e30  # the score of a class that a training set lacks: finite, but exp of it is 0
-LARGEST_HESSIAN = 4096  # columns K r of one that is factorised
-NEGLIGIBLE = 0.03  # curvature of a row, of the mean; such rows are left out of that Hessian
+CHECK_EVERY = 2  # steps between convergence checks, each of which waits for the device
+SMALLEST_CURVATURE = 1e-6  # of the initial Hessian, where all rows are far from the boundary
+ABSENT = -1e30  # the score of a class that a training set lacks: finite, but its exp is 0
+LARGEST_HESSIAN = 4096  # columns K r of a Hessian that is factorised
+NEGLIGIBLE = 0.03  # relative curvature below which rows are left out of that Hessian
 LARGEST_BLOCK = 2**25  # scores held at a time while predicting
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The minima of all training sets at all costs, in the order in which both were given.
+    """The minima of all training sets at all costs, in the given order.
 
     Attributes:
         weights: (F, C, d, K).
         intercepts: (F, C, K); -inf for a class that a training set lacks.
         objective: (F, C), float64.
-        iterations: steps of L-BFGS, all costs together.
+        iterations: L-BFGS steps, over all costs.
     """
 
     weights: Tensor
@@ -95,8 +96,8 @@ def fit(
 ) -> Solution:
     """Logistic regression on every training set for every cost.
 
-    Computes in the features' precision, at least float32, on their device. The result is the same
-    to the bit in every call with the same number of threads.
+    Computes in the features' precision, at least float32, on their device. Calls with the same
+    number of threads give bit-identical results.
 
     Args:
         features: (n, d), floating point.
@@ -147,7 +148,7 @@ def fit(
         iterations += minima.steps
         objective[:, index] = minima.objective
         turned = minima.point[..., :-1].flatten(0, 1)
-        for basis in bases:  # one product for all: one for each training set takes seconds
+        for basis in bases:  # one product for all training sets: separate ones take seconds
             turned = turned @ basis.T
         weights[:, index] = turned.view(*point.shape[:2], -1).mT
         intercepts[:, index] = minima.point[..., -1] - centre @ weights[:, index]
@@ -165,7 +166,7 @@ def fit(
             stacklevel=3,  # past the decorator
         )
     if columns > 1:
-        # A constant for all classes changes nothing; scikit-learn's intercepts add up to 0.
+        # A constant for all classes has no effect; scikit-learn's intercepts add up to 0.
         mean = intercepts.masked_fill(lacking[:, None], torch.nan).nanmean(2, keepdim=True)
         intercepts = (intercepts - mean).masked_fill(lacking[:, None], -torch.inf)
     return Solution(weights, intercepts, objective, iterations)
@@ -173,11 +174,11 @@ def fit(
 
 @dataclass(frozen=True)
 class _Data:
-    """What all training sets share.
+    """The data shared by all training sets.
 
     Attributes:
-        rows: rotated features and a 1 for the intercept, (n, r); with two classes times -1 in class
-            1, so that scores are those of the wrong class.
+        rows: rotated features and a 1 for the intercept, (n, r); with two classes, rows of class 1
+            are negated, so that scores are those of the wrong class.
         labels: (n,).
         penalised: (r,), 1 for weights and 0 for the intercept.
         eigenvalues: (r,), squared lengths of the columns of ``rows``.
@@ -191,14 +192,14 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Minima:
-    """The end of the search at one cost.
+    """The result at one cost.
 
     Attributes:
         point: (F, K, r).
         objective: (F,).
         steps: taken by the last training set.
-        unsolved: which training sets are not solved, (P,).
-        gradient: lengths of their gradients, (P,).
+        unsolved: numbers of the training sets that were not solved, (P,).
+        gradient: norms of their gradients, (P,).
     """
 
     point: Tensor
@@ -210,7 +211,7 @@ class _Minima:
 
 @dataclass
 class _State:
-    """The training sets still at work.
+    """The training sets that are not solved yet.
 
     Attributes:
         sets: their numbers, (P,).
@@ -218,7 +219,7 @@ class _State:
         inside: 1 for their rows and 0 for the others, (P, n).
         diagonal: of a Hessian in which all rows have their mean curvature, (P, K, r).
         point: (P, K, r).
-        scores: how far ``point`` puts every class above the right one, (P, K, n).
+        scores: of every class, minus that of the right one, at ``point``, (P, K, n).
         objective: (P,), float64.
         gradient: (P, K, r).
         history: the last steps, the changes of the gradient (P, K, r) and one over their product
@@ -246,7 +247,7 @@ class _State:
 
 
 def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[float]) -> None:
-    """Raise what :func:`fit` promises to raise."""
+    """Raise the errors of :func:`fit`."""
     if features.ndim != 2 or not features.is_floating_point():
         raise ValueError(
             f"features are floating point (n, d); got {features.dtype} {tuple(features.shape)}"
@@ -277,9 +278,9 @@ def _check(features: Tensor, labels: Tensor, training: Tensor, costs: Sequence[f
 
 
 def _ahead(path: Sequence[Tensor]) -> Tensor:
-    """Where to start at the next cost, (F, K, r), after these minima: the last change, continued.
+    """The starting point at the next cost, (F, K, r), extrapolated from the last minima.
 
-    A change shrinks or grows from cost to cost by a factor that lasts for a while.
+    From cost to cost the change of the minimum grows or shrinks by a slowly varying factor.
     """
     if len(path) < 3:
         return path[-1]
@@ -289,11 +290,11 @@ def _ahead(path: Sequence[Tensor]) -> Tensor:
 
 
 def _rotate(features: Tensor) -> tuple[Tensor, list[Tensor], Tensor]:
-    """Coordinates (n, r) in the eigenbasis of features' features, and its eigenvalues (r,).
+    """Coordinates (n, r) in the eigenbasis of the Gram matrix, its factors, its eigenvalues (r,).
 
-    Between the two stand the factors of the basis (d, r), the last one first. With more features
-    than rows, r is n, and there are two of them: the eigenvectors, and an orthonormal basis of the
-    rows. Householder reflections keep it orthonormal where rows repeat, too.
+    The factors multiply to the basis (d, r), the last one first. With more features than rows, r is
+    n, and there are two factors: the eigenvectors, and an orthonormal basis of the rows, which
+    Householder reflections keep orthonormal even if rows repeat.
     """
     bases = []
     if features.shape[0] < features.shape[1]:
@@ -315,9 +316,9 @@ def _minimise(
     """The minima of all training sets at one cost, searched from ``start`` (F, K, r).
 
     Args:
-        data: what they share.
+        data: shared by them.
         inside: 1 for the rows of a training set and 0 for the others, (F, n).
-        offset: what is added to the scores, (F, K, 1).
+        offset: added to the scores, (F, K, 1).
         cost: C.
         start: (F, K, r).
         tolerance: see :func:`fit`.
@@ -355,17 +356,18 @@ def _minimise(
 
 
 def _gap(data: _Data, state: _State) -> Tensor:
-    """How far the objectives are above their minima, at most, (P,).
+    """Upper bounds of the objectives' distances from their minima, (P,).
 
     With the best intercept for every w, the objective has at least the curvature of |w|^2 / 2, so
-    half the squared gradient is a bound. The intercept's part is a Newton step's promise.
+    half the squared gradient is a bound. The intercept contributes the decrease that a Newton step
+    predicts.
     """
     curvature = torch.where(data.penalised > 0, 1, state.diagonal)
     return _product(state.gradient, state.gradient / curvature) / 2
 
 
 def _diagonal(data: _Data, cost: float, residual: Tensor) -> Tensor:
-    """A Hessian's diagonal (P, K, r), where the losses have these derivatives (P, K, n)."""
+    """The diagonal of a Hessian (P, K, r), from the derivatives of the losses (P, K, n)."""
     curvature = (residual.abs() * (1 - residual.abs())).mean(2, keepdim=True)
     return data.penalised + cost * curvature.clamp(min=SMALLEST_CURVATURE) * data.eigenvalues
 
@@ -373,13 +375,13 @@ def _diagonal(data: _Data, cost: float, residual: Tensor) -> Tensor:
 def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tensor:
     """Cholesky factor of the Hessian of all training sets together, for three classes or more.
 
-    The probabilities of a row are their mean over the training sets that have it, and the row
-    counts by the share of these. The intercept is penalised here, which makes the matrix definite.
+    The probabilities of a row are averaged over the training sets that contain it, and the row is
+    weighted by their share. The intercept is penalised here, which makes the matrix definite.
 
     Args:
-        data: what the training sets share.
+        data: shared by the training sets.
         cost: C.
-        residual: derivatives of the loss by the scores, (F, K, n).
+        residual: derivatives of the loss with respect to the scores, (F, K, n).
         inside: 1 for the rows of a training set and 0 for the others, (F, n).
 
     Returns:
@@ -392,7 +394,7 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
     probability = residual.sum(0) / sets.clamp(min=1) + right
     share = cost * sets / len(inside)
     blocks = rows.new_zeros(classes, width, classes, width)
-    # Those on the diagonal make the sum over classes vanish.
+    # The diagonal blocks make the sum over classes vanish.
     for first, second in itertools.combinations(range(classes), 2):
         weight = share * probability[first] * probability[second]
         kept = weight > NEGLIGIBLE * weight.mean()
@@ -432,13 +434,13 @@ def _step(data: _Data, state: _State, cost: float, factor: Tensor | None) -> Non
     gradient = cost * _gradient(data, residual) + penalised
     change, state.gradient = gradient - state.gradient, gradient
     product = _product(step, change)[:, None, None].to(step.dtype)
-    # Positive but for rounding; a step whose curvature is lost in it is not remembered.
+    # Positive up to rounding; a step whose curvature is lost in rounding is not remembered.
     inverse = torch.where(product > 0, 1 / product, 0.0)
     state.history = [*state.history, (step, change, inverse)][-HISTORY:]
 
 
 def _direction(state: _State, factor: Tensor | None) -> Tensor:
-    """L-BFGS's direction (P, K, r), from the Hessian with that factor, or the diagonal one."""
+    """The L-BFGS direction (P, K, r), from the factorised initial Hessian, or the diagonal one."""
     direction = -state.gradient
     shares = []
     for step, change, inverse in reversed(state.history):
@@ -447,7 +449,7 @@ def _direction(state: _State, factor: Tensor | None) -> Tensor:
         shares.append(share)
     if factor is None:
         direction /= state.diagonal
-    else:  # which would also move the weights of a class that is not there
+    else:  # it would also change the weights of absent classes
         direction = _solved(factor, direction) * state.present
     for (step, change, inverse), share in zip(state.history, reversed(shares), strict=True):
         direction += (share - inverse * (change * direction).sum((1, 2), keepdim=True)) * step
@@ -455,12 +457,12 @@ def _direction(state: _State, factor: Tensor | None) -> Tensor:
 
 
 def _length(data: _Data, state: _State, cost: float, direction: Tensor, along: Tensor) -> Tensor:
-    """How far to go in ``direction`` (P, K, r), which changes the scores by ``along`` (P, K, n).
+    """The step length (P,) in ``direction`` (P, K, r), which changes the scores by ``along``.
 
-    (P,), the best of a few Newton steps inside a bracket.
+    It is the best of a few Newton steps inside a bracket; ``along`` is (P, K, n).
 
-    The objective is convex and its curvature bounded, which gives a length that certainly lowers
-    it. The bracket starts there, and so does the choice of the best.
+    The objective is convex with bounded curvature, which gives a length that certainly decreases
+    it. The bracket and the choice of the best start from that length.
     """
     moved = direction * data.penalised
     straight, square = _product(state.point, moved), _product(direction, moved)
@@ -493,7 +495,7 @@ def _length(data: _Data, state: _State, cost: float, direction: Tensor, along: T
 
 
 def _scores(data: _Data, point: Tensor, offset: Tensor | None = None) -> Tensor:
-    """How far a point (P, K, r) puts every class above the right one, (P, K, n)."""
+    """The scores of every class, minus that of the right one, at a point (P, K, r): (P, K, n)."""
     scores = (point.flatten(0, 1) @ data.rows.T).view(*point.shape[:2], -1)
     scores = scores if offset is None else scores + offset
     return scores if scores.shape[1] == 1 else scores - scores.gather(1, _own(data, scores))
@@ -502,8 +504,8 @@ def _scores(data: _Data, point: Tensor, offset: Tensor | None = None) -> Tensor:
 def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """The loss (P,) of a training set, and the probabilities of the wrong classes (P, K, n).
 
-    The probabilities are 0 outside the training set. They and the loss are small where classes are
-    separable, and keep their digits there.
+    The probabilities are 0 outside the training set. They and the loss stay accurate where they are
+    small because classes are separable.
     """
     if scores.shape[1] == 1:
         margin, wrong = scores[:, 0], torch.sigmoid(scores)
@@ -516,24 +518,24 @@ def _losses(data: _Data, scores: Tensor, inside: Tensor) -> tuple[Tensor, Tensor
 
 
 def _over_classes(each: Tensor) -> Tensor:
-    """The sum over classes (P, n) of (P, K, n); of one class, without the copy that sum makes."""
+    """The sum over classes (P, n) of (P, K, n), without a copy for a single class."""
     return each[:, 0] if each.shape[1] == 1 else each.sum(1)
 
 
 def _residual(data: _Data, wrong: Tensor) -> Tensor:
-    """Derivatives of the loss by the scores (P, K, n), from the wrong classes' probabilities."""
+    """Derivatives of the loss with respect to the scores, from the wrong classes' probabilities."""
     if wrong.shape[1] == 1:
         return wrong
     return wrong.scatter(1, _own(data, wrong), -wrong.sum(1, keepdim=True))
 
 
 def _own(data: _Data, scores: Tensor) -> Tensor:
-    """The place of the right class among scores (P, K, n): (P, 1, n)."""
+    """The index of the right class among the scores (P, K, n): (P, 1, n)."""
     return data.labels.expand(len(scores), 1, -1)
 
 
 def _gradient(data: _Data, residual: Tensor) -> Tensor:
-    """Of the summed loss, (P, K, r), from the residuals (P, K, n)."""
+    """The gradient of the summed loss, (P, K, r), from the residuals (P, K, n)."""
     return (residual.flatten(0, 1) @ data.rows).view(*residual.shape[:2], -1)
 
 
