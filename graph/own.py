@@ -32,7 +32,7 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
     - ``edge_index``: (2, E) integers from 0 to V - 1; or ``adj_t`` or ``adj`` as made by
       ``ToSparseTensor``. A graph without edges has an empty one, or none.
     - ``y``: a whole number from 0, as a tensor, an array or a Python number. Any other number
-      (NaN, infinite, a fraction, -1) and several numbers are no label, -1.
+      (NaN, infinite, a fraction, -1) and several numbers are not a label, -1.
 
     Raises:
         ValueError: no graph, or one that is not as described; the message names the graph, the

@@ -469,7 +469,7 @@ def _egl_works() -> bool:
     """Whether OpenGL's libraries are there and EGL can use one of its devices without a display.
 
     Raises:
-        UserError: ``MUJOCO_EGL_DEVICE_ID`` is no device that EGL can use.
+        UserError: ``MUJOCO_EGL_DEVICE_ID`` is not a device that EGL can use.
     """
     try:
         egl = ctypes.CDLL("libEGL.so.1")

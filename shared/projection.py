@@ -89,7 +89,7 @@ class LowRankProjection(nn.Module):
                 processes of the penalty is then that of the global batch.
 
         Raises:
-            ValueError: features that are no floating-point matrices of width H.
+            ValueError: features that are not floating-point matrices of width H.
         """
         views = list(features) if isinstance(features, Sequence) else [features]
         self._check_features(views)

@@ -169,7 +169,7 @@ def test_a_class_that_only_holds_folders_is_named(tmp_path: Path) -> None:
         ((*USUAL, "valid/cat/0.png"), r"pets: has val/ and valid/, which are the same part; keep"),
         (
             (*USUAL, "val/violet/0.png"),
-            r"val: violet is no class of .*train; images belong in train/",
+            r"val: violet is not a class of .*train; images belong in train/",
         ),
         (("val/cat/0.png",), r"pets: has val/ and no train/; images belong in train/<class>/"),
         (("train/0.png", "val/cat/0.png"), r"val: has folders of classes, .*train has none"),

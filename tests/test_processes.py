@@ -71,7 +71,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     stopped.send_signal(signal.SIGTERM)
     out, err = stopped.communicate(timeout=60)
     assert (stopped.returncode, err) == (75, "")
-    assert "interrupted; the same command goes on from here" in out
+    assert "interrupted; the same command continues from here" in out
 
     _, err = at_once("--cell", SLOW, code=1)
     folder = run_of(Path("runs"), SLOW)
@@ -90,7 +90,7 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     second.kill()
     _, err = killed.communicate(timeout=60)
     assert killed.returncode == 1
-    why = "failed: process 1 of its 2 processes was killed (SIGKILL); the same command goes on from"
+    why = "failed: process 1 of its 2 processes was killed (SIGKILL); the same command continues from"
     assert err == f"{SLOW}: {why} the last checkpoint\n"
     assert read(tmp_path, SLOW, "failure.json")["why"] == f"{why} the last checkpoint"
 

@@ -513,7 +513,7 @@ def test_sigterm_stops_all_cells_and_the_same_command_goes_on(
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 75
-    assert "the same command goes on" in out
+    assert "the same command continues" in out
     assert not any((cell / "result.json").exists() for cell in cells)
     at_once(*arguments, "--jobs", "2")
     assert all((cell / "result.json").exists() for cell in cells)
@@ -550,7 +550,7 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=30)
     assert process.returncode == 75, err
     assert out.count("stopping after running cells have saved; Ctrl-C again stops at once") == 1
-    assert "interrupted; the same command goes on from here" in out
+    assert "interrupted; the same command continues from here" in out
     assert not any(tmp_path.rglob("failure.json"))
 
 
@@ -629,7 +629,7 @@ def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(
 ) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     out, _ = at_once(*arguments, "--minutes", "0.02", code=75)
-    assert "the same command goes on" in out
+    assert "the same command continues" in out
     cell = run_of(tmp_path / "runs", "toy/slow/table-1/plain/left/seed-0")
     assert not (cell / "result.json").exists()
     at_once(*arguments, "--minutes", "5")

@@ -214,7 +214,7 @@ def _score(file: Path, number: int, text: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise UserError(f"{file}, line {number}: {text!r} is no score; restore SentEval's file")
+        raise UserError(f"{file}, line {number}: {text!r} is not a score; restore SentEval's file")
     return score
 
 

@@ -338,7 +338,7 @@ def _present(dataset: str, layout: Layout) -> tuple[str, ...]:
             near = suggestion(folder.name, sorted(numbers), "classes are")
             where = layout.lists if layout.hmdb51 else layout.lists / "classInd.txt"
             raise UserError(
-                f"{printable(folder)}: holds videos and is no class of {where}{near}; rename the "
+                f"{printable(folder)}: holds videos and is not a class of {where}{near}; rename the "
                 f"folder"
             )
     present = [name for name in numbers if (layout.folder / name).is_dir()]
@@ -360,7 +360,7 @@ def _numbers(layout: Layout) -> dict[str, int]:
         number, _, name = line.replace("\t", " ").partition(" ")
         name = name.strip()
         if not number.isdecimal() or not name:
-            raise UserError(f"{place}: {line!r} is no number and name of a class; {layout.remedy}")
+            raise UserError(f"{place}: {line!r} is not a number and the name of a class; {layout.remedy}")
         if name in numbers or int(number) in numbers.values():
             raise UserError(f"{place}: {line!r} is there twice; {layout.remedy}")
         numbers[name] = int(number)
@@ -381,7 +381,7 @@ def _listed_in_hmdb51(layout: Layout, split: int, classes: tuple[str, ...]) -> d
             file, _, part = line.rpartition(" ")
             video = re.sub(r"\.avi$", "", file.strip(), flags=re.IGNORECASE)
             if part not in _PART_OF or not video or video in listed:
-                why = "is listed twice" if video in listed else "is no video and 0, 1 or 2"
+                why = "is listed twice" if video in listed else "is not a video and 0, 1 or 2"
                 raise UserError(f"{place}: {line!r} {why}; {layout.remedy}")
             group = groups.setdefault(video.rpartition(f"_{name}_")[0] or video, len(groups))
             if (train := _PART_OF[part]) is not None:
@@ -408,7 +408,7 @@ def _listed_in_ucf101(layout: Layout, split: int, classes: tuple[str, ...]) -> d
                 raise UserError(f"{place}: {line!r} {why}; {layout.remedy}")
             if folder not in numbers:
                 near = suggestion(folder, sorted(numbers), "classes are")
-                raise UserError(f"{place}: {folder!r} is no class of classInd.txt{near}")
+                raise UserError(f"{place}: {folder!r} is not a class of classInd.txt{near}")
             if folder in labels:
                 listed[name] = Video(name, labels[folder], int(matched[1]), train)
     return listed

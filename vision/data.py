@@ -755,7 +755,7 @@ def _annotated(name: str, place: Path, classes: dict[str, int]) -> tuple[list[Pa
         file, _, rest = line.partition("\t")
         wnid = rest.partition("\t")[0]
         if wnid not in classes:
-            text = f"{wnid!r} is no class of {place.parent / 'train'}"
+            text = f"{wnid!r} is not a class of {place.parent / 'train'}"
             raise UserError(f"{annotations}, line {number}: {text}; {_remedy(name, place.parent)}")
         files.append(place / "images" / file)
         labels.append(classes[wnid])

@@ -105,7 +105,7 @@ def take_part(
             return 0
         case "interrupted":
             if rank() == 0:
-                print("interrupted; the same command goes on from here")
+                print("interrupted; the same command continues from here")
             return INTERRUPTED
         case "lost" if STARTED in os.environ:  # launch reports it, with the exit codes
             return LEFT

@@ -336,7 +336,7 @@ def _invalid(record: Record) -> str | None:
         if not DATA_HASH.fullmatch(digest):
             return f"has {digest[:70]!r} as the hash of {name}"
     if number := next(_not_finite(record.result["metrics"]), None):
-        return f"has a metric that is no finite number: {number}"
+        return f"has a metric that is not a finite number: {number}"
     return None
 
 

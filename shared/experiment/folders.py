@@ -287,7 +287,7 @@ class _Reader:
             return None
         for name in names:
             if name not in classes:
-                raise self._fault(test, f"{printable(name)} is no class of {printable(train)}")
+                raise self._fault(test, f"{printable(name)} is not a class of {printable(train)}")
         self.beside += len(self._direct(test))
         files = _numbered(self.part(test, names), classes)
         if not files:

@@ -1,6 +1,6 @@
 """The papers' losses with the numbers that they print, as changes of a configuration.
 
-A number that a paper leaves open is an argument here, and stands in the tables of each domain.
+A number that a paper leaves open is an argument here, and is set in the tables of each domain.
 """
 
 from typing import Any

@@ -50,11 +50,11 @@ from shared.notices import listeners
 from shared.precision import without_tf32
 
 LOG = "log.jsonl"
-INTERRUPTED = 75  # EX_TEMPFAIL: the same command goes on where this one stopped
+INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
 OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
-WATCHED = "watch/"  # begins the names of scores during pretraining, which are no metrics
+WATCHED = "watch/"  # begins the names of scores during pretraining, which are not metrics
 
 
 class Locked(UserError):
@@ -524,7 +524,7 @@ class Run:
             except ValueError:
                 return
             self._previous.replace(file)
-            text = f"{file} is damaged ({error}); the run goes on from the checkpoint before it"
+            text = f"{file} is damaged ({error}); the run continues from the checkpoint before it"
             warnings.warn(text, stacklevel=3)
 
     def _lock_on_disk(self) -> tuple[int, int] | None:

@@ -191,7 +191,7 @@ class Claim:
         form: ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable``
             (above -``margin``) or ``null`` (within ``margin`` of 0).
         size: the claimed gain, in units of the metric; for ``size``.
-        margin: the largest gain that still is no difference, in units of the metric; for
+        margin: the largest gain that still counts as no difference, in units of the metric; for
             ``comparable`` and ``null``.
         margin_source: where the margin comes from.
         every: whether it is claimed for every column (intersection-union), not for any.

@@ -193,7 +193,7 @@ def read(file: Path) -> Mapping[str, Any]:
         # DINO's and MAE's programs keep their arguments, a plain object, beside the weights.
         with torch.serialization.safe_globals([argparse.Namespace]):
             content = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # a file that is no checkpoint can raise anything
+    except Exception as error:  # a file that is not a checkpoint can raise anything
         raise UserError(f"{file}: {_why_refused(str(error))}") from error
     if isinstance(content, Mapping):
         return content

@@ -182,7 +182,7 @@ def test_missing_lists_and_classes(official: Path):
     ("file", "line", "expected"),
     [
         ("trainlist01.txt", "Punch/Punch_1.avi 1", "line 9: 'Punch/Punch_1.avi 1' is no <class>"),
-        ("trainlist01.txt", "punch/v_Punch_g09_c01.avi 1", "'punch' is no class of classInd.txt"),
+        ("trainlist01.txt", "punch/v_Punch_g09_c01.avi 1", "'punch' is not a class of classInd.txt"),
         ("testlist01.txt", "Punch/v_Punch_g02_c01.avi", "is listed twice"),
         ("classInd.txt", "Four", "line 4: 'Four' is no number and name"),
         ("classInd.txt", "3 Diving", "line 4: '3 Diving' is there twice"),
@@ -229,7 +229,7 @@ def test_folders_and_lists_have_to_fit_together(official: Path):
 
     (videos / "Archery").rename(videos / "archery")
     for action in (lambda: fetch("ucf101", official), lambda: load("ucf101", official, size=32)):
-        assert "archery: holds videos and is no class of" in error_of(action)
+        assert "archery: holds videos and is not a class of" in error_of(action)
         assert "did you mean Archery?; rename the folder" in error_of(action)
     (videos / "archery").rename(videos / "Archery")
 
@@ -336,7 +336,7 @@ def test_the_centre_of_wide_and_high_frames_is_kept():
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("Film_9_brush_hair_u_nm_np1_fr_goo_0.avi", "is no video and 0, 1 or 2"),
+        ("Film_9_brush_hair_u_nm_np1_fr_goo_0.avi", "is not a video and 0, 1 or 2"),
         ("Film_1_brush_hair_u_nm_np1_fr_goo_0.avi 1", "is listed twice"),
     ],
 )
@@ -361,7 +361,7 @@ def test_what_is_missing_of_hmdb51_is_named_in_one_line(hmdb51: Path, tmp_path: 
         load("hmdb51", tmp_path / "empty", size=16)
     (hmdb51 / "hmdb51_org" / "brush_hair").rename(hmdb51 / "hmdb51_org" / "brush")
     message = error_of(lambda: load("hmdb51", hmdb51, size=16))
-    assert "brush: holds videos and is no class of" in message
+    assert "brush: holds videos and is not a class of" in message
     (hmdb51 / "hmdb51_org" / "brush").rename(hmdb51 / "hmdb51_org" / "brush_hair")
     gone = hmdb51 / "hmdb51_org" / "brush_hair" / "Film_1_brush_hair_u_nm_np1_fr_goo_0.avi"
     gone.unlink()

@@ -92,7 +92,7 @@ def test_what_is_no_folder_of_videos_is_refused(shots: Path) -> None:
     with pytest.raises(MissingData, match="make that folder: videos belong in train/<class>/"):
         folder(shots / "none", 16)
     (shots / "val" / "green").mkdir()
-    with pytest.raises(UserError, match="green is no class of"):
+    with pytest.raises(UserError, match="green is not a class of"):
         folder(shots, 16)
     (shots / "empty" / "one").mkdir(parents=True)
     with pytest.raises(UserError, match=r"empty: no videos in it \(.avi, .mp4"):

@@ -406,7 +406,7 @@ def test_wrong_annotation_is_named_with_its_line(tiny: Path):
     for line, name in (("val_2.JPEG\tn00000009\t0", "n00000009"), ("val_2.JPEG", "")):
         file.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n")
         message = error_of(lambda: load("TinyImageNet", tiny, "test"))
-        assert message.startswith(f"{file}, line 3: {name!r} is no class of ")
+        assert message.startswith(f"{file}, line 3: {name!r} is not a class of ")
 
 
 # ImageNet
