@@ -90,9 +90,9 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
     second.kill()
     _, err = killed.communicate(timeout=60)
     assert killed.returncode == 1
-    why = "failed: process 1 of its 2 processes was killed (SIGKILL); the same command continues from"
-    assert err == f"{SLOW}: {why} the last checkpoint\n"
-    assert read(tmp_path, SLOW, "failure.json")["why"] == f"{why} the last checkpoint"
+    why = "process 1 of its 2 processes was killed (SIGKILL); the same command continues from"
+    assert err == f"{SLOW}: failed: {why} the last checkpoint\n"
+    assert read(tmp_path, SLOW, "failure.json")["why"] == f"failed: {why} the last checkpoint"
 
     call(tmp_path, *arguments)
     for name in ("metrics", "protocol", "tier"):

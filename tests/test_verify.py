@@ -71,7 +71,7 @@ def test_records_as_they_were_written_have_no_fault(tmp_path: Path, records: lis
     [
         (lambda r: changed(r, {}, {"accuracy": 180.0}), "refused: accuracy is 180, outside"),
         (lambda r: changed(r, {}, {"accuracy": "nan"}), "the result has no finite accuracy"),
-        (lambda r: changed(r, {}, {"norm": "inf"}), "no finite number: norm is inf"),
+        (lambda r: changed(r, {}, {"norm": "inf"}), "not a finite number: norm is inf"),
         (
             lambda r: changed(r, {}, {"details": {"curve": [1.0, "nan"]}}),
             "number: details.curve is",

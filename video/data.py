@@ -338,8 +338,8 @@ def _present(dataset: str, layout: Layout) -> tuple[str, ...]:
             near = suggestion(folder.name, sorted(numbers), "classes are")
             where = layout.lists if layout.hmdb51 else layout.lists / "classInd.txt"
             raise UserError(
-                f"{printable(folder)}: holds videos and is not a class of {where}{near}; rename the "
-                f"folder"
+                f"{printable(folder)}: holds videos and is not a class of {where}{near}; "
+                f"rename the folder"
             )
     present = [name for name in numbers if (layout.folder / name).is_dir()]
     if not present:
@@ -360,7 +360,9 @@ def _numbers(layout: Layout) -> dict[str, int]:
         number, _, name = line.replace("\t", " ").partition(" ")
         name = name.strip()
         if not number.isdecimal() or not name:
-            raise UserError(f"{place}: {line!r} is not a number and the name of a class; {layout.remedy}")
+            raise UserError(
+                f"{place}: {line!r} is not a number and the name of a class; {layout.remedy}"
+            )
         if name in numbers or int(number) in numbers.values():
             raise UserError(f"{place}: {line!r} is there twice; {layout.remedy}")
         numbers[name] = int(number)

@@ -139,7 +139,7 @@ def test_damaged_and_missing_files_are_named_with_the_remedy(tmp_path: Path) -> 
     with pytest.raises(UserError, match=r"STS.gs.belief.txt: 2 scores for 5 pairs"):
         load_sts("STS15", tmp_path)
     gold.write_text("4\n2\n1\n3,5\n0\n")
-    with pytest.raises(UserError, match=r"STS.gs.belief.txt, line 4: '3,5' is no score"):
+    with pytest.raises(UserError, match=r"STS.gs.belief.txt, line 4: '3,5' is not a score"):
         load_sts("STS15", tmp_path)
     gold.write_text("\n\n1\n\n\n")
     with pytest.raises(UserError, match=r"STS.gs.belief.txt: 1 pairs with a score"):

@@ -182,9 +182,9 @@ def test_missing_lists_and_classes(official: Path):
     ("file", "line", "expected"),
     [
         ("trainlist01.txt", "Punch/Punch_1.avi 1", "line 9: 'Punch/Punch_1.avi 1' is no <class>"),
-        ("trainlist01.txt", "punch/v_Punch_g09_c01.avi 1", "'punch' is not a class of classInd.txt"),
+        ("trainlist01.txt", "punch/v_Punch_g09_c01.avi 1", "'punch' is not a class of"),
         ("testlist01.txt", "Punch/v_Punch_g02_c01.avi", "is listed twice"),
-        ("classInd.txt", "Four", "line 4: 'Four' is no number and name"),
+        ("classInd.txt", "Four", "line 4: 'Four' is not a number and the name"),
         ("classInd.txt", "3 Diving", "line 4: '3 Diving' is there twice"),
     ],
 )
