@@ -1,14 +1,13 @@
 """Crops of images a second on one core: from files, and from the same images prepared.
 
 Run it as ``python benchmarks/images.py``, or with ``--images FOLDER`` on image files of your own.
-Without a folder it takes parts of scikit-learn's two photographs as JPEG of 500 x 375 pixels, the
-most frequent size in ImageNet. The loader of training makes the two crops of 224 pixels that a
-contrastive method takes. "As JPEG" is how it would be if what is prepared were compressed: its
-images are decoded as well.
+Without a folder it uses parts of scikit-learn's two photographs as JPEG of 500 x 375 pixels, the
+most frequent size in ImageNet. The training loader makes two crops of 224 pixels of each. The row
+"as JPEG" shows what storing the prepared images compressed would cost: they are decoded again.
 
-Ways take turns, and the best of each counts, since other programs can only take time away. The time
-is that of the processor, so that the ratios hold on a busy machine, too. Reading from the disk is
-not part of it: the files are in memory by then.
+The variants alternate, and the fastest pass of each is reported, since other programs can only slow
+it down. Times are processor times, so that the ratios hold on a busy machine as well. Reading from
+disk is excluded: the files are cached in memory.
 """
 
 import argparse
@@ -55,7 +54,7 @@ def as_jpeg(image: torch.Tensor) -> bytes:
 
 
 def main() -> None:
-    """Time all ways, and print a table."""
+    """Time all variants, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--images", type=Path, help="a folder of image files, at any depth")
     parser.add_argument("--count", type=int, default=256, help="how many images")

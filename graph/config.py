@@ -56,8 +56,8 @@ class Config:
     layers: int = 3  # [program], go.sh
     hidden: int = 32  # [program]
     batch_size: int = 128  # [program]
-    # At most so many graphs go through the encoder at once, the gradient being
-    # that of the batch (batch norms see chunks). None: all. See shared.chunks.
+    # Largest number of graphs that the encoder takes at once; the gradient is that of the
+    # whole batch (batch norms see chunks). None: all. See shared.chunks.
     chunk: int | None = option(None)
     learning_rate: float = 0.01  # [program], go.sh; Adam as in [MMCL]
     epochs: int = 20  # [program]; evaluated after the last, never the best

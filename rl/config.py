@@ -52,8 +52,8 @@ class Config:
     double_step: bool = True
 
     batch_size: int = 512  # [CURL]; the program's published command: 128
-    # At most so many crops go through the contrast's encoders at once, the gradient being
-    # that of the batch. None: all. See shared.chunks.
+    # Largest number of crops that the contrast's encoders take at once; the gradient is that of
+    # the whole batch. None: all. See shared.chunks.
     chunk: int | None = option(None)
     environment_steps: int = 100_000  # frames of the physics, not decisions of the agent
     initial_steps: int = 1000  # decisions at random before the first update; [CURL]

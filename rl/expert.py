@@ -84,7 +84,7 @@ def trained_expert(
     data_root: Path,
     progress: Progress | None = None,
 ) -> Expert:
-    """The expert of a task, trained on first use by whichever process comes first.
+    """The expert of a task, trained on first use, by the first process that needs it.
 
     On one type of processor it is a function of its arguments; on another the same arguments may
     give a different expert, since rounding errors grow over so long a training run. Every run

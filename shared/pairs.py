@@ -398,7 +398,7 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
 
     Returns:
         Pairs with the classes' other members as positives and all other classes as negatives.
-        Their number is looked at, which waits for the device once.
+        Computing their number waits for the device once.
 
     Raises:
         ValueError: labels that are not one whole number for each row.

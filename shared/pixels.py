@@ -141,7 +141,7 @@ def jitters(jitter: np.ndarray, factors: np.ndarray, order: np.ndarray) -> Jitte
     rows = []
     for turn in range(2 * BLENDS):
         place = turn if turn < BLENDS else before + 1 + turn - BLENDS
-        # Where there is no such turn, the numbers are not looked at.
+        # Where there is no such turn, the numbers are not used.
         operation = order[every, np.minimum(place, BLENDS)]
         factor = factors[every, operation]
         # In single precision, as the device would take the difference.
@@ -216,7 +216,7 @@ def resized_crop(
 ) -> Tensor:
     """Boxes of (B, C, ..., H, W) images, resized to (B, C, ..., S, S), with antialias.
 
-    As torchvision resizes a box that was cut out before: nothing outside the box counts.
+    Like torchvision's resizing of a cropped box: pixels outside the box have no influence.
 
     top, left, height, width: (B,), in pixels. weight: :func:`triangle`, or :func:`cubic`, which can
     leave [0, 1].

@@ -64,8 +64,8 @@ class Config:
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated vector; Chen et al. 2022
 
     batch_size: int = 400  # consecutive sentences; [QT]
-    # At most so many sentences go through the encoder at once, the gradient being
-    # that of the batch. None: all. See shared.chunks.
+    # Largest number of sentences that the encoder takes at once; the gradient is that of the
+    # whole batch. None: all. See shared.chunks.
     chunk: int | None = option(None)
     # Order of the batches: that of the corpus ([QT]), or reshuffled in every epoch.
     order: Literal["corpus", "shuffled"] = "corpus"

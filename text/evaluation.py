@@ -17,12 +17,12 @@ first version, ``skip-thoughts-nested-10fold-v1``, and in SentEval they are sent
 Folds are stratified, with its seed; each cost's mean accuracy in percent is rounded to two decimals
 before the best is taken (results are not). SentEval sorts sentences by their number of words, then
 by label, only to reduce padding; that decides who falls into which fold and therefore belongs to
-the protocol. Its words of MSRP come from a tokeniser, here they are parted by spaces: those folds,
-which only choose C, are not the same to the row.
+the protocol. Its words of MSRP come from a tokeniser, here they are split at spaces: those folds,
+which only choose C, are not identical.
 
 ``senteval-mlp-v1``: SentEval's other classifier, its default, with which most published tables were
-made: the same folds; the same linear model, trained by Adam and stopped early on the very fold that
-then chooses its weight decay (:mod:`text.senteval`). Weight decays stand where costs do.
+made: the same folds; the same linear model, trained by Adam with early stopping on the fold that
+then chooses its weight decay (:mod:`text.senteval`). Weight decays take the place of costs.
 
 The logistic regressions of both programs used the liblinear of their time, which fits a classifier
 for each class against the others and penalises the intercept. Here the model is binomial or
@@ -225,7 +225,7 @@ def tfidf(
 ) -> dict[str, Any]:
     """The result of :func:`evaluate` for tf-idf of words, the same for any number of workers.
 
-    Words are lower-cased; those of one letter and punctuation marks count. Vocabulary and inverse
+    Words are lower-cased and include single letters and punctuation marks. Vocabulary and inverse
     document frequencies come from each training set alone. scikit-learn solves the sparse problems.
     """
     with contextlib.ExitStack() as stack:
@@ -298,7 +298,7 @@ def choose_cost(scores: Sequence[Sequence[float]], decimals: int | None) -> int:
 
     Args:
         scores: for each cost those of the inner folds, from 0 to 1.
-        decimals: the mean in percent is rounded to so many before it is compared; None: not at all.
+        decimals: to which the mean in percent is rounded before the comparison; None: no rounding.
     """
     means = np.array([np.mean(of) for of in scores])
     return int(np.argmax(means if decimals is None else np.round(100 * means, decimals)))

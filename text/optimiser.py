@@ -12,7 +12,7 @@ With m and v the moments of a row that was last updated in step r, step s > r ch
 
 The sums of w_s, w_s d_s and so on depend on r only: all rows last updated in the same step share
 them. d_s hardly changes within the twenty steps that matter, so 1 / (sqrt(v) + epsilon d_s) is
-expanded to third order around the mean of d_s under w. At the very beginning, where d_s does
+expanded to third order around the mean of d_s under w. In the first steps, where d_s does
 change, every row is updated in every step.
 
 Shapes: V words, E width of a word vector, U different words of a batch.

@@ -167,7 +167,7 @@ def hugging_face_encoder(
 
     def vectors(sentences: list[str]) -> Tensor:
         texts = [saved.prompt + sentence for sentence in sentences]
-        if saved.lower_case:  # of the library that sentence-transformers takes
+        if saved.lower_case:  # by the library that sentence-transformers uses
             texts = [LOWER_CASE.normalize_str(each) for each in texts]
         tokens = tokenizer(
             texts,
@@ -391,7 +391,7 @@ def _length(
 
 
 def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Pad after the tokens, with any token at hand: the mask hides it."""
+    """Pad after the tokens, with any token, since the mask hides it."""
     tokenizer.padding_side = "right"
     if tokenizer.pad_token is None:
         first = tokenizer.convert_ids_to_tokens(0)

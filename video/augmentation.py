@@ -1,18 +1,18 @@
-"""Clips out of videos, and what is done to them on the device that holds them.
+"""Clips of videos and their augmentation, on the device that holds them.
 
 Shapes: n videos, B clips of a batch, T frames of a clip, h x w pixels of a stored frame, S side of
 a clip in pixels, K taps of the blur, W windows of a video.
 
-What happens to a clip is a pure function of (seed, epoch, video, view), whatever the batch and the
-device, and the same for all of its frames. The numbers are drawn on the host, which therefore knows
-which clip needs which transform, and the device is never waited for.
+The augmentation of a clip is a pure function of (seed, epoch, video, view), independent of batch
+and device, and the same for all of its frames. Random numbers are drawn on the host, which
+therefore knows which clip needs which transform and never waits for the device.
 
 The policies are those of [CoCLR], Han et al. 2020, and its program. Where they differ from it:
 crops are drawn as torchvision draws them (the logarithm of the aspect is uniform, and a box that
-does not fit is drawn again, where the program squeezes the whole frame); the channel that gray
-frames are made of is drawn once for a clip, not for each frame; the last start of a clip can occur;
-the rounding to 8 bits between two transforms is left out; and flow gets a policy of its own, since
-the program turns the colours of a flow, and mirrors it without its direction.
+does not fit is drawn again, where the program squeezes the whole frame); the channel used for gray
+frames is drawn once for a clip, not for each frame; the last possible start of a clip can occur;
+values are not rounded to 8 bits between transforms; and flow has its own policy, since the program
+jitters the colours of flow, and mirrors it without changing its direction.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,15 +68,15 @@ POLICIES = ("weak", "strong", "coclr", "probe", "flow", *OF_PYTORCHVIDEO)
 
 @dataclass(frozen=True)
 class Parameters:
-    """What happens to each of B clips.
+    """The augmentation of each of B clips.
 
     Attributes:
         box: (4, B) int64: top, left, height and width of the crop, in pixels.
         flip: (B,) bool.
         factors: (4, B) float64, of brightness, contrast, saturation and hue.
         order: (B, 4) int64, ``order[:, 0]`` is the row of ``factors`` that comes first.
-        jitter: (B,) bool, whether these take place.
-        channel: (B,) int64, the one that gray frames are made of.
+        jitter: (B,) bool, whether colours are jittered.
+        channel: (B,) int64, the one used for gray frames.
         gray: (B,) bool.
         sigma: (B,) float64, in pixels.
         blur: (B,) bool.
@@ -107,7 +107,7 @@ def views(
         videos: n videos.
         index: (B,) int64, which of them.
         config: its ``clip_frames``, ``size``, ``modality``, ``policy``, ``sampling`` and ``seed``
-            count.
+            are used.
         epoch: number of the epoch.
         device: where to augment; None: where the frames are.
     """
@@ -357,8 +357,8 @@ def windows(
 ) -> Tensor:
     """First frames (W,) int64 of the windows of a video, about half a clip apart; at least one.
 
-    The stride is [CoCLR]'s: one frame less than half of a clip. Where that gives more windows than
-    ``most``, there are so many, evenly spread over the video. A function in its place gives them.
+    The stride is [CoCLR]'s: one frame less than half of a clip. If that gives more windows than
+    ``most``, that many are spread evenly over the video. A function given as ``most`` returns them.
     """
     last = max(length - clip_frames, 0)
     if callable(most):

@@ -65,8 +65,8 @@ class Config:
     projection_dimensions: int = 256  # kept of CLLR's L for the evaluated feature; Chen et al. 2022
 
     batch_size: int = 128  # [MMCL], from its 254 negatives; [CoCLR]: 64
-    # At most so many videos go through the encoder at once, the gradient being
-    # that of the batch (batch norms see chunks). None: all. See shared.chunks.
+    # Largest number of videos that the encoder takes at once; the gradient is that of the
+    # whole batch (batch norms see chunks). None: all. See shared.chunks.
     chunk: int | None = option(None)
     epochs: int = 300  # [MMCL]; evaluated after the last
     schedule: Literal["milestones", "cosine"] = added("milestones", was="milestones")

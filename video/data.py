@@ -134,7 +134,7 @@ class Videos:
         )
 
     def every(self, stride: int) -> "Videos":
-        """Every so many of the videos, from the first on; they share the frames of all."""
+        """Every ``stride``-th video, from the first on; frames are shared."""
         kept = slice(None, None, stride)
         start, length = self.start[kept], self.length[kept]
         return replace(self, videos=self.videos[kept], start=start, length=length)
@@ -152,20 +152,20 @@ def load(
     allow_missing: bool = False,
     progress: Progress | None = None,
 ) -> Videos:
-    """A split of a data set, decoded when first asked for and memory-mapped from then on.
+    """A split of a data set, decoded on first use and memory-mapped from then on.
 
-    Frames are kept as bytes, resized so that their shorter side has ``stored_side(size)`` pixels,
-    or as they are where it has fewer: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of
-    UCF-101 at 128 pixels takes 215 GB of disk; memory does not limit it. The widths of HMDB51's
-    videos differ: of each the largest central part of 4:3, the shape of UCF-101, is kept.
+    Frames are stored as bytes, with their shorter side reduced to ``stored_side(size)`` pixels if
+    it has more: 3 h w bytes a frame, 36,864 for 128 x 96 pixels. All of UCF-101 at 128 pixels takes
+    215 GB of disk; memory is no limit. HMDB51's videos have different widths: the largest central
+    part of 4:3, the shape of UCF-101, is kept.
 
-    Decoding takes place once for all splits, however many processes ask, and what was interrupted
-    is done again. Frames are checked against their checksum when first opened, whenever size or
-    time of modification of their file has changed, and by :func:`fetch`.
+    Videos are decoded once for all splits, by one process for all; an interrupted decoding starts
+    again. Frames are checked against their checksum when first opened, whenever size or time of
+    modification of their file has changed, and by :func:`fetch`.
 
     Args:
         dataset: ``"ucf101"``, ``"hmdb51"``, or ``"photographs"``: pan, zoom and rotation over the
-            two pictures of scikit-learn, written as videos when first asked for.
+            two pictures of scikit-learn, written as videos on first use.
         data_root: the folder that holds the data sets; ``prepared`` is made in it.
         split: of the three official ones.
         modality: "rgb" or "flow".
@@ -513,7 +513,7 @@ def _stored_frames(read: Read, resize: Resize, file: Path) -> np.ndarray | str:
 
 
 def too_short(frames: int) -> str | None:
-    """Why a video of so many frames cannot be used; None: it can."""
+    """Why a video with this number of frames is too short; None if it is not."""
     return f"{frames} frames, fewer than {SHORTEST}" if frames < SHORTEST else None
 
 

@@ -317,7 +317,7 @@ def finetune(
     its last full batch is a smaller batch, unless it is a single video.
 
     Args:
-        config: its ``probe_batch_size``, ``precision``, clips and ``seed`` count.
+        config: its ``probe_batch_size``, ``precision``, clips and ``seed`` are used.
         encoder: (B, 3, T, S, S) -> (B, H), on the device that is to do the work.
         videos: n training videos.
         classes: C.

@@ -3,8 +3,8 @@
 Shapes: n training and m test videos, T frames of a clip, h x w pixels of a stored frame, H features
 of the encoder.
 
-The picture of neighbours holds frames of UCF-101, whose terms are its owners': it is drawn for
-whoever has the videos, and is not for distribution.
+The picture of neighbours shows frames of UCF-101, which its owners license: it can be drawn by
+those who have the videos, and is not to be distributed.
 """
 
 from collections.abc import Sequence

@@ -21,7 +21,7 @@ from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
 WHAT = "videos"
-GROUPS = 10  # instead of recordings, which are not known: every tenth video
+GROUPS = 10  # in place of recordings, which are unknown: every tenth video
 
 
 def folder(path: str | Path, size: int, *, skip_damaged: bool = False) -> Videos:

@@ -77,15 +77,15 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
     """Train the networks of a configuration on videos without labels, yours or a dataset's.
 
     Args:
-        config: how; its fields about datasets and evaluation are not looked at.
+        config: how; its fields about datasets and evaluation are not used.
         videos: n videos.
         run: where it is logged, saved and resumed from.
 
     Returns:
-        The networks, on the GPU where there is one, and the criterion with what of it was trained.
+        The networks, on the GPU if there is one, and the criterion with its trained parameters.
 
     Raises:
-        ValueError: a configuration that has no meaning.
+        ValueError: an inconsistent configuration.
         UserError: fewer videos than a batch has.
         FloatingPointError: the training diverged.
     """
@@ -197,9 +197,9 @@ def calibrate(
 
 
 def queue_of(config: Config, videos: int) -> int:
-    """How many keys the queue keeps for so many training videos.
+    """The number of keys in the queue, given the number of training videos.
 
-    As many as the training set has would hold older keys of each video itself, several times over.
+    A queue as large as the training set would hold several older keys of each video itself.
     """
     return config.queue if config.queue < videos else min(SMALL_QUEUE, videos // 2)
 

@@ -101,8 +101,8 @@ class Config:
     # Policies of vision.augmentation for the first (student's) and second (teacher's) view.
     augmentations: tuple[str, str] = ("ressl_strong", "ressl_weak")  # [margins]
     batch_size: int = 256  # [margins]
-    # At most so many images go through the encoder at once, the gradient being
-    # that of the batch (batch norms see chunks). None: all. See shared.chunks.
+    # Largest number of images that the encoder takes at once; the gradient is that of the
+    # whole batch (batch norms see chunks). None: all. See shared.chunks.
     chunk: int | None = option(None)
     epochs: int = 200  # [margins]; evaluated after the last, never the best
     optimiser: Literal["sgd", "adam", "lars"] = "sgd"  # [margins]

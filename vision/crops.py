@@ -90,8 +90,8 @@ def _sides(image: Decoded) -> tuple[int, int]:
 
 
 def _cut(image: Decoded, left: int, top: int, width: int, height: int) -> Decoded:
-    # Filters widen with what they are given, so that nothing aliases; Pillow's resize(box=...)
-    # would let them reach over the border of the box.
+    # Filters widen with the scale, so that nothing aliases; with Pillow's resize(box=...) they
+    # would reach over the border of the box.
     if isinstance(image, Tensor):
         return image[:, top : top + height, left : left + width]
     return image.crop((left, top, left + width, top + height))

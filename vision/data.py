@@ -10,10 +10,11 @@ Folders under the data root are laid out as the archives and torchvision lay the
     imagenette/           likewise, ten classes of ImageNet
     dtd/  eurosat/  ...   the sets of the transfer suite: vision.transfer_data
 
-A folder whose ``APPROXIMATE.json`` says what of it differs from the published files is taken as it
-says, in all but the paper tier; its fingerprint ends in "approximate", and so every record of it.
+A folder with an ``APPROXIMATE.json`` that describes how it differs from the published files is
+accepted in all tiers but the paper's; its fingerprint, and with it every record, is marked
+"approximate".
 
-``folder:PATH`` is a folder of one's own, see :mod:`vision.own`. Images that are streamed can be
+``folder:PATH`` is your own folder, see :mod:`vision.own`. Images that are streamed can be
 decoded once, at a reduced size, see :mod:`vision.prepared`.
 """
 
@@ -234,8 +235,8 @@ class ImageFiles:
     files: n paths, a column of a dataset, see :func:`vision.own.hub_images`, or prepared images.
     labels: (n,) int64, -1 where there is none; of VOC2007 (n, C), see :mod:`vision.transfer_data`.
     upright: whether images are turned as their EXIF data say, which torchvision does not. place:
-    the folder of one's own that they are from, all of which is looked at once one of them is found
-    damaged.
+    your own folder, if they are from one: all of it is checked once one of its images is found to
+    be damaged.
     """
 
     files: "tuple[Path, ...] | HubColumn | PreparedImages"
@@ -489,7 +490,7 @@ def stream(
         workers: processes that decode; 0: this one.
 
     Raises:
-        UserError: an image is missing or damaged. None is skipped: a batch has what was asked for.
+        UserError: an image is missing or damaged. None is skipped.
     """
     crop = functools.partial(
         crops.random_crops,
@@ -954,7 +955,7 @@ class _Batches(TorchDataset[tuple[Tensor, ...] | UserError]):
         return tuple(crops.stacked([crop for (crop,) in view]) for view in views)
 
 
-# Below so many images a pass over them takes less time than its workers take to start.
+# With fewer images, a pass over them takes less time than starting workers.
 FEW_FILES = 5000
 
 

@@ -259,7 +259,7 @@ def precise(config: Config, function: Callable[[Tensor], Given]) -> Callable[[Te
 
 
 def check(config: Config) -> None:
-    """Refuse a configuration that has no meaning.
+    """Refuse an inconsistent configuration.
 
     Raises:
         ValueError: with the reason, in one line.

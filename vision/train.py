@@ -43,7 +43,7 @@ from vision.trivial import Trivial, calibrate
 
 PROJECTION = "projection.safetensors"  # of an entry of the store: L, where there is one
 WATCHED = "knn-200-v1"  # the protocol that scores an encoder during its training,
-WATCHED_IMAGES: dict[Split, int] = {"train": 5000, "test": 1000}  # on at most so many images
+WATCHED_IMAGES: dict[Split, int] = {"train": 5000, "test": 1000}  # on at most this many images
 SAVE_EVERY = 300.0  # seconds between two checkpoints, of over 100 MB each
 
 Forward = Callable[..., tuple[Tensor, dict[str, Tensor], list[Pairs]]]  # see losses
@@ -61,7 +61,7 @@ def measure(config: Config, run: Run) -> dict[str, object]:
         The metrics of the protocol, in percent.
 
     Raises:
-        ValueError: a configuration that has no meaning.
+        ValueError: an inconsistent configuration.
     """
     mean, std = statistics(config, describe(config.dataset))
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -144,7 +144,7 @@ def _ready(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> tuple[Networks, Criterion]:
-    """Networks and criterion as they are evaluated; of several processes, the first alone's."""
+    """Networks and criterion, ready for evaluation; only the first of several processes returns."""
     run.score = _score_so_far(config, run)
     networks, criterion = pretrain(config, images, run, mean=mean, std=std)
     run.alone()
@@ -154,7 +154,7 @@ def _ready(
 
 
 def _put(config: Config, networks: Networks, criterion: Criterion, folder: Path) -> None:
-    """Write what an evaluation needs into an entry of the store."""
+    """Write the parts needed for evaluation into an entry of the store."""
     save_encoder(networks.encoder, folder, config=config)
     if criterion.projection is not None:
         state = criterion.projection.state_dict()
@@ -185,17 +185,17 @@ def pretrain(
     """Train the networks of a configuration on images without labels, yours or a dataset's.
 
     Args:
-        config: how; its fields about datasets and evaluation are not looked at.
+        config: how; its fields about datasets and evaluation are not used.
         images: n images.
         run: where it is logged, saved and resumed from.
         mean: of each colour, on the scale from 0 to 1.
         std: of each colour.
 
     Returns:
-        The networks, on the GPU where there is one, and the criterion with what of it was trained.
+        The networks, on the GPU if there is one, and the criterion with its trained parameters.
 
     Raises:
-        ValueError: a configuration that has no meaning.
+        ValueError: an inconsistent configuration.
         UserError: fewer images than a batch has.
         FloatingPointError: the training diverged.
     """
@@ -352,11 +352,11 @@ def make_step(
 def can_be_captured(config: Config) -> bool:
     """Whether steps launch the same kernels, and wait for the device only to check the loss."""
     return (
-        # The solver behind max_margin and the nuclear norm wait. A kernel width that changes with
-        # the epoch is max_margin's alone.
+        # The solver of max_margin and the nuclear norm wait for the device. Only max_margin has a
+        # kernel width that may change with the epoch.
         not config.objective.waits
-        and config.chunk is None  # chunks go back and forth by themselves
-        and not config.compile  # what is compiled launches by itself
+        and config.chunk is None  # chunks have backward passes of their own
+        and not config.compile  # compiled code is launched as a whole already
         # SwAV reads whether its queue is full; CMC takes the images' numbers from the host.
         and config.method not in ("swav", "cmc")
     )
@@ -420,14 +420,14 @@ def batches(
 
 
 def samples_of(config: Config, step: int, count: int) -> Tensor:
-    """The numbers (B,) of the images that a step sees, of so many."""
+    """The indices (B,) of the images of a step, among ``count``."""
     epoch, place = divmod(step, count // config.batch_size)
     order = permutation(count, config.seed, epoch)
     return torch.from_numpy(order[place * config.batch_size :][: config.batch_size])
 
 
 def _resident(images: Images, chosen: np.ndarray, views: int) -> Iterator[tuple[Tensor, ...]]:
-    """The pixels of each batch, so many times, from images that lie on the device."""
+    """The pixels of each batch, once for each view, from images on the device."""
     for index in torch.from_numpy(chosen).to(images.pixels.device):
         yield (images.pixels[index],) * views
 
