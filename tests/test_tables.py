@@ -1,5 +1,6 @@
 import dataclasses
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,28 @@ def test_load_published(tmp_path: Path) -> None:
         wrong.write_text(text.replace(old, new))
         with pytest.raises(ValueError, match=problem):
             load_published(wrong, "t")
+
+
+@pytest.mark.parametrize(
+    ("label", "swingup", "walk"),
+    [
+        ("CURL", [678.02, 446.17, 587.99], [482.83, 385.23]),
+        (
+            "without the contrastive step, same crops",
+            [454.47, 240.54, 463.26],
+            [241.28, 360.96],
+        ),
+    ],
+)
+def test_the_rerun_of_curl_is_the_mean_of_its_seeds(
+    label: str, swingup: list[float], walk: list[float]
+) -> None:
+    published = load_published(ROOT / "rl/published/references.toml", "curl-rerun")
+    assert published.columns == ("Swingup", "Walk")
+    for value, seeds in zip(published.rows[label], (swingup, walk), strict=True):
+        assert value == Value(round(statistics.fmean(seeds), 2), round(statistics.stdev(seeds), 2))
+        assert ", ".join(map(str, seeds)) in published.notes[label]
+    assert "n = 3 on Swingup, n = 2 on Walk" in published.statistic
 
 
 def test_load_notes(tmp_path: Path) -> None:
