@@ -56,8 +56,6 @@ NOT_DETERMINISTIC = set(
     "reflection_pad2d_backward reflection_pad3d_backward nll_loss2d_forward _ctc_loss_backward "
     "put_ histc median grid_sampler_2d_backward grid_sampler_3d_backward".split()
 )
-# One loss of each family; every loss and penalty is compared on real devices in test_agreement.py.
-FAMILIES = ("info_nce", "hard_nce", "margins", "max_margin, closed form", "info_nce, polarized")
 
 
 def waits_of(device: SimulatedDevice) -> set[str]:
@@ -66,11 +64,11 @@ def waits_of(device: SimulatedDevice) -> set[str]:
     return found - set(ALLOWED)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", agreement.FAMILIES)
 @pytest.mark.parametrize("domain", sorted(agreement.STEPS))
 def test_a_training_step_stays_on_its_device(domain: str, family: str) -> None:
     for kind, step in agreement.STEPS[domain]().items():
-        if family != FAMILIES[0] and not kind.endswith("every loss"):
+        if family != agreement.FAMILIES[0] and not kind.endswith("every loss"):
             continue
         torch.manual_seed(0)
         with SimulatedDevice() as device, agreement.drawn_on_the_cpu():
