@@ -4,11 +4,14 @@
 and a hash over their canonical configurations. ``gate/records.txt`` has a line for each file of
 committed records: the first digits of the SHA-256 of each one that counts. ``gate/published.txt``
 has a line for each transcribed table: the number of its rows and printed numbers, and a hash over
-both. A change of any belongs under **Numbers** in the changelog, with its reason. To write all
-again: ``python -m tests.test_gate``.
+both. ``gate/defaults.txt`` has what each number of a loss is where it is left out: records hold the
+given ones alone. A new one may join with the default that does what was done before. Any other
+change belongs under **Numbers** in the changelog, with its reason. To write all again:
+``python -m tests.test_gate``.
 """
 
 import hashlib
+import inspect
 import itertools
 import math
 import tomllib
@@ -16,13 +19,14 @@ from pathlib import Path
 
 import pytest
 
+import shared
 from shared.command.cells import every_table
 from shared.command.verify import check
 from shared.experiment.tables import canonical_json, load_published
 
 ROOT = Path(__file__).resolve().parents[1]
-CELLS, RECORDS, PUBLISHED = (
-    ROOT / "tests" / "gate" / f"{name}.txt" for name in ("cells", "records", "published")
+CELLS, RECORDS, PUBLISHED, DEFAULTS = (
+    ROOT / "tests/gate" / f"{name}.txt" for name in ("cells", "records", "published", "defaults")
 )
 
 
@@ -75,6 +79,21 @@ def printed_numbers() -> list[str]:
     return sorted(lines)
 
 
+def defaults() -> list[str]:
+    """``function argument = default`` of everything that a term or a projection may leave out."""
+    names = ("alignment", "consistency", "debiased_nce", "distance_polarization", "hard_nce")
+    return [
+        f"{name} {key} = {item.default!r}"
+        for name in (*names, "info_nce", "margin_nce", "max_margin", "LowRankProjection")
+        for key, item in inspect.signature(getattr(shared, name)).parameters.items()
+        if item.kind is item.KEYWORD_ONLY and item.default is not item.empty
+    ]
+
+
+def test_numbers_that_a_term_leaves_out_mean_what_they_meant() -> None:
+    assert set(DEFAULTS.read_text().splitlines()) - set(defaults()) == set()
+
+
 def test_printed_numbers_are_as_they_were_transcribed() -> None:
     assert printed_numbers() == PUBLISHED.read_text().splitlines()
 
@@ -93,3 +112,4 @@ if __name__ == "__main__":
     CELLS.write_text("\n".join(declared_cells()) + "\n")
     RECORDS.write_text("\n".join(counted_records()) + "\n")
     PUBLISHED.write_text("\n".join(printed_numbers()) + "\n")
+    DEFAULTS.write_text("\n".join(defaults()) + "\n")
