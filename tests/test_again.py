@@ -10,7 +10,7 @@ from pathlib import Path
 
 import filelock
 import pytest
-from toy.program import start
+from toy.program import AtOnce, start
 from toy.tables import run_of
 
 from shared.command import cells, reproduce
@@ -103,7 +103,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def call(
-    folder: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    folder: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., str]]:
     """The command line with that domain alone, whose files are imported anew at each call."""
     monkeypatch.syspath_prepend(folder)

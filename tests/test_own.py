@@ -4,11 +4,12 @@ import json
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from toy.program import AtOnce
 from toy.tables import TABLES as TOY
 from toy.tables import run_of
 
@@ -23,7 +24,6 @@ from video.tables import TABLES as VIDEO
 from vision.tables import TABLES as VISION
 
 CLAIMED = "which {} of {} claims are made against"
-Call = Callable[..., tuple[str, str]]
 # InfoNCE without the positive in the denominator, which GraphCL's row trains with.
 LOSS = '''\
 def my_loss(pairs, similarity, *, temperature: float, turned: bool = False):
@@ -140,7 +140,7 @@ def test_the_baseline_can_be_chosen() -> None:
 
 
 @pytest.mark.slow
-def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: Call) -> None:
+def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: AtOnce) -> None:
     choice = ("toy", "toy", "--row", "plain", "--column", "left", "--seeds", "0-1")
     out, _ = at_once(*choice, "--set", "steps=2", "--set", "offset=5")
     assert "toy/toy/table-1 as declared:\n  offset: 0.0 -> 5.0\n  steps: 3 -> 2\n" in out
@@ -171,7 +171,7 @@ def test_changed_configurations_run_beside_the_tables(tmp_path: Path, at_once: C
 @pytest.mark.slow
 @pytest.mark.usefixtures("new_server")
 def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
-    losses: Path, tmp_path: Path, at_once: Call
+    losses: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
     table = ("--table", "4", "--tier", "smoke", "--seeds", "0-1")
     spelled = f"{losses.name}:my_loss,temperature=0.2"

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import toy
-from toy.program import call, start
+from toy.program import AtOnce, call, start
 from toy.tables import run_of
 from toy.train import Config
 
@@ -26,7 +26,6 @@ from tests.test_watch import assert_alike
 ROOT = Path(__file__).resolve().parents[1]
 CELL = "toy/toy/table-1/plain/left/seed-0"
 SLOW = "toy/slow/table-1/plain/left/seed-0"
-AtOnce = Callable[..., tuple[str, str]]
 
 
 def read(folder: Path, address: str, name: str) -> Any:

@@ -8,13 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from toy.program import start
+from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
 from shared.command import cells, pool, reproduce
@@ -32,9 +31,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_table_runs_reports_and_is_not_run_again(
-    done: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
+def test_a_table_runs_reports_and_is_not_run_again(done: Path, at_once: AtOnce) -> None:
     before = contents(done)
     # Both columns of "better" are the same runs, as what a column changes is what that row sets.
     assert sum(name.endswith("result.json") for name in before) == 3 * 3
@@ -56,7 +53,7 @@ def test_a_table_runs_reports_and_is_not_run_again(
 
 
 def test_a_plan_is_of_the_chosen_table_row_column_and_seeds_and_runs_nothing(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
     words = ("--table", "1", "--row", "Better", "--column", "right", "--seeds", "4,5")
     out, _ = at_once("plan", "toy", "toy", *words)
@@ -67,7 +64,7 @@ def test_a_plan_is_of_the_chosen_table_row_column_and_seeds_and_runs_nothing(
 
 
 def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
     arguments = ("toy", "partial", "--table", "figure-3")
     out, _ = at_once("plan", *arguments)
@@ -90,9 +87,7 @@ def test_cells_without_their_data_are_planned_and_say_how_to_get_them(
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU one cell runs at a time")
-def test_threads_and_jobs_share_the_cores(
-    at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_and_jobs_share_the_cores(at_once: AtOnce, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
     for threads, jobs in ((1, 8), (3, 2), (16, 1)):
         out, _ = at_once("plan", "toy", "toy", "--threads", str(threads))
@@ -140,7 +135,7 @@ def test_a_gpu_gives_the_same_bits_where_that_is_asked_for(
 
 
 def test_chosen_rows_and_columns_alone_are_printed(
-    done: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    done: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(done)
     out, _ = at_once("toy", "toy", "--row", "plain", "--column", "left")
@@ -153,9 +148,7 @@ def test_chosen_rows_and_columns_alone_are_printed(
     assert "left" not in out
 
 
-def test_of_several_tables_those_that_have_the_row(
-    at_once: Callable[..., tuple[str, str]],
-) -> None:
+def test_of_several_tables_those_that_have_the_row(at_once: AtOnce) -> None:
     out, _ = at_once("plan", "toy", "partial", "--row", "better")
     assert "toy/partial/table-3: " in out
     assert "figure-3" not in out
@@ -166,7 +159,7 @@ def test_of_several_tables_those_that_have_the_row(
 def test_paths_are_as_seen_from_where_the_user_stands(
     done: Path,
     tmp_path: Path,
-    at_once: Callable[..., tuple[str, str]],
+    at_once: AtOnce,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """reproduce.sh works in the checkout, and says in SUITE_FROM where it was called."""
@@ -190,7 +183,7 @@ def test_paths_are_as_seen_from_where_the_user_stands(
 
 @pytest.mark.slow
 def test_figures_go_where_it_says_and_beside_their_tables_when_asked(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
     out, _ = at_once("figures", "toy", "partial")
     folder = "exports/figures/toy/partial/figures"
@@ -209,9 +202,7 @@ def test_figures_go_where_it_says_and_beside_their_tables_when_asked(
 
 
 @pytest.mark.slow
-def test_finished_runs_of_a_tier_are_filmed(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
+def test_finished_runs_of_a_tier_are_filmed(tmp_path: Path, at_once: AtOnce) -> None:
     at_once("toy", "toy", "--tier", "short", "--row", "better")
     before = contents(tmp_path)
     out, _ = at_once("film", "toy", "toy", "--tier", "short")
@@ -220,9 +211,7 @@ def test_finished_runs_of_a_tier_are_filmed(
     assert set(contents(tmp_path)) == {*before, *films}  # nothing was run
 
 
-def test_export_of_a_finished_run(
-    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
+def test_export_of_a_finished_run(done: Path, tmp_path: Path, at_once: AtOnce) -> None:
     address = "toy/toy/table-1/plain/left/seed-0"
     run = run_of(Path("runs"), address)
     config = (done / run / "config.json").read_text()
@@ -256,9 +245,7 @@ def test_export_of_a_finished_run(
         assert text in err
 
 
-def test_a_table_is_left_out_of_a_tier_without_seeds(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
+def test_a_table_is_left_out_of_a_tier_without_seeds(tmp_path: Path, at_once: AtOnce) -> None:
     out, _ = at_once("plan", "toy", "costly")
     assert "toy/costly/table-1: " in out
     assert "toy/costly/table-2: " in out
@@ -275,9 +262,7 @@ def test_a_table_is_left_out_of_a_tier_without_seeds(
 
 
 @pytest.mark.parametrize("tier", ["paper", "smoke", "short"])
-def test_one_cell_by_its_address(
-    tmp_path: Path, tier: str, at_once: Callable[..., tuple[str, str]]
-) -> None:
+def test_one_cell_by_its_address(tmp_path: Path, tier: str, at_once: AtOnce) -> None:
     column = "embedded-sample" if tier == "smoke" else "left"
     address = f"toy/toy/table-1/plain/{column}/seed-0"
     address = address if tier == "paper" else f"{tier}/{address}"
@@ -291,9 +276,7 @@ def test_one_cell_by_its_address(
     assert address in environment["command"]
 
 
-def test_failed_cells_are_recorded_and_the_others_go_on(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
-) -> None:
+def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path, at_once: AtOnce) -> None:
     out, err = at_once("toy", "broken", "--seeds", "0", "--column", "left", code=1)
     table = "toy/broken/table-1"
     checkpoint = run_of(Path("runs"), f"{table}/diverges/left/seed-0") / "checkpoint.pt"
@@ -320,7 +303,7 @@ def test_failed_cells_are_recorded_and_the_others_go_on(
 
 
 def test_a_changed_configuration_stops_before_anything_runs(
-    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    done: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
     file = run_of(tmp_path / "runs", "toy/toy/table-1/better/left/seed-1") / "config.json"
@@ -401,7 +384,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
 )
 def test_unusable_input_is_one_clear_line(
     tmp_path: Path,
-    at_once: Callable[..., tuple[str, str]],
+    at_once: AtOnce,
     arguments: tuple[str, ...],
     text: str,
 ) -> None:
@@ -412,7 +395,7 @@ def test_unusable_input_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_version_and_help(at_once: Callable[..., tuple[str, str]]) -> None:
+def test_version_and_help(at_once: AtOnce) -> None:
     for words in (("version",), ("--version",)):
         out, _ = at_once(*words)
         assert re.fullmatch(r"margins-in-contrastive-learning \S+ \(.*\)\n", out)
@@ -453,13 +436,13 @@ def test_a_package_of_the_same_name_is_one_clear_line(
     monkeypatch.delitem(sys.modules, "graph")
 
 
-def test_seeds_are_numbers_and_ranges(at_once: Callable[..., tuple[str, str]]) -> None:
+def test_seeds_are_numbers_and_ranges(at_once: AtOnce) -> None:
     for seeds, count in (("0-4", 5), ("0,2,5-7", 5), ("3", 1), ("0-2,1", 3), ("4-4", 1)):
         out, _ = at_once("plan", "toy", "toy", "--seeds", seeds, "--row", "plain")
         assert f"{2 * count} of {2 * count} cells to run" in " ".join(out.split())
 
 
-def test_folder_that_cannot_be_written(done: Path, at_once: Callable[..., tuple[str, str]]) -> None:
+def test_folder_that_cannot_be_written(done: Path, at_once: AtOnce) -> None:
     before = contents(done)
     # A file where a folder must be: refused for every user, root too.
     run = run_of(done / "runs", "toy/toy/table-1/better/left/seed-0")
@@ -499,7 +482,7 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
 
 @pytest.mark.slow
 def test_sigterm_stops_all_cells_and_the_same_command_goes_on(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0,1")
     process = start(tmp_path, *arguments, "--jobs", "2")
@@ -517,7 +500,7 @@ def test_sigterm_stops_all_cells_and_the_same_command_goes_on(
 
 @pytest.mark.slow
 def test_after_the_parent_is_killed_its_cells_stop_by_themselves(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     process = start(tmp_path, *arguments)
@@ -551,7 +534,7 @@ def test_asked_twice_it_stops_where_it_is(tmp_path: Path) -> None:
 
 
 def test_report_writes_results_and_keeps_old_records(
-    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    done: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
     results = tmp_path / "results"
     at_once("report", "--results", str(results), folder=done)
@@ -579,7 +562,7 @@ def wait_for(condition: object) -> None:
 
 @pytest.mark.slow
 def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
     out, _ = at_once("toy", "shared")
     found = list((tmp_path / "runs").rglob("result.json"))
@@ -614,7 +597,7 @@ def test_columns_of_one_run_are_run_once_and_shown_each_by_its_metric(
 
 @pytest.mark.slow
 def test_after_its_minutes_a_command_saves_and_the_same_one_goes_on(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, at_once: AtOnce
 ) -> None:
     arguments = ("toy", "slow", "--row", "plain", "--column", "left", "--seeds", "0")
     out, _ = at_once(*arguments, "--minutes", "0.02", code=75)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
+from toy.program import AtOnce
 from toy.tables import run_of
 from toy.train import Config, disturbing, measure
 
 from shared.experiment.runs import Interrupted, Run, left_as_they_were
 from shared.notices import notice
 
-AtOnce = Callable[..., tuple[str, str]]
 CELL = "toy/toy/table-1/plain/left/seed-0"
 SLOW = pytest.mark.slow
 TEXT = {"steps": 120, "tasks": ("neighbours",)}
