@@ -8,11 +8,10 @@ os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # one that crashes says where
 import gc
 import shutil
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import chdir, suppress
 from ctypes.util import find_library
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
@@ -59,20 +58,11 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips ``cuda`` without a GPU; leaves fast what covers every pair of a ``pairwise`` test."""
+    """Skips ``cuda`` without a GPU."""
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="needs a GPU"))
-    covered: defaultdict[str, set[object]] = defaultdict(set)
-    for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("pairwise"):
-            values = [(name, id(value)) for name, value in item.callspec.params.items()]
-            pairs = set(combinations(values, 2))
-            seen = covered[item.nodeid.split("[")[0]]
-            if pairs <= seen:
-                item.add_marker(pytest.mark.slow)
-            seen |= pairs
 
 
 def pytest_collection_finish() -> None:

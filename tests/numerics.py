@@ -195,9 +195,9 @@ def page(every: list[Seen]) -> str:
         f"pairs, {len(PENALTIES)} penalties and {len(DTYPES)} dtypes. The tables show",
         "the largest absolute error, divided by the largest entry where that exceeds 1;",
         "`docs/numerics.csv` has each combination. `python tests/numerics.py` writes both; a test",
-        f"computes them again and allows {UNSTEADY:.0f} times the error written here, "
-        "since the last",
-        "bits differ between processors.",
+        "computes a third of them again, each builder with each penalty, and allows "
+        f"{UNSTEADY:.0f} times the",
+        "error written here, since the last bits differ between processors.",
         "",
         f"The references are {LOOPS} on the same inputs, differentiated by torch. For",
         f"{' and '.join(reference.DIFFERENTIATED_BY_HAND)} the first derivative is compared with",

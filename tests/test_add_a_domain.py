@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from toy.program import AtOnce
 
 from shared.command import cells
 
@@ -16,7 +16,7 @@ FILES = re.findall(r"^`([\w/.]+\.py)`:\n\n```python\n(.*?)```", PAGE, re.DOTALL 
 
 @pytest.mark.slow
 def test_the_domain_of_the_page_runs(
-    tmp_path: Path, at_once: Callable[..., tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert PAGE.count("```python") == len(FILES) == 4
     for name, text in FILES:

@@ -3,12 +3,14 @@
 import json
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
 import filelock
 import pytest
+from toy.program import AtOnce, start
 from toy.tables import run_of
 
 from shared.command import cells, reproduce
@@ -16,6 +18,7 @@ from shared.errors import UserError
 from shared.experiment import runs
 
 ROOT = Path(__file__).resolve().parents[1]
+FILES = ("own", "my_losses", "his_losses")
 LOSS = """\
 import torch
 
@@ -90,34 +93,33 @@ def folder(tmp_path: Path) -> Path:
     """A domain with two losses of one name in two files."""
     (tmp_path / "own").mkdir()
     (tmp_path / "own/__init__.py").write_text("from own.tables import DOMAIN\n")
+    program = (ROOT / "tests/toy/__main__.py").read_text()
+    (tmp_path / "own/__main__.py").write_text(program.replace("toy", "own"))
     (tmp_path / "own/tables.py").write_text(DOMAIN)
     (tmp_path / "my_losses.py").write_text(LOSS)
     (tmp_path / "his_losses.py").write_text(LOSS.replace("1.0", "7.0"))
     return tmp_path
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    program = (
-        "import sys; from shared.command import cells, reproduce; cells.DOMAINS = ('own',); "
-        "sys.exit(reproduce.main())"
-    )
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}", "COLUMNS": "200"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # as in a terminal, what is sent to it reaches all its processes
-    )
+@pytest.fixture
+def call(
+    folder: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., str]]:
+    """The command line with that domain alone, whose files are imported anew at each call."""
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setattr(cells, "DOMAINS", ("own",))
 
+    def forget() -> None:
+        for name in [each for each in sys.modules if each.split(".")[0] in FILES]:
+            del sys.modules[name]
+        forkserver._forkserver._stop()  # cells are forked of it
 
-def call(folder: Path, *arguments: str, code: int = 0) -> tuple[str, str]:
-    with start(folder, *arguments) as process:
-        out, err = process.communicate(timeout=300)
-    assert process.returncode == code, f"{out}\n{err}"
-    assert "Traceback" not in err
-    return out, err
+    def call(*words: str) -> str:
+        forget()
+        return at_once(*words, folder=folder)[0]
+
+    yield call
+    forget()
 
 
 def numbers(folder: Path) -> dict[Path, float]:
@@ -129,8 +131,10 @@ def numbers(folder: Path) -> dict[Path, float]:
 
 
 @pytest.mark.slow
-def test_a_loss_is_known_by_its_source_and_tables_share_its_run(folder: Path) -> None:
-    out, _ = call(folder, "own", "own")
+def test_a_loss_is_known_by_its_source_and_tables_share_its_run(
+    folder: Path, call: Callable[..., str]
+) -> None:
+    out = call("own", "own")
     # Two functions of one name are two functions; two tables with one of them have one run.
     assert "own/own/table-1/mine/ones/seed-0: loss 1" in out
     first = numbers(folder)
@@ -138,35 +142,30 @@ def test_a_loss_is_known_by_its_source_and_tables_share_its_run(folder: Path) ->
     assert all(each.parts[:3] == ("runs", "own", "v1") for each in first)
     (mine,) = (each for each, number in first.items() if number == 1.0)
     assert mine.name.startswith("my-losses-loss-seed-0-")
-    out, _ = call(folder, "own", "own")
-    assert "3 cells done already" in out
+    assert "3 cells done already" in call("own", "own")
     content = {file: file.read_bytes() for file in (folder / mine).rglob("*.json")}
 
     (folder / "my_losses.py").write_text(LOSS.replace("SCALE)", "3 * SCALE)"))
-    call(folder, "own", "own")  # what was changed is another loss, and runs beside the old run
+    call("own", "own")  # what was changed is another loss, and runs beside the old run
     assert sorted(numbers(folder).values()) == [1.0, 3.0, 7.0]
-    call(folder, "own", "own", "--row", "mine", "--again")
-    assert sorted(numbers(folder).values()) == [1.0, 3.0, 3.0, 7.0]
+    call("own", "own", "--row", "mine", "--again")
+    before = numbers(folder)
+    assert sorted(before.values()) == [1.0, 3.0, 3.0, 7.0]
     assert {file: file.read_bytes() for file in (folder / mine).rglob("*.json")} == content
 
     # Both tables have the number; what lies aside and what the old loss made is in neither.
-    call(folder, "report")
+    call("report")
     for table, losses in ((1, [3.0, 7.0]), (2, [3.0])):
         file = folder / f"results/own/own/table-{table}.records.jsonl"
         lines = map(json.loads, file.read_text().splitlines())
         assert sorted(line["result"]["metrics"]["loss"] for line in lines) == losses
 
-
-@pytest.mark.slow
-def test_again_moves_nothing_before_a_run_starts(folder: Path) -> None:
-    """Ctrl-C while libraries are imported: one line, 75, and every run is where it was."""
-    call(folder, "own", "own")
-    before = numbers(folder)
-    with start(folder, "own", "own", "--again") as process:
-        assert process.stdout is not None
-        assert "reading the tables" in process.stdout.readline()
-        os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=300)
+    # Ctrl-C while libraries are imported: one line, 75, and every run is where it was.
+    process = start(folder, "own", "own", "--again", module=("own",))
+    assert process.stdout is not None
+    assert "reading the tables" in process.stdout.readline()
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 75
     assert err in ("interrupted; the same command starts again\n", "")
     assert numbers(folder) == before

@@ -30,7 +30,7 @@ def exact_products() -> Iterator[None]:
 def test_a_step_agrees_with_its_reference(domain: str, device: str) -> None:
     tolerances = agreement.OF_VIDEO if domain == "video" else agreement.TOLERANCES
     found = dict(agreement.compared(domain, device))
-    assert len(found) >= 10
+    assert len(found) >= (5 if device == "cpu" else 10)
     outside = {
         f"{step}: {kind} {error:.1e}"
         for step, errors in found.items()

@@ -16,6 +16,7 @@ from shared import (
     Projection,
     alignment,
     context_window,
+    cosine,
     distance_polarization,
     local_global,
     query_key,
@@ -23,8 +24,8 @@ from shared import (
     term,
     two_views,
 )
-from shared.checks import check_cosines
 from tests import layouts
+from tests.simulated_device import SimulatedDevice
 
 DOORS: dict[str, dict[str, Any]] = {
     "info_nce": {"temperature": 0.5},
@@ -92,33 +93,19 @@ def test_a_floor_of_its_own_needs_no_cosines() -> None:
         assert torch.isfinite(loss(pairs, 30 * similarity, **numbers, floor="minimum")).all()
 
 
-def test_the_criterion_looks_at_cosines_every_so_many_steps_on_an_accelerator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The device is pretended: the door then leaves the look to the criterion."""
-    looks = []
-
-    def seen(pairs: Pairs, similarity: Tensor) -> None:
-        looks.append(similarity.shape)
-        check_cosines(pairs, similarity)
-
-    class Elsewhere:
-        type = "accelerator"
-
-    monkeypatch.setattr("shared.objective.check_cosines", seen)
-    monkeypatch.setattr("shared.checks.readable", lambda tensor: False)
-    criterion = Criterion(Objective(term(alignment)), 4, check_every=5)
-    pairs, similarity = twelve()
-
-    class There(Tensor):
-        device = Elsewhere()
-
-    criterion.similarity = lambda *_: similarity.mul(3).as_subclass(There)
-    with pytest.raises(ValueError, match="similarity holds cosines here"):
-        criterion(pairs, step=10)
-    for step in (11, 12, 14):
-        criterion(pairs, step=step)
-    assert len(looks) == 1
+def test_the_criterion_looks_at_cosines_every_so_many_steps_on_an_accelerator() -> None:
+    with SimulatedDevice() as device:
+        criterion = Criterion(Objective(term(alignment)), 4, check_every=5)
+        pairs = query_key(rows(12).to("cuda"), rows(12, seed=1).to("cuda"))
+        looks = []
+        for step in (10, 11, 12, 14, 15):
+            device.waits.clear()
+            criterion(pairs, step=step)
+            looks.append(any("check_cosines" in where for _, where in device.waits))
+        assert looks == [True, False, False, False, True]
+        criterion.similarity = lambda *both: 3 * cosine(*both)
+        with pytest.raises(ValueError, match="similarity holds cosines here"):
+            criterion(pairs, step=20)
 
 
 # Numbers

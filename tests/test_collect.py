@@ -3,11 +3,11 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
 from shared.command import collect, verify
@@ -52,7 +52,7 @@ def taken(source: Path, tmp_path: Path) -> tuple[set[str], list[str]]:
 
 
 def test_runs_of_this_history_enter_the_results(
-    source: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    source: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
     out, err = at_once("report", "--from", "brought")
     assert "taken from brought, 0 refused" in out

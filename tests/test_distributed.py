@@ -205,8 +205,8 @@ def combinations() -> Iterator[tuple[str, str, str, str]]:
         yield builder, "info_nce", "none", "none"
         yield builder, loss, "every", adding[turn % len(adding)]
     for loss in LOSSES:
-        yield from ((builder, loss, "none", "none") for builder in ("masks", "local_global"))
-        yield "two_views", loss, "every", "none"
+        yield "masks", loss, "none", "none"
+        yield "local_global", loss, "every", "none"
     for penalty in PENALTIES:
         yield from ((builder, "info_nce", penalty, "none") for builder in ("masks", "local_global"))
     for projection in PROJECTIONS:

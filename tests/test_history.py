@@ -1,7 +1,6 @@
 """Records outlive the code: what was written down by another name counts, what differs does not."""
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from typing import Any
 
 import pytest
 
-import shared
 from graph.config import Config
 from graph.tables import TABLES
 from shared.command.cells import DOMAINS, tables_of
@@ -38,67 +36,6 @@ def counted(measured: Measured) -> set[str]:
 
 def lines(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines()
-
-
-def test_numbers_that_a_term_leaves_out_mean_what_they_meant() -> None:
-    """Records hold the given numbers alone: a default that changes would change what they say.
-
-    A new number may join with the default that does what was done before; no default may change.
-    """
-    defaults = {
-        name: {
-            key: item.default
-            for key, item in inspect.signature(getattr(shared, name)).parameters.items()
-            if item.kind is item.KEYWORD_ONLY and item.default is not item.empty
-        }
-        for name in DEFAULTS
-    }
-    for name, known in DEFAULTS.items():
-        assert {key: defaults[name].get(key) for key in known} == known, name
-
-
-DEFAULTS: dict[str, dict[str, Any]] = {
-    "alignment": {"curvature": None, "curvature_form": "equation_10"},
-    "debiased_nce": {"floor": "cosine"},
-    "hard_nce": {"floor": "cosine", "detach_weights": False},
-    "info_nce": {"positive_in_denominator": True},
-    "margin_nce": {
-        "angular": 0.0,
-        "subtractive": 0.0,
-        "emphasis": 1.0,
-        "curvature": None,
-        "curvature_form": "equation_10",
-        "ratio": None,
-        "attenuation": 0.0,
-        "attenuation_scope": "row",
-    },
-    "max_margin": {
-        "gamma": 0.5,
-        "cost": 100.0,
-        "ridge": 0.1,
-        "kernel": "rbf",
-        "offset": 0.0,
-        "solver": "closed_form",
-        "steps": 50,
-        "step_size": None,
-        "start": "closed_form",
-        "unit_diagonal": False,
-    },
-    "distance_polarization": {
-        "lower": 0.1,
-        "upper": 0.5,
-        "reduction": "anchor_sum",
-        "among": "negatives",
-    },
-    "LowRankProjection": {
-        "form": "paper",
-        "norm": "l21",
-        "alpha": 10.0,
-        "rows": None,
-        "init": None,
-        "unit_features": False,
-    },
-}
 
 
 # A field that is added later

@@ -92,9 +92,7 @@ def test_embeddings_that_tell_pairs_apart_are_not_noticed(heard: list[str]) -> N
     assert heard == []
 
 
-def test_losses_without_a_softmax_and_calls_without_a_step_are_left_alone(
-    heard: list[str],
-) -> None:
+def test_losses_without_a_softmax_and_calls_without_a_step_are_left_alone(heard: list[str]) -> None:
     pairs = query_key(*alike(spread=0.3))
     for loss in (term(alignment), term(max_margin, gamma=0.5, cost=1.0, ridge=0.1)):
         steps_of(Criterion(Objective(loss), D, check_every=20), pairs, WARM_UP, WARM_UP + 90)

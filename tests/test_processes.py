@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 import toy
-from toy.program import call, start
+from toy.program import AtOnce, call, start
 from toy.tables import run_of
 from toy.train import Config
 
@@ -21,11 +21,11 @@ from shared.experiment import runs
 from shared.experiment.domain import Experiment
 from shared.experiment.runs import Conflict, Run, check_processes, check_same_processes
 from tests import curves
+from tests.test_watch import assert_alike
 
 ROOT = Path(__file__).resolve().parents[1]
 CELL = "toy/toy/table-1/plain/left/seed-0"
 SLOW = "toy/slow/table-1/plain/left/seed-0"
-AtOnce = Callable[..., tuple[str, str]]
 
 
 def read(folder: Path, address: str, name: str) -> Any:
@@ -53,7 +53,7 @@ def whole(filled_once: Callable[..., Path]) -> Path:
 def test_two_processes_leave_one_record_that_says_so(whole: Path, at_once: AtOnce) -> None:
     assert read(whole, SLOW, "environment.json")["processes"] == 2
     lines = (run_of(whole / "runs", SLOW) / "log.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, 31))
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 21))
     accuracy = read(whole, SLOW, "result.json")["metrics"]["accuracy"]
     out, err = at_once("--cell", SLOW, folder=whole)  # on any number of processes
     assert "1 cell done already" in out
@@ -105,17 +105,22 @@ def test_stopped_killed_and_resumed_they_give_the_same_bits(
 
 
 @pytest.mark.slow
+def test_of_several_processes_the_first_scores(whole: Path, tmp_path: Path) -> None:
+    out, _ = call(tmp_path, "--cell", SLOW, "--processes", "2", "--watch", "10")
+    assert out.count("watch/moved") == 2
+    assert_alike(*(run_of(each / "runs", SLOW) for each in (whole, tmp_path)))
+
+
+@pytest.mark.slow
 def test_plain_torchrun_takes_a_cell_too_and_one_process_speaks(tmp_path: Path) -> None:
     module = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "toy")
-    process = start(tmp_path, "--cell", CELL, module=module)
+    cell = "toy/broken/table-1/diverges/left/seed-0"
+    process = start(tmp_path, "--cell", cell, module=module)
     out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert read(tmp_path, CELL, "environment.json")["processes"] == 2
-    assert out.count("reading the tables") == 1
-    process = start(tmp_path, "--cell", "toy/broken/table-1/diverges/left/seed-0", module=module)
-    _, err = process.communicate(timeout=300)
     assert process.returncode == 1
     assert err.count("the loss is not finite at step 1") == 1
+    assert out.count("reading the tables") == 1
+    assert read(tmp_path, cell, "environment.json")["processes"] == 2
 
 
 def test_bad_calls_are_refused_before_anything_starts(
@@ -216,15 +221,14 @@ def test_the_first_losses_are_those_of_one_process(tmp_path: Path) -> None:
         if curves.steps_that_agree(case.removesuffix(curves.FIXED), double=True) < curves.COMPARED
         or not case.endswith(curves.FIXED)
     ]
-    found = curves.measured(cases, tmp_path, single=(), compared=True)
+    found = curves.measured(cases, tmp_path, (1, 4), single=(), compared=True)
     apart = {}
     for (case, double), one in found[1].items():
         agree = curves.steps_that_agree(case, double=double)
         assert len(set(one)) == min(agree, curves.COMPARED)  # it trains
-        for world in (2, 4):
-            apart[case, world] = curves.largest_difference(one, found[world][case, double])
-    assert {key: apart[key] for key in apart if not apart[key] < 1e-5} == {}
-    assert {case for case, _ in apart} == set(cases)
+        apart[case] = curves.largest_difference(one, found[4][case, double])
+    assert {case: apart[case] for case in apart if not apart[case] < 1e-5} == {}
+    assert apart.keys() == set(cases)
 
 
 def test_the_document_has_the_curves_of_every_domain() -> None:

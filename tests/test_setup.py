@@ -13,7 +13,7 @@ import sys
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -414,78 +414,51 @@ def test_the_hash_of_the_lock_counts_where_it_is_what_is_installed(tmp_path: Pat
 # ---- the wheel ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def wheel(filled_once: Callable[..., Path]) -> Path:
-    """The wheel, built from a copy of the sources, without network."""
-    (found,) = filled_once("wheel", build).glob("*.whl")
-    return found
-
-
-def build(folder: Path) -> None:
-    leave = shutil.ignore_patterns("__pycache__")
-    for name in PACKAGES:
-        shutil.copytree(ROOT / name, folder / "source" / name, ignore=leave)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copyfile(ROOT / name, folder / "source" / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
-    done = subprocess.run(
-        [*command, "--wheel-dir", str(folder), str(folder / "source")],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 @pytest.mark.slow
-def test_the_wheel_holds_everything_and_the_version(wheel: Path) -> None:
-    names = set(zipfile.ZipFile(wheel).namelist())
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                assert str(path.relative_to(ROOT)) in names
-    homes = {name.split("/")[0] for name in names}
-    stem = f"margins_in_contrastive_learning-{shared.__version__}"
-    assert homes == {*PACKAGES, f"{stem}.dist-info"}
-    entry = zipfile.ZipFile(wheel).read(f"{stem}.dist-info/entry_points.txt").decode()
-    assert "margins = shared.command.reproduce:main" in entry
-    assert f"\nversion: {shared.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path) -> None:
+    """Built from a copy of the sources, without network."""
+    for name in PACKAGES:
+        leave = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / "source" / name, ignore=leave)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copyfile(ROOT / name, tmp_path / "source" / name)
+    site, mine = tmp_path / "site", tmp_path / "mine"
+    mine.mkdir()
 
-
-@pytest.fixture
-def outside(wheel: Path, tmp_path: Path) -> Callable[..., str]:
-    """Runs Python with the wheel's packages, in a folder that is no checkout of this."""
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    (tmp_path / "mine").mkdir()
-
-    def run(*arguments: str) -> str:
+    def run(*words: str) -> str:
         done = subprocess.run(
-            [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-            cwd=tmp_path / "mine",
+            words,
+            env={**os.environ, "PYTHONPATH": str(site)},
+            cwd=mine,
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    return run
+    wheel = ("pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path))
+    run(sys.executable, "-m", *wheel, str(tmp_path / "source"))
+    (file,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(file).extractall(site)
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                assert (site / path.relative_to(ROOT)).exists()
+    about = f"margins_in_contrastive_learning-{shared.__version__}.dist-info"
+    assert {path.name for path in site.iterdir()} == {*PACKAGES, about}
+    entry = (site / about / "entry_points.txt").read_text()
+    assert "margins = shared.command.reproduce:main" in entry
+    assert f"\nversion: {shared.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
-
-@pytest.mark.slow
-def test_the_wheel_runs_outside_the_checkout(outside: Callable[..., str], tmp_path: Path) -> None:
-    read = "import graph.tables as t; print(t.__file__, t.TABLES['mmcl'][0].published.rows != {})"
-    assert outside("-c", read).split() == [str(tmp_path / "site/graph/tables.py"), "True"]
-    out = outside("-m", "shared", "plan", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG")
-    assert "20 of 20 cells to run" in out
-
-
-@pytest.mark.slow
-def test_the_wheel_does_not_take_the_commit_of_someone_else(
-    outside: Callable[..., str], tmp_path: Path
-) -> None:
-    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    who = ["-c", "user.name=A", "-c", "user.email=a@b"]
-    commit = ["commit", "--quiet", "--allow-empty", "--message", "theirs"]
-    subprocess.run(["git", "-C", str(tmp_path), *who, *commit], check=True)
-    out = outside("-c", "from shared.experiment.environment import commit; print(commit())")
-    assert out == "{'commit': 'unknown', 'dirty': True}\n"
+    # In a history of someone else, whose commit it does not take.
+    run("git", "init", "--quiet", str(tmp_path))
+    who = ("-c", "user.name=A", "-c", "user.email=a@b")
+    run("git", *who, "commit", "--quiet", "--allow-empty", "--message", "theirs")
+    program = (
+        "from shared.experiment.environment import commit; import graph.tables as t; "
+        "print(t.__file__, t.TABLES['mmcl'][0].published.rows != {}, commit())"
+    )
+    out = run(sys.executable, "-c", program)
+    assert out == f"{site}/graph/tables.py True {{'commit': 'unknown', 'dirty': True}}\n"
+    words = ("shared", "plan", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG")
+    assert "20 of 20 cells to run" in run(sys.executable, "-m", *words)

@@ -56,8 +56,6 @@ NOT_DETERMINISTIC = set(
     "reflection_pad2d_backward reflection_pad3d_backward nll_loss2d_forward _ctc_loss_backward "
     "put_ histc median grid_sampler_2d_backward grid_sampler_3d_backward".split()
 )
-# One loss of each family; every loss and penalty is compared on real devices in test_agreement.py.
-FAMILIES = ("info_nce", "hard_nce", "margins", "max_margin, closed form", "info_nce, polarized")
 
 
 def waits_of(device: SimulatedDevice) -> set[str]:
@@ -66,11 +64,11 @@ def waits_of(device: SimulatedDevice) -> set[str]:
     return found - set(ALLOWED)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", agreement.FAMILIES)
 @pytest.mark.parametrize("domain", sorted(agreement.STEPS))
 def test_a_training_step_stays_on_its_device(domain: str, family: str) -> None:
     for kind, step in agreement.STEPS[domain]().items():
-        if family != FAMILIES[0] and not kind.endswith("every loss"):
+        if family != agreement.FAMILIES[0] and not kind.endswith("every loss"):
             continue
         torch.manual_seed(0)
         with SimulatedDevice() as device, agreement.drawn_on_the_cpu():
@@ -150,20 +148,16 @@ def test_what_a_gpu_refuses_is_refused(fault: Callable[[Tensor], Tensor]) -> Non
 
 
 @pytest.mark.parametrize("fault", [index_on_the_host, constant_brought_along, number_read])
-def test_what_a_gpu_waits_for_is_seen(fault: Callable[[Tensor], Tensor]) -> None:
+def test_what_a_gpu_waits_for_is_seen_and_refused_in_a_graph(
+    fault: Callable[[Tensor], Tensor],
+) -> None:
     with SimulatedDevice() as device:
         x = torch.ones(4).to("cuda")
         device.waits.clear()
         fault(x)
-    (((_, where), count),) = device.waits.items()
-    assert where.endswith(fault.__name__)
-    assert count == 1
-
-
-@pytest.mark.parametrize("fault", [index_on_the_host, constant_brought_along, number_read])
-def test_a_captured_graph_may_not_wait(fault: Any) -> None:
-    with SimulatedDevice():
-        x = torch.ones(4).to("cuda")
+        (((_, where), count),) = device.waits.items()
+        assert where.endswith(fault.__name__)
+        assert count == 1
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
             with pytest.raises(RuntimeError, match="while a CUDA graph is captured"):
                 fault(x)

@@ -17,11 +17,11 @@ from tests import layouts, reference
 
 KERNELS: list[dict[str, Any]] = [
     {"gamma": 0.5},
+    {"kernel": "tanh", "gamma": 1.0, "offset": 0.4, "unit_diagonal": True},
     {"gamma": 2.0, "cost": math.inf, "ridge": 1e-3},
     {"cost": 0.5},
     {"kernel": "linear", "unit_diagonal": True},
     {"kernel": "tanh", "gamma": 1.5},
-    {"kernel": "tanh", "gamma": 1.0, "offset": 0.4, "unit_diagonal": True},
 ]
 # With what they may be off by, in 1e-12 of values and 1e-10 of gradients.
 SOLVERS: list[tuple[dict[str, Any], float]] = [

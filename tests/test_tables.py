@@ -1,5 +1,6 @@
 import dataclasses
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,32 @@ def test_cells_in_the_order_of_the_table_with_their_changes() -> None:
             {"rows": (PLAIN, dataclasses.replace(BETTER, in_columns={"left": {"of": 1.0}}))},
             "unknown key 'of'",
         ),
+        ({"fewer": (Seeds((0,), ("up",)),)}, r"seeds of undeclared rows or columns: \['up'\]"),
+        ({"fewer": (Seeds((0,), rows=("worst",)),)}, r"undeclared rows or columns: \['worst'\]"),
+        ({"fewer": (Seeds((3,), ("left",)),)}, r"seeds \[3\] in \['left'\] are none of the paper"),
+        ({"fewer": (Seeds((1,), tiers=("short",)),)}, r"seeds \[1\] in \[\] are none of the short"),
+        (
+            {"fewer": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))},
+            "seeds of plain in left are declared twice",
+        ),
+        (
+            {"claims": (_about(CLAIM, than="worst"),)},
+            r"toy-table-1: undeclared rows: \['worst'\]",
+        ),
+        (
+            {"claims": (_about(CLAIM, columns=("up",)),)},
+            r"toy-table-1: undeclared columns: \['up'\]",
+        ),
+        (
+            {"claims": (_about(CLAIM, beside="nom"),)},
+            r"metrics that the table does not show: \['nom'\]",
+        ),
+        (
+            {"claims": (_about(CLAIM, metric="nom"),)},
+            r"metrics that the table does not show: \['nom'\]",
+        ),
+        ({"units": {"nom": "%"}}, r"units of metrics not in also: \['nom'\]"),
+        ({"also": ("nom",), "units": {"nom": "furlongs"}}, "no unit 'furlongs'; known are: %"),
     ],
 )
 def test_a_mistake_in_a_declaration_is_an_error(change: dict[str, object], text: str) -> None:
@@ -177,42 +204,6 @@ def test_rows_may_have_fewer_seeds_in_some_columns() -> None:
     # Whoever names seeds gets them, but not where the row has no part.
     assert [cell.seed for cell in table.cells(row="plain", column="right", seeds=(7,))] == [7]
     assert not table.cells(row="other", column="left", seeds=(0,))
-
-
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"fewer": (Seeds((0,), ("up",)),)}, r"seeds of undeclared rows or columns: \['up'\]"),
-        ({"fewer": (Seeds((0,), rows=("worst",)),)}, r"undeclared rows or columns: \['worst'\]"),
-        ({"fewer": (Seeds((3,), ("left",)),)}, r"seeds \[3\] in \['left'\] are none of the paper"),
-        ({"fewer": (Seeds((1,), tiers=("short",)),)}, r"seeds \[1\] in \[\] are none of the short"),
-        (
-            {"fewer": (Seeds((0,), ("left",)), Seeds((1,), rows=("plain",)))},
-            "seeds of plain in left are declared twice",
-        ),
-        (
-            {"claims": (_about(CLAIM, than="worst"),)},
-            r"toy-table-1: undeclared rows: \['worst'\]",
-        ),
-        (
-            {"claims": (_about(CLAIM, columns=("up",)),)},
-            r"toy-table-1: undeclared columns: \['up'\]",
-        ),
-        (
-            {"claims": (_about(CLAIM, beside="nom"),)},
-            r"metrics that the table does not show: \['nom'\]",
-        ),
-        (
-            {"claims": (_about(CLAIM, metric="nom"),)},
-            r"metrics that the table does not show: \['nom'\]",
-        ),
-        ({"units": {"nom": "%"}}, r"units of metrics not in also: \['nom'\]"),
-        ({"also": ("nom",), "units": {"nom": "furlongs"}}, "no unit 'furlongs'; known are: %"),
-    ],
-)
-def test_a_mistake_about_seeds_or_claims_is_an_error(change: dict[str, object], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        dataclasses.replace(TABLE, **change)
 
 
 def test_what_a_row_changes_in_one_column_is_applied_last() -> None:
@@ -293,6 +284,28 @@ def test_load_published(tmp_path: Path) -> None:
         wrong.write_text(text.replace(old, new))
         with pytest.raises(ValueError, match=problem):
             load_published(wrong, "t")
+
+
+@pytest.mark.parametrize(
+    ("label", "swingup", "walk"),
+    [
+        ("CURL", [678.02, 446.17, 587.99], [482.83, 385.23]),
+        (
+            "without the contrastive step, same crops",
+            [454.47, 240.54, 463.26],
+            [241.28, 360.96],
+        ),
+    ],
+)
+def test_the_rerun_of_curl_is_the_mean_of_its_seeds(
+    label: str, swingup: list[float], walk: list[float]
+) -> None:
+    published = load_published(ROOT / "rl/published/references.toml", "curl-rerun")
+    assert published.columns == ("Swingup", "Walk")
+    for value, seeds in zip(published.rows[label], (swingup, walk), strict=True):
+        assert value == Value(round(statistics.fmean(seeds), 2), round(statistics.stdev(seeds), 2))
+        assert ", ".join(map(str, seeds)) in published.notes[label]
+    assert "n = 3 on Swingup, n = 2 on Walk" in published.statistic
 
 
 def test_load_notes(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
 from shared.command import verify
@@ -173,12 +174,7 @@ def test_one_domain_alone(tmp_path: Path, records: list[Record]) -> None:
     assert len(verify.check(ALL, results, runs, "other").faults) == 2
 
 
-def test_exit_codes(
-    done: Path,
-    tmp_path: Path,
-    records: list[Record],
-    at_once: Callable[..., tuple[str, str]],
-) -> None:
+def test_exit_codes(done: Path, tmp_path: Path, records: list[Record], at_once: AtOnce) -> None:
     file = commit(tmp_path / "results", records)
     out, err = at_once("verify", "toy", "--runs", str(done / "runs"))
     assert err == ""
@@ -197,7 +193,7 @@ def test_exit_codes(
 
 
 def test_an_edited_run_is_a_fault_and_does_not_count(
-    done: Path, tmp_path: Path, at_once: Callable[..., tuple[str, str]]
+    done: Path, tmp_path: Path, at_once: AtOnce
 ) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
     run = run_of(Path("runs"), f"{PLACE}/seed-0")
@@ -223,7 +219,7 @@ def test_an_edited_run_is_a_fault_and_does_not_count(
 
 @pytest.mark.slow
 def test_cells_are_run_anew_and_compared(
-    tmp_path: Path, records: list[Record], at_once: Callable[..., tuple[str, str]]
+    tmp_path: Path, records: list[Record], at_once: AtOnce
 ) -> None:
     same, other, far = records
     value = other.result["metrics"]["accuracy"]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,13 @@ import torch
 from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
-from toy.program import call
+from toy.program import AtOnce
 from toy.tables import run_of
 from toy.train import Config, disturbing, measure
 
 from shared.experiment.runs import Interrupted, Run, left_as_they_were
 from shared.notices import notice
 
-AtOnce = Callable[..., tuple[str, str]]
 CELL = "toy/toy/table-1/plain/left/seed-0"
 SLOW = pytest.mark.slow
 TEXT = {"steps": 120, "tasks": ("neighbours",)}
@@ -33,7 +31,6 @@ CASES = {
         {"epochs": 2, "backbone": "resnet8"},
         {"knn_top1"},
     ),
-    "vision, CLLR": ("cllr", "figure-4", "CLLR(SimCLR+l2,1-norm)", {}, {"knn_top1"}),
     "vision, CMC": ("lmcl", "table-2-small", "CMC", {}, {"knn_top1"}),
     "vision, transfer": ("mmcl", "table-1-few-shot", "MMCL_INV", {}, {"knn_top1"}),
     "vision, toy": ("lmcl", "table-1", "LMCT, mean, normalised", {"steps": 250}, {"accuracy"}),
@@ -239,8 +236,8 @@ def test_the_toy_score_disturbs_what_it_can_reach(tmp_path: Path) -> None:
 
 
 @SLOW
-def test_the_command_line_shows_the_scores(tmp_path: Path, done: Path) -> None:
-    out, err = call(tmp_path, "--cell", CELL, "--watch", "2")
+def test_the_command_line_shows_the_scores(tmp_path: Path, done: Path, at_once: AtOnce) -> None:
+    out, err = at_once("--cell", CELL, "--watch", "2")
     assert not err
     lines = [line for line in out.splitlines() if "watch/moved" in line]
     assert [line.split(" of ")[0] for line in lines] == [
@@ -249,30 +246,3 @@ def test_the_command_line_shows_the_scores(tmp_path: Path, done: Path) -> None:
     ]
     assert all("loss " in line for line in lines)
     assert_alike(run_of(done / "runs", CELL), run_of(tmp_path / "runs", CELL))
-
-
-@SLOW
-def test_of_several_processes_the_first_scores(tmp_path: Path) -> None:
-    outs = {}
-    for words in ((), ("--watch", "1")):
-        folder = tmp_path / "".join(words)
-        folder.mkdir(exist_ok=True)
-        outs[words], _ = call(folder, "--cell", CELL, "--processes", "2", *words)
-    assert outs[()].count("watch/moved") == 0
-    assert outs["--watch", "1"].count("watch/moved") == 3
-    assert_alike(*(run_of(tmp_path / each / "runs", CELL) for each in ("", "--watch1")))
-
-
-@pytest.mark.parametrize("value", ["0", "-1", "knn", "2.5"])
-def test_an_unknown_value_is_one_line(at_once: AtOnce, value: str) -> None:
-    _, err = at_once("toy", "toy", f"--watch={value}", code=2)
-    assert err == (
-        f"error: argument --watch: {value!r} is not a positive number; "
-        f"see: ./reproduce.sh run --help\n"
-    )
-
-
-def test_what_trains_nothing_new_has_no_such_option(at_once: AtOnce) -> None:
-    for verb in ("plan", "noise", "verify"):
-        _, err = at_once(verb, "toy", "toy", "--watch", "2", code=2)
-        assert err.startswith("error: no option --watch")

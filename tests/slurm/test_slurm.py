@@ -5,19 +5,18 @@ import os
 import pickle
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from rich.console import Console
+from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
 from shared.command import pool, reproduce, slurm
 from shared.command.cells import Places
 
 ROOT = Path(__file__).resolve().parents[2]
-AtOnce = Callable[..., tuple[str, str]]
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+AtOnce = Callable[..., tuple[str, str]]  # what the fixture at_once gives
 
 
 def start(

@@ -91,7 +91,7 @@ TABLES = {
             ),
         ),
     ),
-    "slow": (table("slow", (Row("plain", {"pause": 0.2, "steps": 30}, "plain"), BETTER)),),
+    "slow": (table("slow", (Row("plain", {"pause": 0.2, "steps": 20}, "plain"), BETTER)),),
     "partial": (
         dataclasses.replace(table("partial", (PLAIN, BETTER)), name="table-3"),
         FIGURE,
