@@ -58,6 +58,7 @@ def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
 ) -> None:
     config = dataclasses.replace(DIGITS, **changes)  # two steps an epoch
     assert_resumes_to_the_bit(tmp_path, config, vision.measure, stops=2, logged=2, tier="smoke")
+    assert not (tmp_path / "parts" / "checkpoint.pt").exists()
 
 
 def batches_from(config: Config, start: int) -> list[tuple[Tensor, ...]]:
