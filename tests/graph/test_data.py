@@ -49,17 +49,18 @@ def change_line(path: Path, line: int, text: str) -> None:
 
 
 def members(graphs: Graphs) -> list[tuple[Tensor, set[tuple[int, int]], int]]:
-    """Every graph as features, edges with local node numbers, and label; by loops."""
-    owner, every = graphs.batch.tolist(), graphs.edge_index.T.tolist()
-    found = []
-    for number in range(graphs.num_graphs):
-        nodes = [node for node, graph in enumerate(owner) if graph == number]
-        local = {node: place for place, node in enumerate(nodes)}
-        edges = [(local[a], local[b]) for a, b in every if a in local]
-        inside = set(edges)
-        assert len(inside) == len(edges)
-        found.append((graphs.x[nodes], inside, int(graphs.y[number])))
-    return found
+    """Every graph as features, edges with local node numbers, and label; by a loop."""
+    owner, edges = graphs.batch.tolist(), graphs.edge_index.T.tolist()
+    first = [owner.index(number) for number in range(graphs.num_graphs)]
+    inside: list[set[tuple[int, int]]] = [set() for _ in first]
+    for a, b in edges:
+        start = first[owner[a]]
+        inside[owner[a]].add((a - start, b - start))
+    assert sum(map(len, inside)) == len(edges)
+    return [
+        (graphs.x[graphs.batch == number], inside[number], int(graphs.y[number]))
+        for number in range(graphs.num_graphs)
+    ]
 
 
 def same(one: tuple[Tensor, set, int], other: tuple[Tensor, set, int]) -> bool:

@@ -1,3 +1,4 @@
+import dataclasses
 import warnings
 from pathlib import Path
 
@@ -11,19 +12,18 @@ from sklearn.svm import SVC
 
 from graph import evaluation
 from graph.data import ATLAS, Graphs, load
-from graph.encoder import Encoder
+from graph.encoder import Encoder, make_encoder
 from graph.evaluation import (
     COSTS,
     calibrate,
     embed,
     logistic_ten_fold,
     sizes,
-    svm_both,
     svm_ten_fold,
 )
 from graph.tables import TABLE_4
 from graph.train import measure
-from shared.experiment.runs import Run
+from tests.training import finish
 
 
 def blobs(count: int, classes: int, distance: float) -> tuple[np.ndarray, np.ndarray]:
@@ -172,7 +172,7 @@ def test_standardised_metric_is_a_pipeline_of_scikit_learn() -> None:
         machine.fit(features[train], labels[train])
         expected.append(100 * machine.score(features[test], labels[test]))
     assert found["fold_accuracies"] == pytest.approx(expected)
-    both = svm_both(features, labels, 0)
+    both = evaluation.score(TABLE_4.protocol, features, labels, 0)
     assert both["accuracy_standardised"] == found["accuracy"]
     assert both["accuracy"] < found["accuracy"] - 5
 
@@ -194,16 +194,27 @@ def test_calibrated_batch_norms_have_the_statistics_of_all_batches() -> None:
     assert not np.allclose(embed(encoder, graphs), before)
 
 
-@pytest.mark.slow
-def test_trivial_baselines_run_as_cells_do(tmp_path: Path) -> None:
-    accuracies = {}
-    for row in ("untrained encoder, calibrated", "largest class", "sizes and labels"):
+def test_cells_without_training_are_scored_by_their_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored: list[np.ndarray] = []
+
+    def noted(protocol: str, features: np.ndarray, *_: object) -> dict[str, float]:
+        assert protocol == TABLE_4.protocol
+        scored.append(features)
+        return {"accuracy": 50.0}
+
+    monkeypatch.setattr("graph.train.score", noted)
+    for row in ("largest class", "sizes and labels", "untrained encoder, calibrated"):
         (cell,) = TABLE_4.cells("smoke", row=row)
-        with Run(tmp_path / row, cell.config, data_root=tmp_path) as folder:
-            accuracies[row] = measure(cell.config, folder)["accuracy"]
+        finish(tmp_path / row, cell.config, measure, tier="smoke", data_root=tmp_path)
+    constant, counted_, embedded = scored
     graphs = load(ATLAS, tmp_path)
-    share = 100 * torch.bincount(graphs.y).max() / len(graphs.y)
-    assert accuracies["largest class"] == pytest.approx(float(share), abs=5)  # ties in folds
-    assert 45 < accuracies["untrained encoder, calibrated"] <= 100
-    scored = svm_both(sizes(graphs), graphs.y.numpy(), cell.config.fold_seed)
-    assert accuracies["sizes and labels"] == scored["accuracy"]
+    assert constant.shape == (graphs.num_graphs, 1)
+    assert np.ptp(constant) == 0
+    np.testing.assert_array_equal(counted_, sizes(graphs))
+    torch.manual_seed(cell.config.seed)
+    encoder = make_encoder(cell.config, 1).double()
+    graphs = dataclasses.replace(graphs, x=graphs.x.double())
+    calibrate(encoder, graphs, cell.config.batch_size)
+    np.testing.assert_allclose(embedded, embed(encoder, graphs))

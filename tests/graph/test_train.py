@@ -14,19 +14,11 @@ from graph.config import Config
 from graph.data import load
 from graph.tables import TABLE_4
 from graph.train import views
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.runs import Run
+from tests.training import assert_resumes_to_the_bit, finish, losses
 
 ROOT = Path(__file__).resolve().parents[2]
 ATLAS = Config(dataset="atlas", epochs=3, batch_size=64)
-
-
-def finish(folder: Path, config: Config) -> dict[str, object]:
-    with Run(folder, config) as run:
-        return run.finish(graph.measure(config, run))["metrics"]
-
-
-def losses(folder: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
@@ -53,7 +45,7 @@ def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
         "import sys, torch; from pathlib import Path; import graph\n"
         "from shared.experiment.runs import Run\n"
         "torch.set_num_threads(1)\n"
-        "config = graph.Config(dataset='atlas', epochs=20)\n"
+        "config = graph.Config(dataset='atlas', epochs=10)\n"
         "with Run(Path(sys.argv[1]), config) as run: run.finish(graph.measure(config, run))\n"
     )
     accuracies, curves = [], []
@@ -74,21 +66,13 @@ def test_code_paths_of_a_processor_agree_in_the_metric(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
-    whole = finish(tmp_path / "whole", ATLAS)
-    for epoch in range(1, ATLAS.epochs + 1):
-        with Run(tmp_path / "parts", ATLAS) as run:
-            run.stopping = True
-            with pytest.raises(Interrupted):
-                graph.measure(ATLAS, run)
-        assert len(losses(tmp_path / "parts")) == epoch
-    assert finish(tmp_path / "parts", ATLAS) == whole
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert_resumes_to_the_bit(tmp_path, ATLAS, graph.measure, stops=2, logged=ATLAS.epochs)
 
 
 def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
     config = dataclasses.replace(ATLAS, learning_rate=1e200)
     with pytest.raises(FloatingPointError, match=r"NaN or infinite at step [1-9]"):
-        finish(tmp_path, config)
+        finish(tmp_path, config, graph.measure)
     assert not (tmp_path / "result.json").exists()
 
 
@@ -119,8 +103,9 @@ def test_pretraining_beats_the_untrained_encoder_on_mutag(tmp_path: Path, suite_
         runs = []
         for seed in (0, 1):
             config = Config(dataset="MUTAG", train=train, seed=seed)
-            with Run(tmp_path / f"{train}-{seed}", config, data_root=suite_data) as run:
-                runs.append(run.finish(graph.measure(config, run))["metrics"]["accuracy"])
+            folder = tmp_path / f"{train}-{seed}"
+            metrics = finish(folder, config, graph.measure, data_root=suite_data)
+            runs.append(metrics["accuracy"])
         accuracy[train] = np.mean(runs)
     assert 80 < accuracy[False] < accuracy[True]
     assert accuracy[True] > 85

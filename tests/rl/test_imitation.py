@@ -140,8 +140,6 @@ def test_a_run_gives_the_return_and_the_state_and_the_same_again(root: Path) -> 
     assert metrics["action_r2"] < 100
     again = run_of(root, "again")["metrics"]
     assert again == metrics
-    other = run_of(root, "other", seed=1)["metrics"]
-    assert other["return"] != metrics["return"]
     assert (root / "runs" / "curl" / "model.safetensors").is_file()
     environment = (root / "runs" / "curl" / "environment.json").read_text()
     assert all(name in environment for name in ('"expert"', '"frames"', '"test_frames"'))

@@ -12,13 +12,9 @@ import torch
 from rl.agent import make_criterion
 from rl.config import Config, ImitationConfig
 from rl.tables import (
-    AGENTS,
     BASE_OF,
     BELOW_A_BASELINE,
-    COLUMNS,
     LABELS,
-    LEARNING_GATE,
-    RETURNS_ON_A_CPU,
     TABLE_4,
     TABLE_4_IMITATION,
     TABLE_4_PROBE,
@@ -56,15 +52,6 @@ def test_every_row_states_its_own_deviation(table: Table) -> None:
     assert evaluated is (table.tiers[0] == "paper")
 
 
-def test_the_tables_whose_runs_have_policies_are_filmed() -> None:
-    assert [table.name for table in itertools.chain.from_iterable(AGENTS.values())] == [
-        "table-5",
-        "table-4",
-        "learning-gate",
-        "returns-on-a-cpu",
-    ]
-
-
 @pytest.mark.parametrize(
     ("lmcl", "cllr"),
     [
@@ -80,18 +67,6 @@ def test_both_papers_share_the_runs_of_equal_rows(lmcl: Table, cllr: Table) -> N
         for label in common:
             one, other = ({c.key for c in t.cells(tier, row=label)} for t in (lmcl, cllr))
             assert one == other
-
-
-def test_agents_act_for_whole_episodes_and_numbers_of_steps() -> None:
-    for column in COLUMNS:
-        repeat = column.changes["action_repeat"]
-        assert Config().episode_steps % repeat == Config().environment_steps % repeat == 0
-
-
-def test_a_probe_sees_every_stack_16_times() -> None:
-    config = config_of(TABLE_5_PROBE, "CURL")
-    stacks = config.probe_episodes * config.probe_steps
-    assert config.probe_updates * config.batch_size == 16 * stacks
 
 
 @pytest.mark.parametrize("table", [TABLE_5_IMITATION, TABLE_4_IMITATION], ids=lambda t: t.address)
@@ -124,15 +99,6 @@ def test_what_lies_below_a_trivial_baseline_does_so_in_the_committed_records() -
                 if cell.summary.mean < trivial[1]:
                     below[cell.row.label] = (*below.get(cell.row.label, ()), label)
     assert below == BELOW_A_BASELINE
-
-
-def test_returns_on_a_cpu_do_not_take_the_run_of_the_gate() -> None:
-    """The gate's run lacks the mean return: another protocol keeps the two apart."""
-    gate = LEARNING_GATE.cells("short", row=LEARNING_GATE.rows[1].label)[0]
-    (curl,) = RETURNS_ON_A_CPU.cells("short", row="CURL", column="Swingup", seeds=(0,))
-    assert curl.key != gate.key
-    different = {name for name in curl.content if curl.content[name] != gate.content[name]}
-    assert different == {"protocol"}
 
 
 # What every row trains

@@ -99,7 +99,7 @@ def test_the_first_of_the_best_costs_wins_and_decimals_make_equals() -> None:
     assert choose_cost(close, 0) == 0
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [DEFAULT_PROTOCOL, "senteval-v1", "senteval-mlp-v1"])
 def test_embedded_tasks_are_encoded_once_and_learnt(protocol: str) -> None:
     asked: list[int] = []
     calls: list[tuple[int, int, str]] = []

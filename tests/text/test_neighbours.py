@@ -12,7 +12,7 @@ from torch import Tensor
 
 import text
 from shared.errors import UserError
-from shared.experiment.runs import Run
+from tests.training import finish
 from text import counts
 from text.config import Config
 from text.data import chapters_of, sentences
@@ -92,14 +92,25 @@ def test_books_end_where_their_chapters_end(tmp_path: Path) -> None:
     assert (len(nothing), len(everything)) == (0, len(tokens))
 
 
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
 @pytest.mark.parametrize("baseline", [None, "majority", "tfidf", "ppmi_svd"])
-def test_a_run_says_how_often_it_finds_neighbours(tmp_path: Path, baseline: str | None) -> None:
+def test_a_run_without_training_says_how_often_it_finds_neighbours(
+    tmp_path: Path, data_root: Path, baseline: str | None
+) -> None:
     config = dataclasses.replace(SMALL, baseline=baseline, train=False)
-    with Run(tmp_path / "run", config, tier="smoke", data_root=tmp_path) as run:
-        metrics = text.measure(config, run)
-    assert set(metrics) >= {"mean", "neighbours", *NEIGHBOURS}
+    metrics = finish(tmp_path, config, text.measure, tier="smoke", data_root=data_root)
+    assert set(metrics) >= {"mean", "neighbours", "neighbours_f1", *NEIGHBOURS}
+    assert not (tmp_path / "log.jsonl").exists()
     if baseline == "majority":
+        assert metrics["neighbours"] == 50.0
         assert metrics[NEXT] == metrics[PREVIOUS] == 100 / 49
+        config = dataclasses.replace(config, held_out=0)
+        alone = finish(tmp_path / "all", config, text.measure, tier="smoke", data_root=data_root)
+        assert metrics.keys() - alone.keys() == set(NEIGHBOURS)
     elif baseline is not None:  # the manual repeats words from one sentence to the next
         assert float(str(metrics[NEXT])) > 100 / 49
 

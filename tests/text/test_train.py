@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from shared import (
     term,
 )
 from shared.errors import UserError
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.runs import Run
+from tests.training import assert_resumes_to_the_bit
 from text import train
 from text.config import Config
 from text.export import read
@@ -39,16 +39,6 @@ from text.train import (
 SMALL = dataclasses.replace(Config().reduced(), steps=6, tasks=("neighbours",))
 NCE = term(info_nce, temperature=0.1)
 LOW_RANK = Objective(NCE, projection=Projection(0.1, {"norm": "nuclear", "alpha": 0.1}))
-
-
-def finish(folder: Path, config: Config, tier: str = "smoke") -> dict[str, Any]:
-    with Run(folder, config, tier=tier, data_root=folder.parent / "data") as run:
-        metrics: dict[str, Any] = run.finish(text.measure(config, run))["metrics"]
-    return metrics
-
-
-def losses(folder: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
 
 
 def made_up(sentences: int, words: int = 50, chapters: int = 1, seed: int = 0) -> Tokens:
@@ -82,27 +72,9 @@ def test_stopped_and_resumed_it_gives_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     config = dataclasses.replace(SMALL, **changes)
-    whole = finish(tmp_path / "whole", config)
-    for _ in range(3):
-        with Run(tmp_path / "parts", config, tier="smoke", data_root=tmp_path / "data") as run:
-            run.stopping = True
-            with pytest.raises(Interrupted):
-                text.measure(config, run)
-    assert finish(tmp_path / "parts", config) == whole
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    assert len(losses(tmp_path / "whole")) == 1
-    assert not (tmp_path / "whole" / "checkpoint.pt").exists()
-    finish(tmp_path / "other", dataclasses.replace(config, seed=1))
-    assert losses(tmp_path / "other") != losses(tmp_path / "whole")
-
-
-def test_untrained_and_baselines_take_no_step(tmp_path: Path) -> None:
-    majority = finish(tmp_path / "majority", dataclasses.replace(SMALL, baseline="majority"))
-    assert majority["neighbours"] == 50.0
-    untrained = finish(tmp_path / "untrained", dataclasses.replace(SMALL, train=False))
-    assert set(untrained) >= {"mean", "neighbours", "neighbours_f1"}
-    for name in ("majority", "untrained"):
-        assert not (tmp_path / name / "log.jsonl").exists()
+    of_run: dict[str, Any] = {"tier": "smoke", "data_root": tmp_path / "data"}
+    assert_resumes_to_the_bit(tmp_path, config, text.measure, stops=2, logged=1, **of_run)
+    assert not (tmp_path / "parts" / "checkpoint.pt").exists()
 
 
 def scores(batch: int = 7, width: int = 5) -> tuple[Tensor, Tensor]:

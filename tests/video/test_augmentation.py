@@ -174,6 +174,11 @@ def test_windows_overlap_by_half_and_one():
     assert windows(61, 32).tolist() == [0, 15]
     assert windows(32, 32).tolist() == windows(5, 32).tolist() == [0]
     assert windows(4, 2).tolist() == [0, 1, 2]
+    # At most so many are evenly spread.
+    assert windows(91, 8).tolist() == list(range(0, 84, 3))
+    assert windows(91, 8, 10).tolist() == [0, 9, 18, 27, 36, 46, 55, 64, 73, 83]
+    assert windows(20, 8, 10).tolist() == windows(20, 8).tolist() == [0, 3, 6, 9, 12]
+    assert windows(5, 8, 10).tolist() == windows(91, 8, 1).tolist() == [0]
 
 
 # What happens to a clip
@@ -347,10 +352,3 @@ def test_the_probes_policy_is_weak_with_a_jitter_now_and_then() -> None:
     assert strong.jitter.mean() == pytest.approx(0.8, abs=0.03)
     for name in ("box", "flip", "factors"):
         assert (getattr(probe, name) == getattr(weak, name)).all()
-
-
-def test_so_many_windows_are_evenly_spread() -> None:
-    assert windows(91, 8).tolist() == list(range(0, 84, 3))
-    assert windows(91, 8, 10).tolist() == [0, 9, 18, 27, 36, 46, 55, 64, 73, 83]
-    assert windows(20, 8, 10).tolist() == windows(20, 8).tolist() == [0, 3, 6, 9, 12]
-    assert windows(5, 8, 10).tolist() == windows(91, 8, 1).tolist() == [0]

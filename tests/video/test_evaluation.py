@@ -218,7 +218,7 @@ def test_video_features_are_means_over_all_windows(encoder: nn.Module) -> None:
 
 
 def test_ten_crops_are_averaged_as_the_loops_do(encoder: nn.Module) -> None:
-    videos = made_videos(train=1, test=1)
+    videos = made_videos(classes=2, train=1, test=1)
     torch.manual_seed(0)
     probe = nn.Sequential(nn.Linear(32, 3), nn.Tanh())
     probe[0].weight.data *= 30  # mean probabilities are far from the probabilities of a mean

@@ -3,7 +3,7 @@ import json
 import math
 import os
 import signal
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,14 @@ import video
 from shared import Objective, Projection
 from shared.errors import UserError
 from shared.experiment.runs import Interrupted, Run
-from video import evaluation as evaluation
+from tests.training import spied
+from video import evaluation
 from video import train as module
 from video.augmentation import flip_flow, views
 from video.config import EMBEDDED, INFO_NCE, Config
 from video.data import Videos, fingerprint, load
 from video.encoder import Networks, encoder_of
-from video.train import calibrate, learning_rate, order_of, pretrain, queue_of
+from video.train import batches_of, calibrate, learning_rate, order_of, pretrain, queue_of
 
 # Six steps in two epochs on the 24 training videos of the embedded set.
 SIMCLR = dataclasses.replace(
@@ -39,7 +40,6 @@ SIMCLR = dataclasses.replace(
 )
 LOW_RANK = Objective(INFO_NCE.loss, projection=Projection(0.1, {"norm": "l21", "alpha": 0.1}))
 CONFIGS = {
-    "SimCLR": SIMCLR,
     # More than the twelve keys that 24 videos are given.
     "MoCo": dataclasses.replace(SIMCLR, method="moco", queue=100),
     "CLLR": dataclasses.replace(SIMCLR, objective=LOW_RANK, projection_dimensions=4),
@@ -69,18 +69,6 @@ class Finished:
         return [{name: line[name] for name in line if name != "seconds"} for line in lines]
 
 
-def spied(patch: pytest.MonkeyPatch, home: Any, name: str, note: Callable[..., None]) -> None:
-    """Have ``note`` told what a function returns, and its arguments, from here on."""
-    original = getattr(home, name)
-
-    def spy(*args: Any, **keywords: Any) -> Any:
-        result = original(*args, **keywords)
-        note(result, *args, **keywords)
-        return result
-
-    patch.setattr(home, name, spy)
-
-
 def terminate() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -102,21 +90,27 @@ def finish(folder: Path, config: Config, data_root: Path, tier: str = "own") -> 
     return Finished(folder, metrics, state)
 
 
-def stop(folder: Path, config: Config, data_root: Path, step: int) -> None:
-    """A run that is told to stop in a step, and does so after it."""
+def stop(folder: Path, config: Config, data_root: Path, step: int | None) -> None:
+    """A run that is told to stop in a step, or (None) in its evaluation, and does so."""
 
     def told(*args: Any) -> None:
         if args[6] == step:
             terminate()
 
+    def watch(done: int, total: int, what: str) -> None:
+        if step is None and what == "linear probe":
+            terminate()
+
     with (
         pytest.MonkeyPatch.context() as patch,
-        Run(folder, config, data_root=data_root) as run,
+        Run(folder, config, data_root=data_root, progress=watch) as run,
     ):
         spied(patch, module, "train_step", told)
+        if step is None:
+            patch.setattr(module, "SAVE_EVERY", 0.0)
         with pytest.raises(Interrupted):
             video.measure(config, run)
-    assert run.saved_step == step + 1
+    assert run.saved_step == (6 if step is None else step + 1)
 
 
 def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
@@ -173,55 +167,29 @@ def test_a_run_leaves_its_metrics_log_and_encoder(
 
 @pytest.mark.slow
 @CPU
-@pytest.mark.parametrize(("name", "stops"), [("MoCo", (1, 4)), ("CLLR", (3,))])
-def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
+@pytest.mark.parametrize(("name", "stops"), [("MoCo", (1, 4)), ("CLLR", (3, None))])
+def test_stopped_in_mid_epoch_or_the_evaluation_and_resumed_it_gives_the_same_bits(
     tmp_path: Path,
     whole: dict[str, Finished],
     data_root: Path,
     name: str,
-    stops: tuple[int, ...],
+    stops: tuple[int | None, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config, expected = CONFIGS[name], whole[name]
     for step in stops:
         stop(tmp_path, config, data_root, step)
         assert not (tmp_path / "result.json").exists()
+    if step is None:
+        monkeypatch.delattr(module, "train_step")  # everything was trained before
     resumed = finish(tmp_path, config, data_root)
     assert resumed.metrics == expected.metrics
     assert resumed.log == expected.log
     assert_equal(resumed.state, expected.state)
     assert not (tmp_path / "checkpoint.pt").exists()
     kinds = {key.rsplit(".")[1] for key in resumed.state}
-    wanted = {"MoCo": {"teacher", "queue"}, "CLLR": {"projection"}}.get(name, set())
+    wanted = {"MoCo": {"teacher", "queue"}, "CLLR": {"projection"}}[name]
     assert kinds == {"encoder", "head"} | wanted
-
-
-@pytest.mark.slow
-@CPU
-def test_stopped_in_the_evaluation_it_gives_the_same_bits(
-    tmp_path: Path,
-    whole: dict[str, Finished],
-    data_root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "SAVE_EVERY", 0.0)
-
-    def watch(done: int, total: int, what: str) -> None:
-        if what == "linear probe":
-            terminate()
-
-    with Run(tmp_path, SIMCLR, data_root=data_root, progress=watch) as run:
-        with pytest.raises(Interrupted):
-            video.measure(SIMCLR, run)
-        assert run.saved_step == 6
-
-    def refuse(*_: Any) -> None:
-        raise AssertionError("everything was trained before")
-
-    monkeypatch.setattr(module, "train_step", refuse)
-    resumed, expected = finish(tmp_path, SIMCLR, data_root), whole["SimCLR"]
-    assert resumed.metrics == expected.metrics
-    assert resumed.log == expected.log
-    assert_equal(resumed.state, expected.state)
 
 
 def test_the_rate_falls_after_each_milestone() -> None:
@@ -346,30 +314,19 @@ def test_training_is_the_plain_loop(
     for parameter, found, before in zip(parameters, trained.parameters(), start, strict=True):
         off += float((found - parameter).detach().abs().sum())
         moved += float((parameter - before).detach().abs().sum())
-    print("off", off / moved)
     assert off < 5e-3 * moved
 
 
-def test_batches_are_views_of_the_order(
-    tmp_path: Path, train: Videos, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[list[int], int]] = []
-    given = module.batches_of
-
-    def noted(*args: Any) -> Iterator[tuple[Tensor, int]]:
-        for index, epoch in given(*args):
-            seen.append((index.tolist(), epoch))
-            yield index, epoch
-
-    monkeypatch.setattr(module, "batches_of", noted)
+def test_batches_are_parts_of_the_order() -> None:
     config = dataclasses.replace(SIMCLR, batch_size=11, seed=2)
-    with Run(tmp_path, config) as run:
-        pretrain(config, train, run)
-    assert seen == [
+    expected = [
         (order_of(24, 2, epoch)[start : start + 11].tolist(), epoch)
         for epoch in (0, 1)
         for start in (0, 11)  # what is left after the last full batch is not seen
     ]
+    for first in (0, 3):
+        found = [(index.tolist(), epoch) for index, epoch in batches_of(config, 24, first, 4)]
+        assert found == expected[first:]
 
 
 @pytest.mark.slow
@@ -377,19 +334,8 @@ def test_a_run_on_flow_ends_with_metrics(
     tmp_path: Path, data_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = dataclasses.replace(SIMCLR, modality="flow", flow="dis", epochs=1, milestones=())
-    mirrors, policies = [], []
-    spied(
-        monkeypatch,
-        evaluation,
-        "ten_crops",
-        lambda result, *args, mirror: mirrors.append(mirror),
-    )
-    spied(
-        monkeypatch,
-        evaluation,
-        "augment",
-        lambda result, *args, policy, **_: policies.append(policy),
-    )
+    mirrors = spied(monkeypatch, evaluation, "ten_crops", lambda *_, mirror: mirror)
+    policies = spied(monkeypatch, evaluation, "augment", lambda *_, policy, **others: policy)
     done = finish(tmp_path, config, data_root)
     assert set(done.metrics) == METRICS
     assert math.isfinite(done.log[0]["loss"])

@@ -16,11 +16,7 @@ from scipy.stats import kstest
 from torch import Tensor
 
 from shared.compat import make_torchvision_importable
-from shared.pixels import (
-    gaussian_blur,
-    resized_crop,
-    uniforms,
-)
+from shared.pixels import resized_crop, uniforms
 from tests.simulated_device import SimulatedDevice
 from vision.augmentation import POLICIES, Parameters, Policy, augment, parameters
 
@@ -112,21 +108,6 @@ def test_resized_crop_is_torchvisions(height: int, width: int, size: int):
         torch.testing.assert_close(found, expected, atol=3e-6, rtol=0)
 
 
-def test_the_blur_of_mmcl_on_imagenet_sees_black_beyond_the_border():
-    policy = POLICIES["mmcl_imagenet"]
-    assert (policy.sigma, policy.reflected, policy.kernel) == ((0.2, 2.0), False, None)
-    white = torch.ones(1, 3, 32, 32)
-    sigma = torch.tensor([2.0])
-    assert gaussian_blur(white, sigma, 23).min() > 0.999
-    dark = gaussian_blur(white, sigma, 23, reflected=False)
-    assert dark[0, 0, 16, 16] > 0.999
-    # Of the kernel, the centre and one half lie inside.
-    taps = torch.exp(-(torch.arange(-11, 12) ** 2) / 8.0)
-    inside = float(taps[11:].sum() / taps.sum())
-    assert float(dark[0, 0, 0, 0]) == pytest.approx(inside**2, abs=1e-5)
-    assert float(dark[0, 0, 0, 16]) == pytest.approx(inside, abs=1e-5)
-
-
 # The parameters
 
 
@@ -210,13 +191,13 @@ def test_rates_factors_and_sigma_are_those_of_the_policy():
 def test_view_is_the_composition_of_torchvisions_transforms(
     name: str, height: int, width: int, size: int
 ):
-    policy, pixels = POLICIES[name], bytes_of(96, height, width)
+    policy, pixels = POLICIES[name], bytes_of(40, height, width)
     before = pixels.clone()
     found = view_of(pixels, policy, size)
-    drawn = parameters(policy, 3, 5, np.arange(96), 1, height, width)
+    drawn = parameters(policy, 3, 5, np.arange(40), 1, height, width)
     assert found.dtype == torch.float32
     assert found.is_contiguous()
-    for i in range(96):
+    for i in range(40):
         expected = reference(pixels[i], drawn, i, policy, size)
         # One step of 8-bit pixels is 0.02 here; the division by std multiplies errors by five.
         torch.testing.assert_close(found[i], expected, atol=3e-5, rtol=0)

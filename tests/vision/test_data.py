@@ -605,12 +605,6 @@ def test_imagenet100_has_the_hundred_classes_of_the_list(
 # Fetching
 
 
-def test_imagenet_is_not_downloaded_but_explained(tmp_path: Path):
-    message = error_of(lambda: fetch("ImageNet100", tmp_path))
-    assert message.startswith("ImageNet100 is not downloaded by this project: get ILSVRC 2012")
-    assert f"{tmp_path}/imagenet/val/<wnid>/*.JPEG" in message
-
-
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder whose files stand for those at the addresses of the archives."""

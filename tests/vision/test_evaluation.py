@@ -192,25 +192,6 @@ def test_probe_is_the_plain_loop(probe: Probe) -> None:
     assert 20 < accuracies[-1] < 95
 
 
-def test_the_start_is_the_protocols() -> None:
-    points, labels = clusters(50, 10, 1.0, width=400)
-    at_start = {
-        name: linear_probe(
-            *(points, labels, points, labels),
-            classes=10,
-            probe=Probe("sgd", 0.0, 50, 1, deviation=deviation),
-        ).classifier
-        for name, deviation in (("zero", 0.0), ("normal", 0.01), ("torch", None))
-    }
-    assert at_start["zero"].weight.abs().max() == 0
-    assert at_start["normal"].weight.std().item() == pytest.approx(0.01, rel=0.05)
-    assert at_start["normal"].bias.abs().max() == 0
-    bound = 1 / 20  # nn.Linear: uniform in 1 / sqrt(features)
-    for parameter in at_start["torch"].parameters():
-        assert 0.75 * bound < parameter.abs().max() <= bound
-    assert at_start["torch"].weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.05)
-
-
 def test_a_probe_that_diverges_or_does_not_train_is_refused() -> None:
     points, labels = clusters(60, 2, 1.0)
     data = (points, labels, points, labels)
@@ -494,12 +475,9 @@ def test_transfer_uses_the_other_dataset(tmp_path: Path) -> None:
 
 def test_a_projection_is_scored_in_place_of_the_features(tmp_path: Path) -> None:
     full = scored(tmp_path / "full", DIGITS)
-    same = scored(tmp_path / "same", DIGITS, project=lambda features: features @ torch.eye(32))
-    assert same == full
     narrow = scored(tmp_path / "narrow", DIGITS, project=lambda features: features[:, :2])
     assert narrow["knn_top1"] < full["knn_top1"]
-    nothing = scored(tmp_path / "nothing", DIGITS, project=torch.zeros_like)
-    assert nothing["linear_top1"] < 15
+    assert narrow["linear_top1"] < full["linear_top1"]
     augmented = dataclasses.replace(DIGITS, probe_augmentation=True)
     found = scored(tmp_path / "augmented", augmented, project=lambda features: features[:, :2])
     assert found["knn_top1"] == narrow["knn_top1"]

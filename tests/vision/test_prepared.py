@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +20,11 @@ from torch.nn.functional import interpolate
 
 import vision
 from shared.command.reproduce import main
-from shared.errors import UserError
 from shared.experiment.data import SUMS
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.runs import Run
 from shared.experiment.tables import canonical
+from tests.errors import error_of
+from tests.training import assert_resumes_to_the_bit, finish, losses
 from vision.augmentation import POLICIES, parameters
 from vision.config import Config
 from vision.data import DATASETS, Dataset, ImageFiles, central_crops, load, prepare, stream
@@ -82,13 +82,6 @@ def prepared(root: Path, split: vision.data.Split = "train", side: int = SIDE) -
 def folder_of(root: Path) -> Path:
     (folder,) = (root / "prepared" / "vision").glob("[!.]*")
     return folder
-
-
-def error_of(action: Callable[[], object]) -> str:
-    with pytest.raises(UserError) as caught:
-        action()
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
 
 
 def as_stored(file: Path) -> np.ndarray:
@@ -180,23 +173,15 @@ def test_central_crops_from_the_prepared_side_are_those_of_the_files(root: Path)
     assert np.abs(crop.permute(1, 2, 0).numpy() - reference).max() <= 1
 
 
-def test_crops_depend_on_the_seed_and_on_no_number_of_workers(root: Path) -> None:
+def test_crops_depend_on_no_number_of_workers(root: Path) -> None:
     prepare("imagenette", root, SIDE, quiet)
     images = prepared(root)
     policies = [POLICIES["simclr"], POLICIES["ressl_weak"]]
     batches = [np.array(each) for each in ([3, 1, 8, 4], [0, 2], [5, 6, 7, 9])]
 
-    def views(workers: int, seed: int = 5) -> list[tuple[Tensor, ...]]:
-        return list(stream(images, batches, policies, 24, seed, 3, workers))
-
-    alone = views(0)
-    for workers in (1, 2):
-        for mine, theirs in zip(alone, views(workers), strict=True):
-            assert all(map(torch.equal, mine, theirs))
-    assert not torch.equal(alone[0][0], views(0, seed=6)[0][0])
-    ((again, _),) = stream(images, [np.array([8, 0])], policies, 24, 5, 3)
-    assert torch.equal(again[0], alone[0][0][2])
-    assert torch.equal(again[1], alone[1][0][0])
+    alone, together = (stream(images, batches, policies, 24, 5, 3, workers) for workers in (0, 2))
+    for mine, theirs in zip(alone, together, strict=True):
+        assert all(map(torch.equal, mine, theirs))
 
 
 @pytest.mark.slow
@@ -367,16 +352,18 @@ def test_the_command_prepares_one_dataset(root: Path, capsys: pytest.CaptureFixt
 
 
 CONFIG = dataclasses.replace(
-    Config().reduced(), dataset="imagenette", images=None, image_size=24, batch_size=4, epochs=2
+    Config(backbone="resnet8").reduced(),
+    dataset="imagenette",
+    images=None,
+    image_size=24,
+    batch_size=4,
+    epochs=2,
 )
 
 
-def finish(folder: Path, root: Path, config: Config, **options: Any) -> dict[str, Any]:
-    """The record of a run: metrics, configuration and data."""
-    with Run(folder, config, tier="smoke", data_root=root, **options) as run:
-        metrics = run.finish(vision.measure(config, run))["metrics"]
-    environment = json.loads((folder / "environment.json").read_text())
-    return {"metrics": metrics, "data": environment["data"]}
+def data_of(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = json.loads((folder / "environment.json").read_text())["data"]
+    return found
 
 
 def test_the_side_is_part_of_a_configuration_only_where_it_is_set() -> None:
@@ -392,37 +379,27 @@ def test_the_side_is_part_of_a_configuration_only_where_it_is_set() -> None:
 @pytest.mark.slow
 def test_a_run_records_the_prepared_images_and_resumes_with_the_same_bits(root: Path) -> None:
     config = dataclasses.replace(CONFIG, prepared_side=SIDE)
-    plain = finish(root / "plain", root, CONFIG)
-    assert list(plain["data"]) == ["imagenette"]
-    with Run(root / "early", config, tier="smoke", data_root=root) as run:
+    of_run: dict[str, Any] = {"tier": "smoke", "data_root": root}
+    with Run(root / "early", config, **of_run) as run:
         error_of(lambda: vision.measure(config, run))
     prepare("imagenette", root, SIDE, quiet)
     images = prepared(root).files
     assert isinstance(images, PreparedImages)
-    whole = finish(root / "whole", root, config)
-    assert whole["data"] == {**plain["data"], "prepared": images.sha256}
-    assert finish(root / "workers", root, config, workers=2) == whole
-    for _ in range(3):
-        with Run(root / "parts", config, tier="smoke", data_root=root) as run:
-            run.stopping = True
-            with pytest.raises(Interrupted):
-                vision.measure(config, run)
-    assert finish(root / "parts", root, config) == whole
-    logs = [(root / name / "log.jsonl").read_text() for name in ("whole", "parts", "plain")]
-    losses = [[json.loads(line)["loss"] for line in log.splitlines()] for log in logs]
-    assert losses[0] == losses[1]
-    assert losses[0] != losses[2]
-
-    for side in (None, SIDE):  # an encoder trained on the files is not taken for one of these
-        stored = dataclasses.replace(CONFIG, prepared_side=side)
-        finish(root / f"stored-{side}", root, stored, store=root / "encoders")
+    # An encoder trained on the files is not taken for one of these.
+    for name, each in (("plain", CONFIG), ("stored", config)):
+        finish(root / name, each, vision.measure, **of_run, store=root / "encoders")
     records = [json.loads(each.read_text()) for each in (root / "encoders").glob("*/record.json")]
     assert sorted(each["data"].get("prepared", "") for each in records) == ["", images.sha256]
+    assert list(data_of(root / "plain")) == ["imagenette"]
+
+    assert_resumes_to_the_bit(root, config, vision.measure, stops=2, logged=2, **of_run)
+    assert data_of(root / "whole") == {**data_of(root / "plain"), "prepared": images.sha256}
+    assert losses(root / "plain") != losses(root / "stored") == losses(root / "whole")
 
 
 @pytest.mark.slow
 def test_another_dataset_is_evaluated_from_its_files(root: Path) -> None:
     prepare("imagenette", root, SIDE, quiet)
     config = dataclasses.replace(CONFIG, prepared_side=SIDE, evaluate_on="digits")
-    found = finish(root / "run", root, config)
-    assert found["data"].keys() == {"imagenette", "prepared", "digits"}
+    finish(root / "run", config, vision.measure, tier="smoke", data_root=root)
+    assert data_of(root / "run").keys() == {"imagenette", "prepared", "digits"}

@@ -10,8 +10,9 @@ import torch
 
 from shared import Objective, Projection, info_nce, term
 from shared.experiment.export import FILE
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.runs import Run
 from shared.experiment.store import FACT, SAVED, key_of, part_of
+from tests.training import stop
 from vision import train
 from vision.config import EVALUATION, PRETRAINING, Config
 from vision.export import load_encoder
@@ -54,23 +55,28 @@ def test_what_is_pretraining_changes_the_key_and_nothing_else() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes",
+    ("changes", "evaluation"),
     [
-        {"objective": CLLR},
-        {"method": "cmc", "statistics": "none", "head_layers": 1, "queue": 20, "loss_factor": 2.0},
-        {"epochs": 0, "calibrated": True},
+        ({"objective": CLLR}, {"protocol": "linear-l2-v1", "projection_dimensions": 3}),
+        (
+            {"method": "cmc", "statistics": "none", "head_layers": 1, "queue": 20},
+            EPISODES,
+        ),
+        ({"epochs": 0, "calibrated": True}, EPISODES),
     ],
     ids=["cllr", "cmc", "untrained"],
 )
 def test_a_shared_encoder_gives_the_same_numbers(
-    tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    changes: dict[str, Any],
+    evaluation: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     first = dataclasses.replace(DIGITS, **changes)
-    second = dataclasses.replace(first, **EPISODES)
-    third = dataclasses.replace(first, protocol="linear-l2-v1", projection_dimensions=3)
+    both = first, dataclasses.replace(first, **evaluation)
     alone = [
         finish(tmp_path, f"alone-{number}", each, shared=False)[0]
-        for number, each in enumerate((first, second, third))
+        for number, each in enumerate(both)
     ]
     trained, plain = [], train.pretrain
 
@@ -80,16 +86,16 @@ def test_a_shared_encoder_gives_the_same_numbers(
 
     monkeypatch.setattr(train, "pretrain", counted)
     shared = []
-    for number, each in enumerate((first, second, third)):
+    for number, each in enumerate(both):
         metrics, facts = finish(tmp_path, f"shared-{number}", each)
         shared.append(metrics)
         assert [entry.name for entry in entries(tmp_path)] == [facts[FACT]]
         assert (SAVED in facts) is (number > 0)
     assert shared == alone
     assert len(trained) == 1
-    logs = [(tmp_path / f"shared-{number}" / "log.jsonl") for number in range(3)]
     if first.epochs:
-        assert logs[0].read_text() == logs[1].read_text() == logs[2].read_text()
+        logs = [tmp_path / f"shared-{number}" / "log.jsonl" for number in range(2)]
+        assert logs[0].read_text() == logs[1].read_text()
 
 
 def test_the_entry_says_what_it_is_and_the_run_has_the_encoder(tmp_path: Path) -> None:
@@ -128,10 +134,7 @@ def test_a_damaged_entry_is_refused_with_a_line_and_trained_again(tmp_path: Path
 @pytest.mark.slow
 def test_a_run_that_stops_leaves_no_entry_and_goes_on(tmp_path: Path) -> None:
     whole, _ = finish(tmp_path, "whole", DIGITS, shared=False)
-    with Run(tmp_path / "parts", DIGITS, tier="smoke", store=tmp_path / "encoders") as run:
-        run.stopping = True
-        with pytest.raises(Interrupted):
-            measure(DIGITS, run)
+    stop(tmp_path / "parts", DIGITS, measure, tier="smoke", store=tmp_path / "encoders")
     assert entries(tmp_path) == []
     assert (tmp_path / "parts" / "checkpoint.pt").exists()
     # Another trains it in the meantime; the checkpoint then serves no more.

@@ -12,7 +12,8 @@ from shared import (
     info_nce,
     term,
 )
-from shared.experiment.runs import Interrupted, Run
+from shared.experiment.runs import Run
+from tests.training import finish, stop
 from vision import toy
 from vision.config import ToyConfig
 from vision.evaluation import kmeans_accuracy
@@ -24,11 +25,6 @@ BASE = term(info_nce, temperature=0.5)
 
 def polarized(reduction: str) -> Objective:
     return Objective(BASE, (term(distance_polarization, weight=0.1, reduction=reduction),))
-
-
-def finish(folder: Path, config: ToyConfig) -> dict[str, object]:
-    with Run(folder, config) as run:
-        return run.finish(toy.measure(config, run))["metrics"]
 
 
 # data
@@ -107,25 +103,20 @@ def test_three_steps_are_adams_on_the_written_loss(normalised: bool, weight: flo
 
 
 def test_accuracy_is_that_of_the_mapped_points(tmp_path: Path) -> None:
-    metrics = finish(tmp_path, SHORT)
+    metrics = finish(tmp_path, SHORT, toy.measure)
     points, labels = sample(SHORT.data, SHORT.seed)
     mapped = points @ learn(SHORT, points).T
     accuracy = kmeans_accuracy(mapped.numpy(), labels.numpy(), 3, SHORT.seed, RESTARTS)
     assert metrics == {"accuracy": accuracy}
-    raw = finish(tmp_path / "raw", dataclasses.replace(SHORT, objective=None))
+    raw = finish(tmp_path / "raw", dataclasses.replace(SHORT, objective=None), toy.measure)
     assert raw["accuracy"] != accuracy
 
 
-@pytest.mark.slow
 def test_stopped_and_resumed_it_gives_the_same_bits(tmp_path: Path) -> None:
-    config = dataclasses.replace(SHORT, steps=40)
+    config = dataclasses.replace(SHORT, steps=5)
     points, _ = sample(config.data, config.seed)
     whole = learn(config, points)
-    for step in range(1, 41):
-        with Run(tmp_path, config) as run:
-            run.stopping = True
-            with pytest.raises(Interrupted):
-                toy.measure(config, run)
-            assert run.saved_step == step
+    for step in range(1, 6):
+        assert stop(tmp_path, config, toy.measure).saved_step == step
     with Run(tmp_path, config) as run:
         assert torch.equal(learn(config, points, run), whole)

@@ -7,29 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import vision
 from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
 from shared.errors import UserError
-from shared.experiment.runs import Interrupted, Run
+from tests.training import assert_resumes_to_the_bit, finish
 from vision.augmentation import POLICIES, augment
 from vision.config import CMC, HCL, Config
 from vision.data import choose, describe, load, permutation
 from vision.swav import swapped_prediction
 from vision.train import batches, learning_rate, make_optimiser, teacher_momentum
 
-DIGITS = dataclasses.replace(Config().reduced(), epochs=2, learning_rate=0.01)
-
-
-def finish(folder: Path, config: Config, tier: str = "smoke") -> dict[str, Any]:
-    with Run(folder, config, tier=tier) as run:
-        metrics: dict[str, Any] = run.finish(vision.measure(config, run))["metrics"]
-    return metrics
-
-
-def losses(folder: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+DIGITS = dataclasses.replace(Config(backbone="resnet8").reduced(), epochs=2, learning_rate=0.01)
 
 
 @pytest.mark.slow
@@ -67,69 +57,48 @@ def test_stopped_and_resumed_in_mid_epoch_it_gives_the_same_bits(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
     config = dataclasses.replace(DIGITS, **changes)  # two steps an epoch
-    whole = finish(tmp_path / "whole", config)
-    for _ in range(3):
-        with Run(tmp_path / "parts", config, tier="smoke") as run:
-            run.stopping = True
-            with pytest.raises(Interrupted):
-                vision.measure(config, run)
-    assert finish(tmp_path / "parts", config) == whole
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
-    assert len(losses(tmp_path / "whole")) == 2
-    assert not (tmp_path / "whole" / "checkpoint.pt").exists()
+    assert_resumes_to_the_bit(tmp_path, config, vision.measure, stops=2, logged=2, tier="smoke")
+    assert not (tmp_path / "parts" / "checkpoint.pt").exists()
+
+
+def batches_from(config: Config, start: int) -> list[tuple[Tensor, ...]]:
+    """All batches of 96 digits in two epochs of two steps, from a step on."""
+    images, digits = choose(load("digits", Path(), "pretrain"), 96), describe("digits")
+    return list(batches(config, images, "cpu", start, 4, mean=digits.mean, std=digits.std))
+
+
+def view_of_the_last_batch(policy: str, size: int, view: int) -> Tensor:
+    images, digits = choose(load("digits", Path(), "pretrain"), 96), describe("digits")
+    assert isinstance(images, vision.Images)
+    samples = permutation(96, 0, 1)[48:]
+    return augment(
+        images.pixels[torch.from_numpy(samples)],
+        POLICIES[policy],
+        size,
+        seed=0,
+        epoch=1,
+        samples=samples,
+        view=view,
+        mean=digits.mean,
+        std=digits.std,
+    )
 
 
 def test_batches_are_functions_of_seed_epoch_and_sample() -> None:
-    images = choose(load("digits", Path(), "pretrain"), 96)
-    assert not isinstance(images, vision.ImageFiles)
-    dataset = describe("digits")
-    normal = {"mean": dataset.mean, "std": dataset.std}
-    every = list(batches(DIGITS, images, "cpu", 0, 4, **normal))
+    every = batches_from(DIGITS, 0)
     assert len(every) == 4
-    later = list(batches(DIGITS, images, "cpu", 3, 4, **normal))
-    assert len(later) == 1
-    assert torch.equal(later[0][0], every[3][0])
-    assert torch.equal(later[0][1], every[3][1])
-
-    order = permutation(96, 0, 1)
+    (last,) = batches_from(DIGITS, 3)
     for view, name in enumerate(DIGITS.augmentations):
-        expected = augment(
-            images.pixels[torch.from_numpy(order[48:])],
-            POLICIES[name],
-            8,
-            seed=0,
-            epoch=1,
-            samples=order[48:],
-            view=view,
-            **normal,
-        )
-        assert torch.equal(every[3][view], expected)
+        assert torch.equal(last[view], every[3][view])
+        assert torch.equal(last[view], view_of_the_last_batch(name, 8, view))
 
 
 def test_small_crops_are_further_views_of_their_own_policy_and_size() -> None:
-    images = choose(load("digits", Path(), "pretrain"), 96)
-    assert not isinstance(images, vision.ImageFiles)
-    dataset = describe("digits")
-    normal = {"mean": dataset.mean, "std": dataset.std}
-    config = dataclasses.replace(DIGITS, small_crops=2, small_size=7)
-    (found,) = batches(config, images, "cpu", 3, 4, **normal)
-    (plain,) = batches(DIGITS, images, "cpu", 3, 4, **normal)
+    (found,) = batches_from(dataclasses.replace(DIGITS, small_crops=2, small_size=7), 3)
     assert [tuple(view.shape) for view in found] == [(48, 3, 8, 8)] * 2 + [(48, 3, 7, 7)] * 2
-    assert torch.equal(found[0], plain[0])
-    assert torch.equal(found[1], plain[1])
-    order = permutation(96, 0, 1)[48:]
-    for view in (2, 3):
-        expected = augment(
-            images.pixels[torch.from_numpy(order)],
-            POLICIES["swav_small"],
-            7,
-            seed=0,
-            epoch=1,
-            samples=order,
-            view=view,
-            **normal,
-        )
-        assert torch.equal(found[view], expected)
+    for view, name in enumerate((*DIGITS.augmentations, "swav_small", "swav_small")):
+        size = 8 if view < 2 else 7
+        assert torch.equal(found[view], view_of_the_last_batch(name, size, view))
 
 
 def test_learning_rates() -> None:
@@ -180,22 +149,24 @@ def test_lars_leaves_vectors_out_of_decay_and_adaptation() -> None:
 
 
 def test_a_diverging_run_names_the_step(tmp_path: Path) -> None:
+    config = dataclasses.replace(DIGITS, learning_rate=1e30, epochs=4)
     with pytest.raises(FloatingPointError, match=r"at step [1-9]"):
-        finish(tmp_path, dataclasses.replace(DIGITS, learning_rate=1e30, epochs=4))
+        finish(tmp_path, config, vision.measure)
     assert not (tmp_path / "result.json").exists()
 
 
 def test_a_batch_larger_than_the_set_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="batch_size 97 is larger than the 96 training images"):
-        finish(tmp_path, dataclasses.replace(DIGITS, batch_size=97))
+        finish(tmp_path, dataclasses.replace(DIGITS, batch_size=97), vision.measure)
 
 
 @pytest.mark.slow
 def test_one_epoch_on_real_images(suite_data: Path, tmp_path: Path) -> None:
     """A path through everything in the paper's form, on 256 real images."""
-    config = Config(images=256, batch_size=64, epochs=1, stem="small", probe_epochs=3)
-    with Run(tmp_path, config, data_root=suite_data) as run:
-        metrics = run.finish(vision.measure(config, run))["metrics"]
+    config = Config(
+        backbone="resnet8", stem="small", images=256, batch_size=64, epochs=1, probe_epochs=3
+    )
+    metrics = finish(tmp_path, config, vision.measure, data_root=suite_data)
     assert 10 < metrics["linear_top1"] < 60
     assert 10 < metrics["knn_top1"] < 60
     environment = json.loads((tmp_path / "environment.json").read_text())

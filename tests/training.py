@@ -1,0 +1,58 @@
+"""What tests of training share: runs to their end, their logs, resumed ones, calls looked at."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shared.experiment.runs import Interrupted, Run
+
+Measure = Callable[[Any, Run], Any]
+
+
+def finish(folder: Path, config: Any, measure: Measure, **options: Any) -> dict[str, Any]:
+    """The metrics of a run."""
+    with Run(folder, config, **options) as run:
+        metrics: dict[str, Any] = run.finish(measure(config, run))["metrics"]
+    return metrics
+
+
+def losses(folder: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def stop(folder: Path, config: Any, measure: Measure, **options: Any) -> Run:
+    """A run that is told to stop at once, and does so as soon as it has saved its state."""
+    with Run(folder, config, **options) as run:
+        run.stopping = True
+        with pytest.raises(Interrupted):
+            measure(config, run)
+    return run
+
+
+def assert_resumes_to_the_bit(
+    tmp_path: Path, config: Any, measure: Measure, *, stops: int, logged: int, **options: Any
+) -> None:
+    """A run that is stopped several times, which each time does one step, ends as one in one go."""
+    whole = finish(tmp_path / "whole", config, measure, **options)
+    for _ in range(stops):
+        stop(tmp_path / "parts", config, measure, **options)
+    assert finish(tmp_path / "parts", config, measure, **options) == whole
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert len(losses(tmp_path / "whole")) == logged
+
+
+def spied(patch: pytest.MonkeyPatch, home: Any, name: str, note: Callable[..., Any]) -> list[Any]:
+    """What ``note`` makes of the result and the arguments of each call from here on."""
+    notes: list[Any] = []
+    original = getattr(home, name)
+
+    def spy(*args: Any, **keywords: Any) -> Any:
+        result = original(*args, **keywords)
+        notes.append(note(result, *args, **keywords))
+        return result
+
+    patch.setattr(home, name, spy)
+    return notes
