@@ -8,6 +8,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from shared.checks import COUNT, SHARE, require
 from shared.pairs import unit_rows
 
 
@@ -23,8 +24,9 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
         rate: from 0, nothing moves, to 1; a teacher of momentum m follows at the rate ``1 - m``.
 
     Raises:
-        ValueError: networks whose parameters are not of the same shapes.
+        ValueError: networks whose parameters are not of the same shapes, or another rate.
     """
+    require("rate", rate, SHARE)
     mine: list[Tensor] = list(target.parameters())
     theirs: list[Tensor] = list(online.parameters())
     if [item.shape for item in mine] != [item.shape for item in theirs]:
@@ -71,10 +73,11 @@ def random_bank(count: int, dim: int) -> Tensor:
         dim: D.
 
     Raises:
-        ValueError: a bank without keys.
+        ValueError: a bank without keys, or a size that is no whole number.
     """
-    if count < 1:
+    if not COUNT.holds(count):
         raise ValueError(f"queue {count}: its keys are the only negatives; take 1 or more")
+    require("dim", dim, COUNT)
     return unit_rows(torch.randn(count, dim))
 
 
@@ -85,7 +88,14 @@ def enqueue(bank: Tensor, keys: Tensor) -> None:
     Args:
         bank: (Q, D), the newest batch first; changed in place.
         keys: (B, D), of any length and precision; what is kept of them has length 1.
+
+    Raises:
+        ValueError: keys that are not (B, D).
     """
+    if keys.ndim != 2 or keys.shape[1:] != bank.shape[1:]:
+        raise ValueError(
+            f"keys are of shape (B, {bank.shape[-1]}), as wide as the bank; got {tuple(keys.shape)}"
+        )
     everything = torch.cat([unit_rows(keys.float()), bank])
     bank.copy_(everything[: len(bank)])
 
