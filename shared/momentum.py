@@ -61,6 +61,7 @@ class Teacher(nn.Module):
         Raises:
             ValueError: see :func:`follow`.
         """
+        require("momentum", momentum, SHARE)
         follow(self.encoder, encoder, 1 - momentum)
         follow(self.head, head, 1 - momentum)
 

@@ -105,6 +105,10 @@ def test_the_bank_equals_the_loop(batch: int) -> None:
         (lambda: random_bank(3, -1), "dim is a positive whole number; got -1"),
         (lambda: enqueue(random_bank(3, 4), torch.ones(2, 5)), r"of shape \(B, 4\).*got \(2, 5\)"),
         (lambda: enqueue(random_bank(3, 4), torch.ones(4)), r"as wide as the bank; got \(4,\)"),
+        (
+            lambda: Teacher(network(), network()).follow(network(), network(), 2.0),
+            r"momentum lies in \[0, 1\]; got 2.0",
+        ),
         (lambda: follow(network(), network(), 1.5), r"rate lies in \[0, 1\]; got 1.5"),
         (lambda: follow(network(), network(), math.nan), r"rate lies in \[0, 1\]; got nan"),
     ],
