@@ -112,6 +112,9 @@ def check(graphs: Graphs, name: str = "graphs") -> None:
     Raises:
         ValueError: one line with the first node, edge or graph that is wrong.
     """
+    if not isinstance(graphs, Graphs):
+        what = type(graphs).__name__
+        raise ValueError(f"{name}: not graph.Graphs but {what}; take graph.from_pyg(dataset)")
     x, edges, batch, y = graphs.x, graphs.edge_index, graphs.batch, graphs.y
     if x.ndim != 2 or not x.is_floating_point():
         raise ValueError(f"{name}: x is {x.dtype} of shape {tuple(x.shape)}, not floats (V, F)")

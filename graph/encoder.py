@@ -19,6 +19,7 @@ from torch_geometric.nn import GINConv, global_add_pool, global_max_pool, global
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from graph.config import Config
+from shared.checks import COUNT, require
 from shared.errors import suggestion
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
@@ -105,10 +106,14 @@ def make_encoder(config: Config, features: int) -> nn.Module:
         features: F.
 
     Raises:
-        ValueError: an unknown name, or no such module.
+        ValueError: an unknown name, no such module, no layers, or a readout that gin has not.
     """
     network = config.network
+    for name in ("layers", "hidden"):
+        require(name, getattr(config, name), COUNT)
     if network == "gin":
+        if config.readout != "sum":
+            raise ValueError(f"gin sums over nodes; leave out readout, got {config.readout!r}")
         return Encoder(features, config.hidden, config.layers)
     if callable(network):
         model: Any = network(features)

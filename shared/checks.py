@@ -99,9 +99,8 @@ def check_names(
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     if unknown := set(numbers) - set(known):
-        raise ValueError(
-            f"{called} takes no {', '.join(sorted(unknown))}; it takes {', '.join(sorted(known))}"
-        )
+        takes = ", ".join(sorted(known)) or "none: keyword-only arguments, after a *, are numbers"
+        raise ValueError(f"{called} takes no {', '.join(sorted(unknown))}; it takes {takes}")
     needed = {name for name, value in known.items() if value is inspect.Parameter.empty}
     if missing := needed - set(numbers):
         raise ValueError(f"{called} needs {', '.join(sorted(missing))}")

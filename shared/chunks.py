@@ -43,8 +43,16 @@ def large_batch(
         step: see :meth:`shared.objective.Criterion.forward`.
 
     Raises:
-        ValueError: a chunk that is not a positive integer, or what the criterion refuses.
+        ValueError: a chunk that is not a positive integer, other than two views, an objective that
+            is not built, or what the criterion refuses.
     """
+    if len(views) != 2:
+        raise ValueError(f"views are two, of every instance; got {len(views)}")
+    if not isinstance(criterion, Criterion):
+        raise ValueError(
+            f"criterion is built from an objective, objective.build(dim); "
+            f"got {type(criterion).__name__}"
+        )
     modules = [encoder] if isinstance(encoder, nn.Module) else []
     first, second = (
         in_chunks(encoder, split(chunk, *(view if isinstance(view, tuple) else (view,))), *modules)

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from shared.checks import POSITIVE, SHARE, TEMPERATURE, Temperature, one_of, require
+from shared.checks import FINITE, POSITIVE, SHARE, TEMPERATURE, Temperature, one_of, require
 from shared.pairs import Pairs
 
 # sin(theta) is computed as sqrt(1 - cos^2 + SOFTENING): at cos = +-1 its slope is then 1 / 3e-4
@@ -48,14 +48,23 @@ def angular_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor
 
     Returns:
         (N, M).
+
+    Raises:
+        ValueError: a margin that is not finite.
     """
+    require("margin", margin, FINITE)
     sine = ((1 - similarity.square()).clamp(min=0) + SOFTENING).sqrt()
     moved = similarity * math.cos(margin) - sine * math.sin(margin)
     return torch.where(pairs.positive, moved, similarity)
 
 
 def subtractive_margin(pairs: Pairs, similarity: Tensor, *, margin: float) -> Tensor:
-    """``cos(theta) - margin`` in place of the positive's ``cos(theta)`` (Eq. 4, m2), (N, M)."""
+    """``cos(theta) - margin`` in place of the positive's ``cos(theta)`` (Eq. 4, m2), (N, M).
+
+    Raises:
+        ValueError: a margin that is not finite.
+    """
+    require("margin", margin, FINITE)
     return torch.where(pairs.positive, similarity - margin, similarity)
 
 

@@ -8,6 +8,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from shared.checks import COUNT, SHARE, require
 from shared.pairs import unit_rows
 
 
@@ -23,8 +24,9 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
         rate: in [0, 1], the weight of ``online``; ``1 - m`` for a teacher of momentum m.
 
     Raises:
-        ValueError: networks whose parameters have different shapes.
+        ValueError: networks whose parameters have different shapes, or a rate outside [0, 1].
     """
+    require("rate", rate, SHARE)
     mine: list[Tensor] = list(target.parameters())
     theirs: list[Tensor] = list(online.parameters())
     if [item.shape for item in mine] != [item.shape for item in theirs]:
@@ -59,6 +61,7 @@ class Teacher(nn.Module):
         Raises:
             ValueError: see :func:`follow`.
         """
+        require("momentum", momentum, SHARE)
         follow(self.encoder, encoder, 1 - momentum)
         follow(self.head, head, 1 - momentum)
 
@@ -71,10 +74,11 @@ def random_bank(count: int, dim: int) -> Tensor:
         dim: D.
 
     Raises:
-        ValueError: a bank without keys.
+        ValueError: a bank without keys, or a size that is no whole number.
     """
-    if count < 1:
+    if not COUNT.holds(count):
         raise ValueError(f"queue {count}: its keys are the only negatives; take 1 or more")
+    require("dim", dim, COUNT)
     return unit_rows(torch.randn(count, dim))
 
 
@@ -85,7 +89,14 @@ def enqueue(bank: Tensor, keys: Tensor) -> None:
     Args:
         bank: (Q, D), the newest batch first; changed in place.
         keys: (B, D), of any norm and precision; they are normalised.
+
+    Raises:
+        ValueError: keys that are not (B, D).
     """
+    if keys.ndim != 2 or keys.shape[1:] != bank.shape[1:]:
+        raise ValueError(
+            f"keys are of shape (B, {bank.shape[-1]}), as wide as the bank; got {tuple(keys.shape)}"
+        )
     everything = torch.cat([unit_rows(keys.float()), bank])
     bank.copy_(everything[: len(bank)])
 

@@ -60,8 +60,19 @@ class Term:
     weight: float = 1.0
 
     def __call__(self, pairs: Pairs, similarity: Tensor) -> Tensor:
-        """The value for each anchor, (N,), without the weight."""
-        return self.function(pairs, similarity, **self.numbers)
+        """The value for each anchor, (N,), without the weight.
+
+        Raises:
+            ValueError: a function that returns anything else, such as the mean over the batch.
+        """
+        value = self.function(pairs, similarity, **self.numbers)
+        if not isinstance(value, Tensor) or value.shape != (len(pairs.anchor),):
+            found = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise ValueError(
+                f"{self.function.__name__} returns a tensor with one value for each anchor, "
+                f"({len(pairs.anchor)},), and takes no mean over them; got {found}"
+            )
+        return value
 
     def __repr__(self) -> str:
         return _called(self.weight, self.function.__name__, self.numbers)
@@ -89,7 +100,8 @@ class Projection:
     """A low-rank projection and its weight; ``options`` are those of :class:`LowRankProjection`.
 
     Raises:
-        ValueError: a weight that is not finite, or options that the projection does not take.
+        ValueError: a weight that is not finite, options that the projection does not take, or
+            one out of range.
     """
 
     weight: float = 0.1
@@ -100,6 +112,8 @@ class Projection:
         if not isinstance(self.options, Mapping):
             raise ValueError(f"options is a mapping, by name; got {self.options!r}")
         check_names(LowRankProjection.__init__, self.options, LowRankProjection.__name__)
+        with torch.device("meta"):  # checks the values; draws no random numbers
+            LowRankProjection(1, **self.options)
 
     def __repr__(self) -> str:
         return _called(self.weight, LowRankProjection.__name__, self.options)
@@ -211,6 +225,7 @@ class Criterion(nn.Module):
         self.check_every = check_every
         self._at_chance = 0  # looks in a row
         terms = (objective.loss, *objective.penalties)
+        self._names = _names(terms)
         self.learned = nn.ParameterList(_parameters(terms))
         self.projection: LowRankProjection | None = None
         if objective.projection is not None:
@@ -274,24 +289,24 @@ class Criterion(nn.Module):
                 self._look_for_collapse(pairs, similarity, mean, step)
             if pairs.blocks:
                 mean = share_of_mean(value, defined)
-            parts = {self.objective.loss.function.__name__: mean.detach()}
+            parts = {self._names[0]: mean.detach()}
             loss = self.objective.loss.weight * mean
             if self.objective.penalties:
                 cosines = similarity
                 if self.similarity is not cosine:
                     cosines = cosine(pairs.anchor, pairs.candidate)
-                for penalty in self.objective.penalties:
+                for name, penalty in zip(self._names[1:], self.objective.penalties, strict=True):
                     value = penalty(pairs, cosines)
                     mean = value.mean() if len(value) else value.sum()  # 0 without anchors
                     if pairs.blocks:
                         mean = share_of_mean(value)
-                    parts[penalty.function.__name__] = mean.detach()
+                    parts[name] = mean.detach()
                     loss = loss + penalty.weight * mean
                     if penalty.function is distance_polarization:
                         band = {
-                            name: number
-                            for name, number in penalty.numbers.items()
-                            if name in ("lower", "upper")
+                            key: number
+                            for key, number in penalty.numbers.items()
+                            if key in ("lower", "upper")
                         }
                         parts |= band_statistics(pairs, cosines, **band)
             if self.projection is not None and self.objective.projection is not None:
@@ -339,6 +354,13 @@ class Criterion(nn.Module):
                 f"at step {step} the contrastive loss is {float(mean):.2f}; identical embeddings "
                 f"would give {float(chance):.2f}: they may have collapsed; lower the learning rate"
             )
+
+
+def _names(terms: Iterable[Term]) -> list[str]:
+    """What the terms are called among the parts; a function's second term ends in ``_2``."""
+    names = [item.function.__name__ for item in terms]
+    counts = [names[:place].count(name) for place, name in enumerate(names)]
+    return [f"{name}_{1 + n}" if n else name for name, n in zip(names, counts, strict=True)]
 
 
 def _parameters(terms: Iterable[Term]) -> list[nn.Parameter]:

@@ -19,6 +19,7 @@ rows bit by bit. Keys of a bank are never treated as duplicates by integers.
 
 from collections.abc import Callable, Iterable
 from dataclasses import InitVar, dataclass, replace
+from numbers import Integral
 from typing import Any, Literal, get_args
 
 import torch
@@ -86,6 +87,7 @@ class Pairs:
                     f"{name} is a bool mask of shape {shape}; "
                     f"got {mask.dtype} of shape {tuple(mask.shape)}"
                 )
+            _check_device(name, mask, self.anchor)
         if not trusted:
             object.__setattr__(self, "complete", False)
         if trusted or not readable(self.positive):
@@ -240,6 +242,8 @@ def query_key(
         raise ValueError(
             f"bank is of shape (K, {key.shape[1]}), as wide as the keys; got {tuple(bank.shape)}"
         )
+    if bank is not None:
+        _check_floating(key, bank)
     candidate = key if gather is None else gather(key)
     start = _start(len(candidate), gather)
     if bank is not None:
@@ -318,11 +322,12 @@ def context_window(
         ValueError: embeddings or documents of another shape, or a reach below 1.
     """
     _check_views(sentence, context)
-    if not isinstance(reach, int) or reach < 1:
+    if not isinstance(reach, Integral) or isinstance(reach, bool) or reach < 1:
         raise ValueError(f"reach is a positive whole number; got {reach!r}")
     size = len(sentence)
     if document is not None:
         _check_whole("document", document, size)
+        _check_device("document", document, sentence)
     candidate = context if gather is None else gather(context)
     start = _start(len(candidate), gather)
     place = torch.arange(len(candidate), device=sentence.device)
@@ -332,7 +337,7 @@ def context_window(
     if document is not None:
         label = document if gather is None else gather(document[:, None])[:, 0]
         positive &= document[:, None] == label[None, :]
-    reached = torch.arange(1, reach + 1, device=sentence.device)
+    reached = torch.arange(1, min(reach, len(candidate)) + 1, device=sentence.device)
     near = own[:, None] + torch.cat([-reached.flip(0), reached])
     inside = (near >= 0) & (near < len(candidate))
     present = positive.gather(1, torch.where(inside, near, own[:, None]))
@@ -372,14 +377,16 @@ def local_global(
             f"node and graph are matrices of one width; got shapes "
             f"{tuple(node.shape)} and {tuple(graph.shape)}"
         )
+    _check_floating(node, graph)
     _check_whole("owner", owner, len(node))
+    _check_device("owner", owner, node)
     if readable(owner) and len(owner) and not 0 <= owner.min() <= owner.max() < len(graph):
         raise ValueError(
             f"owner counts the {len(graph)} graphs from 0; "
             f"got {int(owner.min())} to {int(owner.max())}"
         )
     candidate = graph if gather is None else gather(graph)
-    own = owner + _start(len(candidate), gather)
+    own = owner.long() + _start(len(candidate), gather)
     pairs = _one_positive(node, candidate, own[:, None], _blocks(gather))
     return _without_copies(pairs, (own,), _numbers_of(ignore_duplicates, len(graph), gather))
 
@@ -407,6 +414,7 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     """
     _check_tensors(embedding)
     _check_whole("label", label, len(embedding))
+    _check_device("label", label, embedding)
     candidate = embedding if gather is None else gather(embedding)
     start = _start(len(candidate), gather)
     everyone = label if gather is None else gather(label[:, None])[:, 0]
@@ -612,6 +620,14 @@ def _check_floating(*embeddings: Tensor) -> None:
                 f"embeddings hold floating-point numbers; got {embedding.dtype}: convert them "
                 f"with .float()"
             )
+        _check_device("others", embedding, embeddings[0])
+
+
+def _check_device(name: str, tensor: Tensor, other: Tensor) -> None:
+    if tensor.device != other.device:
+        raise ValueError(
+            f"embeddings are on {other.device}, {name} on {tensor.device}: move them to one device"
+        )
 
 
 def _check_comparable(anchor: Tensor, candidate: Tensor) -> None:

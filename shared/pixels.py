@@ -327,7 +327,21 @@ def gaussian_blur(images: Tensor, sigma: Tensor, kernel: int, *, reflected: bool
 
 
 def normalise(images: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> Tensor:
-    """Images less each channel's mean, divided by its deviation, in place."""
+    """Images less each channel's mean, divided by its deviation, in place.
+
+    Raises:
+        ValueError: not one of both for each channel, or numbers on another scale than 0 to 1.
+    """
+    if not len(mean) == len(deviation) == images.shape[1]:
+        raise ValueError(
+            f"images have {images.shape[1]} channels, mean {len(mean)} and deviation "
+            f"{len(deviation)}; give one of each for every channel"
+        )
+    if not all(0 <= each <= 1 for each in mean) or not all(0 < each <= 1 for each in deviation):
+        raise ValueError(
+            f"mean and deviation of colours are on the scale from 0 to 1, deviations above 0; got "
+            f"{tuple(mean)} and {tuple(deviation)}"
+        )
     for channel, (center, scale) in enumerate(zip(mean, deviation, strict=True)):
         images[:, channel].sub_(center).div_(scale)
     return images

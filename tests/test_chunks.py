@@ -182,6 +182,10 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
             large_batch(encoder(), criterion, views(), chunk)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="chunk is a positive whole number, or None"):
             check_chunk(chunk)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="views are two, of every instance; got 3"):
+        large_batch(encoder(), criterion, (*views(), views()[0]), 4)
+    with pytest.raises(ValueError, match=r"objective.build\(dim\); got Objective"):
+        large_batch(encoder(), Objective(LOSSES["hard_nce"]), views(), 4)  # type: ignore[arg-type]
     monkeypatch.setattr("shared.chunks.world_size", lambda: 2)
     check_chunk(None)
     with pytest.raises(ValueError, match="is for one process"):

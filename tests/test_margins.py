@@ -81,6 +81,14 @@ def test_figures_of_the_two_curvature_forms(core: Any) -> None:
         assert weights == pytest.approx([equation, listing], abs=1e-4)
 
 
+@pytest.mark.parametrize("margin", [math.nan, math.inf, "0.1"])
+def test_a_margin_that_is_no_number_is_refused(margin: Any, core: Any) -> None:
+    pairs = core.query_key(torch.eye(3), torch.eye(3))
+    for function in (core.angular_margin, core.subtractive_margin):
+        with pytest.raises(ValueError, match="margin is a finite number; got"):
+            function(pairs, torch.eye(3), margin=margin)
+
+
 def test_attenuation_is_capped_and_1_at_alpha_0(core: Any) -> None:
     rows = torch.eye(3, dtype=torch.float64)
     pairs = core.query_key(rows, rows)

@@ -1,6 +1,9 @@
 """Networks that follow others, and the bank of keys, against loops and bit for bit."""
 
 import copy
+import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -94,9 +97,25 @@ def test_the_bank_equals_the_loop(batch: int) -> None:
     assert not bank.requires_grad
 
 
-def test_an_empty_bank_is_refused() -> None:
-    with pytest.raises(ValueError, match="queue 0: its keys are the only negatives"):
-        random_bank(0, 4)
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: random_bank(0, 4), "queue 0: its keys are the only negatives"),
+        (lambda: random_bank(2.5, 4), "queue 2.5: its keys"),  # type: ignore[arg-type]
+        (lambda: random_bank(3, -1), "dim is a positive whole number; got -1"),
+        (lambda: enqueue(random_bank(3, 4), torch.ones(2, 5)), r"of shape \(B, 4\).*got \(2, 5\)"),
+        (lambda: enqueue(random_bank(3, 4), torch.ones(4)), r"as wide as the bank; got \(4,\)"),
+        (
+            lambda: Teacher(network(), network()).follow(network(), network(), 2.0),
+            r"momentum lies in \[0, 1\]; got 2.0",
+        ),
+        (lambda: follow(network(), network(), 1.5), r"rate lies in \[0, 1\]; got 1.5"),
+        (lambda: follow(network(), network(), math.nan), r"rate lies in \[0, 1\]; got nan"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 def test_mixtures_are_of_a_query_s_own_hardest_keys() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from shared import (
     Criterion,
     Objective,
+    Pairs,
     Projection,
     Term,
     consistency,
@@ -86,6 +87,15 @@ def test_the_parts_are_named_and_detached() -> None:
     distance = (1 - cosine(pairs.anchor, pairs.candidate)[pairs.negative]) / 2
     share = ((distance > 0.2) & (distance < 0.7)).float().mean()
     assert float(parts["share_in_band"]) == pytest.approx(float(share))
+
+
+def test_a_function_that_is_there_twice_has_two_parts() -> None:
+    sharp, smooth = term(info_nce, temperature=0.1), term(info_nce, temperature=1.0)
+    pairs = two_views(torch.randn(4, 3), torch.randn(4, 3))
+    _, parts = Objective(sharp, penalties=(smooth, smooth)).build(3)(pairs)
+    assert list(parts) == ["info_nce", "info_nce_2", "info_nce_3"]
+    for name, loss in zip(parts, (sharp, smooth, smooth), strict=True):
+        assert parts[name] == Objective(loss).build(3)(pairs)[0]
 
 
 def test_features_of_their_own_for_the_projection() -> None:
@@ -227,6 +237,18 @@ def test_embeddings_that_are_not_finite_are_an_error_that_names_the_step(bad: fl
                 criterion(pairs, step=12)
 
 
+def mean(pairs: Pairs, similarity: Tensor, scale: float = 1.0) -> Tensor:
+    return scale * similarity.mean()
+
+
+def one(pairs: Pairs, similarity: Tensor) -> float:
+    return 1.0
+
+
+def matrix(pairs: Pairs, similarity: Tensor) -> Tensor:
+    return similarity
+
+
 def wrong_calls() -> dict[str, tuple[Any, str]]:
     """What a criterion, an objective or a loss refuses, with its words."""
     loss = term(info_nce, temperature=0.5)
@@ -249,6 +271,17 @@ def wrong_calls() -> dict[str, tuple[Any, str]]:
         "pairs alone": (lambda: max_margin(pairs), r"cosine\(pairs.anchor, pairs.candidate\)"),
         "embeddings": (lambda: max_margin(rows, rows), r"pairs = two_views\(first, second\)"),
         "missing": (lambda: info_nce(pairs, rows), "info_nce needs temperature"),
+        "norm": (lambda: Projection(options={"norm": "l1"}), "norm is 'l21', 'nuclear' or 'none'"),
+        "mean": (
+            lambda: Objective(term(mean)).build(3)(pairs),
+            r"mean returns .*\(6,\).*; got \(\)",
+        ),
+        "number": (lambda: Objective(term(one)).build(3)(pairs), r"one returns .*; got float"),
+        "matrix": (lambda: term(matrix)(pairs, torch.ones(6, 6)), r"got \(6, 6\)"),
+        "positional": (
+            lambda: term(mean, scale=2.0),
+            "mean takes no scale; it takes none: keyword",
+        ),
         "unknown": (lambda: max_margin(pairs, rows, c=1), "max_margin takes no c; it takes"),
     }
 

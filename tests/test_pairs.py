@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -184,6 +185,15 @@ def test_lengths_may_be_as_extreme_as_the_precision() -> None:
     assert torch.equal(cosine(powers * rows, rows), expected)
 
 
+def test_whole_numbers_may_be_of_any_kind_and_a_reach_longer_than_the_batch() -> None:
+    rows, owner = torch.eye(4), torch.tensor([0, 1, 1, 2])
+    of_bytes = local_global(rows, rows, owner.to(torch.uint8))
+    assert torch.equal(of_bytes.positive, local_global(rows, rows, owner).positive)
+    everyone = context_window(rows, rows, np.int64(10**15))
+    assert torch.equal(everyone.positive, ~torch.eye(4, dtype=torch.bool))
+    assert torch.equal(everyone.positives(), context_window(rows, rows, 4).positives())
+
+
 def pairs_of(**changes: Any) -> Pairs:
     return Pairs(**masks() | changes)
 
@@ -206,6 +216,12 @@ def pairs_of(**changes: Any) -> Pairs:
             lambda x: with_own_negatives(query_key(x, x), x[:2, None]),
             r"own is of shape \(3, 'S', 2\); got \(2, 1, 2\)",
         ),
+        (lambda x: context_window(x, x, True), "reach is a positive whole number; got True"),
+        (lambda x: two_views(x, x.to("meta")), "embeddings are on cpu, others on meta: move them"),
+        (lambda x: query_key(x, x, x.to("meta")), "embeddings are on cpu, others on meta"),
+        (lambda x: query_key(x, x, x.long()), "floating-point numbers; got torch.int64"),
+        (lambda x: same_label(x, torch.ones(3, device="meta").long()), "cpu, label on meta: move"),
+        (lambda x: pairs_of(negative=masks()["negative"].to("meta")), "cpu, negative on meta"),
         (lambda x: context_window(x, x, 0), "reach is a positive whole number; got 0"),
         (lambda x: context_window(x, x, document=torch.arange(2)), "document holds one whole"),
         (lambda x: local_global(x, x[:, :1], torch.arange(3)), "matrices of one width"),

@@ -129,6 +129,21 @@ def test_a_clip_is_transformed_as_its_frames(transform: Callable[[Tensor], Tenso
         torch.testing.assert_close(found[:, :, frame], expected, atol=2e-7, rtol=0)
 
 
+@pytest.mark.parametrize(
+    ("mean", "deviation", "message"),
+    [
+        ((0.5,), (0.2,), "images have 3 channels, mean 1 and deviation 1; give one of each"),
+        ((0.5,) * 3, (0.2, 0.0, 0.2), "from 0 to 1, deviations above 0; got .*0.2, 0.0, 0.2"),
+        ((125.0, 120.0, 110.0), (60.0,) * 3, "on the scale from 0 to 1, .*; got .*125"),
+    ],
+)
+def test_colours_of_another_number_or_scale_are_refused(
+    mean: tuple[float, ...], deviation: tuple[float, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        pixels.normalise(torch.zeros(2, 3, 4, 4), mean, deviation)
+
+
 def test_both_roundings_of_the_hue_are_kept() -> None:
     clips = images()
     twice = pixels.hue(clips, NUMBER)

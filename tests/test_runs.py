@@ -303,6 +303,13 @@ def test_record_holds_what_a_reader_needs(uninterrupted: Path) -> None:
     assert read_record(uninterrupted.parent / "none", "toy") is None
 
 
+def test_a_negative_number_of_steps_is_refused(tmp_path: Path) -> None:
+    with Run(tmp_path / "run", Config()) as run:
+        assert list(run.steps(0, "training")) == []
+        with pytest.raises(ValueError, match="training takes -2 steps; give 0 epochs or steps"):
+            next(run.steps(-2, "training"))
+
+
 @pytest.mark.parametrize("allowed", [True, False])
 def test_that_data_may_be_missing_is_recorded(tmp_path: Path, allowed: bool) -> None:
     with Run(tmp_path / "run", Config(1), allow_missing=allowed) as run:

@@ -181,7 +181,7 @@ def check_backbone(backbone: Backbone, stem: Stem, *, half: bool = False) -> Non
         import timm
 
         if not timm.is_model(backbone):
-            names = [*BUILDERS, *timm.list_models()]
+            names = dict.fromkeys([*BUILDERS, *timm.list_models()])
             near = difflib.get_close_matches(backbone, names, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else "see timm.list_models()"
             raise ValueError(

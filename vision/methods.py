@@ -22,6 +22,7 @@ from shared.experiment.weights import initialise
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16
+from vision.augmentation import POLICIES
 from vision.config import Config
 from vision.encoder import (
     LabEncoder,
@@ -301,6 +302,10 @@ def check(config: Config) -> None:
         raise ValueError(f"pairs {config.pairs!r} are SimCLR's; {config.method} has its own")
     if config.symmetric and config.method not in ("moco_v3", "byol"):
         raise ValueError(f"{config.method} has one direction only; symmetric is for moco_v3, byol")
+    if unknown := set(config.augmentations) - set(POLICIES):
+        raise ValueError(
+            f"augmentations are of {', '.join(POLICIES)}; got {', '.join(sorted(unknown))}"
+        )
     check_chunk(config.chunk)
     if config.chunk is not None and config.method in ("moco_v2", "swav", "cmc"):
         raise ValueError(

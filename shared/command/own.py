@@ -149,6 +149,8 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         if key not in known:
             takes = suggestion(key, known, "it takes by name") if known else "; it takes none"
             raise UserError(f"{name} takes no number {key!r}{takes}")
+        if key in numbers:
+            raise UserError(f"--with {name}: {key} is given twice; give it once")
         numbers[key] = typed(f"{name}'s {key}", text, known[key])
     loss = checked_term(functions[name], 1.0, numbers)
     _try(loss, file)
@@ -205,7 +207,7 @@ def _with_loss(cell: Cell, loss: Term) -> Cell:
 
 
 def _try(loss: Term, file: Path) -> None:
-    """Refuse a loss that returns no value per anchor, or has no gradient."""
+    """Refuse a loss that fails, returns no value for each anchor, or has no gradient."""
     generator = torch.Generator().manual_seed(0)
     views = [torch.randn(3, 4, generator=generator, requires_grad=True) for _ in range(2)]
     pairs = two_views(*views)
@@ -214,14 +216,6 @@ def _try(loss: Term, file: Path) -> None:
         value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
     except Exception as error:  # whatever the user's function raises
         raise UserError(f"{name}: {_of_theirs(error, file)}") from error
-    wanted = "it has to return a tensor (N,), one number for each anchor"
-    if not isinstance(value, torch.Tensor):
-        raise UserError(f"{name} returned a {type(value).__name__}; {wanted}")
-    if value.shape != (len(pairs.anchor),):
-        shape = tuple(value.shape)
-        raise UserError(
-            f"{name} returned a tensor {shape} for {len(pairs.anchor)} anchors; {wanted}"
-        )
     if not value.requires_grad:
         raise UserError(f"{name} has no gradient: its value does not depend on the embeddings")
 

@@ -55,6 +55,8 @@ INTERRUPTED = 75  # as shared.experiment.runs has it, which takes seconds to be 
 STOPPED = "interrupted; the same command starts again"
 STARTED = "SUITE_PROCESSES"  # set in processes that --processes started
 FROM = "SUITE_FROM"  # where reproduce.sh was called, if not in the checkout
+LAST_SEED = 2**32 - 1  # numpy takes no larger one
+MOST_SEEDS = 10_000  # of a table; more are a mistyped range
 CHECKOUT_ONLY = ("test", "benchmark", "docs")
 
 
@@ -168,7 +170,7 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_cells(parser)
     _takes_work(parser)
     add = parser.add_argument
-    add("--again", action="store_true", help="move the chosen runs aside, and start over")
+    _takes_again(parser)
     add(
         "--set",
         action="append",
@@ -199,7 +201,7 @@ def _run(arguments: Sequence[str]) -> int:
     )
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
-    options.set += [f"init={options.init}"] if options.init else []
+    options.set += [] if options.init is None else [f"init={options.init}"]
     _check_executor(options)
     together = _check_processes(options)
     _say_first(options)
@@ -237,7 +239,7 @@ def _noise(arguments: Sequence[str]) -> int:
     )
     _takes_cells(parser)
     _takes_work(parser)
-    parser.add_argument("--again", action="store_true", help="see run --help")
+    _takes_again(parser)
     options, _ = _parsed(parser, arguments)
     from shared.command import verbs
     from shared.command.cells import choose
@@ -355,10 +357,17 @@ def _verify(arguments: Sequence[str]) -> int:
     parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run.")
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
-    add("--draw", type=int, default=0, help="with --rerun: another number selects other cells")
+    add("--draw", type=int, help="with --rerun: another number selects other cells")
     _takes_choice(parser)
     _takes_work(parser)
     options, places = _parsed(parser, arguments, words=("[DOMAIN]",))
+    if options.rerun is None:
+        choice = ("table", "row", "column", "seeds", "draw")
+        if stray := [name for name in choice if getattr(options, name) is not None]:
+            raise UserError(
+                f"--{stray[0]} chooses what --rerun N runs again; every record is checked: "
+                f"add --rerun, or leave --{stray[0]} out"
+            )
     from shared.command import verbs
 
     return verbs.verify_records(options.words[0] if options.words else None, places(), options)
@@ -433,6 +442,12 @@ def _takes_work(parser: Parser) -> None:
     )
 
 
+def _takes_again(parser: Parser) -> None:
+    parser.add_argument(
+        "--again", action="store_true", help="move the chosen runs aside, and start over"
+    )
+
+
 def _takes_executor(parser: Parser) -> None:
     add = parser.add_argument_group("as tasks of a cluster").add_argument
     add("--slurm", action="store_true", help="as an array job")
@@ -489,14 +504,28 @@ def _parsed(
         name = each.partition("=")[0]
         has = [option for option in known if option.startswith("--")]
         raise UserError(f"no option {name}{suggestion(name, has, 'there are')}")
+    _check_once(parser, arguments)
+    if "" in options.words:
+        raise UserError(f"{parser.prog}: an empty word; name {' '.join(words or [])}".rstrip())
     given = len(options.words)
     if words is None:
         words = () if options.cell else ("DOMAIN", "PAPER")
     if options.words and words and "DOMAIN" in words[0]:
         _check_domain(*options.words)
     if not len([each for each in words if each[0] != "["]) <= given <= len(words):
-        raise UserError(f"say what to run:\n{_usage()}".rstrip())
+        takes, got = " ".join(words) or "no words", " ".join(options.words) or "none"
+        raise UserError(f"{parser.prog} takes {takes}; got {got}; see: {parser.prog} --help")
     return options, lambda: _places(options)
+
+
+def _check_once(parser: Parser, arguments: Sequence[str]) -> None:
+    """Refuse an option with a value that is given twice, of which the last would count."""
+    given = [each.partition("=")[0] for each in arguments]
+    for action in parser._actions:
+        if action.nargs != 0 and not isinstance(action, argparse._AppendAction):
+            for name in action.option_strings:
+                if given.count(name) > 1:
+                    raise UserError(f"{name} is given {given.count(name)} times; give it once")
 
 
 def _check_domain(word: str, *others: str) -> None:
@@ -535,6 +564,8 @@ def _say_first(options: argparse.Namespace) -> None:
 
 def _path(text: str) -> Path:
     """A path relative to the user's folder: reproduce.sh itself runs in the checkout."""
+    if not text:  # it would be the current folder
+        raise argparse.ArgumentTypeError("an empty path; name a file or folder")
     return Path(os.environ.get(FROM, ""), text)
 
 
@@ -551,7 +582,7 @@ def _seeds(text: str) -> tuple[int, ...]:
         some = range(0)
         if first.isdecimal() and (last.isdecimal() or not dash):
             some = range(int(first), int(last or first) + 1)
-        if not some:
+        if not some or some[-1] > LAST_SEED or len(seeds) + len(some) > MOST_SEEDS:
             raise argparse.ArgumentTypeError(f"{text!r} is not a list of seeds like 0,2,5-7")
         seeds += some
     return tuple(dict.fromkeys(seeds))

@@ -31,8 +31,11 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
     """
     hints = get_type_hints(type(config))
     fields = {item.name: hints[item.name] for item in dataclasses.fields(config)}
+    given = [setting.partition("=")[0].strip() for setting in settings]
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
+        if given.count(name) > 1:
+            raise UserError(f"--set {name} is given {given.count(name)} times; give it once")
         field, dot, number = name.partition(".")
         if not equals:
             raise UserError(f"--set {setting!r}: write it as NAME=VALUE")

@@ -154,7 +154,7 @@ def _run_again(
             and (options.seeds is None or cell.seed in options.seeds)
         )
 
-    waiting = verify.shuffled((each for each in matched if wanted(each.cell)), options.draw)
+    waiting = verify.shuffled((each for each in matched if wanted(each.cell)), options.draw or 0)
     if not waiting:
         raise UserError("nothing to run again: no valid record matches the options")
     options.no_download, options.watch = True, None

@@ -365,7 +365,10 @@ class Run:
 
         Raises:
             Interrupted: after a step and its save, when the run was asked to stop.
+            ValueError: a negative total.
         """
+        if total < 0:
+            raise ValueError(f"{what} takes {total} steps; give 0 epochs or steps, or more")
         first = self._reached // unit
         for step in range(first, total):
             yield step

@@ -267,6 +267,14 @@ def test_what_is_no_encoder_is_refused() -> None:
         made(network=sums)
     with pytest.raises(ValueError, match="readout is one of sum, mean, max; got 'last'"):
         made(network="GCN", readout="last")
+    with pytest.raises(ValueError, match="gin sums over nodes; leave out readout, got 'mean'"):
+        made(readout="mean")
+    for changes, words in (
+        ({"layers": 0}, "layers .* got 0"),
+        ({"hidden": -1}, "hidden .* got -1"),
+    ):
+        with pytest.raises(ValueError, match=words.replace(" .*", " is a positive whole number;")):
+            made(network="GAT", **changes)
 
 
 def test_an_augmentation_of_one_s_own_is_used_and_checked(tmp_path: Path) -> None:

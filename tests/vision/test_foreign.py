@@ -369,7 +369,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
         ),
         (["rl", "m.pth"], "rl cannot score models"),
         (["visio", "m.pth"], "no domain 'visio': did you mean vision"),
-        (["vision"], "say what to run"),
+        (["vision"], "evaluate takes DOMAIN MODEL; got vision; see: "),
     ],
 )
 def test_what_cannot_be_scored_is_said_in_one_line(
