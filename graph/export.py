@@ -3,6 +3,7 @@
 Shapes: F node features, G graphs, D features of the encoder.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch import nn
 
 from graph.augmentation import add_self_loops_but_last
 from graph.config import Config
-from graph.data import fingerprint, load
+from graph.data import ATLAS, DATASETS, fingerprint, load
 from graph.encoder import NETWORKS, make_encoder
 from graph.evaluation import embed
 from graph.evaluation import score as scored
@@ -45,7 +46,14 @@ from shared.functions import function_name
 KEPT = ("network", "readout", "layers", "hidden", "precision", "authors_augmentation", "dataset")
 
 
-def save_encoder(encoder: nn.Module, folder: Path, *, config: Config, features: int) -> None:
+def save_encoder(
+    encoder: nn.Module,
+    folder: Path,
+    *,
+    config: Config,
+    features: int,
+    dataset: str = "own-graphs",
+) -> None:
     """Write ``encoder.safetensors`` into a folder, with what is needed to rebuild the network.
 
     Args:
@@ -53,11 +61,14 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config, features: 
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
         features: F.
+        dataset: what it was trained on: a name of :func:`graph.load`, or one that you give to your
+            own graphs. That of the configuration says nothing of those.
 
     Raises:
         ValueError: another network than the configuration's.
     """
     remade(encoder, lambda: make_encoder(config, features))
+    config = dataclasses.replace(config, dataset=dataset)
     metadata = {"dim": str(encoder.dim), "features": str(features)}
     metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in KEPT}
     save_weights(encoder, folder, metadata)
@@ -93,10 +104,16 @@ def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on its dataset or one with equal node features.
 
     Raises:
-        UserError: no export, an unknown dataset, or one with other node features.
+        UserError: no export, one trained on a user's graphs without a dataset to score on, an
+            unknown dataset, or one with other node features.
     """
     encoder, config, width = _read(asked.model, None)
     name = asked.data or config.dataset
+    if not asked.data and name not in (*DATASETS, ATLAS):
+        raise UserError(
+            f"{asked.model} was trained on {name}, which is no dataset of the tables; name one "
+            f"with --data, or score your own graphs in Python: graph.svm_ten_fold"
+        )
     graphs = load(name, asked.data_root)
     if graphs.x.shape[1] != width:
         raise UserError(
@@ -138,7 +155,7 @@ def _describe(folder: Path, record: Record) -> Export:
     _, metadata = read_weights(folder / FILE, KEPT)
     if "@" not in config["network"]:
         load_encoder(folder / FILE)
-    network, dataset = function_name(config["network"]), config["dataset"]
+    network, dataset = function_name(config["network"]), json.loads(metadata["dataset"])
     loops = (
         "; with a self-loop on every\n  node but the last of each graph, as it was trained"
         if config["authors_augmentation"]

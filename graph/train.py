@@ -65,7 +65,8 @@ def measure(config: Config, run: Run) -> dict[str, object]:
     if config.calibrate:
         calibrate(encoder, graphs, config.batch_size)
     if run.tier != "smoke":
-        save_encoder(encoder, run.folder, config=config, features=graphs.x.shape[1])
+        width = graphs.x.shape[1]
+        save_encoder(encoder, run.folder, config=config, features=width, dataset=config.dataset)
     embeddings = evaluated_features(config, encoder, criterion, graphs)
     return score(config.protocol, embeddings, graphs.y.numpy(), config.fold_seed, run.workers)
 

@@ -105,7 +105,9 @@ def fit(
         training: (n, F) bool, the rows of each training set.
         costs: positive, scikit-learn's C.
         tolerance: a problem is solved when its objective is above the minimum by no more than this
-            share; most end a tenth of it above.
+            share; most end a tenth of it above. Rounding decides how small it may be: in float32
+            most problems reach 1e-6, and those with high costs or columns of very different scale
+            may not reach 1e-8 in any number of steps.
         max_iterations: steps at each cost.
 
     Warns:
@@ -158,10 +160,13 @@ def fit(
         path = [*path, minima.point][-2:]
     gradients = torch.cat(unsolved)
     if len(gradients):
+        remedy = "raise the tolerance or max_iterations"
+        if dtype == torch.float32:  # whose rounding keeps some gradients from becoming that small
+            remedy += ", or give the features in float64"
         warnings.warn(
-            f"{len(gradients)} of {objective.numel()} logistic regressions were not solved within "
-            f"{max_iterations} iterations; the largest gradient left is {gradients.max():.1e} of "
-            "the one at zero",
+            f"{len(gradients)} of {objective.numel()} logistic regressions did not reach tolerance "
+            f"{tolerance:g} within {max_iterations} iterations (largest gradient left: "
+            f"{gradients.max():.1e} of the one at zero): {remedy}",
             RuntimeWarning,
             stacklevel=3,  # past the decorator
         )
@@ -372,7 +377,7 @@ def _diagonal(data: _Data, cost: float, residual: Tensor) -> Tensor:
     return data.penalised + cost * curvature.clamp(min=SMALLEST_CURVATURE) * data.eigenvalues
 
 
-def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tensor:
+def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tensor | None:
     """Cholesky factor of the Hessian of all training sets together, for three classes or more.
 
     The probabilities of a row are averaged over the training sets that contain it, and the row is
@@ -385,7 +390,7 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
         inside: 1 for the rows of a training set and 0 for the others, (F, n).
 
     Returns:
-        A lower triangle, (K r, K r).
+        A lower triangle, (K r, K r); None where the matrix is singular to the features' precision.
     """
     rows, classes = data.rows, residual.shape[1]
     width = rows.shape[1]
@@ -405,11 +410,10 @@ def _factor(data: _Data, cost: float, residual: Tensor, inside: Tensor) -> Tenso
         blocks[second, :, second] += block
     hessian = blocks.view(classes * width, -1)
     hessian.diagonal().add_(1)
-    factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(hessian)
     if failed:  # lost in rounding
-        factor = torch.linalg.cholesky(hessian.double()).to(rows)
-    return factor
+        factor, failed = torch.linalg.cholesky_ex(hessian.double())
+    return None if failed else factor.to(rows)
 
 
 def _solved(factor: Tensor, right: Tensor) -> Tensor:

@@ -167,12 +167,40 @@ def test_prediction_in_blocks(monkeypatch: pytest.MonkeyPatch):
 
 def test_few_iterations_warn():
     x, y = clouds(80, 9, 2)
-    with pytest.warns(RuntimeWarning, match=r"16 of 16 .* within 1 iterations; .* is \d\.\de-\d\d"):
+    message = (
+        r"16 of 16 logistic regressions did not reach tolerance 1e-08 within 1 iterations "
+        r"\(largest gradient left: \d\.\de-\d\d of the one at zero\): raise the tolerance or "
+        r"max_iterations$"
+    )
+    with pytest.warns(RuntimeWarning, match=message):
         solution = fit(x, y, folds(80), COSTS, max_iterations=1)
     assert solution.iterations == 4
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert fit(x, y, folds(80), COSTS).iterations > 8
+
+
+def test_what_single_precision_cannot_reach_is_told_with_the_remedies():
+    x, y = clouds(300, 6, 3)
+    x, everything = 30 * x.float(), torch.ones(300, 1, dtype=torch.bool)
+    remedies = "raise the tolerance or max_iterations, or give the features in float64$"
+    with pytest.warns(RuntimeWarning, match=f"tolerance 1e-08 within 100 iterations .*{remedies}"):
+        coarse = fit(x, y, everything, [256.0], max_iterations=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        looser = fit(x, y, everything, [256.0], tolerance=1e-4)
+        double = fit(x.double(), y, everything, [256.0])
+    assert max(looser.iterations, double.iterations) < 100
+    for solution in (coarse, looser):
+        torch.testing.assert_close(solution.objective, double.objective, rtol=1e-4, atol=0)
+
+
+def test_a_hessian_that_is_singular_to_single_precision_is_done_without():
+    x, y = clouds(300, 6, 3)
+    everything = torch.ones(300, 1, dtype=torch.bool)
+    found = fit((30 * x).float(), y, everything, [1e4], tolerance=1e-6)
+    expected = fit(30 * x, y, everything, [1e4])
+    torch.testing.assert_close(found.objective, expected.objective, rtol=1e-6, atol=0)
 
 
 def test_wrong_arguments():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch_geometric.datasets import FakeDataset
 from torch_geometric.nn import GCN
 
 from graph.config import Config
@@ -13,7 +14,8 @@ from graph.data import load
 from graph.encoder import make_encoder
 from graph.evaluation import LOGISTIC, embed, logistic_ten_fold
 from graph.export import load_encoder, save_encoder, write
-from graph.train import measure
+from graph.own import from_pyg
+from graph.train import measure, pretrain
 from shared.command.reproduce import main
 from shared.errors import UserError
 from shared.experiment.export import CARD
@@ -93,3 +95,25 @@ def test_a_network_of_one_s_own_is_named_by_its_export(tmp_path: Path) -> None:
     assert all(torch.equal(item, state[name]) for name, item in encoder.state_dict().items())
     with pytest.raises(UserError, match="damaged or edited"):
         load_encoder(target, narrower)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"), [({}, "own-graphs"), ({"dataset": "proteins"}, "proteins")]
+)
+def test_an_export_names_no_dataset_of_the_tables_for_graphs_of_one_s_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: dict[str, str], name: str
+) -> None:
+    graphs = from_pyg(FakeDataset(num_graphs=12, avg_num_nodes=6, num_channels=7))
+    config = Config(epochs=1, batch_size=6)
+    with Run(tmp_path / "run", config) as run:
+        encoder = pretrain(config, graphs, run)[0]
+        save_encoder(encoder, run.folder, config=config, features=7, **options)
+        run.finish({"accuracy": 61.5})
+    target = write(tmp_path / "run", tmp_path / "out")
+    card = (target / CARD).read_text().partition("## Configuration")[0]
+    assert f"trained without labels on all graphs of {name} with" in card
+    assert f"on {name}, tier" in card
+    assert config.dataset not in card
+    # MUTAG has seven node features, too.
+    assert main(["evaluate", "graph", str(target)]) == 2
+    assert f"was trained on {name}, which is no dataset of the tables" in capsys.readouterr().err
