@@ -357,12 +357,16 @@ def noise(arguments: Sequence[str], runs: Path) -> int:
     """
     # How this command was started: as a module or a script.
     start = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
+    rest = [each for each in arguments if not each.startswith("--runs=")]
+    if "--runs" in rest:
+        place = rest.index("--runs")
+        del rest[place : place + 2]
     worst = 0
     for path, variables in OTHER_PATHS.items():
         words = " ".join(f"{name}={value}" for name, value in variables.items())
         print(f"instructions {path}: {words}", flush=True)
         where = ("--runs", str(repeats_folder(runs, path)))
-        code = _run_command([*start, *arguments, *where], os.environ | variables)
+        code = _run_command([*start, *rest, *where], os.environ | variables)
         if code == INTERRUPTED:
             return INTERRUPTED
         worst = max(worst, code)
