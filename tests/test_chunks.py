@@ -98,6 +98,7 @@ def test_other_builders_and_several_tensors_a_view() -> None:
     check_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
 
     query, key = (in_chunks(network, split(4, *each), network) for each in weighted)
+    torch.testing.assert_close(key, network(*weighted[1]))  # row by row
     found = criterion(query_key(query, key))[0]
     plain = criterion(query_key(*(network(*each) for each in weighted)))[0]
     check_equal((found, gradients(found, network)), (plain, gradients(plain, network)), 1e-10)
@@ -225,7 +226,7 @@ def parts_of(domain: str, kind: str, dtype: torch.dtype, **changes: Any) -> dict
 def test_the_steps_of_the_domains(
     domain: str, kind: str, changes: dict[str, Any], dtype: torch.dtype
 ) -> None:
-    whole, chunked = (parts_of(domain, kind, dtype, **changes, chunk=chunk) for chunk in (None, 12))
+    whole, chunked = (parts_of(domain, kind, dtype, **changes, chunk=chunk) for chunk in (None, 7))
     # Between their networks these two lift features to single precision by name.
     limit = TOLERANCES[torch.float32 if domain in ("rl", "video") else dtype]
     errors = agreement.errors_of(whole, chunked)
@@ -237,7 +238,7 @@ def test_a_chunk_of_images_is_rounded_to_bfloat16_in_both_passes() -> None:
     images = ("vision", "SimCLR, every loss", torch.float32)
     half, chunked, single = (
         parts_of(*images, precision=precision, chunk=chunk)
-        for precision, chunk in (("bfloat16", None), ("bfloat16", 12), ("float32", None))
+        for precision, chunk in (("bfloat16", None), ("bfloat16", 7), ("float32", None))
     )
     assert agreement.errors_of(half, chunked)["gradient"] <= 2e-2
     assert (chunked["loss"] - half["loss"]).abs() < 1e-5 < (single["loss"] - half["loss"]).abs()

@@ -64,8 +64,16 @@ def waits_of(device: SimulatedDevice) -> set[str]:
     return found - set(ALLOWED)
 
 
-@pytest.mark.parametrize("family", agreement.FAMILIES)
-@pytest.mark.parametrize("domain", sorted(agreement.STEPS))
+@pytest.mark.parametrize(
+    ("domain", "family"),
+    [
+        (domain, family)
+        for domain in sorted(agreement.STEPS)
+        for family in agreement.FAMILIES
+        # A loss is the same in every domain; what is not is how its steps wait and are captured.
+        if domain == "vision" or family in ("info_nce", "max_margin, closed form")
+    ],
+)
 def test_a_training_step_stays_on_its_device(domain: str, family: str) -> None:
     for kind, step in agreement.STEPS[domain]().items():
         if family != agreement.FAMILIES[0] and not kind.endswith("every loss"):

@@ -372,11 +372,17 @@ def test_what_mkl_says_of_itself() -> None:
     assert read_mkl("") == {"library": "MKL", "path": "not read", "cbwr": "not read"}
 
 
-def test_a_variable_that_steers_the_blas_is_seen() -> None:
-    """In a process of its own: the libraries read such variables once."""
+def test_variables_that_steer_the_blas_are_seen_and_looking_starts_no_thread() -> None:
+    """In a process of its own, as in the server that the processes of cells are forked of.
+
+    Libraries read such variables once; what processes find alike is asked once.
+    """
     program = (
-        "import json; from shared.experiment.environment import arithmetic_used; "
-        "print(json.dumps(arithmetic_used()))"
+        "import json, psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
+        "import shared.command.preloaded; "
+        "from shared.experiment.environment import _libraries as used, arithmetic_used; "
+        "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
+        "used.cache_info().currsize); print(json.dumps(arithmetic_used()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -386,24 +392,11 @@ def test_a_variable_that_steers_the_blas_is_seen() -> None:
         text=True,
         check=True,
     )
-    steered = json.loads(done.stdout)
+    once, found = done.stdout.splitlines()
+    assert once.split() == ["0", "False", "1"]
+    steered = json.loads(found)
     assert steered["cpu_capability"] in ("DEFAULT", "NO AVX", "NO_AVX")
     assert steered["variables"]["MKL_CBWR"] == "COMPATIBLE"
     if steered["blas"]["library"].startswith("oneMKL"):
         assert steered["blas"]["cbwr"] == "COMPATIBLE"
         assert steered["blas"]["path"] != "not read"
-
-
-def test_what_processes_find_alike_is_asked_once_and_starts_no_thread() -> None:
-    """In a process of its own, as in the server that the processes of cells are forked of."""
-    program = (
-        "import psutil, scipy.linalg, torch; before = psutil.Process().num_threads(); "
-        "import shared.command.preloaded; "
-        "from shared.experiment.environment import _libraries as used; "
-        "print(psutil.Process().num_threads() - before, torch.cuda.is_initialized(), "
-        "used.cache_info().currsize)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout.split() == ["0", "False", "1"]
