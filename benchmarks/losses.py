@@ -22,6 +22,7 @@ Shapes: N instances, D dimensions, M candidates, n negatives (N - 1 of one view,
 """
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -31,7 +32,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -55,24 +55,40 @@ PAGE = Path(__file__).resolve().parents[1] / "docs/numerics.md"
 HEADING = "\n## Speed\n"
 
 
+# Imported when first called: most processes need neither library, and both take seconds.
+@functools.cache
+def lightly_loss() -> Loss:
+    """NT-Xent of two views, by lightly."""
+    make_torchvision_importable()
+    from lightly.loss import NTXentLoss
+
+    loss: Loss = NTXentLoss(temperature=TEMPERATURE)
+    return loss
+
+
+@functools.cache
+def metric_learning_loss() -> Loss:
+    """NT-Xent of embeddings and their labels, by pytorch-metric-learning."""
+    from pytorch_metric_learning.losses import NTXentLoss
+
+    loss: Loss = NTXentLoss(temperature=TEMPERATURE)
+    return loss
+
+
 def info_nce_methods() -> dict[str, Loss]:
     """NT-Xent of 2N anchors, by implementation."""
-    make_torchvision_importable()
-    from lightly.loss import NTXentLoss as LightlyLoss
-    from pytorch_metric_learning.losses import NTXentLoss as MetricLearningLoss
-
-    lightly = LightlyLoss(temperature=TEMPERATURE)
-    metric_learning = MetricLearningLoss(temperature=TEMPERATURE)
 
     def ours(first: Tensor, second: Tensor) -> Tensor:
         pairs = two_views(first, second)
         similarity = cosine(pairs.anchor, pairs.candidate)
         return info_nce(pairs, similarity, temperature=TEMPERATURE).mean()
 
+    def by_lightly(first: Tensor, second: Tensor) -> Tensor:
+        return lightly_loss()(first, second)
+
     def by_metric_learning(first: Tensor, second: Tensor) -> Tensor:
         label = torch.arange(len(first)).repeat(2)
-        result: Tensor = metric_learning(torch.cat([first, second]), label)
-        return result
+        return metric_learning_loss()(torch.cat([first, second]), label)
 
     def scores_of(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         views = torch.nn.functional.normalize(torch.cat([first, second]), dim=1)
@@ -91,7 +107,7 @@ def info_nce_methods() -> dict[str, Loss]:
         OURS: ours,
         "masked cross_entropy": masked,
         "cross_entropy, filled diagonal": filled,
-        "lightly": lightly,
+        "lightly": by_lightly,
         "pytorch-metric-learning": by_metric_learning,
     }
 
@@ -189,7 +205,7 @@ COMPARISONS: dict[str, Callable[[], dict[str, Loss]]] = {
     "info_nce": info_nce_methods,
     HESSIAN: info_nce_methods,
     "closed form": closed_form_methods,
-    "closed form, both views": partial(closed_form_methods, 2),
+    "closed form, both views": functools.partial(closed_form_methods, 2),
     "projected gradient": projected_gradient_methods,
 }
 
@@ -265,7 +281,7 @@ def measure_time(
                 raise AssertionError(f"{name} differs from {OURS} by {difference:.1e}")
     samples: dict[str, list[float]] = {name: [] for name in methods}
     started = time.perf_counter()
-    while len(samples[OURS]) < 5 or time.perf_counter() - started < seconds:
+    while len(samples[OURS]) < 3 or time.perf_counter() - started < seconds:
         for name, loss in methods.items():
             measured(loss, first, second)
             before = time.perf_counter()
