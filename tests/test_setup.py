@@ -440,6 +440,7 @@ def build(folder: Path) -> None:
 def test_the_wheel_holds_everything_and_the_version(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     for package in PACKAGES:
+        assert f"{package}/py.typed" in names
         for path in (ROOT / package).rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
                 assert str(path.relative_to(ROOT)) in names
@@ -460,7 +461,7 @@ def outside(wheel: Path, tmp_path: Path) -> Callable[..., str]:
     def run(*arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, *arguments],
-            env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+            env={**os.environ, **dict.fromkeys(("PYTHONPATH", "MYPYPATH"), str(tmp_path / "site"))},
             cwd=tmp_path / "mine",
             capture_output=True,
             text=True,
@@ -477,6 +478,32 @@ def test_the_wheel_runs_outside_the_checkout(outside: Callable[..., str], tmp_pa
     assert outside("-c", read).split() == [str(tmp_path / "site/graph/tables.py"), "True"]
     out = outside("-m", "shared", "plan", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG")
     assert "20 of 20 cells to run" in out
+
+
+TYPED = """
+import torch
+from shared import Objective, cosine, info_nce, term, two_views
+
+first, second = torch.randn(2, 8, 4)
+criterion = Objective(term(info_nce, temperature=0.1)).build(dim=4)
+reveal_type(criterion(two_views(first, second)))
+reveal_type(criterion.of_views(first, second))
+info_nce(two_views(first, second), cosine(first, second), temprature=0.1)
+"""
+
+
+@pytest.mark.slow
+def test_a_strict_type_checker_knows_the_losses(
+    outside: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "mine/script.py").write_text(TYPED)
+    check = "import sys; from mypy import api; print(api.run(sys.argv[1:])[0])"
+    words = ("--strict", "--follow-imports=silent", "--cache-dir=cache", "script.py")
+    lines = outside("-c", check, *words).splitlines()
+    assert "tuple[torch._tensor.Tensor, dict[str, torch._tensor.Tensor]]" in lines[0]
+    assert 'Revealed type is "torch._tensor.Tensor"' in lines[1]
+    assert 'did you mean "temperature"?' in lines[2]
+    assert lines[-2].startswith("Found 1 error")
 
 
 @pytest.mark.slow
