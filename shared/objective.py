@@ -17,7 +17,7 @@ hard_nce(temperature=0.5, tau_plus=0.1, beta=1.0) + 0.1 * distance_polarization(
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -321,6 +321,9 @@ class Criterion(nn.Module):
         if looked_at:
             _check_finite(pairs, loss, step)
         return loss, parts
+
+    if TYPE_CHECKING:  # of a module it is untyped
+        __call__ = forward
 
     def of_views(self, first: Tensor, second: Tensor, *, step: int | None = None) -> Tensor:
         """The loss of two views of each instance, a scalar; all that a plain SimCLR loop needs.

@@ -73,6 +73,10 @@ def test_without_a_terminal_there_are_plain_lines(clock: Clock) -> None:
         clock.now += 60
         watch.tick()
         assert written(console) == [f"1/3 done; {label} 2: probe 0 of 2"]
+        for seconds, lines in ((59, 0), (2, 1)):  # what has not changed is said once a minute
+            clock.now += seconds
+            watch.tick()
+            assert len(written(console)) == lines
         watch.ended(third, ("failed", "", "failed: it broke"))
         clock.now += 60
         watch.tick()  # nothing runs

@@ -413,6 +413,17 @@ def test_the_hash_of_the_lock_counts_where_it_is_what_is_installed(tmp_path: Pat
 
 # ---- the wheel ----------------------------------------------------------------------------------
 
+TYPED = """
+import torch
+from shared import Objective, cosine, info_nce, term, two_views
+
+first, second = torch.randn(2, 8, 4)
+criterion = Objective(term(info_nce, temperature=0.1)).build(dim=4)
+reveal_type(criterion(two_views(first, second)))
+reveal_type(criterion.of_views(first, second))
+info_nce(two_views(first, second), cosine(first, second), temprature=0.1)
+"""
+
 
 @pytest.mark.slow
 def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path) -> None:
@@ -428,7 +439,7 @@ def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path
     def run(*words: str) -> str:
         done = subprocess.run(
             words,
-            env={**os.environ, "PYTHONPATH": str(site)},
+            env={**os.environ, **dict.fromkeys(("PYTHONPATH", "MYPYPATH"), str(site))},
             cwd=mine,
             capture_output=True,
             text=True,
@@ -462,3 +473,13 @@ def test_the_wheel_holds_everything_and_runs_outside_the_checkout(tmp_path: Path
     assert out == f"{site}/graph/tables.py True {{'commit': 'unknown', 'dirty': True}}\n"
     words = ("shared", "plan", "graph", "mmcl", "--row", "GraphCL", "--column", "MUTAG")
     assert "20 of 20 cells to run" in run(sys.executable, "-m", *words)
+
+    # A strict type checker knows the losses.
+    (mine / "script.py").write_text(TYPED)
+    check = "import sys; from mypy import api; print(api.run(sys.argv[1:])[0])"
+    words = ("--strict", "--follow-imports=silent", "--cache-dir=cache", "script.py")
+    lines = run(sys.executable, "-c", check, *words).splitlines()
+    assert "tuple[torch._tensor.Tensor, dict[str, torch._tensor.Tensor]]" in lines[0]
+    assert 'Revealed type is "torch._tensor.Tensor"' in lines[1]
+    assert 'did you mean "temperature"?' in lines[2]
+    assert lines[-2].startswith("Found 1 error")

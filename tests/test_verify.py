@@ -180,11 +180,13 @@ def test_exit_codes(done: Path, tmp_path: Path, records: list[Record], at_once: 
     assert err == ""
     assert "toy/toy/table-1 3 3 3 0" in " ".join(out.split())
     assert "runs: toy/works 9 9" in " ".join(out.split())
+    assert out.endswith("\nno fault found\n")
     content = file.read_text()
     file.write_text(content[:-20] + "\n")
-    _, err = at_once("verify", "toy", code=1)
+    out, err = at_once("verify", "toy", code=1)
     assert err.startswith("fault: results/toy/toy/table-1.records.jsonl, line 3: not JSON")
     assert err.count("\n") == 1
+    assert "no fault" not in out
     _, err = at_once("verify", "nowhere", code=2)
     assert err.startswith("error: no domain 'nowhere'")
     file.write_text(content)
@@ -233,7 +235,7 @@ def test_cells_are_run_anew_and_compared(
     (fault,) = err.splitlines()
     assert fault.startswith(f"fault: {other.address}: on the same processor, BLAS path, versions")
     assert "accuracy differs by -1e-09" in fault
-    (line,) = (each for each in out.splitlines() if each.startswith(f"{far.address}: other proc"))
+    (line,) = (each for each in out.splitlines() if each.startswith(f"{far.address}: another proc"))
     assert "Another recorded): accuracy differs by -1e-09" in line
     assert "spread over 3 seeds" in line
     assert line.endswith(": within 3 of it")
@@ -255,8 +257,8 @@ OTHER = {"hardware": {"processor": "Another"}}
 @pytest.mark.parametrize(
     ("environment", "words"),
     [
-        (OTHER, "other processor"),
-        ({"arithmetic": {}}, "other CPU capability; other BLAS path; other numpy's BLAS"),
+        (OTHER, "another processor"),
+        ({"arithmetic": {}}, "another CPU capability; another BLAS path; another BLAS of numpy"),
         ({"versions": {"torch": "1", "absent": "2"}}, "other versions of torch: accuracy"),
         ({"threads": 2}, "another number of threads"),
         ({"hardware": OTHER["hardware"] | {"accelerators": ["GPU"]}}, "an accelerator"),

@@ -20,6 +20,7 @@ from shared.experiment.tables import Cell
 from shared.report.wording import counted
 
 EVERY = 5.0  # seconds between two lines without a terminal
+REPEATED = 60.0  # the same between two equal ones
 LEAST = 20  # minimal characters of a label on a narrow terminal
 Main = Mapping[str, tuple[str, str]]
 
@@ -65,7 +66,7 @@ class Watch:
         self.main = main
         self._all = bars.add_task("cells", total=total)
         self._running: dict[str, TaskID] = {}
-        self._printed = time.monotonic()
+        self._printed, self._line = time.monotonic(), ""
 
     def started(self, cell: Cell) -> None:
         """A process was started."""
@@ -107,7 +108,8 @@ class Watch:
         """Print a line when it is due; bars refresh by themselves."""
         if not (self.bars.disable and self._running):
             return
-        if time.monotonic() - self._printed >= EVERY:
+        waited = time.monotonic() - self._printed
+        if waited >= EVERY:
             _, *running = self.bars.tasks
             first, others = running[0], len(running) - 1
             text = first.description
@@ -116,7 +118,10 @@ class Watch:
             if (left := first.time_remaining) is not None:
                 text += f", about {duration(left)} left"
             more = f"; and {others} more" if others else ""
-            self._print("{}/{} done; ".format(*self._count(self._all)) + text + more)
+            line = "{}/{} done; ".format(*self._count(self._all)) + text + more
+            if line != self._line or waited >= REPEATED:
+                self._print(line)
+                self._line = line
 
     def _count(self, bar: TaskID) -> tuple[int, int]:
         task = self.bars.tasks[self.bars.task_ids.index(bar)]

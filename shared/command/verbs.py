@@ -130,6 +130,8 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
                 faults.append(text)
             else:
                 print(text)
+    if not faults:
+        print("no fault found")
     return print_faults(faults)
 
 

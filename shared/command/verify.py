@@ -36,7 +36,11 @@ from shared.experiment.tables import TIERS, Cell, Table, Tier, run_key
 from shared.report.measuring import NOT_RUN, fault_of, refused
 
 DEVIATIONS = 3.0  # standard deviations over seeds by which another processor may differ
-PATHS = {"cpu_capability": "CPU capability", "blas": "BLAS path", "numpy_and_scipy": "numpy's BLAS"}
+PATHS = {
+    "cpu_capability": "CPU capability",
+    "blas": "BLAS path",
+    "numpy_and_scipy": "BLAS of numpy",
+}
 COMMIT = re.compile("[0-9a-f]{40}")
 DATA_HASH = re.compile("(?!0{64})[0-9a-f]{64}( approximate)?")
 
@@ -496,14 +500,14 @@ def _differing_conditions(there: Mapping[str, Any], here: Mapping[str, Any]) -> 
     found = []
     processors = [str(each["hardware"].get("processor")) for each in (there, here)]
     if processors[0] != processors[1]:
-        found.append(f"other processor ({processors[1]}, {processors[0]} recorded)")
+        found.append(f"another processor ({processors[1]}, {processors[0]} recorded)")
     if any(each["hardware"].get("accelerators") for each in (there, here)):
         found.append("an accelerator, where bits may differ")
     if "arithmetic" not in there:
         found.append("BLAS path not recorded")
     else:
         found += [
-            f"other {words}"
+            f"another {words}"
             for name, words in PATHS.items()
             if there["arithmetic"].get(name) != here["arithmetic"].get(name)
         ]
