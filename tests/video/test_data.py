@@ -1,6 +1,5 @@
 import hashlib
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,16 +52,9 @@ def length_of(name: str) -> int:
 
 
 @pytest.fixture
-def official(intact: Path, tmp_path: Path) -> Path:
+def official(tmp_path: Path) -> Path:
     """Two of three classes, six videos each, with all lists; group g tests in split g."""
-    shutil.copytree(intact, tmp_path, dirs_exist_ok=True)
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("intact")
-    lists = root / "ucfTrainTestlist"
+    lists = tmp_path / "ucfTrainTestlist"
     lists.mkdir()
     numbered = sorted(CLASSES.items(), key=lambda item: item[1])
     (lists / "classInd.txt").write_text("".join(f"{n} {name}\n" for name, n in numbered))
@@ -83,8 +75,8 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for clip in (1, 2):
                 name = name_of(folder, group, clip)
                 shades = [shade(name, frame) for frame in range(length_of(name))]
-                write_grays(file_of(root, name), shades)
-    return root
+                write_grays(file_of(tmp_path, name), shades)
+    return tmp_path
 
 
 def kept_folders(root: Path, modality: str = "rgb") -> list[Path]:
