@@ -65,7 +65,7 @@ OBJECTIVES: dict[str, Objective] = {
         for norm in ("l21", "nuclear")
     },
 }
-# One loss of each family: enough where what is new is no device.
+# One loss of each family, for the comparison of precisions on the CPU.
 FAMILIES = ("info_nce", "hard_nce", "margins", "max_margin, closed form", "info_nce, polarized")
 Step = Callable[[Objective, torch.device, torch.dtype], dict[str, Tensor]]
 
@@ -73,7 +73,7 @@ Step = Callable[[Objective, torch.device, torch.dtype], dict[str, Tensor]]
 def compared(domain: str, device: str) -> Iterator[tuple[str, dict[str, float]]]:
     """For each kind of step and loss that the domain defines, the errors beside the reference.
 
-    On the CPU of each family of losses one.
+    On the CPU only the losses of ``FAMILIES``.
     """
     names = FAMILIES if device == "cpu" else OBJECTIVES
     one = (torch.device("cpu"), torch.float64 if device == "cpu" else torch.float32)

@@ -1,7 +1,8 @@
 """A step in chunks is the step of the whole batch: loss, gradient, and what dropout drew."""
 
 import copy
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from shared import (
+    Criterion,
     Objective,
     Projection,
     alignment,
@@ -25,7 +27,9 @@ from shared import (
     term,
 )
 from shared.chunks import check_chunk, split
-from tests import agreement
+from shared.compat import make_torchvision_importable
+
+make_torchvision_importable()
 
 LOSSES = {
     "info_nce": term(info_nce, temperature=nn.Parameter(torch.tensor(0.5))),
@@ -195,53 +199,133 @@ def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # The steps of the domains: the same networks on the same batch, with and without chunks.
 
-STEPS: list[tuple[str, str, dict[str, Any]]] = [
-    ("vision", "SimCLR, every loss", {}),
-    ("vision", "MoCo v3", {}),
-    ("text", "GRU, inner product", {}),
-    ("text", "bag of words", {"update": "rows"}),  # of sparse gradients
-    ("text", "GRU, inner product", {"encoder": "transformer", "dropout": 0.0}),
-    ("rl", "the agent, bilinear", {}),
-    ("graph", "GIN, every loss", {}),
-    ("video", "SimCLR, every loss", {}),
+Step = Callable[[Any], Tensor]
+
+
+def vision_step(method: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from vision.config import Config
+    from vision.methods import Networks
+    from vision.train import losses
+
+    config = dataclasses.replace(
+        Config().reduced(),
+        backbone="resnet8",
+        method=method,
+        symmetric=method == "moco_v3",
+        batch_size=10,
+    )
+    networks = Networks(config).to(dtype).eval()
+    criterion = Criterion(config.objective, networks.dim)
+    batch = tuple(torch.randn(2, 10, 3, 8, 8, dtype=dtype))
+    return config, [networks], lambda config: losses(config, networks, criterion, batch, 0)[0]
+
+
+def text_step(kind: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from text.config import Config
+    from text.encoder import QuickThought
+    from text.tokens import Batch
+    from text.train import losses, make_criterion, make_optimiser, shape_of
+
+    update = "rows" if kind == "bag_of_words" else "dense"  # of sparse gradients
+    config = dataclasses.replace(Config().reduced(), encoder=kind, update=update, batch_size=10)
+    model = QuickThought(shape_of(config, 40)).to(dtype)
+    criterion = make_criterion(config, model.dim)
+    make_optimiser(config, model, criterion)
+    mask = torch.arange(7) < torch.randint(1, 8, (10, 1))
+    batch = Batch(torch.randint(2, 40, (10, 7)) * mask, mask, torch.zeros(10, dtype=torch.int64))
+    return config, [model], lambda config: losses(config, model, criterion, batch, 0)[0]
+
+
+def rl_step(_: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from rl.agent import Contrast
+    from rl.config import ProbeConfig
+
+    config = ProbeConfig().reduced()
+    contrast = Contrast(config).to(dtype)
+    crops = torch.randint(256, (2, 10, 9, config.crop, config.crop), dtype=torch.uint8)
+
+    def step(config: Any) -> Tensor:
+        contrast.config = config
+        return contrast.loss(crops[0], crops[1], 0)[0]
+
+    return config, [contrast.encoder, contrast.criterion], step
+
+
+def graph_step(network: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from torch_geometric.datasets import FakeDataset
+
+    from graph import from_pyg
+    from graph.config import Config
+    from graph.encoder import ProjectionHead, make_encoder
+    from graph.train import losses, views
+
+    config = dataclasses.replace(Config(), network=network, batch_size=10)
+    graphs = from_pyg(FakeDataset(num_graphs=10, avg_num_nodes=8, num_channels=3))
+    graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
+    network_of = make_encoder(config, 3).to(dtype).eval()
+    head = ProjectionHead(network_of.dim).to(dtype)
+    criterion = config.objective.build(network_of.dim)
+    ((original, augmented),) = views(config, graphs, 0)
+    return (
+        config,
+        [network_of, head],
+        lambda config: losses(config, network_of, head, criterion, original, augmented, 0)[0],
+    )
+
+
+def a_network_of_clips() -> nn.Module:
+    layers = (nn.Conv3d(3, 8, 3, stride=2), nn.BatchNorm3d(8), nn.ReLU())
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool3d(1), nn.Flatten())
+
+
+def video_step(network: str, dtype: torch.dtype) -> tuple[Any, list[nn.Module], Step]:
+    from video.config import Config
+    from video.encoder import Networks
+    from video.train import losses
+
+    # The networks of the suite give float32, whatever they work in.
+    made = network if dtype is torch.float32 else a_network_of_clips
+    config = dataclasses.replace(Config().reduced(), method="simclr", network=made)
+    networks = Networks(config, queue=0).to(dtype).eval()
+    criterion = Criterion(config.objective, networks.dim)
+    pair = tuple(torch.randn(2, 6, 3, 8, 32, 32, dtype=dtype))
+    return config, [networks], lambda config: losses(config, networks, criterion, pair, 0)[0]
+
+
+STEPS = [
+    (vision_step, "simclr"),
+    (vision_step, "moco_v3"),
+    (text_step, "gru"),
+    (text_step, "bag_of_words"),
+    (text_step, "transformer"),
+    (rl_step, ""),
+    (graph_step, "gin"),
+    (graph_step, "GAT"),
+    (video_step, "s3d"),
+    (video_step, "r2plus1d"),
 ]
 
 
-@pytest.fixture
-def fixed_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batch norms stay in evaluation mode: in training they see the chunk."""
-    norm = nn.modules.batchnorm._BatchNorm
-    monkeypatch.setattr(norm, "train", lambda self, mode=True: nn.Module.train(self, False))
-
-
-def parts_of(domain: str, kind: str, dtype: torch.dtype, **changes: Any) -> dict[str, Tensor]:
-    step = agreement.STEPS[domain](**changes)[kind]
-    return agreement.taken(step, agreement.OBJECTIVES["info_nce"], torch.device("cpu"), dtype)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("fixed_norms")
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize(("domain", "kind", "changes"), STEPS)
-def test_the_steps_of_the_domains(
-    domain: str, kind: str, changes: dict[str, Any], dtype: torch.dtype
-) -> None:
-    whole, chunked = (parts_of(domain, kind, dtype, **changes, chunk=chunk) for chunk in (None, 7))
-    # Between their networks these two lift features to single precision by name.
-    limit = TOLERANCES[torch.float32 if domain in ("rl", "video") else dtype]
-    errors = agreement.errors_of(whole, chunked)
-    assert max(errors["loss"], errors["gradient"]) <= limit, errors
-
-
-@pytest.mark.usefixtures("fixed_norms")
-def test_a_chunk_of_images_is_rounded_to_bfloat16_in_both_passes() -> None:
-    images = ("vision", "SimCLR, every loss", torch.float32)
-    half, chunked, single = (
-        parts_of(*images, precision=precision, chunk=chunk)
-        for precision, chunk in (("bfloat16", None), ("bfloat16", 7), ("float32", None))
+@pytest.mark.parametrize(("make", "what"), STEPS)
+def test_the_steps_of_the_domains(make: Callable[..., Any], what: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    config, modules, step = make(what, dtype)
+    chunked = dataclasses.replace(config, chunk=4)
+    found, plain = step(chunked), step(config)
+    check_equal(
+        (found, gradients(found, *modules)), (plain, gradients(plain, *modules)), TOLERANCES[dtype]
     )
-    assert agreement.errors_of(half, chunked)["gradient"] <= 2e-2
-    assert (chunked["loss"] - half["loss"]).abs() < 1e-5 < (single["loss"] - half["loss"]).abs()
+
+
+def test_a_chunk_of_images_is_rounded_to_bfloat16_in_both_passes() -> None:
+    torch.manual_seed(0)
+    config, modules, step = vision_step("simclr", torch.float32)
+    half = dataclasses.replace(config, precision="bfloat16")
+    found, plain = step(dataclasses.replace(half, chunk=4)), step(half)
+    check_equal((found, gradients(found, *modules)), (plain, gradients(plain, *modules)), 2e-2)
+    assert (found - plain).abs() < 1e-5 < (step(config) - plain).abs()
 
 
 def test_methods_without_negatives_of_the_batch_take_no_chunk() -> None:
