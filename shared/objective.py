@@ -39,7 +39,7 @@ from shared.losses import debiased_nce, hard_nce, info_nce, margin_nce, max_marg
 from shared.notices import notice
 from shared.pairs import Pairs, cosine, two_views
 from shared.penalties import band_statistics, distance_polarization
-from shared.projection import LowRankProjection
+from shared.projection import LowRankProjection, check_options
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
@@ -112,8 +112,7 @@ class Projection:
         if not isinstance(self.options, Mapping):
             raise ValueError(f"options is a mapping, by name; got {self.options!r}")
         check_names(LowRankProjection.__init__, self.options, LowRankProjection.__name__)
-        with torch.device("meta"):  # checks the values; draws no random numbers
-            LowRankProjection(1, **self.options)
+        check_options(self.options)
 
     def __repr__(self) -> str:
         return _called(self.weight, LowRankProjection.__name__, self.options)

@@ -4,13 +4,13 @@ Shapes: B instances, H dimensions of the feature, R rows of L.
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from shared.checks import COUNT, FLAG, NOT_NEGATIVE, one_of, optional, require
+from shared.checks import COUNT, FLAG, NOT_NEGATIVE, Range, one_of, optional, require
 from shared.distributed import gather, lengths, share_of_mean
 from shared.pairs import unit_rows
 
@@ -20,6 +20,25 @@ CHECK_EVERY = 100  # steps between two checks of the norm of L, each of which wa
 Form = Literal["paper", "authors"]
 Norm = Literal["l21", "nuclear", "none"]
 Selection = Literal["columns", "svd", "qr"]
+
+
+OPTIONS: Mapping[str, Range] = {
+    "form": one_of("paper", "authors"),
+    "norm": one_of("l21", "nuclear", "none"),
+    "alpha": NOT_NEGATIVE,
+    "rows": optional(COUNT),
+    "init": optional(one_of("identity", "normal")),
+    "unit_features": FLAG,
+}
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise a ``ValueError`` for options of :class:`LowRankProjection` that are out of range."""
+    for name, value in options.items():
+        require(name, value, OPTIONS[name])
+    norm = options.get("norm", "l21")
+    if options.get("form") == "authors" and norm != "none":
+        raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
 
 
 class LowRankProjection(nn.Module):
@@ -62,14 +81,16 @@ class LowRankProjection(nn.Module):
     ) -> None:
         super().__init__()
         require("dim", dim, COUNT)
-        require("form", form, one_of("paper", "authors"))
-        require("norm", norm, one_of("l21", "nuclear", "none"))
-        require("alpha", alpha, NOT_NEGATIVE)
-        require("rows", rows, optional(COUNT))
-        require("init", init, optional(one_of("identity", "normal")))
-        require("unit_features", unit_features, FLAG)
-        if form == "authors" and norm != "none":
-            raise ValueError(f"the authors' form has no norm of L; got norm {norm!r}")
+        check_options(
+            {
+                "form": form,
+                "norm": norm,
+                "alpha": alpha,
+                "rows": rows,
+                "init": init,
+                "unit_features": unit_features,
+            }
+        )
         rows = dim if rows is None else rows
         init = init or ("identity" if form == "paper" else "normal")
         start = torch.eye(rows, dim) if init == "identity" else torch.randn(rows, dim)
