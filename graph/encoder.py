@@ -106,7 +106,7 @@ def make_encoder(config: Config, features: int) -> nn.Module:
         features: F.
 
     Raises:
-        ValueError: an unknown name, no such module, no layers, or a readout that gin has not.
+        ValueError: an unknown name, no such module, no layers, or a readout that gin does not have.
     """
     network = config.network
     for name in ("layers", "hidden"):

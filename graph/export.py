@@ -61,8 +61,8 @@ def save_encoder(
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
         features: F.
-        dataset: what it was trained on: a name of :func:`graph.load`, or one that you give to your
-            own graphs. That of the configuration says nothing of those.
+        dataset: what it was trained on: a name of :func:`graph.load`, or any name for your own
+            graphs, which the configuration's does not describe.
 
     Raises:
         ValueError: another network than the configuration's.
@@ -111,7 +111,7 @@ def score(asked: EvaluationRequest) -> Scores:
     name = asked.data or config.dataset
     if not asked.data and name not in (*DATASETS, ATLAS):
         raise UserError(
-            f"{asked.model} was trained on {name}, which is no dataset of the tables; name one "
+            f"{asked.model} was trained on {name}, which is not a dataset of the tables; name one "
             f"with --data, or score your own graphs in Python: graph.svm_ten_fold"
         )
     graphs = load(name, asked.data_root)

@@ -74,7 +74,7 @@ def random_bank(count: int, dim: int) -> Tensor:
         dim: D.
 
     Raises:
-        ValueError: a bank without keys, or a size that is no whole number.
+        ValueError: a bank without keys, or a size that is not an integer.
     """
     if not COUNT.holds(count):
         raise ValueError(f"queue {count}: its keys are the only negatives; take 1 or more")

@@ -359,7 +359,7 @@ class Criterion(nn.Module):
 
 
 def _names(terms: Iterable[Term]) -> list[str]:
-    """What the terms are called among the parts; a function's second term ends in ``_2``."""
+    """Names of the terms among the parts; that of a function's second term ends in ``_2``."""
     names = [item.function.__name__ for item in terms]
     counts = [names[:place].count(name) for place, name in enumerate(names)]
     return [f"{name}_{1 + n}" if n else name for name, n in zip(names, counts, strict=True)]

@@ -56,12 +56,12 @@ def hold(found: list[Seen]) -> None:
 @pytest.mark.parametrize(
     "loss", [each if each == "margin_nce" else pytest.param(each, marks=SLOW) for each in LOSSES]
 )
-def test_it_is_so(loss: str) -> None:
+def test_errors_are_no_larger_than_written(loss: str) -> None:
     """Each builder with each penalty, in one dtype."""
     every = enumerate(product(BUILDERS, PENALTIES))
     hold([seen for n, each in every for seen in _of(loss, *each, [*DTYPES][n % 3])])
 
 
 @SLOW
-def test_so_it_is_on_several_processes(left_by_processes: Path) -> None:
+def test_nor_are_they_on_several_processes(left_by_processes: Path) -> None:
     hold(list(_of_processes(left_by_processes)))

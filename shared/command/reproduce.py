@@ -519,7 +519,7 @@ def _parsed(
 
 
 def _check_once(parser: Parser, arguments: Sequence[str]) -> None:
-    """Refuse an option with a value that is given twice, of which the last would count."""
+    """Refuse an option with a value that is given twice, where the last one would win."""
     given = [each.partition("=")[0] for each in arguments]
     for action in parser._actions:
         if action.nargs != 0 and not isinstance(action, argparse._AppendAction):

@@ -117,4 +117,4 @@ def test_an_export_names_no_dataset_of_the_tables_for_graphs_of_one_s_own(
     assert config.dataset not in card
     # MUTAG has seven node features, too.
     assert main(["evaluate", "graph", str(target)]) == 2
-    assert f"was trained on {name}, which is no dataset of the tables" in capsys.readouterr().err
+    assert f"was trained on {name}, which is not a dataset of the tables" in capsys.readouterr().err
