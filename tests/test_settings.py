@@ -76,6 +76,12 @@ def test_numbers_of_the_objective() -> None:
     assert with_settings(margin, ["objective.cost=inf"]).objective.loss.numbers["cost"] == math.inf
 
 
+@pytest.mark.parametrize("ends", [("lower=0.8", "upper=0.9"), ("upper=0.9", "lower=0.8")])
+def test_numbers_that_are_valid_only_together_can_be_set_in_any_order(ends: tuple[str, ...]) -> None:
+    found = with_settings(RICH, [f"objective.distance_polarization.{each}" for each in ends])
+    assert found.objective.penalties[0].numbers == {"lower": 0.8, "upper": 0.9}
+
+
 @pytest.mark.parametrize(
     ("setting", "text"),
     [
@@ -96,11 +102,12 @@ def test_numbers_of_the_objective() -> None:
         ("objective.temprature=1", "has no 'temprature': did you mean temperature?"),
         ("objective.temperature=warm", "--set objective.temperature is a number; got 'warm'"),
         ("objective.temperature=-1", "temperature"),
+        ("objective.projection.alpha=-1", "alpha is at least 0 and finite; got -1.0"),
     ],
 )
 def test_what_cannot_be_set_is_refused_in_one_line(setting: str, text: str) -> None:
     with pytest.raises(UserError) as caught:
-        with_settings(GRAPH, [setting])
+        with_settings(RICH, [setting])
     assert text in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -32,6 +32,8 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
     hints = get_type_hints(type(config))
     fields = {item.name: hints[item.name] for item in dataclasses.fields(config)}
     given = [setting.partition("=")[0].strip() for setting in settings]
+    values: dict[str, Any] = {}
+    numbers: dict[str, dict[str, str]] = {}  # of an objective, by field, then by name
     for setting in settings:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if given.count(name) > 1:
@@ -46,15 +48,16 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
             raise UserError(f"--set {name}: no field {field!r}{known}")
         value = getattr(config, field)
         if isinstance(value, Objective) and dot:
-            value = _with_number(value, number, text)
+            numbers.setdefault(field, {})[number] = text
         elif dot or Objective in (fields[field], *get_args(fields[field])):
             what = "set its numbers, as in objective.temperature=0.1, or --with a loss"
             what = f"it has no part {number!r}" if dot else what
             raise UserError(f"--set {name}: {field} is {value!r}; {what}")
         else:
-            value = typed(f"--set {name}", text, fields[field])
-        config = dataclasses.replace(config, **{field: value})
-    return config
+            values[field] = typed(f"--set {name}", text, fields[field])
+    for field, texts in numbers.items():
+        values[field] = _with_numbers(getattr(config, field), texts)
+    return dataclasses.replace(config, **values)
 
 
 def typed(name: str, text: str, hint: Any) -> Any:
@@ -100,8 +103,8 @@ def checked_term(function: Callable[..., Any], weight: float, numbers: Mapping[s
         raise UserError(str(error)) from None
 
 
-def _with_number(objective: Objective, path: str, text: str) -> Objective:
-    """The objective with one number changed."""
+def _with_numbers(objective: Objective, texts: Mapping[str, str]) -> Objective:
+    """The objective with numbers changed, all at once: two may be valid only together."""
     terms = {"": objective.loss, **{each.function.__name__: each for each in objective.penalties}}
     projection = objective.projection
     hints: dict[str, Any] = {}
@@ -110,27 +113,35 @@ def _with_number(objective: Objective, path: str, text: str) -> Objective:
         hints |= {start + name: hint for name, hint in numbers_of(part.function).items()}
         hints |= {f"{prefix}.weight": float} if prefix else {}
     if projection:
-        numbers = numbers_of(LowRankProjection.__init__)
+        known = numbers_of(LowRankProjection.__init__)
         hints |= {"projection.weight": float}
-        hints |= {f"projection.{name}": hint for name, hint in numbers.items()}
-    if path not in hints:
-        known = suggestion(path, hints, "there are")
-        raise UserError(f"--set objective.{path}: {objective!r} has no {path!r}{known}")
-    value = typed(f"--set objective.{path}", text, hints[path])
-    prefix, _, name = path.rpartition(".")
-    if prefix == "projection" and projection:
-        options = {"options": {**projection.options, name: value}}
-        changes = {"weight": value} if name == "weight" else options
-        return dataclasses.replace(objective, projection=dataclasses.replace(projection, **changes))
-    old = terms[prefix]
-    if prefix and name == "weight":
-        new = checked_term(old.function, value, old.numbers)
-    else:
-        new = checked_term(old.function, old.weight, {**old.numbers, name: value})
-    if not prefix:
-        return dataclasses.replace(objective, loss=new)
-    penalties = tuple(new if each is old else each for each in objective.penalties)
-    return dataclasses.replace(objective, penalties=penalties)
+        hints |= {f"projection.{name}": hint for name, hint in known.items()}
+    changes: dict[str, dict[str, Any]] = {}  # by term, then by number
+    for path, text in texts.items():
+        if path not in hints:
+            others = suggestion(path, hints, "there are")
+            raise UserError(f"--set objective.{path}: {objective!r} has no {path!r}{others}")
+        prefix, _, name = path.rpartition(".")
+        changes.setdefault(prefix, {})[name] = typed(f"--set objective.{path}", text, hints[path])
+
+    def new(part: Term, prefix: str = "") -> Term:
+        if prefix not in changes:
+            return part
+        numbers = {**part.numbers, **changes[prefix]}
+        weight = numbers.pop("weight", part.weight) if prefix else part.weight
+        return checked_term(part.function, weight, numbers)
+
+    if projection and "projection" in changes:
+        options = {**projection.options, **changes["projection"]}
+        weight = options.pop("weight", projection.weight)
+        try:
+            projection = dataclasses.replace(projection, weight=weight, options=options)
+        except ValueError as error:
+            raise UserError(str(error)) from None
+    penalties = tuple(new(each, each.function.__name__) for each in objective.penalties)
+    return dataclasses.replace(
+        objective, loss=new(objective.loss), penalties=penalties, projection=projection
+    )
 
 
 def _value(text: str, hint: Any) -> Any:
