@@ -181,7 +181,7 @@ def found(measured: Measured, row: str, column: str) -> MeasuredCell:
 def shown(measured: Measured, width: int = 80) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as capture:
-        console.print(Terminal(measured))
+        console.print(Terminal(measured, Path("results")))
     return capture.get()
 
 

@@ -77,7 +77,7 @@ def test_numbers_of_the_objective() -> None:
 
 
 @pytest.mark.parametrize("ends", [("lower=0.8", "upper=0.9"), ("upper=0.9", "lower=0.8")])
-def test_numbers_that_are_valid_only_together_can_be_set_in_any_order(ends: tuple[str, ...]) -> None:
+def test_both_ends_of_the_band_can_be_set_in_any_order(ends: tuple[str, ...]) -> None:
     found = with_settings(RICH, [f"objective.distance_polarization.{each}" for each in ends])
     assert found.objective.penalties[0].numbers == {"lower": 0.8, "upper": 0.9}
 

@@ -69,7 +69,7 @@ def show_tables(
     for each in chosen:
         measured = measure(each.table, each.cells[0].tier, places, outcomes)
         rows, columns = ({getattr(cell, of) for cell in each.cells} for of in ("row", "column"))
-        console.print(Terminal(narrowed(measured, rows, columns)))
+        console.print(Terminal(narrowed(measured, rows, columns), places.results))
 
 
 @dataclass(frozen=True)
@@ -154,16 +154,16 @@ def run_waiting(
         own: whether these are user runs, see :class:`shared.command.pool.Pool`.
     """
     waiting = not_done(chosen, places, options, console)
-    pool = Pool(places, options, console, own=own, main=main_metrics(chosen))
+    pool = Pool(places, options, console, own=own, main=main_metrics(chosen, own=own))
     if waiting:
         pool.run(waiting, (lambda: move_aside(waiting, places, console)) if options.again else None)
     return pool
 
 
-def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
+def main_metrics(chosen: Sequence[Chosen], *, own: bool = False) -> dict[str, tuple[str, str]]:
     """By address the metric of a cell's first column, and what the paper prints there, if anything.
 
-    No printed number applies to the embedded data of the smoke tier.
+    No printed number applies to a user's runs (``own``) or to the embedded data of the smoke tier.
     """
     found: dict[str, tuple[str, str]] = {}
     for each in chosen:
@@ -173,7 +173,8 @@ def main_metrics(chosen: Sequence[Chosen]) -> dict[str, tuple[str, str]]:
             columns = {column.label: column for column in table.columns_of(cell.tier)}
             label = labels.get(cell.row)  # a user's row is in no table
             value = table.published.value(label, cell.column) if label else None
-            printed = "" if value is None or cell.tier == "smoke" else printed_value(value)
+            applies = value is not None and cell.tier != "smoke" and not own
+            printed = printed_value(value) if applies else ""
             found.setdefault(cell.address, (table.metric_of(columns[cell.column]), printed))
     return found
 

@@ -3,6 +3,7 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -33,9 +34,11 @@ class Terminal:
 
     Args:
         measured: the table, or a part of it.
+        results: the folder that its page will be in.
     """
 
     measured: Measured
+    results: Path
 
     def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table in as many blocks as the width needs, then its notes."""
@@ -55,7 +58,7 @@ class Terminal:
         if missing := legend_of(measured):
             yield Text("; ".join(missing), style="dim")
         if measured.tier != "smoke":
-            page = f"results/{measured.folder.as_posix()}/{table.name}.md"
+            page = (self.results / measured.folder / f"{table.name}.md").as_posix()
             yield Text(f"Claims, deviations, runs: {program()} report writes {page}")
 
     def _blocks(self, width: int) -> Iterator[slice]:
