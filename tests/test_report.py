@@ -463,13 +463,13 @@ def test_rows_are_summed_up_over_all_columns() -> None:
 
 
 def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
-    here = pictures.Point(2.0, 1.0, 3.5, printed=4.0)
+    here = pictures.Point(2.0, 1.0, 3.5, printed=4.0, printed_error=0.5)
     panel = pictures.Panel("gains", "points", {"one": [here], "none": []}, rule=0.0)
     picture = pictures.Picture([panel, panel], 2, {"mean": "#000000"}, "printed")
     figure = pictures.points(picture)
     for axis in figure.axes:
         drawn = [tuple(line.get_xdata()) for line in axis.lines]
-        assert drawn == [(1.0, 3.5), (2.0,), (4.0,), (0.0, 0.0)]
+        assert drawn == [(1.0, 3.5), (2.0,), pytest.approx((3.02, 4.98)), (4.0,), (0.0, 0.0)]
     assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["one", "none"]
     file = tmp_path / "a.png"
     pictures.write(file, picture)

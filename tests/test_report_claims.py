@@ -5,6 +5,7 @@ import importlib
 import itertools
 import json
 import math
+import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +21,10 @@ from shared.command.cells import DOMAINS
 from shared.experiment.claims import with_claims
 from shared.experiment.records import Record, read_records, read_repeats
 from shared.experiment.tables import Claim, Published, Setting, Table, Tier, Value, canonical
-from shared.report.claims import FORM, Finding, Reading, findings, json_text, readings
+from shared.report.claims import BELOW, FORM, Finding, Reading, findings, json_text, readings
 from shared.report.measuring import Measured, measure
 from shared.report.statistics import holm
+from shared.report.summary import Results, first_page, paper_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PLAIN = (70.0, 71.0, 69.0)
@@ -190,13 +192,13 @@ def test_remarks_change_no_outcome() -> None:
     assert remarked.remarks == (
         "better (75.00) scores below the trivial baseline 'chance' (99.00).",
         "plain (70.00) scores below the trivial baseline 'chance' (99.00).",
-        "norm ranks the rows the other way: gain -5.00.",
+        "By norm the gain has the other sign: -5.00.",
         "The two rows were measured on different data: toys.",
     )
     for name in ("outcome", "gain", "low", "high", "p", "model"):
         assert getattr(remarked, name) == getattr(plain, name)
     (larger,) = readings([measured(UP, None, (Value(70.1), Value(70.0)))])
-    assert larger.remarks == ("Larger than the printed gain of +0.10.",)
+    assert larger.remarks == ("The gain is larger than the printed +0.10.",)
 
 
 def test_seeds_needed_are_told_where_a_known_gain_is_still_open() -> None:
@@ -222,6 +224,37 @@ def test_the_list_of_readings_names_each_claim_once() -> None:
     )
     assert (second["claim"], second["seeds_than"]) == ("other", [0, 1, 2])
     assert [each.claim.additional for each in findings(some[::-1])] == [False, True]
+
+
+def gains_on_the_page(*gains: float) -> str:
+    """What the summary says of a question with these gains, each in a table of its own."""
+    tables = [
+        measured([value + gain for value in PLAIN], said(paper=""), name=f"table-{place}")
+        for place, gain in enumerate(gains)
+    ]
+    page = first_page(Results(tables, readings(tables)))
+    (line,) = (line for line in page.splitlines() if line.startswith("- **confirmed**"))
+    return line
+
+
+def test_the_summary_has_each_of_three_gains_and_the_middle_one_of_more() -> None:
+    few, many = gains_on_the_page(5, 7, 6), gains_on_the_page(5, 8, 7, 6, 9)
+    shown = re.findall(r"better vs. plain on left: (\+\d.00) \[", few)
+    assert shown == ["+7.00", "+6.00", "+5.00"]
+    assert "Gains from +5.00 to +9.00; the middle one is better vs. plain on left: +7.00 [" in many
+
+
+def test_rows_below_a_trivial_baseline_are_one_line_for_each_column() -> None:
+    (reading,) = readings([measured(UP)])
+    below = [f"{row} (7{i}.00) {BELOW} 'chance' (99.00)." for i, row in enumerate("abc")]
+    first = dataclasses.replace(reading, better="a", than="b", remarks=(*below[:2], "Noise."))
+    second = dataclasses.replace(reading, better="c", than="b", remarks=tuple(below[::-1][:2]))
+    page = paper_page(Results((), (first, second)), reading.claim.paper)
+    assert (
+        "- Below the trivial baseline 'chance' (99.00) on left: a (70.00), b (71.00), c (72.00)."
+        in page
+    )
+    assert "- Noise. (a vs. b, left)" in page
 
 
 def test_smoke_is_read_by_nobody() -> None:
@@ -251,11 +284,15 @@ def loaded(text: str, tmp_path: Path) -> Table:
 
 def test_claims_of_a_file_reach_their_table(tmp_path: Path) -> None:
     settings = '[settings."toy/table-1".short]\ndifferences = ["Two steps."]\n'
-    table = loaded(ENTRY + settings, tmp_path)
+    other = '[settings."toy/table-1".short.by_paper]\nother = ["Another dataset."]\n'
+    table = loaded(ENTRY + settings + other, tmp_path)
     (claim,) = table.claims
     (comparison,) = claim.comparisons
     assert (comparison.columns, comparison.tiers) == (("left", "right"), ("paper", "short"))
-    assert table.setting("short") == Setting("reduced", ("Two steps.",))
+    setting = table.setting("short")
+    assert (setting.word, setting.differences) == ("reduced", ("Two steps.",))
+    assert setting.differences_of("toy") == ("Two steps.",)
+    assert setting.differences_of("other") == ("Another dataset.",)
     assert table.setting("paper") == Setting("paper's")
 
 
@@ -277,6 +314,11 @@ def test_claims_of_a_file_reach_their_table(tmp_path: Path) -> None:
         ("pairs =", "rows =", "comparisons: pairs, rows|comparisons: rows"),
         (ENTRY, ENTRY + ENTRY, "one is declared twice"),
         (ENTRY, '[settings."toy/table-1".paper]\nword = "own"', "a setting is one of"),
+        (
+            ENTRY,
+            '[settings."toy/table-1".paper.by_paper]\nother = ["1", "2", "3", "4"]',
+            "three differences at most",
+        ),
     ],
 )
 def test_a_mistake_in_a_file_of_claims_is_an_error(

@@ -4,7 +4,8 @@ Each ``[[claim]]`` has the keys of :class:`~shared.experiment.tables.Claim` and,
 ``[[claim.comparisons]]``, which rows are compared where: ``tables`` (``paper/table``), ``pairs`` of
 rows (the one that the gain is of, first), and optionally ``columns`` (all if left out), ``tiers``
 (those of the table, but for smoke), ``metric`` and ``beside``. ``[settings."paper/table".tier]``
-says how a tier relates to the paper.
+says how a tier relates to the paper: ``word``, ``differences``, and in ``by_paper`` the differences
+from other papers whose claims are judged on the table.
 """
 
 import dataclasses
@@ -102,9 +103,11 @@ def _comparisons(place: Mapping[str, Any], table: Table) -> list[Comparison]:
 def _setting(said: Mapping[str, Any], tier: Tier, where: str) -> Setting:
     setting = Setting(said.get("word", "paper's" if tier == "paper" else "reduced"))
     differences = tuple(said.get("differences", ()))
-    if setting.word not in get_args(SettingWord) or len(differences) > 3:
+    by_paper = {paper: tuple(some) for paper, some in said.get("by_paper", {}).items()}
+    most = max(map(len, (differences, *by_paper.values())))
+    if setting.word not in get_args(SettingWord) or most > 3:
         raise ValueError(
             f"{where}: a setting is one of {', '.join(get_args(SettingWord))}, with "
             "three differences at most"
         )
-    return dataclasses.replace(setting, differences=differences)
+    return dataclasses.replace(setting, differences=differences, by_paper=by_paper)

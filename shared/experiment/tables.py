@@ -249,10 +249,16 @@ class Setting:
         word: ``paper's``, ``rebuilt`` (the paper leaves out details that decide the outcome, which
             were filled in) or ``reduced``.
         differences: what differs most from the paper, three sentences at most.
+        by_paper: the same for claims of other papers that are judged on the table.
     """
 
     word: SettingWord
     differences: tuple[str, ...] = ()
+    by_paper: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def differences_of(self, paper: str) -> tuple[str, ...]:
+        """What differs most from a paper whose claim is judged on the table."""
+        return self.by_paper.get(paper, self.differences)
 
 
 @dataclass(frozen=True)

@@ -275,7 +275,7 @@ def _read(
         address=table.address,
         tier=measured.tier,
         setting=setting.word,
-        differences=setting.differences,
+        differences=setting.differences_of(claim.paper),
         better=comparison.better,
         than=comparison.than,
         column=better.column.label,
@@ -297,7 +297,7 @@ def _read(
         return _Unadjusted(replace(reading, gain=gain, remarks=remarks), None)
     low, high = estimate.interval
     if printed is not None and estimate.p_above(printed) < LEVEL:
-        remarks = (*remarks, f"Larger than the printed gain of {printed:+.2f}.")
+        remarks = (*remarks, f"The gain is larger than the printed {printed:+.2f}.")
     p, direction, against = _p_values(claim, estimate, printed, printed_error or 0.0)
     reading = replace(
         reading,
@@ -392,15 +392,14 @@ def _remarks(
         if first and second and estimate is not None:
             gain = summarise(first.values()).mean - summarise(second.values()).mean
             if gain * estimate.gain < 0:
-                remarks.append(
-                    f"{comparison.beside} ranks the rows the other way: gain {gain:+.2f}."
-                )
+                remarks.append(f"By {comparison.beside} the gain has the other sign: {gain:+.2f}.")
     noise = noise_of(column, metric)
     if noise is not None:
         beside = "" if noise.over_seeds is None else f"; over seeds it is {noise.over_seeds:.2f}"
         remarks.append(
-            f"Numerical noise: rerunning a seed with sums in another order gives a standard "
-            f"deviation of {noise.sd:.2f} ({counted(noise.cells, 'cell')}){beside}."
+            f"Numerical noise: rerunning {counted(noise.cells, 'seed')} of "
+            f"{' and '.join(noise.rows)} with sums in another order gives a standard deviation of "
+            f"{noise.sd:.2f}{beside}."
         )
     if differing := differing_data(better, than):
         remarks.append(f"The two rows were measured on different data: {', '.join(differing)}.")
@@ -442,7 +441,7 @@ def _sentence(
         return f"None of {len(some)} readings was measured."
     if len(measured) == 1:
         (one,) = measured
-        said = f"{one.better} over {one.than}, {one.column}: gain {one.gain:+.2f}"
+        said = f"{one.better} vs. {one.than} on {one.column}: gain {one.gain:+.2f}"
         if one.low is not None:
             said += f" [{one.low:+.2f}, {one.high:+.2f}]"
     else:
@@ -450,5 +449,7 @@ def _sentence(
         said = f"Gains from {min(gains):+.2f} to {max(gains):+.2f}"
     if claim.size is not None:
         said += f", at least {claim.size:+g} claimed"
+    if claim.margin is not None:
+        said += f", with a margin of {claim.margin:g} ({claim.margin_source})"
     words = ", ".join(f"{number} {word}" for word, number in tally)
     return f"{said}; of {len(some)} readings {words}."

@@ -190,6 +190,11 @@ def table_lines(
     return [f"| {' | '.join(cells)} |" for cells in rows]
 
 
+def rows_of(reading: Reading) -> str:
+    """The two rows that a reading compares."""
+    return f"{reading.better} vs. {reading.than}"
+
+
 def reading_cells(reading: Reading) -> tuple[str, ...]:
     """Column, outcome, gain with its interval, printed gain and seeds of a reading, as Markdown."""
     few, many = sorted((len(reading.seeds_better), len(reading.seeds_than)))
@@ -283,7 +288,7 @@ def _claims(readings: Sequence[Reading], up: str) -> list[str]:
     lines = [
         (
             f"[{each.claim.id}]({up}{each.claim.paper or ADDITIONAL}.md#{each.claim.id})",
-            escaped(f"{each.better} over {each.than}"),
+            escaped(rows_of(each)),
             *reading_cells(each),
         )
         for each in readings

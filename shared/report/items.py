@@ -12,6 +12,8 @@ from typing import Any
 import scipy  # loads scipy.stats on first use, which processes of cells never do
 
 from shared.experiment.records import Record
+from shared.report.statistics import LEVEL
+from shared.report.wording import counted
 
 
 def mcnemar(first: int, second: int) -> float:
@@ -60,12 +62,14 @@ def sentence(better: Mapping[int, Record], than: Mapping[int, Record], metric: s
     found = []
     for seed in sorted(better.keys() & than.keys()):
         if (counts := right_alone(better[seed], than[seed], metric)) is not None:
-            p = mcnemar(*counts)
-            shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-            found.append(f"{counts[0]} against {counts[1]} for seed {seed} ({shown})")
+            found.append((mcnemar(*counts), counts[0] > counts[1]))
     if not found:
         return ""
-    return f"McNemar's test, items that only one row classifies correctly: {', '.join(found)}."
+    clear = [first for p, first in found if p < LEVEL]
+    return (
+        f"McNemar's test on the test items, seed by seed: p < {LEVEL} for {len(clear)} of "
+        f"{counted(len(found), 'seed')}, {sum(clear)} of them in favour of the first row."
+    )
 
 
 def _right(record: Record, metric: str) -> str | None:

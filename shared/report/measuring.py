@@ -92,11 +92,13 @@ class Noise:
         over_seeds: standard deviation over seeds, pooled over the repeated rows; None where they
             have one seed.
         cells: how many cells were repeated.
+        rows: the labels of their rows.
     """
 
     sd: float
     over_seeds: float | None
     cells: int
+    rows: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -423,8 +425,10 @@ def noise_of(column: Sequence[MeasuredCell], metric: str) -> Noise | None:
     sd = pooled_deviation(groups)
     if sd is None:
         return None
-    seeds = [list(cell.read(metric).values()) for cell in column if cell.repeats]
-    return Noise(sd, pooled_deviation(seeds), len(groups))
+    repeated = [cell for cell in column if cell.repeats]
+    seeds = [list(cell.read(metric).values()) for cell in repeated]
+    rows = tuple(cell.row.label for cell in repeated)
+    return Noise(sd, pooled_deviation(seeds), len(groups), rows)
 
 
 def differing_data(first: MeasuredCell, second: MeasuredCell) -> tuple[str, ...]:

@@ -76,6 +76,7 @@ class Point:
         low: lower end of its interval; None where it has none.
         high: the upper end.
         printed: what a paper prints for it; None where it prints nothing.
+        printed_error: standard error of that number, whose 95% interval is a thin line; 0 for none.
         color: of the mark and its interval.
         note: a few words at the end of the line.
     """
@@ -84,6 +85,7 @@ class Point:
     low: float | None = None
     high: float | None = None
     printed: float | None = None
+    printed_error: float = 0.0
     color: str = BLUE
     note: str = ""
 
@@ -221,6 +223,9 @@ def _point(axis: Axes, at: float, point: Point) -> None:
         axis.plot(point.each, each, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
     axis.plot([point.value], [at], "o", color=point.color, markersize=4)
     if point.printed is not None:
+        if point.printed_error:
+            ends = [point.printed + sign * 1.96 * point.printed_error for sign in (-1, 1)]
+            axis.plot(ends, [at + 0.25, at + 0.25], color=RED, linewidth=0.6)
         axis.plot([point.printed], [at], linestyle="", **_PRINTED)
     if point.note:
         axis.annotate(

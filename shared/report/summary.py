@@ -16,7 +16,7 @@ from shared.experiment.runs import write_atomically
 from shared.experiment.tables import SettingWord, Tier
 from shared.report import pictures
 from shared.report.claims import BELOW, SETTINGS, Finding, Outcome, Reading, findings
-from shared.report.files import ADDITIONAL, escaped, reading_cells, table_lines
+from shared.report.files import ADDITIONAL, escaped, reading_cells, rows_of, table_lines
 from shared.report.measuring import Measured, folder_of
 from shared.report.pictures import Panel, Picture, Point
 from shared.report.wording import counted, gain_text
@@ -37,6 +37,7 @@ AT: Mapping[SettingWord, str] = {
 }
 SHOWN: tuple[Outcome, ...] = ("confirmed", "partly", "contradicted", "imprecise")
 LABEL = 44  # characters of a line of a claim in the picture
+UNITS = {"%": "percentage points", "": "no unit"}  # of a difference
 
 
 @dataclass(frozen=True)
@@ -62,15 +63,15 @@ PAPERS: Mapping[str, Paper] = {
         "Large-Margin Contrastive Learning with Distance Polarization Regularizer",
         "Chen et al. 2021",
         "Pushing pairwise distances out of a middle band (distance polarization) improves "
-        "contrastive baselines on images, text and control, by at least 1 to 2 points on small "
-        "images.",
+        "contrastive baselines on images, text and control: by at least 1 point on CIFAR-10 and 2 "
+        "on STL-10.",
     ),
     "cllr": Paper(
         "CLLR",
         "Learning Contrastive Embedding in Low-Dimensional Space",
         "Chen et al. 2022",
         "Learning a low-rank projection together with the embedding improves contrastive baselines "
-        "on images, text and control, by at least 1 to 2 points on small images.",
+        "on images, text and control: by at least 1 point on CIFAR-10 and 2 on STL-10.",
     ),
     "mmcl": Paper(
         "MMCL",
@@ -83,8 +84,8 @@ PAPERS: Mapping[str, Paper] = {
         "margins",
         "Understanding Contrastive Learning Through the Lens of Margins",
         "Rho et al. 2023",
-        "A margin helps by its emphasis on positives and by the curvature of its gradient; either "
-        "improves MoCo, SimCLR and BYOL.",
+        "A margin works mainly by its emphasis on positives, which raises the accuracy of MoCo and "
+        "leaves SimCLR's flat; curvature of the gradient and the ratio of denominators add to it.",
     ),
 }
 
@@ -130,7 +131,7 @@ def sentence(results: Results, paper: str) -> str:
 
 
 def in_short(results: Results, folder: str = "") -> str:
-    """A Markdown table of the outcomes of each paper's claims, and an example of a gain for each.
+    """A Markdown table of the outcomes of all papers' claims, and one claim of each with its gains.
 
     Args:
         results: the results.
@@ -149,10 +150,12 @@ def in_short(results: Results, folder: str = "") -> str:
         if measured := [each for each in some if _measured(each)]:
             first = min(measured, key=lambda each: SHOWN.index(each.outcome))
             link = f"[{first.outcome}]({folder}{key}.md#{first.claim.id})"
-            examples.append(f"- {paper.name}, {link} {AT[first.setting]}: {_example(first)}.")
+            examples.append(f"- {paper.name}, {link} {AT[first.setting]}: {_gains(first)}.")
     head = ("paper", *SHOWN, "not measured")
     table = table_lines(head, lines, numbers=False)
-    text = "For example (gain with its 95% interval):"
+    text = (
+        "One claim of each paper, with its gains and their 95% intervals (of many, the middle one):"
+    )
     return "\n".join([*table, "", text, "", *examples]) + "\n"
 
 
@@ -191,11 +194,15 @@ def first_page(results: Results) -> str:
         "",
         *in_short(results).splitlines(),
         "",
-        "A reading is one claim for two methods on one dataset. It is **confirmed** if the 95% "
-        "interval of the gain lies on the claimed side, **partly** confirmed if the direction "
-        "holds but the size does not, **contradicted** if the interval excludes the claimed or "
-        "printed gain, and **imprecise** if the interval does not decide. A claim is confirmed "
-        "if all its readings are, partly if some are, after correction for multiple readings "
+        "A reading is one claim for two rows of a table in one column. It is **confirmed** if its "
+        "gain is significantly on the claimed side, **contradicted** if what is claimed or printed "
+        "is significantly excluded, **partly** confirmed if the direction holds but the size does "
+        "not, and **imprecise** otherwise. A claim is confirmed if all its measured readings are, "
+        "partly confirmed if some are, and contradicted if none is and at least one excludes it. "
+        "Intervals are those of single readings, while p values are corrected for the number of a "
+        "claim's readings and the printed gain has an error of its own: an interval may exclude 0 "
+        "or the printed gain and the reading still be imprecise. Where a trained row scores below "
+        "a trivial baseline, a reading says little about what the rows have learned "
         f"([rules](../{RULES}); [data](claims.json)).",
         "",
     ]
@@ -247,14 +254,18 @@ def _five_lines(results: Results, key: str) -> list[str]:
     """A paper's claim, what was run, the outcomes, what was not measured, and its cost."""
     some = results.of(key)
     left = _left_out(some)
-    places = dict.fromkeys(each.claim.place for each in some if each.claim.id in left)
+    places = dict.fromkeys(
+        f"[{escaped(each.claim.place)}]({key}.md#{each.claim.id})"
+        for each in some
+        if each.claim.id in left
+    )
     said = sentence(results, key).partition(": ")[2]
     return [
         f"- **It claims:** {escaped(PAPERS[key].says)}",
         f"- **Run:** {_run(results, some)}",
         f"- **Outcome:** {said}",
         *(f"    {line}" for line in _outcomes_of(some, key)),
-        f"- **Not measured:** {escaped('; '.join(places)) or 'nothing'}.",
+        f"- **Not measured:** {'; '.join(places) or 'nothing'}.",
         f"- **Still to run:** {_left(results, [r for each in some for r in each.readings])}",
     ]
 
@@ -268,7 +279,7 @@ def _outcomes_of(some: Sequence[Finding], page: str) -> list[str]:
             end = "" if each.claim.sentence.endswith("?") else "."
             lines.append(
                 f"- **{each.outcome}**, {AT[each.setting]}: {link}{end} "
-                f"{_example(each)}; {_tally(each)}.{_below(each)}"
+                f"{_gains(each)}; {_tally(each)}.{_below(each)}"
             )
     return lines
 
@@ -283,21 +294,27 @@ def _below(finding: Finding) -> str:
     return f" In {where} measured readings a trained row scores below a trivial baseline."
 
 
-def _example(finding: Finding) -> str:
-    """The clearest reading of a finding: rows, column, gain with interval, printed gain."""
-    readings = [each for each in finding.readings if each.low is not None]
-    if not readings:
-        return "no interval: a row has a single seed"
-    if finding.outcome == "contradicted":
-        each = min(readings, key=lambda each: each.against if each.against is not None else 1.0)
-    elif finding.outcome == "imprecise":
-        each = min(readings, key=lambda each: (each.high or 0.0) - (each.low or 0.0))
-    else:
-        each = min(readings, key=lambda each: each.adjusted if each.adjusted is not None else 1.0)
-    gain = gain_text(each.gain, each.low, each.high)
-    printed = f", printed {each.printed:+.2f}" if each.printed is not None else ""
-    size = f", at least {each.claim.size:+g} claimed" if each.claim.size is not None else ""
-    return f"{escaped(f'{each.better} over {each.than}, {each.column}')}: {gain}{printed or size}"
+def _gains(finding: Finding) -> str:
+    """The gains of a finding with their intervals; of more than three, the range and the middle."""
+    found = sorted(
+        (each for each in finding.readings if each.low is not None),
+        key=lambda each: each.gain or 0.0,
+    )
+    if not found:
+        return "No interval: a row has a single seed"
+    if len(found) <= 3:
+        return "; ".join(map(_gain, reversed(found)))
+    low, high = (f"{each.gain:+.2f}" for each in (found[0], found[-1]))
+    return f"Gains from {low} to {high}; the middle one is {_gain(found[len(found) // 2])}"
+
+
+def _gain(reading: Reading) -> str:
+    """Rows, column, gain with interval, and the printed or claimed gain."""
+    gain = gain_text(reading.gain, reading.low, reading.high)
+    beside = f", printed {reading.printed:+.2f}" if reading.printed is not None else ""
+    if reading.claim.size is not None:
+        beside = f", at least {reading.claim.size:+g} claimed"
+    return f"{escaped(f'{rows_of(reading)} on {reading.column}')}: {gain}{beside}"
 
 
 def _tally(finding: Finding) -> str:
@@ -386,10 +403,8 @@ def _finding(finding: Finding) -> list[str]:
     said = f"**{AT[finding.setting][0].upper()}{AT[finding.setting][1:]}: {finding.outcome}.**"
     measured = [each for each in finding.readings if each.measured]
     if not measured:
-        return [f"{said} {counted(len(finding.readings), 'reading')}, none of them measured.", ""]
+        return [said, ""]
     lines = [f"{said} {escaped(finding.sentence)}", ""]
-    if differences := dict.fromkeys(text for each in measured for text in each.differences):
-        lines += [f"Main differences from the paper: {escaped(' '.join(differences))}", ""]
     by_table: dict[str, list[Reading]] = {}
     for each in measured:
         by_table.setdefault(_page(each), []).append(each)
@@ -398,7 +413,7 @@ def _finding(finding: Finding) -> list[str]:
         needed = [each.seeds_needed is not None for each in some]
         table = [
             (
-                escaped(f"{each.better} over {each.than}"),
+                escaped(rows_of(each)),
                 *reading_cells(each),
                 *([str(each.seeds_needed or "")] if any(needed) else []),
             )
@@ -406,23 +421,36 @@ def _finding(finding: Finding) -> list[str]:
         ]
         lines += [f"From [{page.removesuffix('.md')}]({page}):", ""]
         lines += [*table_lines(head if any(needed) else head[:-1], table), ""]
-    lines += _remarks(measured)
+        remarks = _remarks(some)
+        if differences := some[0].differences:
+            remarks.insert(0, f"- Differences from the paper: {escaped(' '.join(differences))}")
+        lines += [*remarks, ""] if remarks else []
     return lines
 
 
 def _remarks(measured: Sequence[Reading]) -> list[str]:
-    """The remarks of some readings, each once, with its columns or rows."""
+    """The remarks of a table's readings, each once, with the rows or columns that it is about."""
     found: dict[str, list[Reading]] = {}
+    below: dict[tuple[str, str], dict[str, None]] = {}  # rows by column and trivial baseline
     for each in measured:
         for remark in each.remarks:
-            found.setdefault(remark, []).append(each)
-    lines = []
+            row, is_below, baseline = remark.partition(f" {BELOW} ")
+            if is_below:
+                below.setdefault((each.column, baseline.rstrip(".")), {})[row] = None
+            else:
+                found.setdefault(remark, []).append(each)
+    lines = [
+        f"- Below the trivial baseline {escaped(f'{baseline} on {column}')}: "
+        f"{escaped(', '.join(rows))}."
+        for (column, baseline), rows in below.items()
+    ]
     for remark, some in found.items():
         columns = dict.fromkeys(each.column for each in some)
         whole = all(each in some for each in measured if each.column in columns)
-        where = columns if whole else dict.fromkeys(f"{e.better}, {e.column}" for e in some)
-        lines.append(f"- {escaped(remark)} ({escaped('; '.join(where))})")
-    return [*lines, ""] if lines else []
+        names = columns if whole else dict.fromkeys(f"{rows_of(e)}, {e.column}" for e in some)
+        where = f" ({'; '.join(names)})" if len(some) < len(measured) else ""
+        lines.append(f"- {escaped(f'{remark}{where}')}")
+    return lines
 
 
 def _page(reading: Reading) -> str:
@@ -478,14 +506,13 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
                     reading.low,
                     reading.high,
                     reading.printed,
+                    reading.printed_error or 0.0,
                     COLORS[reading.outcome],
                     f"{reading.better}, {reading.column}",
                 )
             )
     return [
-        Panel(
-            f"{address}: {setting} setting", f"gain ({unit})" if unit else "gain", lines, rule=0.0
-        )
+        Panel(f"{address}: {setting} setting", f"gain ({UNITS.get(unit, unit)})", lines, rule=0.0)
         for (setting, address, unit), lines in found.items()
     ]
 
