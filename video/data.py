@@ -330,8 +330,9 @@ def _present(dataset: str, layout: Layout) -> tuple[str, ...]:
         UserError: a folder of videos is of no class.
     """
     command = f"{program()} data video" + (" --dataset hmdb51" if layout.hmdb51 else "")
+    how = f"what to put there is said by: {command}"
     if not layout.folder.is_dir():
-        raise MissingData(dataset, layout.folder, command)
+        raise MissingData(dataset, layout.folder, command, how)
     numbers = _numbers(layout)
     for folder in sorted(layout.folder.iterdir()):
         if folder.name not in numbers and _is_visible(folder) and _videos_in(folder, layout):
@@ -343,7 +344,7 @@ def _present(dataset: str, layout: Layout) -> tuple[str, ...]:
             )
     present = [name for name in numbers if (layout.folder / name).is_dir()]
     if not present:
-        raise MissingData(dataset, layout.folder, command)
+        raise MissingData(dataset, layout.folder, command, how)
     return tuple(sorted(present, key=numbers.__getitem__))
 
 

@@ -7,7 +7,7 @@ torchvision still build the network that was trained.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -31,6 +31,7 @@ from shared.experiment.export import (
 )
 from shared.experiment.records import Record
 from shared.functions import function_name, identity
+from shared.pixels import normalise
 from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
 from vision.encoder import BUILDERS, LabEncoder, fixed_size, make_encoder, width_of
@@ -43,27 +44,42 @@ PROBE_GROUPS = 16  # groups of features whose sums are kept
 TOLERANCE = 1e-2  # of the features' norm, for other hardware; a different network is about 1 off
 
 
-def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
+def save_encoder(
+    encoder: nn.Module,
+    folder: Path,
+    *,
+    config: Config,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> None:
     """Write ``encoder.safetensors`` with what is needed to rebuild and to check the network.
 
     Args:
         encoder: of ``vision.Networks(config)``, on any device.
         folder: created if needed; the file in it is replaced atomically.
         config: of the run that trained it.
+        mean: of each colour, as given to :func:`vision.pretrain`; by default those of the
+            configuration's dataset.
+        std: of each colour.
 
     Raises:
-        ValueError: a module whose parameters are not those of the configuration's backbone.
+        ValueError: a module whose parameters are not those of the configuration's backbone;
+            ``mean`` without ``std``, or numbers on another scale than 0 to 1.
     """
     backbone, size, lab = config.backbone, config.image_size, config.method == "cmc"
     network = remade(encoder, lambda: _make(backbone, config.stem, size, lab))
-    mean, std = statistics(config, describe(config.dataset))
+    if mean is None and std is None:
+        mean, std = statistics(config, describe(config.dataset))
+    if mean is None or std is None:
+        raise ValueError("mean and std are given together, as to vision.pretrain")
+    normalise(torch.zeros(1, 3, 1, 1), mean, std)  # refuses another scale
     metadata = {
         "backbone": backbone if isinstance(backbone, str) else identity(backbone),
         "stem": config.stem,
         "dim": str(width_of(network, backbone, size)),
         "image_size": str(size),
-        "mean": json.dumps(mean),
-        "std": json.dumps(std),
+        "mean": json.dumps([*mean]),
+        "std": json.dumps([*std]),
         "features": json.dumps(_probe(network, backbone, size).tolist()),
     }
     save_weights(encoder, folder, {**metadata, **({"colours": LAB} if lab else {})})

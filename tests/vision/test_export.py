@@ -72,6 +72,13 @@ def test_metadata_say_how_the_encoder_is_built_and_fed(tmp_path: Path) -> None:
     save_encoder(network, tmp_path, config=dataclasses.replace(config, statistics="none"))
     assert json.loads(metadata(tmp_path / FILE)["mean"]) == [0, 0, 0]
     assert json.loads(metadata(tmp_path / FILE)["std"]) == [1, 1, 1]
+    save_encoder(network, tmp_path, config=config, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    assert json.loads(metadata(tmp_path / FILE)["mean"]) == [0.1, 0.2, 0.3]
+    assert json.loads(metadata(tmp_path / FILE)["std"]) == [0.4, 0.5, 0.6]
+    with pytest.raises(ValueError, match="mean and std are given together"):
+        save_encoder(network, tmp_path, config=config, mean=(0.1, 0.2, 0.3))
+    with pytest.raises(ValueError, match="on the scale from 0 to 1"):
+        save_encoder(network, tmp_path, config=config, mean=(125, 123, 114), std=(63, 62, 67))
 
 
 def test_a_network_that_is_built_otherwise_is_refused(
