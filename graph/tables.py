@@ -189,7 +189,7 @@ TABLE_4_FURTHER = dataclasses.replace(
     columns=FURTHER_COLUMNS,
     seeds={"paper": tuple(range(5)), "short": (0, 1, 2)},
     fewer=(Seeds((), _labels(FURTHER_COLUMNS, MOLECULES), SOCIAL_ONLY, tiers=("paper", "short")),),
-    published=Published("MMCL prints none of these datasets", "", (), {}),
+    published=Published("MMCL has none of these datasets", "", (), {}),
     notes=NOTES.lines("further-sets fixed standardised double transductive additional-rows"),
 )
 

@@ -148,7 +148,7 @@ CLLR_ROWS = (
 def _returns(paper: str, name: str, by: str, rows: tuple[Row, ...], variance_ratios: str) -> Table:
     """Returns at 100K environment steps.
 
-    ``variance_ratios`` are those of CURL's printed returns to those with the method.
+    ``variance_ratios`` are those of CURL's published returns to those with the method.
     """
     printed_as = name.replace("-", " ").capitalize()
     return Table(
@@ -258,8 +258,8 @@ BELOW_A_BASELINE = {
     "DCL": ("Spin", "Swingup", "Run"),
     "HCL": ("Spin", "Swingup", "Run", "Walk"),
 }
-# There the rows with the method are not run, except for LMCL's three printed rows, which had run on
-# all six tasks before this was decided.
+# There the rows with the method are not run, except for LMCL's three published rows, which had run
+# on all six tasks before this was decided.
 BASE_OF = {
     "LMCL(CURL+DP), mean": "CURL",
     "LMCL(CURL+DP), cosine": "CURL, cosine",

@@ -1,9 +1,9 @@
-"""What may not change unnoticed: configurations of cells, records that count, printed numbers.
+"""What may not change unnoticed: configurations of cells, records that count, published numbers.
 
 ``gate/cells.txt`` has a line for each row of every table in every tier: the number of its cells
 and a hash over their canonical configurations. ``gate/records.txt`` has a line for each file of
 committed records: the first digits of the SHA-256 of each one that counts. ``gate/published.txt``
-has a line for each transcribed table: the number of its rows and printed numbers, and a hash over
+has a line for each transcribed table: the number of its rows and published numbers, and a hash over
 both. ``gate/defaults.txt`` has what each number of a loss is where it is left out: records hold the
 given ones alone. A new one may join with the default that does what was done before. Any other
 change belongs under **Numbers** in the changelog, with its reason. To write all again:
@@ -54,7 +54,7 @@ def counted_records() -> list[str]:
     )
 
 
-def printed_numbers() -> list[str]:
+def published_numbers() -> list[str]:
     """``file table | rows | numbers | hash``, sorted, of every transcription; each is sound."""
     lines = []
     for file in ROOT.glob("*/published/*.toml"):
@@ -95,7 +95,7 @@ def test_numbers_that_a_term_leaves_out_mean_what_they_meant() -> None:
 
 
 def test_printed_numbers_are_as_they_were_transcribed() -> None:
-    assert printed_numbers() == PUBLISHED.read_text().splitlines()
+    assert published_numbers() == PUBLISHED.read_text().splitlines()
 
 
 def test_every_cell_has_the_configuration_it_had() -> None:
@@ -111,5 +111,5 @@ if __name__ == "__main__":
     CELLS.parent.mkdir(exist_ok=True)
     CELLS.write_text("\n".join(declared_cells()) + "\n")
     RECORDS.write_text("\n".join(counted_records()) + "\n")
-    PUBLISHED.write_text("\n".join(printed_numbers()) + "\n")
+    PUBLISHED.write_text("\n".join(published_numbers()) + "\n")
     DEFAULTS.write_text("\n".join(defaults()) + "\n")

@@ -341,7 +341,7 @@ def test_the_csv_is_what_was_measured(measured: Measured) -> None:
                 assert float(line["measured_sd"]) == pytest.approx(statistics.stdev(values))
             else:
                 assert line["measured_sd"] == ""
-            assert (line["printed_mean"] != "") == (cell.published is not None)
+            assert (line["published_mean"] != "") == (cell.published is not None)
             assert line["additional"] == ("yes" if cell.row.published is None else "no")
 
 
@@ -403,7 +403,7 @@ def test_a_table_of_a_figure_says_that_the_paper_prints_no_numbers(tmp_path: Pat
     figures = read_figures(tmp_path, table, "paper")
     measured = measure(table, "paper", [], {}, figures)
     for text in (markdown(measured), shown(measured)):
-        assert "MMCL, Figure 3: the paper prints no numbers for this." in text
+        assert "MMCL, Figure 3: the paper gives no numbers for this." in text
         assert "additional rows" not in text  # every row is the paper's
     # Pictures of the figure are shown; another figure's are links.
     assert re.findall(r"!\[.*\](\(figures/.*\))", markdown(measured)) == [
@@ -457,15 +457,15 @@ def test_rows_are_summed_up_over_all_columns() -> None:
     lines = text[text.index("## Interquartile mean") :].splitlines()[4:6]
     graphcl, mmcl = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
     # Of 78, 79, 86, 87, 88 and of 70, 71, 72, 87.9, 89, 90.1 one value is cut at each end; the row
-    # that no paper prints has no seed in DD, so it is left out.
+    # that no paper gives has no seed in DD, so it is left out.
     assert (graphcl[0], graphcl[1], graphcl[3]) == ("GraphCL", "84.00", "5 of 6")
     assert (mmcl[0], mmcl[1], mmcl[3]) == ("MMCL", f"{(71 + 72 + 87.9 + 89) / 4:.2f}", "6")
 
 
 def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
-    here = pictures.Point(2.0, 1.0, 3.5, printed=4.0, printed_error=0.5)
+    here = pictures.Point(2.0, 1.0, 3.5, published=4.0, published_error=0.5)
     panel = pictures.Panel("gains", "points", {"one": [here], "none": []}, rule=0.0)
-    picture = pictures.Picture([panel, panel], 2, {"mean": "#000000"}, "printed")
+    picture = pictures.Picture([panel, panel], 2, {"mean": "#000000"}, "published")
     figure = pictures.points(picture)
     for axis in figure.axes:
         drawn = [tuple(line.get_xdata()) for line in axis.lines]
@@ -477,7 +477,7 @@ def test_pictures_show_the_numbers_that_they_are_given(tmp_path: Path) -> None:
     before = file.stat().st_mtime_ns
     pictures.write(file, picture)
     assert file.stat().st_mtime_ns == before  # equal numbers are not drawn again
-    pictures.write(file, dataclasses.replace(picture, printed="as printed"))
+    pictures.write(file, dataclasses.replace(picture, published="as published"))
     assert file.stat().st_mtime_ns != before
     with pytest.raises(ValueError, match="at least one panel"):
         pictures.points(pictures.Picture([], 1, {}))

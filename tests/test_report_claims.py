@@ -40,15 +40,15 @@ def measured(
 ) -> Measured:
     """The toy table with values of both rows in its left column, by seed."""
     claim = claim or said()
-    printed = Published("Toy", "Toys", ("left",), {"plain": (None,), "better": (None,)})
+    numbers = Published("Toy", "Toys", ("left",), {"plain": (None,), "better": (None,)})
     if published:
-        printed = dataclasses.replace(
-            printed, rows={"better": (published[0],), "plain": (published[1],)}, runs=5
+        numbers = dataclasses.replace(
+            numbers, rows={"better": (published[0],), "plain": (published[1],)}, runs=5
         )
     table = dataclasses.replace(
         TOY,
         claims=(claim,),
-        published=printed,
+        published=numbers,
         seeds={"paper": tuple(range(max(len(better), len(plain), 1)))},
         **changes,
     )
@@ -78,18 +78,18 @@ def outcome(*arguments: Any, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("better", "claim", "printed", "expected"),
+    ("better", "claim", "published", "expected"),
     [
-        # Superiority, without a printed gain, with one that fits, and with one that is larger.
+        # Superiority, without a published gain, with one that fits, and with one that is larger.
         ((75.0, 76.0, 74.0), said(), (), "confirmed"),
         ((70.5, 70.0, 71.0), said(), (), "imprecise"),
         ((65.0, 66.0, 64.0), said(), (), "contradicted"),
         ((75.0, 76.0, 74.0), said(), (Value(75.0), Value(70.0)), "confirmed"),
         ((75.0, 76.0, 74.0), said(), (Value(85.0), Value(70.0)), "partly"),
         ((70.5, 70.0, 71.0), said(), (Value(85.0), Value(70.0)), "contradicted"),
-        # A gain that is larger than printed denies nothing.
+        # A gain that is larger than published denies nothing.
         ((75.0, 76.0, 74.0), said(), (Value(70.1), Value(70.0)), "confirmed"),
-        # The printed gain has an uncertainty of its own.
+        # The published gain has an uncertainty of its own.
         ((75.0, 76.0, 74.0), said(), (Value(85.0, 9.0), Value(70.0, 9.0)), "confirmed"),
         # Size.
         ((75.0, 76.0, 74.0), said("size", size=1.0), (), "confirmed"),
@@ -111,9 +111,9 @@ def outcome(*arguments: Any, **changes: Any) -> str:
     ],
 )
 def test_each_outcome_has_its_rule(
-    better: Sequence[float], claim: Claim, printed: Sequence[Value], expected: str
+    better: Sequence[float], claim: Claim, published: Sequence[Value], expected: str
 ) -> None:
-    assert outcome(better, claim, printed) == expected
+    assert outcome(better, claim, published) == expected
 
 
 def test_holm_is_over_the_readings_of_one_claim_at_one_setting() -> None:
@@ -198,14 +198,14 @@ def test_remarks_change_no_outcome() -> None:
     for name in ("outcome", "gain", "low", "high", "p", "model"):
         assert getattr(remarked, name) == getattr(plain, name)
     (larger,) = readings([measured(UP, None, (Value(70.1), Value(70.0)))])
-    assert larger.remarks == ("The gain is larger than the printed +0.10.",)
+    assert larger.remarks == ("The gain is larger than the published +0.10.",)
 
 
 def test_seeds_needed_are_told_where_a_known_gain_is_still_open() -> None:
-    printed = (Value(71.0), Value(70.0))
-    (open_,) = readings([measured(LEVEL, None, printed)])
+    published = (Value(71.0), Value(70.0))
+    (open_,) = readings([measured(LEVEL, None, published)])
     assert (open_.outcome, open_.seeds_needed) == ("imprecise", 17)
-    (settled,) = readings([measured(UP, None, printed)])
+    (settled,) = readings([measured(UP, None, published)])
     (unknown,) = readings([measured(LEVEL)])
     assert settled.seeds_needed is unknown.seeds_needed is None
 
@@ -428,10 +428,10 @@ def test_every_reading_follows_from_the_committed_records(committed: list[Measur
         p = 2 * min(t.sf((gain - claimed) / error), 0.5)  # type: ignore[operator]
         p_zero = 2 * min(t.sf(gain / error), 0.5)
         excluded = high < claimed  # type: ignore[operator]
-        printed = _printed(one.table, reading)
-        if claim.form in ("superiority", "comparable") and printed is not None:
-            wide = math.hypot(error, printed[1])
-            excluded |= gain + t.ppf(0.975) * wide < printed[0]
+        published = _printed(one.table, reading)
+        if claim.form in ("superiority", "comparable") and published is not None:
+            wide = math.hypot(error, published[1])
+            excluded |= gain + t.ppf(0.975) * wide < published[0]
         if claim.form == "null":
             margin = claim.margin or 0.0
             sides = (t.sf((gain + margin) / error), t.cdf((gain - margin) / error))
@@ -456,7 +456,7 @@ def test_every_reading_follows_from_the_committed_records(committed: list[Measur
 
 
 def _printed(table: Table, reading: Reading) -> tuple[float, float] | None:
-    """The printed gain and its standard error, from the transcribed numbers."""
+    """The published gain and its standard error, from the transcribed numbers."""
     labels = {row.label: row.published for row in table.rows}
     columns = {column.label: table.metric_of(column) for column in table.columns}
     values = [
@@ -482,7 +482,7 @@ AGAINST_ITS_NUMBERS = {
 }
 
 
-def test_claims_are_true_of_the_printed_numbers() -> None:
+def test_claims_are_true_of_the_published_numbers() -> None:
     against: set[str] = set()
     for domain in DOMAINS:
         for some in importlib.import_module(f"{domain}.tables").TABLES.values():

@@ -178,7 +178,7 @@ def _columns(metrics: Mapping[str, str], minutes: float, gigabytes: float) -> tu
 
 
 def _both_readings(published: Published) -> Published:
-    """``published`` with the columns of ``PRINTED_AS`` added, which repeat printed numbers."""
+    """``published`` with the columns of ``PRINTED_AS`` added, which repeat published numbers."""
     return dataclasses.replace(
         published,
         columns=(*published.columns, *PRINTED_AS),

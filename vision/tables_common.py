@@ -55,11 +55,11 @@ def table(
         name: address of the table.
         title: one line.
         config: what rows and columns change; its protocol is the table's.
-        rows: the methods; a row with a printed label measures that printed row.
+        rows: the methods; a row with a printed label measures that published row.
         columns: the datasets.
         notes: names of the notes below the table; the one on reduced runs is added.
         of: where in the paper; derived from ``name`` if empty.
-        printed: key of the printed numbers; ``name`` if empty.
+        printed: key of the published numbers; ``name`` if empty.
         short: changes of the reduced runs.
         others: further fields of the table.
     """
@@ -101,7 +101,7 @@ HARD = term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0)
 CMC_NCE: Term = CMC["objective"].loss
 CMC_DCL = term(debiased_nce, temperature=0.07, tau_plus=0.01)
 CMC_HARD = term(hard_nce, temperature=0.07, tau_plus=0.01, beta=1.0)
-# CO2's penalty with the numbers of lightly's program; neither LMCL nor CLLR prints any.
+# CO2's penalty with the numbers of lightly's program; neither LMCL nor CLLR gives any.
 CO2 = term(consistency, weight=1.0, temperature=0.05)
 
 # CMC itself, on one crop: its program train_CMC.py, with softmax, summed over both directions.
@@ -298,7 +298,7 @@ def derived(
         source: the table in the paper's setting.
         ending: of the name.
         where: the data, in words; part of the title.
-        columns: the data; printed numbers are kept for columns whose label the paper prints.
+        columns: the data; published numbers are kept for columns whose label the paper gives.
         notes: names of the notes that follow those on budget, metric and baselines.
         short: the budget.
         rows: the methods; None: those of ``source``. Their changes in other columns are dropped.

@@ -357,7 +357,7 @@ EMPHASES = {
 
 
 def _grid(figure: str, symbol: str) -> tuple[float, ...]:
-    """The values that a figure is plotted at, as the paper prints them."""
+    """The values that a figure is plotted at, as the paper gives them."""
     content = tomllib.loads(FILE.read_text(encoding="utf-8"))
     return tuple(float(value) for value in content[figure]["grid"][symbol])
 

@@ -161,7 +161,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
     """The row of a table that a user's loss is compared with, and why that one.
 
     Among the rows that train with a loss: the row ``wanted``, else the one that most of the paper's
-    claims compare with, else the first that the paper prints, else the first.
+    claims compare with, else the first that the paper gives, else the first.
 
     Raises:
         UserError: there is none.
@@ -179,7 +179,7 @@ def baseline_of(table: Table, tier: Tier, wanted: str | None = None) -> tuple[Ro
         row = max(claimed, key=lambda row: counts[row.label])
         return row, f"which {counts[row.label]} of {counts.total()} claims are made against"
     if published := [row for row in able if row.published is not None]:
-        return published[0], "the first row that the paper prints"
+        return published[0], "the first row that the paper gives"
     if not able:
         raise UserError(f"{table.address} has no row that trains with a loss")
     return able[0], "the first row"

@@ -60,7 +60,7 @@ class Pool:
         options: of the command line, how cells are run.
         console: where progress is shown.
         own: whether these are user runs, of the tier "own", which no table uses.
-        main: by address, the metric that a cell is run for, and what the paper prints there.
+        main: by address, the metric that a cell is run for, and what the paper gives there.
     """
 
     def __init__(

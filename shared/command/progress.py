@@ -32,7 +32,7 @@ def watching(console: Console, total: int, main: Main | None = None) -> Iterator
     Args:
         console: where to.
         total: how many cells there are.
-        main: by address, the metric that a cell is run for, and what the paper prints there.
+        main: by address, the metric that a cell is run for, and what the paper gives there.
     """
     label = TextColumn(
         "{task.description}",
@@ -58,7 +58,7 @@ class Watch:
     Args:
         bars: has one bar for all cells; one for each running cell is added.
         total: how many cells there are.
-        main: by address, the metric that a cell is run for, and what the paper prints there.
+        main: by address, the metric that a cell is run for, and what the paper gives there.
     """
 
     def __init__(self, bars: Progress, total: int, main: Main) -> None:
@@ -148,19 +148,19 @@ def duration(seconds: float) -> str:
     return f"{number:.0f} {unit}" if number >= 10 else f"{number:.1f} {unit}"
 
 
-def sentence(message: tuple[Any, ...], metric: str = "", printed: str = "") -> str:
-    """The outcome of a cell: its main metric beside the printed one, or why there is none.
+def sentence(message: tuple[Any, ...], metric: str = "", published: str = "") -> str:
+    """The outcome of a cell: its main metric beside the published one, or why there is none.
 
     Args:
         message: of :func:`shared.command.pool.outcome`.
         metric: that the cell is run for; empty: the first that it has.
-        printed: what the paper prints there; empty for nothing.
+        published: what the paper gives there; empty for nothing.
     """
     if message[0] == "done":
         metrics = message[1]["metrics"]
         numbers = [name for name, value in metrics.items() if isinstance(value, int | float)]
         name = metric if metric in numbers else numbers[0]
-        beside = f"; paper: {printed}" if printed else ""
+        beside = f"; paper: {published}" if published else ""
         return f"{name} {metrics[name]:.4g} ({duration(message[1]['seconds'])}){beside}"
     if message[0] == "interrupted":
         return "interrupted, state saved"

@@ -26,7 +26,7 @@ from shared.experiment.tables import Cell, Table, Tier
 from shared.report import measuring
 from shared.report.console import Terminal
 from shared.report.measuring import narrowed
-from shared.report.wording import counted, printed_value
+from shared.report.wording import counted, published_value
 
 
 def plan_cells(chosen: Sequence[Chosen], places: Places, options: argparse.Namespace) -> int:
@@ -161,9 +161,9 @@ def run_waiting(
 
 
 def main_metrics(chosen: Sequence[Chosen], *, own: bool = False) -> dict[str, tuple[str, str]]:
-    """By address the metric of a cell's first column, and what the paper prints there, if anything.
+    """By address the metric of a cell's first column, and what the paper gives there, if anything.
 
-    No printed number applies to a user's runs (``own``) or to the embedded data of the smoke tier.
+    No published number applies to a user's runs (``own``) or to the embedded data of smoke.
     """
     found: dict[str, tuple[str, str]] = {}
     for each in chosen:
@@ -174,8 +174,8 @@ def main_metrics(chosen: Sequence[Chosen], *, own: bool = False) -> dict[str, tu
             label = labels.get(cell.row)  # a user's row is in no table
             value = table.published.value(label, cell.column) if label else None
             applies = value is not None and cell.tier != "smoke" and not own
-            printed = printed_value(value) if applies else ""
-            found.setdefault(cell.address, (table.metric_of(columns[cell.column]), printed))
+            published = published_value(value) if applies else ""
+            found.setdefault(cell.address, (table.metric_of(columns[cell.column]), published))
     return found
 
 

@@ -18,7 +18,7 @@ from shared import (
 )
 from shared.experiment.tables import Row
 
-# Of cosines, in text and control, where no paper prints a temperature, tau+ or beta: they were
+# Of cosines, in text and control, where no paper gives a temperature, tau+ or beta: they were
 # fixed before any run.
 NCE = term(info_nce, temperature=0.1)
 DCL = term(debiased_nce, temperature=0.1, tau_plus=0.01)
@@ -44,7 +44,7 @@ def polarization(weight: float = 0.1, **numbers: Any) -> Term:
 def polarized_row(
     label: str, loss: Term, similarity: str, deviation: str, reduction: str = "anchor_sum"
 ) -> Row:
-    """A row of LMCL; it measures the printed row whose label is its own up to a comma."""
+    """A row of LMCL; it measures the published row whose label is its own up to a comma."""
     changes = by(loss, polarization(reduction=reduction), similarity=similarity)
     return Row(label, changes, label.partition(",")[0], deviation)
 

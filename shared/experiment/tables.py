@@ -57,7 +57,7 @@ class Config(Protocol):
 
 @dataclass(frozen=True)
 class Value:
-    """A published number: its mean and, where the paper prints one, its standard deviation."""
+    """A published number: its mean and, where the paper gives one, its standard deviation."""
 
     mean: float
     std: float | None = None
@@ -70,12 +70,12 @@ class Published:
     Args:
         source: the paper and the table it prints.
         title: the table's title.
-        columns: the printed column labels; none where the paper only plots.
-        rows: for each printed row label one ``Value`` (or None) per column.
-        statistic: what the printed numbers are (mean over what, deviation of what).
+        columns: the published column labels; none where the paper only plots.
+        rows: for each published row label one ``Value`` (or None) per column.
+        statistic: what the published numbers are (mean over what, deviation of what).
         notes: remarks about rows, by label.
         warnings: errors in the printed table.
-        runs: how many runs a printed mean is over; 1 where the paper does not say.
+        runs: how many runs a published mean is over; 1 where the paper does not say.
     """
 
     source: str
@@ -88,13 +88,13 @@ class Published:
     runs: int = 1
 
     def value(self, row: str, column: str) -> Value | None:
-        """The printed number of ``row`` in ``column``; None where the paper prints none."""
+        """The published number of ``row`` in ``column``; None where the paper gives none."""
         if row not in self.rows or column not in self.columns:
             return None
         return self.rows[row][self.columns.index(column)]
 
     def part(self, columns: Collection[str]) -> "Published":
-        """The printed numbers in those of ``columns`` that are printed, in the printed order."""
+        """The published numbers in those of ``columns`` that are printed, in the printed order."""
         kept = [column in columns for column in self.columns]
         rows = {
             label: tuple(itertools.compress(values, kept)) for label, values in self.rows.items()
@@ -110,8 +110,7 @@ class Row:
     Args:
         label: unique within the table.
         changes: fields of the configuration and their values.
-        published: label of the printed row that this row measures; None for additional rows, which
-            no paper prints.
+        published: label of the published row that this row measures; None for additional rows.
         deviation: what differs from the paper, and why.
         in_columns: further changes in single columns, by column label, for numbers that a paper
             tunes per dataset.
@@ -133,7 +132,7 @@ class Column:
     """A dataset or task: its label, its changes, and what one cell costs.
 
     Args:
-        label: unique within the table; the printed label where the paper prints one.
+        label: unique within the table; the printed label where the paper gives one.
         changes: fields of the configuration and their values.
         minutes: wall time of one cell on one CPU core, for ``plan`` as long as no finished run or
             record of the column is known.
@@ -333,14 +332,14 @@ class Table:
         columns: the datasets or tasks.
         seeds: the seeds of each tier; the table does not have a tier without seeds.
         fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
-        published: the printed numbers.
+        published: the published numbers.
         claims: the claims about it, which ``shared.experiment.claims`` fills in.
         settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
             tier, ``reduced`` elsewhere, without differences to name.
         blocked: whether all rows of a seed share its data, so that it is a factor of the model.
         short: changes of the short tier.
         varies: what changes between repeats of a cell.
-        references: printed numbers of other papers, shown below the table.
+        references: published numbers of other papers, shown below the table.
         notes: lines shown under the table.
         also: further metrics of the same runs, shown in small tables of their own.
         units: units of the metrics in ``also`` that differ from ``unit``.

@@ -1,1 +1,1 @@
-"""Measured beside printed numbers: statistics, outcomes of claims, and their presentation."""
+"""Measured beside published numbers: statistics, outcomes of claims, and their presentation."""

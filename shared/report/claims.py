@@ -28,7 +28,7 @@ from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, 
 from shared.report.wording import counted
 
 CLAIMS = "claims.json"
-FORM = "claims-v3"
+FORM = "claims-v4"
 BELOW = "scores below the trivial baseline"  # in the remark on a trained row
 Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
@@ -66,14 +66,14 @@ class Reading:
         p: two-sided p value of the claim's null hypothesis; 1 for a gain on its wrong side.
         adjusted: ``p`` adjusted by Holm over the claim's readings at this setting; equals ``p``
             where the claim is about every column.
-        against: two-sided p value of the claimed or printed gain; small where the measured gain
+        against: two-sided p value of the claimed or published gain; small where the measured gain
             excludes it.
-        printed: the printed gain; None where the paper prints none.
-        printed_error: standard error of the printed gain; None where no deviation is printed.
+        published: the published gain; None where the paper gives none.
+        published_error: standard error of the published gain; None where no deviation is published.
         seeds_better: the finished seeds of ``better``.
         seeds_than: the finished seeds of ``than``.
-        seeds_needed: seeds for each row with which 80% of studies would detect the printed or
-            claimed gain; None unless a gain above 0 is claimed or printed and the outcome is
+        seeds_needed: seeds for each row with which 80% of studies would detect the published or
+            claimed gain; None unless a gain above 0 is claimed or published and the outcome is
             ``imprecise``.
         remarks: trivial baselines above a trained row, a metric that ranks the rows differently,
             numerical noise, different data; a sentence each.
@@ -100,8 +100,8 @@ class Reading:
     p: float | None = None
     adjusted: float | None = None
     against: float | None = None
-    printed: float | None = None
-    printed_error: float | None = None
+    published: float | None = None
+    published_error: float | None = None
     seeds_better: tuple[int, ...] = ()
     seeds_than: tuple[int, ...] = ()
     seeds_needed: int | None = None
@@ -265,9 +265,9 @@ def _read(
     rows = {cell.row.label: cell for cell in column}
     better, than = rows[comparison.better], rows[comparison.than]
     first, second = better.read(metric), than.read(metric)
-    printed, printed_error = None, None
+    published, published_error = None, None
     if metric == table.metric_of(better.column):
-        printed, printed_error = _printed_gain(
+        published, published_error = _published_gain(
             better.published, than.published, table.published.runs
         )
     reading = Reading(
@@ -283,8 +283,8 @@ def _read(
         unit=table.unit_of(metric),
         protocol=table.protocol,
         outcome="imprecise" if first and second else "not measured",
-        printed=printed,
-        printed_error=printed_error,
+        published=published,
+        published_error=published_error,
         seeds_better=tuple(sorted(first)),
         seeds_than=tuple(sorted(second)),
     )
@@ -296,9 +296,9 @@ def _read(
     if estimate is None:
         return _Unadjusted(replace(reading, gain=gain, remarks=remarks), None)
     low, high = estimate.interval
-    if printed is not None and estimate.p_above(printed) < LEVEL:
-        remarks = (*remarks, f"The gain is larger than the printed {printed:+.2f}.")
-    p, direction, against = _p_values(claim, estimate, printed, printed_error or 0.0)
+    if published is not None and estimate.p_above(published) < LEVEL:
+        remarks = (*remarks, f"The gain is larger than the published {published:+.2f}.")
+    p, direction, against = _p_values(claim, estimate, published, published_error or 0.0)
     reading = replace(
         reading,
         gain=estimate.gain,
@@ -314,13 +314,13 @@ def _read(
     return _Unadjusted(reading, direction)
 
 
-def _printed_gain(
+def _published_gain(
     better: Value | None, than: Value | None, runs: int
 ) -> tuple[float | None, float | None]:
-    """The printed gain and its standard error; None for what is not printed."""
+    """The published gain and its standard error; None for what is not stated."""
     if better is None or than is None:
         return None, None
-    # Printed numbers have few digits; rounding removes the error of the subtraction.
+    # Published numbers have few digits; rounding removes the error of the subtraction.
     gain = round(better.mean - than.mean, 9)
     if better.std is None or than.std is None:
         return gain, None
@@ -328,12 +328,12 @@ def _printed_gain(
 
 
 def _p_values(
-    claim: Claim, estimate: Estimate, printed: float | None, printed_error: float
+    claim: Claim, estimate: Estimate, published: float | None, published_error: float
 ) -> tuple[float, float, float]:
     """P values of the claim's null hypothesis, of its direction, and of the claim itself."""
     above, below = estimate.p_above, estimate.p_below
     margin, size = claim.margin or 0.0, claim.size or 0.0
-    too_small = 1.0 if printed is None else below(printed, printed_error)
+    too_small = 1.0 if published is None else below(published, published_error)
     cases: dict[Form, Callable[[], tuple[float, float, float]]] = {
         "superiority": lambda: (above(0), above(0), min(below(0), too_small)),
         "size": lambda: (above(size), above(0), below(size)),
@@ -359,7 +359,7 @@ def _outcome(reading: Reading, adjusted: float, direction: float) -> Outcome:
 
 def _with_seeds_needed(reading: Reading) -> Reading:
     """The reading with the number of seeds needed, where it is imprecise and that is known."""
-    targets = {"size": reading.claim.size, "superiority": reading.printed}
+    targets = {"size": reading.claim.size, "superiority": reading.published}
     target = targets.get(reading.claim.form)
     if reading.outcome != "imprecise" or not target or target < 0 or reading.error is None:
         return reading

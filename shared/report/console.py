@@ -21,7 +21,7 @@ from shared.report.wording import (
     marks_of,
     measured_lines,
     origin,
-    printed_row,
+    published_row,
 )
 
 LABEL, HEADER = 26, 13  # characters of a line of a label; words are not broken
@@ -74,10 +74,10 @@ class Terminal:
 
     def _widths(self) -> Iterator[int]:
         marks = marks_of(self.measured)
-        rows = [(cells, printed_row(cells, self.measured)) for cells in self.measured.cells]
+        rows = [(cells, published_row(cells, self.measured)) for cells in self.measured.cells]
         for place, column in enumerate(self.measured.columns):
             texts = [text for cells, _ in rows for text in measured_lines(cells[place], marks)]
-            texts += [printed[place] for _, printed in rows if printed]
+            texts += [published[place] for _, published in rows if published]
             yield max(_width([column.label], HEADER), *map(len, texts))
 
     def _grid(self, block: slice) -> Grid:
@@ -97,8 +97,8 @@ class Terminal:
                     Text("\n".join(_lines(cells[0].row.label, LABEL))),
                     *(_cell(*each) for each in zip(cells[block], here, strict=True)),
                 )
-                if printed := printed_row(cells, measured):
-                    grid.add_row("", *(Text(text, style="dim italic") for text in printed[block]))
+                if published := published_row(cells, measured):
+                    grid.add_row("", *(Text(text, style="dim italic") for text in published[block]))
         return grid
 
 

@@ -35,7 +35,7 @@ from shared.report.wording import (
     named_seeds,
     origin,
     over_columns,
-    printed_row,
+    published_row,
     scale_note,
 )
 
@@ -61,7 +61,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
     lines += [f"`{table.address}` ({SCALES[measured.tier]}): {escaped(table.section)}.", ""]
     lines += [f"Lines marked **measured**: {escaped(headline(measured))}", ""]
     if measured.tier != "smoke":
-        lines += [f"Lines marked *printed*: {escaped(origin(table.published))}", ""]
+        lines += [f"Lines marked *published*: {escaped(origin(table.published))}", ""]
     if note := scale_note(measured):
         lines += [escaped(note), ""]
     lines += _numbers(measured)
@@ -77,7 +77,7 @@ def markdown(measured: Measured, readings: Sequence[Reading] = ()) -> str:
         lines += [f"## {heading}", "", *(f"- {escaped(each)}" for each in remarks), ""]
     for published in table.references:
         grid = elsewhere(published)
-        lines += ["## Printed elsewhere", "", escaped(grid.heading), "", *grid_lines(grid), ""]
+        lines += ["## Published elsewhere", "", escaped(grid.heading), "", *grid_lines(grid), ""]
         lines += [f"- {escaped(f'{label}: {note}')}" for label, note in published.notes.items()]
         lines += [""] * bool(published.notes)
     if runs := list(_runs(measured)):
@@ -95,7 +95,7 @@ def csv_text(measured: Measured) -> str:
     writer.writerow(
         ["domain", "paper", "table", "scale", "row", "additional", "column", "metric", "unit"]
         + ["protocol", "measured_mean", "measured_sd", "measured_low", "measured_high"]
-        + ["seeds_measured", "seeds_declared", "printed_mean", "printed_std", "difference"]
+        + ["seeds_measured", "seeds_declared", "published_mean", "published_std", "difference"]
         + [f"measured_seed_{seed}" for seed in measured.seeds]
         + ["status"]
     )
@@ -196,16 +196,16 @@ def rows_of(reading: Reading) -> str:
 
 
 def reading_cells(reading: Reading) -> tuple[str, ...]:
-    """Column, outcome, gain with its interval, printed gain and seeds of a reading, as Markdown."""
+    """Column, outcome, gain and interval, published gain and seeds of a reading, as Markdown."""
     few, many = sorted((len(reading.seeds_better), len(reading.seeds_than)))
-    printed = gain_text(reading.printed, None, None)
-    if reading.printed is not None and reading.printed_error is not None:
-        printed += f" (s.e. {reading.printed_error:.2f})"
+    published = gain_text(reading.published, None, None)
+    if reading.published is not None and reading.published_error is not None:
+        published += f" (s.e. {reading.published_error:.2f})"
     return (
         escaped(reading.column),
         f"**{reading.outcome}**" if reading.measured else reading.outcome,
         gain_text(reading.gain, reading.low, reading.high),
-        printed,
+        published,
         str(few) if few == many else f"{len(reading.seeds_better)}, {len(reading.seeds_than)}",
     )
 
@@ -214,14 +214,14 @@ def _numbers(measured: Measured) -> list[str]:
     head = ["method", "", *(column.label for column in measured.columns)]
     lines = [
         [escaped(label), f"**{whose}**" if whose == "measured" else whose and f"*{whose}*"]
-        + [f"*{text}*" if whose == "printed" and text else text for text in texts]
+        + [f"*{text}*" if whose == "published" and text else text for text in texts]
         for label, whose, *texts in _lines(measured)
     ]
     return [*table_lines(head, lines), ""]
 
 
 def _lines(measured: Measured) -> Iterator[list[str]]:
-    """Lines of label, ``measured`` or ``printed``, and texts by column; headings have none."""
+    """Lines of label, ``measured`` or ``published``, and texts by column; headings have none."""
     marks = marks_of(measured)
     for heading, rows in groups_of(measured):
         if heading:
@@ -229,8 +229,8 @@ def _lines(measured: Measured) -> Iterator[list[str]]:
         for cells in rows:
             here = ("; ".join(measured_lines(cell, marks)) for cell in cells)
             yield [cells[0].row.label, "measured", *here]
-            if printed := printed_row(cells, measured):
-                yield ["", "printed", *printed]
+            if published := published_row(cells, measured):
+                yield ["", "published", *published]
 
 
 def _drawn(measured: Measured) -> list[Panel]:
@@ -252,12 +252,12 @@ def _drawn(measured: Measured) -> list[Panel]:
 
 
 def _picture(panels: Sequence[Panel]) -> Picture:
-    printed = any(p.printed is not None for panel in panels for p in panel.every())
+    published = any(p.published is not None for panel in panels for p in panel.every())
     return Picture(
         panels,
         ACROSS,
         {"mean, 95% interval": BLUE},
-        "printed mean" * printed,
+        "published mean" * published,
         "highest trivial baseline" * any(panel.rule is not None for panel in panels),
     )
 
@@ -265,9 +265,9 @@ def _picture(panels: Sequence[Panel]) -> Picture:
 def _points(cell: MeasuredCell, measured: Measured) -> list[Point]:
     if cell.summary is None:
         return []
-    # Means of a smaller budget have another scale than the printed ones.
-    printed = cell.published.mean if cell.published and measured.tier == "paper" else None
-    return [Point(cell.summary.mean, cell.summary.low, cell.summary.high, printed)]
+    # Means of a smaller budget have another scale than the published ones.
+    published = cell.published.mean if cell.published and measured.tier == "paper" else None
+    return [Point(cell.summary.mean, cell.summary.low, cell.summary.high, published)]
 
 
 def _figures(measured: Measured) -> list[str]:
@@ -284,7 +284,7 @@ def _figures(measured: Measured) -> list[str]:
 
 
 def _claims(readings: Sequence[Reading], up: str) -> list[str]:
-    head = ("claim", "rows", "column", "outcome", "gain, 95% interval", "printed gain", "seeds")
+    head = ("claim", "rows", "column", "outcome", "gain, 95% interval", "published gain", "seeds")
     lines = [
         (
             f"[{each.claim.id}]({up}{each.claim.paper or ADDITIONAL}.md#{each.claim.id})",
@@ -315,7 +315,7 @@ def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
             "Deviations from the paper",
             [f"{row.label}: {row.deviation}" for row in table.rows if row.deviation],
         ),
-        ("About the printed numbers", [*notes, *table.published.warnings]),
+        ("About the published numbers", [*notes, *table.published.warnings]),
         ("Notes", list(table.notes)),
         ("Runs with missing data files", sorted(incomplete)),
         ("Data that are not the published files", sorted(approximate)),

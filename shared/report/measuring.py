@@ -1,4 +1,4 @@
-"""Measured tables: records of finished runs joined with the numbers that a paper prints.
+"""Measured tables: records of finished runs joined with the numbers that a paper gives.
 
 ``measure`` joins a declared table with the records of its cells; ``claims`` evaluates the papers'
 claims on it, and the other modules of this package present both.
@@ -54,7 +54,7 @@ class MeasuredCell:
         values: by seed, the metric of those records.
         missing: by seed, why a declared seed has no number.
         summary: over the seeds in ``values``; None without any.
-        published: the printed number; None where the paper prints none.
+        published: the published number; None where the paper gives none.
         difference: measured mean minus published mean; None where either is missing.
         declared: its seeds; empty where the row has no cell in the column.
         fewer: whether those are not all of the tier's.
@@ -365,7 +365,7 @@ def _measure_cell(
     summary = summarise(values.values()) if values else None
     published = None
     if row.published is not None:
-        # No printed number where the row has no cell.
+        # No published number where the row has no cell.
         published = table.published.value(row.published, column.label) if cells else None
     difference = summary.mean - published.mean if summary and published else None
     seeds = tuple(cell.seed for cell in cells)

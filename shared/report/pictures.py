@@ -75,8 +75,8 @@ class Point:
         value: the number, finite.
         low: lower end of its interval; None where it has none.
         high: the upper end.
-        printed: what a paper prints for it; None where it prints nothing.
-        printed_error: standard error of that number, whose 95% interval is a thin line; 0 for none.
+        published: what a paper gives for it; None where it gives nothing.
+        published_error: standard error of that number, for a thin line, its 95% interval; 0: none.
         color: of the mark and its interval.
         note: a few words at the end of the line.
     """
@@ -84,8 +84,8 @@ class Point:
     value: float
     low: float | None = None
     high: float | None = None
-    printed: float | None = None
-    printed_error: float = 0.0
+    published: float | None = None
+    published_error: float = 0.0
     color: str = BLUE
     note: str = ""
 
@@ -130,14 +130,14 @@ class Picture:
         panels: at least one; those of one row of the picture have the same lines.
         across: the number of panels beside each other.
         legend: the colours of points by their meaning.
-        printed: the meaning of open marks; empty without any.
+        published: the meaning of open marks; empty without any.
         rule: the meaning of the dashed lines; empty for none in the legend.
     """
 
     panels: Sequence[Panel]
     across: int
     legend: Mapping[str, str]
-    printed: str = ""
+    published: str = ""
     rule: str = ""
 
 
@@ -173,8 +173,8 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
             Line2D([], [], color=color, marker="o", markersize=4, linewidth=1.2, label=meaning)
             for meaning, color in picture.legend.items()
         ]
-        if picture.printed:
-            marks.append(Line2D([], [], linestyle="", label=picture.printed, **_PRINTED))
+        if picture.published:
+            marks.append(Line2D([], [], linestyle="", label=picture.published, **_PUBLISHED))
         if picture.rule:
             marks.append(Line2D([], [], label=picture.rule, **_RULE))
         legend = figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
@@ -182,7 +182,7 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     return figure
 
 
-_PRINTED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": RED, "mfc": "white"}
+_PUBLISHED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": RED, "mfc": "white"}
 _RULE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
 
@@ -222,11 +222,11 @@ def _point(axis: Axes, at: float, point: Point) -> None:
         each = [at] * len(point.each)
         axis.plot(point.each, each, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
     axis.plot([point.value], [at], "o", color=point.color, markersize=4)
-    if point.printed is not None:
-        if point.printed_error:
-            ends = [point.printed + sign * 1.96 * point.printed_error for sign in (-1, 1)]
+    if point.published is not None:
+        if point.published_error:
+            ends = [point.published + sign * 1.96 * point.published_error for sign in (-1, 1)]
             axis.plot(ends, [at + 0.25, at + 0.25], color=RED, linewidth=0.6)
-        axis.plot([point.printed], [at], linestyle="", **_PRINTED)
+        axis.plot([point.published], [at], linestyle="", **_PUBLISHED)
     if point.note:
         axis.annotate(
             point.note,

@@ -195,14 +195,15 @@ def first_page(results: Results) -> str:
         *in_short(results).splitlines(),
         "",
         "A reading is one claim for two rows of a table in one column. It is **confirmed** if its "
-        "gain is significantly on the claimed side, **contradicted** if what is claimed or printed "
-        "is significantly excluded, **partly** confirmed if the direction holds but the size does "
-        "not, and **imprecise** otherwise. A claim is confirmed if all its measured readings are, "
-        "partly confirmed if some are, and contradicted if none is and at least one excludes it. "
-        "Intervals are those of single readings, while p values are corrected for the number of a "
-        "claim's readings and the printed gain has an error of its own: an interval may exclude 0 "
-        "or the printed gain and the reading still be imprecise. Where a trained row scores below "
-        "a trivial baseline, a reading says little about what the rows have learned "
+        "gain is significantly on the claimed side, **contradicted** if what is claimed or "
+        "published is significantly excluded, **partly** confirmed if the direction holds but the "
+        "size does not, and **imprecise** otherwise. A claim is confirmed if all its measured "
+        "readings are, partly confirmed if some are, and contradicted if none is and at least one "
+        "excludes it. Intervals are those of single readings, while p values are corrected for the "
+        "number of a claim's readings and the published gain has an error of its own: an interval "
+        "may exclude 0 or the published gain and the reading still be imprecise. Where a trained "
+        "row scores below a trivial baseline, a reading says little about what the rows have "
+        "learned "
         f"([rules](../{RULES}); [data](claims.json)).",
         "",
     ]
@@ -309,9 +310,9 @@ def _gains(finding: Finding) -> str:
 
 
 def _gain(reading: Reading) -> str:
-    """Rows, column, gain with interval, and the printed or claimed gain."""
+    """Rows, column, gain with interval, and the published or claimed gain."""
     gain = gain_text(reading.gain, reading.low, reading.high)
-    beside = f", printed {reading.printed:+.2f}" if reading.printed is not None else ""
+    beside = f", published {reading.published:+.2f}" if reading.published is not None else ""
     if reading.claim.size is not None:
         beside = f", at least {reading.claim.size:+g} claimed"
     return f"{escaped(f'{rows_of(reading)} on {reading.column}')}: {gain}{beside}"
@@ -408,7 +409,7 @@ def _finding(finding: Finding) -> list[str]:
     by_table: dict[str, list[Reading]] = {}
     for each in measured:
         by_table.setdefault(_page(each), []).append(each)
-    head = ("rows", "column", "outcome", "gain, 95% interval", "printed gain", "seeds", "needed")
+    head = ("rows", "column", "outcome", "gain, 95% interval", "published gain", "seeds", "needed")
     for page, some in by_table.items():
         needed = [each.seeds_needed is not None for each in some]
         table = [
@@ -505,8 +506,8 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
                     reading.gain,
                     reading.low,
                     reading.high,
-                    reading.printed,
-                    reading.printed_error or 0.0,
+                    reading.published,
+                    reading.published_error or 0.0,
                     COLORS[reading.outcome],
                     f"{reading.better}, {reading.column}",
                 )
@@ -521,5 +522,5 @@ def _picture(panels: Sequence[Panel]) -> Picture:
     points = [point for panel in panels for point in panel.every()]
     shown = {point.color for point in points}
     legend = {str(outcome): color for outcome, color in COLORS.items() if color in shown}
-    printed = any(point.printed is not None for point in points)
-    return Picture(panels, 1, legend, "printed gain" * printed)
+    published = any(point.published is not None for point in points)
+    return Picture(panels, 1, legend, "published gain" * published)

@@ -1,6 +1,6 @@
 """Text that the terminal, Markdown, CSV and LaTeX forms of a measured table share.
 
-Measured and printed numbers never share a cell: each line is marked as one or the other.
+Measured and published numbers never share a cell: each line is marked as one or the other.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ SCALES: dict[Tier, str] = {"paper": "paper-scale", "short": "reduced", "smoke": 
 TIER_NOTES: dict[Tier, str] = {
     "paper": "",
     "short": "Reduced: real data, a smaller budget than the paper's.",
-    "smoke": "Smoke: embedded data, shows that the code runs; comparable with no printed number.",
+    "smoke": "Smoke: embedded data, shows that the code runs; comparable with no published number.",
 }
 
 
@@ -34,8 +34,8 @@ def mean_sd(mean: float, sd: float | None) -> str:
     return f"{mean:.2f}" if sd is None else f"{mean:.2f} ± {sd:.2f}"
 
 
-def printed_value(value: Value | None) -> str:
-    """A printed number; a dash where the paper prints none."""
+def published_value(value: Value | None) -> str:
+    """A published number; a dash where the paper gives none."""
     return DASH if value is None else mean_sd(value.mean, value.std)
 
 
@@ -66,15 +66,17 @@ def named_seeds(seeds: Sequence[int]) -> str:
 
 
 def is_additional(row: Row, table: Table) -> bool:
-    """Whether no paper prints the row; where the paper only plots, no row is additional."""
+    """Whether no paper gives the row; where the paper only plots, no row is additional."""
     return row.published is None and bool(table.published.rows)
 
 
 def groups_of(measured: Measured) -> list[tuple[str, list[tuple[MeasuredCell, ...]]]]:
-    """The rows that the paper prints, then the additional ones with a heading."""
+    """The rows that the paper gives, then the additional ones with a heading."""
     other = [cells for cells in measured.cells if is_additional(cells[0].row, measured.table)]
-    printed = [cells for cells in measured.cells if not is_additional(cells[0].row, measured.table)]
-    return [pair for pair in (("", printed), ("additional rows", other)) if pair[1]]
+    published = [
+        cells for cells in measured.cells if not is_additional(cells[0].row, measured.table)
+    ]
+    return [pair for pair in (("", published), ("additional rows", other)) if pair[1]]
 
 
 def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
@@ -93,11 +95,11 @@ def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
     return lines
 
 
-def printed_row(cells: Sequence[MeasuredCell], measured: Measured) -> list[str]:
-    """The printed line below a row; empty if no paper prints it."""
+def published_row(cells: Sequence[MeasuredCell], measured: Measured) -> list[str]:
+    """The published line below a row; empty if no paper gives it."""
     if cells[0].row.published is None or measured.tier == "smoke":
         return []
-    return [printed_value(cell.published) if cell.declared else "" for cell in cells]
+    return [published_value(cell.published) if cell.declared else "" for cell in cells]
 
 
 def marks_of(measured: Measured) -> dict[str, int]:
@@ -137,9 +139,9 @@ def headline(measured: Measured) -> str:
 
 
 def origin(published: Published) -> str:
-    """The source and a description of the printed numbers."""
+    """The source and a description of the published numbers."""
     if not published.rows:
-        return f"{published.source}: the paper prints no numbers for this."
+        return f"{published.source}: the paper gives no numbers for this."
     kind = f" ({published.statistic})" if published.statistic else ""
     return f"{published.source}: {published.title}{kind}."
 
@@ -193,8 +195,10 @@ def over_columns(measured: Measured) -> Iterator[Grid]:
 
 
 def elsewhere(published: Published) -> Grid:
-    """Printed numbers of another paper."""
-    lines = tuple((label, *map(printed_value, values)) for label, values in published.rows.items())
+    """Published numbers of another paper."""
+    lines = tuple(
+        (label, *map(published_value, values)) for label, values in published.rows.items()
+    )
     return Grid(origin(published), ("method", *published.columns), lines)
 
 
