@@ -297,7 +297,7 @@ def _read(
         return _Unadjusted(replace(reading, gain=gain, remarks=remarks), None)
     low, high = estimate.interval
     if published is not None and estimate.p_above(published) < LEVEL:
-        remarks = (*remarks, f"The gain is larger than the published {published:+.2f}.")
+        remarks = (*remarks, f"The gain is larger than the published {published:+z.2f}.")
     p, direction, against = _p_values(claim, estimate, published, published_error or 0.0)
     reading = replace(
         reading,
@@ -392,7 +392,7 @@ def _remarks(
         if first and second and estimate is not None:
             gain = summarise(first.values()).mean - summarise(second.values()).mean
             if gain * estimate.gain < 0:
-                remarks.append(f"By {comparison.beside} the gain has the other sign: {gain:+.2f}.")
+                remarks.append(f"By {comparison.beside} the gain has the other sign: {gain:+z.2f}.")
     noise = noise_of(column, metric)
     if noise is not None:
         beside = "" if noise.over_seeds is None else f"; over seeds it is {noise.over_seeds:.2f}"
@@ -441,12 +441,12 @@ def _sentence(
         return f"None of {len(some)} readings was measured."
     if len(measured) == 1:
         (one,) = measured
-        said = f"{one.better} vs. {one.than} on {one.column}: gain {one.gain:+.2f}"
+        said = f"{one.better} vs. {one.than} on {one.column}: gain {one.gain:+z.2f}"
         if one.low is not None:
-            said += f" [{one.low:+.2f}, {one.high:+.2f}]"
+            said += f" [{one.low:+z.2f}, {one.high:+z.2f}]"
     else:
         gains = [each.gain for each in measured if each.gain is not None]
-        said = f"Gains from {min(gains):+.2f} to {max(gains):+.2f}"
+        said = f"Gains from {min(gains):+z.2f} to {max(gains):+z.2f}"
     if claim.size is not None:
         said += f", at least {claim.size:+g} claimed"
     if claim.margin is not None:

@@ -320,11 +320,11 @@ def compared(mine: Values, other: Values) -> tuple[str, str]:
         return "not measured", "one of the two rows has no finished seed"
     if min(len(mine), len(other)) < 2:
         gain = plain.fmean(mine.values()) - plain.fmean(other.values())
-        return "imprecise", f"gain {gain:+.2f}, but a row with one seed has no interval"
+        return "imprecise", f"gain {gain:+z.2f}, but a row with one seed has no interval"
     estimate = ColumnModel({"mine": mine, "other": other}).estimate("mine", "other")
     assert estimate is not None  # two seeds in each row
     low, high = estimate.interval
-    sentence = f"gain {estimate.gain:+.2f}, 95% interval [{low:+.2f}, {high:+.2f}]"
+    sentence = f"gain {estimate.gain:+z.2f}, 95% interval [{low:+z.2f}, {high:+z.2f}]"
     sentence += f" over {len(mine)} and {len(other)} seeds ({estimate.model})"
     if low > 0 or high < 0:
         return "better" if low > 0 else "worse", sentence

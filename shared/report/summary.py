@@ -305,14 +305,14 @@ def _gains(finding: Finding) -> str:
         return "No interval: a row has a single seed"
     if len(found) <= 3:
         return "; ".join(map(_gain, reversed(found)))
-    low, high = (f"{each.gain:+.2f}" for each in (found[0], found[-1]))
+    low, high = (f"{each.gain:+z.2f}" for each in (found[0], found[-1]))
     return f"Gains from {low} to {high}; the middle one is {_gain(found[len(found) // 2])}"
 
 
 def _gain(reading: Reading) -> str:
     """Rows, column, gain with interval, and the published or claimed gain."""
     gain = gain_text(reading.gain, reading.low, reading.high)
-    beside = f", published {reading.published:+.2f}" if reading.published is not None else ""
+    beside = f", published {reading.published:+z.2f}" if reading.published is not None else ""
     if reading.claim.size is not None:
         beside = f", at least {reading.claim.size:+g} claimed"
     return f"{escaped(f'{rows_of(reading)} on {reading.column}')}: {gain}{beside}"

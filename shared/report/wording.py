@@ -44,7 +44,9 @@ def gain_text(gain: float | None, low: float | None, high: float | None) -> str:
     if gain is None:
         return DASH
     return (
-        f"{gain:+.2f}" if low is None or high is None else f"{gain:+.2f} [{low:+.2f}, {high:+.2f}]"
+        f"{gain:+z.2f}"
+        if low is None or high is None
+        else f"{gain:+z.2f} [{low:+z.2f}, {high:+z.2f}]"
     )
 
 
