@@ -40,6 +40,8 @@ from shared.report.wording import (
 )
 
 ADDITIONAL = "additional"  # the page of the additional questions
+# Of a reading, see reading_cells.
+HEAD = ("rows", "column", "outcome", "gain, 95% interval", "published gain", "seeds of each")
 ACROSS = 4  # panels of a picture beside each other
 COMMIT = 10  # characters shown of one
 FEW = 2  # commits or processors that are listed by name
@@ -284,7 +286,6 @@ def _figures(measured: Measured) -> list[str]:
 
 
 def _claims(readings: Sequence[Reading], up: str) -> list[str]:
-    head = ("claim", "rows", "column", "outcome", "gain, 95% interval", "published gain", "seeds")
     lines = [
         (
             f"[{each.claim.id}]({up}{each.claim.paper or ADDITIONAL}.md#{each.claim.id})",
@@ -295,7 +296,8 @@ def _claims(readings: Sequence[Reading], up: str) -> list[str]:
         if each.measured
     ]
     idle = sum(not each.measured for each in readings)
-    return [*table_lines(head, lines), "", *[f"Not measured: {idle} more.", ""] * bool(idle)]
+    table = table_lines(("claim", *HEAD), lines)
+    return [*table, "", *[f"Not measured: {idle} more.", ""] * bool(idle)]
 
 
 def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:

@@ -174,7 +174,9 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
             for meaning, color in picture.legend.items()
         ]
         if picture.published:
-            marks.append(Line2D([], [], linestyle="", label=picture.published, **_PUBLISHED))
+            errors = any(point.published_error for panel in panels for point in panel.every())
+            line = _INTERVAL if errors else {"linestyle": ""}
+            marks.append(Line2D([], [], label=picture.published, **line, **_PUBLISHED))
         if picture.rule:
             marks.append(Line2D([], [], label=picture.rule, **_RULE))
         legend = figure.legend(handles=marks, loc="outside upper left", ncols=len(marks))
@@ -182,7 +184,8 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
     return figure
 
 
-_PUBLISHED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": RED, "mfc": "white"}
+_PUBLISHED: dict[str, Any] = {"marker": "D", "markersize": 3.6, "mec": INK, "mfc": "white"}
+_INTERVAL: dict[str, Any] = {"color": INK, "linewidth": 0.6}  # of a published number
 _RULE: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
 
 
@@ -225,7 +228,7 @@ def _point(axis: Axes, at: float, point: Point) -> None:
     if point.published is not None:
         if point.published_error:
             ends = [point.published + sign * 1.96 * point.published_error for sign in (-1, 1)]
-            axis.plot(ends, [at + 0.25, at + 0.25], color=RED, linewidth=0.6)
+            axis.plot(ends, [at + 0.25, at + 0.25], **_INTERVAL)
         axis.plot([point.published], [at], linestyle="", **_PUBLISHED)
     if point.note:
         axis.annotate(

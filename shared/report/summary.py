@@ -16,7 +16,7 @@ from shared.experiment.runs import write_atomically
 from shared.experiment.tables import SettingWord, Tier
 from shared.report import pictures
 from shared.report.claims import BELOW, SETTINGS, Finding, Outcome, Reading, findings
-from shared.report.files import ADDITIONAL, escaped, reading_cells, rows_of, table_lines
+from shared.report.files import ADDITIONAL, HEAD, escaped, reading_cells, rows_of, table_lines
 from shared.report.measuring import Measured, folder_of
 from shared.report.pictures import Panel, Picture, Point
 from shared.report.wording import counted, gain_text
@@ -154,7 +154,8 @@ def in_short(results: Results, folder: str = "") -> str:
     head = ("paper", *SHOWN, "not measured")
     table = table_lines(head, lines, numbers=False)
     text = (
-        "One claim of each paper, with its gains and their 95% intervals (of many, the middle one):"
+        "One claim of each paper, with its gains and their 95% intervals (of more than three, the "
+        "middle one):"
     )
     return "\n".join([*table, "", text, "", *examples]) + "\n"
 
@@ -189,8 +190,9 @@ def first_page(results: Results) -> str:
         "",
         "The claims of four papers on margins in contrastive learning, tested by new runs. The "
         "table counts claims by the setting in which they were measured: the paper's, rebuilt "
-        "(the paper omits details that decide the outcome), or reduced (real data, smaller "
-        "budget: it shows how the methods compare there, not at the paper's own setting).",
+        "(the paper omits details that decide the outcome), or reduced (real data, a smaller "
+        "budget, network or dataset: it shows how the methods compare there, not at the paper's "
+        "own setting).",
         "",
         *in_short(results).splitlines(),
         "",
@@ -198,10 +200,10 @@ def first_page(results: Results) -> str:
         "gain is significantly on the claimed side, **contradicted** if what is claimed or "
         "published is significantly excluded, **partly** confirmed if the direction holds but the "
         "size does not, and **imprecise** otherwise. A claim is confirmed if all its measured "
-        "readings are, partly confirmed if some are, and contradicted if none is and at least one "
-        "excludes it. Intervals are those of single readings, while p values are corrected for the "
-        "number of a claim's readings and the published gain has an error of its own: an interval "
-        "may exclude 0 or the published gain and the reading still be imprecise. Where a trained "
+        "readings are, partly confirmed if some are, and contradicted if none is even partly and, "
+        "after Holm's correction for their number, at least one excludes it. Intervals are those "
+        "of single readings, and the published gain has an error of its own: an interval may "
+        "exclude 0 or the published gain and the reading still be imprecise. Where a trained "
         "row scores below a trivial baseline, a reading says little about what the rows have "
         "learned "
         f"([rules](../{RULES}); [data](claims.json)).",
@@ -306,7 +308,7 @@ def _gains(finding: Finding) -> str:
     if len(found) <= 3:
         return "; ".join(map(_gain, reversed(found)))
     low, high = (f"{each.gain:+z.2f}" for each in (found[0], found[-1]))
-    return f"Gains from {low} to {high}; the middle one is {_gain(found[len(found) // 2])}"
+    return f"Gains from {low} to {high}; the middle one is {_gain(found[(len(found) - 1) // 2])}"
 
 
 def _gain(reading: Reading) -> str:
@@ -409,7 +411,7 @@ def _finding(finding: Finding) -> list[str]:
     by_table: dict[str, list[Reading]] = {}
     for each in measured:
         by_table.setdefault(_page(each), []).append(each)
-    head = ("rows", "column", "outcome", "gain, 95% interval", "published gain", "seeds", "needed")
+    head = (*HEAD, "seeds for 80% power")
     for page, some in by_table.items():
         needed = [each.seeds_needed is not None for each in some]
         table = [
@@ -523,4 +525,4 @@ def _picture(panels: Sequence[Panel]) -> Picture:
     shown = {point.color for point in points}
     legend = {str(outcome): color for outcome, color in COLORS.items() if color in shown}
     published = any(point.published is not None for point in points)
-    return Picture(panels, 1, legend, "published gain" * published)
+    return Picture(panels, 1, legend, "published gain, with its 95% interval if known" * published)
