@@ -259,10 +259,19 @@ class Agent(nn.Module):
         """Actions in [-1, 1], (B, A) float32, from the observations' centre crops.
 
         Args:
-            observation: (B, 3K, S, S) uint8.
+            observation: (B, 3K, S, S) uint8, frames of ``frame_size`` or crops of ``crop``.
             sample: draw from the policy; False takes the mean of its Gaussian.
+
+        Raises:
+            ValueError: observations of another shape or type.
         """
-        size = self.config.crop
+        size, channels = self.config.crop, 3 * self.config.stack
+        shapes = [(channels, side, side) for side in (self.config.frame_size, size)]
+        if observation.dtype != torch.uint8 or tuple(observation.shape[1:]) not in shapes:
+            raise ValueError(
+                f"observations are (B, {', '.join(map(str, shapes[0]))}) uint8; got "
+                f"{tuple(observation.shape)} {str(observation.dtype).removeprefix('torch.')}"
+            )
         start = (observation.shape[-1] - size) // 2
         window = slice(start, start + size)
         crop = observation[:, :, window, window]
@@ -307,6 +316,9 @@ class Agent(nn.Module):
     def update_critics(self, batch: Batch) -> dict[str, Tensor]:
         """Train encoder and critics on the targets; ``critic_loss`` and ``q_mean``."""
         encoder, momentum = self.contrast.encoder, self.contrast.momentum_encoder
+        if batch.reward.shape != batch.action.shape[:1]:
+            shapes = tuple(batch.action.shape), tuple(batch.reward.shape)
+            raise ValueError(f"actions are (B, A), rewards (B,); got {shapes[0]} and {shapes[1]}")
         with torch.no_grad():
             with autocast(self.config, batch.next_observation):
                 gaussian = self.actor(encoder.convolutions(batch.next_observation))

@@ -4,24 +4,27 @@
 """
 
 import dataclasses
+import warnings
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Literal, Self, get_args, get_origin, get_type_hints
 
 from shared import Objective, info_nce, term
+from shared.checks import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, one_of, require
 from shared.experiment.history import option
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
 CURL = Objective(term(info_nce, temperature=1.0))
 
-# DM Control's names, domain and task, in the order of the papers' tables.
-TASKS = (
-    "finger_spin",
-    "cartpole_swingup",
-    "reacher_easy",
-    "cheetah_run",
-    "walker_walk",
-    "ball_in_cup_catch",
-)
+# By task of DM Control, in the order of the papers' tables; [CURL].
+ACTION_REPEATS = {
+    "finger_spin": 2,
+    "cartpole_swingup": 8,
+    "reacher_easy": 4,
+    "cheetah_run": 4,
+    "walker_walk": 2,
+    "ball_in_cup_catch": 4,
+}
+TASKS = tuple(ACTION_REPEATS)
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class Config:
     """One agent. The defaults are [CURL]."""
 
     task: str = "cartpole_swingup"  # of TASKS; any DM Control task with a camera works
-    action_repeat: int = 8  # [CURL], for each task; the reward is summed over them
+    action_repeat: int = 8  # that of ACTION_REPEATS for cartpole; the reward is summed over them
     episode_steps: int = 1000  # environment steps of an episode; DM Control's time limit
     frame_size: int = 100  # pixels, rendered; [CURL]
     crop: int = 84  # pixels, seen by the encoder; [CURL]
@@ -157,12 +160,35 @@ class ImitationConfig(ProbeConfig):
         )
 
 
+# What fields have to be; words are checked by their type.
+RANGES = {
+    **dict.fromkeys(("action_repeat", "episode_steps", "stack", "batch_size"), COUNT),
+    **dict.fromkeys(("filters", "convolutions", "latent", "hidden"), COUNT),
+    **dict.fromkeys(("environment_steps", "evaluate_every", "evaluation_episodes"), COUNT),
+    **dict.fromkeys(("probe_episodes", "probe_test_episodes", "probe_steps"), COUNT),
+    **dict.fromkeys(("update_every", "expert_decisions", "head_hidden", "head_batch"), COUNT),
+    **dict.fromkeys(("initial_steps", "probe_updates", "head_updates"), STEP),
+    **dict.fromkeys(("discount", "critic_momentum", "encoder_momentum"), SHARE),
+    **dict.fromkeys(("learning_rate", "temperature_learning_rate"), NOT_NEGATIVE),
+    **dict.fromkeys(("initial_temperature", "head_learning_rate"), POSITIVE),
+}
+
+
 def check(config: Config) -> None:
-    """Check that crops fit into frames, and stacks into episodes, before anything is rendered.
+    """Check a configuration before anything is rendered.
 
     Raises:
-        ValueError: they do not.
+        ValueError: a number or word that is not allowed; crops larger than frames; episodes too
+            short for a stack; an agent that would never be updated; a probe that would ignore what
+            is asked for.
     """
+    hints = get_type_hints(type(config))
+    for item in dataclasses.fields(config):
+        value = getattr(config, item.name)
+        if item.name in RANGES:
+            require(item.name, value, RANGES[item.name])
+        elif get_origin(hints[item.name]) is Literal:
+            require(item.name, value, one_of(*get_args(hints[item.name])))
     if not 1 <= config.crop <= config.frame_size:
         raise ValueError(
             f"crop {config.crop} must be from 1 to frame_size {config.frame_size}, in pixels"
@@ -174,3 +200,41 @@ def check(config: Config) -> None:
             f"episodes of {decisions} decisions never fill a stack of {config.stack} frames: "
             f"lower stack, or raise {'probe_steps' if probe else 'episode_steps'}"
         )
+    usual = ACTION_REPEATS.get(config.task, config.action_repeat)
+    if config.action_repeat != usual:
+        text = f"CURL's action_repeat of {config.task} is {usual}; this run has "
+        warnings.warn(f"{text}{config.action_repeat}", stacklevel=2)
+    if isinstance(config, ProbeConfig):
+        _check_probe(config)
+    elif config.train:
+        updated = config.environment_steps // config.action_repeat
+        if not 1 <= config.initial_steps < updated:
+            raise ValueError(
+                f"initial_steps {config.initial_steps}, decisions at random, are from 1 to "
+                f"{updated - 1}: the run has {updated} decisions, and none is left to train in"
+            )
+
+
+def _check_probe(config: ProbeConfig) -> None:
+    if config.protocol != type(config).protocol:
+        raise ValueError(f"protocol is {type(config).protocol!r} here; got {config.protocol!r}")
+    if not config.contrastive:
+        raise ValueError(
+            "a probe's encoder is trained by the contrastive step alone: for an untrained one set "
+            "train=False, not contrastive=False"
+        )
+    encoder = config.probe_input == "embedding"
+    episodes = config.probe_episodes
+    if isinstance(config, ImitationConfig):
+        encoder &= config.acts == "head"
+        episodes *= 3  # levels of skill
+        longest = config.episode_steps // config.action_repeat
+        if config.probe_steps > longest:
+            raise ValueError(
+                f"probe_steps {config.probe_steps} are more than the {longest} decisions of an "
+                f"episode of {config.episode_steps} steps"
+            )
+    if config.train and not encoder:
+        raise ValueError("nothing here reads an encoder: set train=False")
+    if episodes < 5:
+        raise ValueError(f"the probe needs 5 training episodes; probe_episodes gives {episodes}")

@@ -25,19 +25,10 @@ import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from rl.config import TASKS, Config
+from rl.config import ACTION_REPEATS, TASKS, Config
 from shared.errors import UserError
 from shared.experiment.data import sha256_of_files
 
-# Of the tasks in Laskin et al. 2020, Table 3.
-ACTION_REPEATS = {
-    "finger_spin": 2,
-    "cartpole_swingup": 8,
-    "reacher_easy": 4,
-    "cheetah_run": 4,
-    "walker_walk": 2,
-    "ball_in_cup_catch": 4,
-}
 QUALITIES = ("full", "fast")
 OBSERVED = ("pixels", "state")
 RENDERED = 240  # pixels of an image for films and for gymnasium's render()
@@ -615,5 +606,4 @@ for _name in TASKS:
         id=f"rl/{_name.replace('_', '-')}-v0",
         entry_point="rl.environment:DeepMindControl",
         kwargs={"task": _name, "action_repeat": ACTION_REPEATS[_name]},
-        max_episode_steps=1000 // ACTION_REPEATS[_name],  # decisions, as in the environment itself
     )

@@ -137,6 +137,9 @@ def returns(
         seeds: with which the episodes start.
         decisions: the largest number of actions in an episode; for ``progress`` only.
         progress: see :func:`evaluate_policy`.
+
+    Raises:
+        ValueError: ``act`` returns no tensor of actions (E, A).
     """
     # The base class declares one number; both vector classes take one for each environment.
     observations, _ = environments.reset(seed=list(seeds))  # type: ignore[arg-type]
@@ -144,7 +147,14 @@ def returns(
     running = np.ones(len(seeds), dtype=bool)
     done = 0
     while running.any():
-        actions = act(torch.from_numpy(observations)).float().cpu().numpy()
+        chosen = act(torch.from_numpy(observations))
+        wanted = environments.action_space.shape
+        if not isinstance(chosen, Tensor) or tuple(chosen.shape) != wanted:
+            got = tuple(chosen.shape) if hasattr(chosen, "shape") else ""
+            raise ValueError(
+                f"act returns actions, a tensor {wanted}; got {type(chosen).__name__} {got}"
+            )
+        actions = chosen.detach().float().cpu().numpy()
         observations, rewards, terminated, truncated, _ = environments.step(actions)
         sums[running] += rewards[running]
         ended = terminated | truncated
@@ -259,7 +269,7 @@ def state_probe(
 
     # Sums in BLAS depend on the number of threads; the result must not.
     with threadpool_limits(1, user_api="blas"):
-        kernel, test_kernel = kernels(train.cpu().numpy(), test.cpu().numpy())
+        kernel, test_kernel = kernels(_array(train), _array(test))
         scale = kernel.diagonal().mean() or 1.0  # 0 where no feature varies: the mean is predicted
         kernel, test_kernel = kernel / scale, test_kernel / scale
         penalty = choose_penalty(kernel, targets, groups)
@@ -279,6 +289,13 @@ def state_probe(
         "left_out": [name for name, varies in zip(names, varying, strict=True) if not varies],
     }
     return result
+
+
+def _array(features: Tensor) -> np.ndarray:
+    """Features without gradient, in float32 at least."""
+    wide = torch.promote_types(features.dtype, torch.float32)
+    array: np.ndarray = features.detach().cpu().to(wide).numpy()
+    return array
 
 
 def kernels(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ import contextlib
 import copy
 import hashlib
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -208,6 +209,12 @@ def _train(
             if progress is not None:
                 progress(step + 1, key["decisions"], f"an expert learns {key['task']}")
     curve = [total for _, total in snapshots]
+    if max(curve) <= 0:
+        warnings.warn(
+            f"the expert of {key['task']} earned nothing in {key['decisions']} decisions, and is "
+            f"imitated nevertheless: raise expert_decisions",
+            stacklevel=2,
+        )
     kept = {
         level: next(each for each in snapshots if each[1] >= share * max(curve))
         for level, share in LEVELS.items()

@@ -53,7 +53,10 @@ POLICY_NAMES = ("contrast.encoder.", "actor.")
 ENCODER_NAMES = ("encoder.",)
 
 # The fields of a configuration that determine the networks and their input.
-BUILDING = ("crop", "stack", "filters", "convolutions", "latent", "hidden", "precision")
+BUILDING = (
+    *("frame_size", "crop", "stack"),
+    *("filters", "convolutions", "latent", "hidden", "precision"),
+)
 
 # By protocol, the encoder's training data; the names are filled in from the configuration.
 SEEN = {

@@ -225,7 +225,13 @@ class Replay:
         """The transitions of a draw, on the device, without synchronisation.
 
         This can be part of a CUDA graph if draw and frames are on the device.
+
+        Raises:
+            ValueError: a draw on the CPU for smaller crops.
         """
+        if draw.offsets.device.type == "cpu" and len(draw.index):
+            if int(draw.offsets.max()) > self._shape[-1] - crop:
+                raise ValueError(f"the draw is for smaller crops than {crop}; give both the same")
         index, offsets = _moved(draw.index, self.home), _moved(draw.offsets, self.home)
         taken = {name: array[index] for name, array in self._arrays.items()}
         frame, first = taken["frame"], taken["first"]

@@ -76,6 +76,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
     if config.protocol not in SUMMARIES:
         known = ", ".join(SUMMARIES)
         raise ValueError(f"no protocol {config.protocol!r} for agents; there are {known}")
+    check(config)
     if config.evaluate_every % config.action_repeat or (
         config.environment_steps % config.evaluate_every
     ):
@@ -83,7 +84,6 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
             f"evaluate_every {config.evaluate_every} must be a multiple of action_repeat "
             f"{config.action_repeat} and divide environment_steps {config.environment_steps}"
         )
-    check(config)
     run.record_data(**{config.task: task_fingerprint(config.task)})
     run.record(renderer=renderer_in_use())
     if not config.train:

@@ -284,13 +284,16 @@ def test_what_has_no_meaning_is_refused() -> None:
     assert isinstance(make_criterion(SMALL).similarity, Bilinear)
     with pytest.raises(ValueError, match="too small"):
         Agent(config(crop=4), A)
+    column = dataclasses.replace(batch(), reward=torch.ones(5, 1))
+    with pytest.raises(ValueError, match=r"rewards \(B,\); got \(5, 2\) and \(5, 1\)"):
+        made().update_critics(column)
 
 
 # Acting
 
 
 def test_it_acts_on_the_centre_crop() -> None:
-    agent = made()
+    agent = made(frame_size=17)
     frames = crops(5, count=3, size=17)
     action = agent.act(frames, sample=False)
     assert action.shape == (3, A)
@@ -301,6 +304,9 @@ def test_it_acts_on_the_centre_crop() -> None:
     border = frames.clone()
     border[:, :, :2] = border[:, :, -2:] = 0
     assert torch.equal(action, agent.act(border, sample=False))
+    for wrong in (frames[:, :, 1:], frames[0], frames.movedim(1, 3), frames / 255):
+        with pytest.raises(ValueError, match=r"observations are \(B, 6, 17, 17\) uint8; got"):
+            agent.act(wrong, sample=False)
     convolved = agent.contrast.encoder.convolutions(frames[:, :, 2:15, 2:15])
     mean, log_std = agent.actor(convolved)
     assert torch.equal(action, mean.tanh())

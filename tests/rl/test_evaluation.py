@@ -89,6 +89,9 @@ def test_returns_are_those_of_single_episodes() -> None:
     assert returns[0] != returns[1]
     assert evaluate_policy(push, SMALL, seed=3) == returns
     assert evaluate_policy(push, SMALL, seed=4) != returns
+    for wrong in (lambda seen: push(seen).numpy(), lambda seen: push(seen)[:1]):
+        with pytest.raises(ValueError, match=r"act returns actions, a tensor \(2, 1\); got"):
+            evaluate_policy(wrong, SMALL, seed=3)
 
 
 @pytest.mark.slow
@@ -231,6 +234,11 @@ def test_targets_that_do_not_vary_are_left_out() -> None:
     test_state[:, 3] = 0
     result = state_probe(train, train_state, episodes(), test, test_state, labels)
     assert "r2_velocity" not in result
+    half = train.bfloat16().requires_grad_(), test.bfloat16()
+    rounded = half[0].detach().float(), half[1].float()
+    assert state_probe(half[0], train_state, episodes(), half[1], test_state, labels) == (
+        state_probe(rounded[0], train_state, episodes(), rounded[1], test_state, labels)
+    )
     test_state[:, 0] = 0
     with pytest.raises(ValueError, match="no target varies"):
         state_probe(train, train_state, episodes(), test, test_state, labels)

@@ -128,6 +128,9 @@ def test_a_level_is_the_first_evaluation_that_reaches_its_share(
     # Each evaluation is of the same episodes.
     assert len(set(seen)) == rl.expert.EPISODES
     assert len(seen) == EVALUATIONS * rl.expert.EPISODES
+    monkeypatch.setattr(rl.expert, "episode_return", lambda *_: 0.0)
+    with pytest.warns(UserWarning, match="earned nothing in 61 decisions"):
+        trained(tmp_path, decisions=61)
 
 
 @pytest.mark.usefixtures("point")

@@ -142,6 +142,8 @@ def test_what_cannot_be_drawn_or_added(tmp_path: Path):
     for crop in (0, SIZE + 1):
         with pytest.raises(ValueError, match="from frames of 12"):
             replay.draw(4, crop)
+    with pytest.raises(ValueError, match="the draw is for smaller crops than 12"):
+        replay.batch(replay.draw(50, CROP), SIZE)
     replay.begin(frame_of(2))
     replay.add(action_of(3), 0.0, frame_of(3))
     with pytest.raises(ValueError, match="full: it was made for 2 transitions"):
