@@ -160,17 +160,18 @@ class ImitationConfig(ProbeConfig):
         )
 
 
-# What fields have to be; words are checked by their type.
+# What the fields with a number have to be; words are checked by their type.
 RANGES = {
-    **dict.fromkeys(("action_repeat", "episode_steps", "stack", "batch_size"), COUNT),
-    **dict.fromkeys(("filters", "convolutions", "latent", "hidden"), COUNT),
-    **dict.fromkeys(("environment_steps", "evaluate_every", "evaluation_episodes"), COUNT),
-    **dict.fromkeys(("probe_episodes", "probe_test_episodes", "probe_steps"), COUNT),
-    **dict.fromkeys(("update_every", "expert_decisions", "head_hidden", "head_batch"), COUNT),
-    **dict.fromkeys(("initial_steps", "probe_updates", "head_updates"), STEP),
-    **dict.fromkeys(("discount", "critic_momentum", "encoder_momentum"), SHARE),
-    **dict.fromkeys(("learning_rate", "temperature_learning_rate"), NOT_NEGATIVE),
-    **dict.fromkeys(("initial_temperature", "head_learning_rate"), POSITIVE),
+    COUNT: (
+        *("action_repeat", "episode_steps", "stack", "filters", "convolutions", "latent", "hidden"),
+        *("batch_size", "environment_steps", "update_every", "evaluate_every"),
+        *("evaluation_episodes", "probe_episodes", "probe_test_episodes", "probe_steps"),
+        *("expert_decisions", "head_hidden", "head_batch"),
+    ),
+    STEP: ("initial_steps", "probe_updates", "head_updates"),
+    SHARE: ("discount", "critic_momentum", "encoder_momentum"),
+    NOT_NEGATIVE: ("learning_rate", "temperature_learning_rate"),
+    POSITIVE: ("initial_temperature", "head_learning_rate"),
 }
 
 
@@ -183,12 +184,11 @@ def check(config: Config) -> None:
             is asked for.
     """
     hints = get_type_hints(type(config))
-    for item in dataclasses.fields(config):
-        value = getattr(config, item.name)
-        if item.name in RANGES:
-            require(item.name, value, RANGES[item.name])
-        elif get_origin(hints[item.name]) is Literal:
-            require(item.name, value, one_of(*get_args(hints[item.name])))
+    words = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+    allowed = {name: one_of(*some) for name, some in words.items()}
+    allowed |= {name: each for each, names in RANGES.items() for name in names if name in hints}
+    for name, each in allowed.items():
+        require(name, getattr(config, name), each)
     if not 1 <= config.crop <= config.frame_size:
         raise ValueError(
             f"crop {config.crop} must be from 1 to frame_size {config.frame_size}, in pixels"

@@ -94,7 +94,7 @@ class Published:
         return self.rows[row][self.columns.index(column)]
 
     def part(self, columns: Collection[str]) -> "Published":
-        """The published numbers in those of ``columns`` that are printed, in the printed order."""
+        """The published numbers in those of ``columns`` that the paper has, in its order."""
         kept = [column in columns for column in self.columns]
         rows = {
             label: tuple(itertools.compress(values, kept)) for label, values in self.rows.items()
@@ -132,7 +132,7 @@ class Column:
     """A dataset or task: its label, its changes, and what one cell costs.
 
     Args:
-        label: unique within the table; the printed label where the paper gives one.
+        label: unique within the table; the paper's label where it has one.
         changes: fields of the configuration and their values.
         minutes: wall time of one cell on one CPU core, for ``plan`` as long as no finished run or
             record of the column is known.
