@@ -6,10 +6,10 @@
 import dataclasses
 import warnings
 from dataclasses import dataclass
-from typing import Literal, Self, get_args, get_origin, get_type_hints
+from typing import Literal, Self
 
 from shared import Objective, info_nce, term
-from shared.checks import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, one_of, require
+from shared.checks import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, require, require_words
 from shared.experiment.history import option
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
@@ -160,7 +160,7 @@ class ImitationConfig(ProbeConfig):
         )
 
 
-# What the fields with a number have to be; words are checked by their type.
+# What the fields with a number have to be.
 RANGES = {
     COUNT: (
         *("action_repeat", "episode_steps", "stack", "filters", "convolutions", "latent", "hidden"),
@@ -183,12 +183,11 @@ def check(config: Config) -> None:
             short for a stack; an agent that would never be updated; a probe that would ignore what
             is asked for.
     """
-    hints = get_type_hints(type(config))
-    words = {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
-    allowed = {name: one_of(*some) for name, some in words.items()}
-    allowed |= {name: each for each, names in RANGES.items() for name in names if name in hints}
-    for name, each in allowed.items():
-        require(name, getattr(config, name), each)
+    require_words(config)
+    for allowed, names in RANGES.items():
+        for name in names:
+            if hasattr(config, name):
+                require(name, getattr(config, name), allowed)
     if not 1 <= config.crop <= config.frame_size:
         raise ValueError(
             f"crop {config.crop} must be from 1 to frame_size {config.frame_size}, in pixels"

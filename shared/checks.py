@@ -1,4 +1,4 @@
-"""Validation of the arguments of losses and penalties: ranges of numbers, the similarity matrix.
+"""Validation of the arguments of losses and penalties, and of the words of a configuration.
 
 Shapes: N anchors, M candidates. Checks that would wait for an accelerator run on the CPU only.
 """
@@ -9,7 +9,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, TypeVar, cast
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -78,6 +79,38 @@ def require(name: str, value: Any, allowed: Range) -> None:
     """Raise a ``ValueError`` that names the argument unless its value is in the range."""
     if not allowed.holds(value):
         raise ValueError(f"{name} {allowed.words}; got {value!r}")
+
+
+def require_words(config: Any) -> None:
+    """Raise a ``ValueError`` for a field that is declared Literal and has another value."""
+    try:
+        hints = get_type_hints(type(config))
+    except NameError:  # of a user's class, a type that is known in its function alone
+        return
+    for name, hint in hints.items():
+        value = getattr(config, name)
+        if not _fits(value, hint):
+            known = ", ".join(map(str, _words(hint)))
+            raise ValueError(f"{name} is one of {known}; got {value!r}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is one of the words of a type hint, if that has words."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return any(value == each and type(value) is type(each) for each in arguments)
+    if origin in (Union, UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if origin is tuple and isinstance(value, tuple):
+        kinds = arguments[:1] * len(value) if arguments[-1:] == (...,) else arguments
+        return all(map(_fits, value, kinds))
+    return value is None if hint is NoneType else True
+
+
+def _words(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return tuple(word for each in get_args(hint) for word in _words(each))
 
 
 def lift(tensor: Tensor) -> Tensor:

@@ -1,8 +1,10 @@
-"""What losses and penalties refuse, and what N = 0 gives."""
+"""What losses, penalties and runs refuse, and what N = 0 gives."""
 
 import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -24,6 +26,8 @@ from shared import (
     term,
     two_views,
 )
+from shared.checks import require_words
+from shared.experiment.runs import Run
 from tests import layouts
 from tests.simulated_device import SimulatedDevice
 
@@ -199,3 +203,33 @@ def test_without_anchors_the_criterion_is_zero_with_gradient(builder: str) -> No
         value.backward()
         assert weight.grad is not None
         assert (weight.grad == 0).all()
+
+
+@dataclass(frozen=True)
+class Words:
+    size: Literal["small", "large"] = "small"
+    layers: Literal[1, 2] | None = None
+    policies: tuple[Literal["plain", "strong"], ...] = ("plain",)
+    backbone: Literal["resnet"] | str = "resnet"
+    seed: int = 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"size": "tiny"}, "size is one of small, large; got 'tiny'"),
+        ({"layers": 3}, "layers is one of 1, 2; got 3"),
+        ({"layers": True}, "layers is one of 1, 2; got True"),
+        (
+            {"policies": ("plain", "weak")},
+            r"policies is one of plain, strong; got \('plain', 'weak'\)",
+        ),
+    ],
+)
+def test_a_run_refuses_words_that_its_configuration_cannot_have(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    require_words(Words(layers=2, policies=("strong", "plain"), backbone="mine"))
+    with pytest.raises(ValueError, match=message):
+        Run(tmp_path, replace(Words(), **changes))
+    assert [*tmp_path.iterdir()] == []

@@ -39,6 +39,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shared.checks import require_words
 from shared.distributed import anywhere, apart, everyone, leave, rank, world_size
 from shared.errors import UserError
 from shared.experiment.environment import current_environment, now
@@ -140,6 +141,7 @@ class Run:
     Raises:
         Locked: another process uses the folder; later, when writing: it was removed.
         Conflict: the folder was made with another configuration.
+        ValueError: a word that a field of the configuration cannot be.
         UserError: with several processes, a batch that cannot be divided among them, a run that
             another number of them began, or processes whose code or configuration differs from the
             first one's.
@@ -159,6 +161,7 @@ class Run:
         show: Callable[[str], None] | None = None,
         store: Path | None = None,
     ) -> None:
+        require_words(config)
         self.folder = folder
         self.store = store
         self.config = config

@@ -26,7 +26,7 @@ def test_every_declared_configuration_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("config", "changes", "message"),
     [
-        (Config(), {"precision": "bf16"}, "precision is 'float32', .*; got 'bf16'"),
+        (Config(), {"precision": "bf16"}, "precision is one of float32, .*; got 'bf16'"),
         (Config(), {"discount": 99.0}, r"discount lies in \[0, 1\]; got 99.0"),
         (Config(), {"encoder_momentum": 5.0}, r"encoder_momentum lies in \[0, 1\]"),
         (Config(), {"action_repeat": 0}, "action_repeat is a positive whole number; got 0"),
@@ -35,7 +35,7 @@ def test_every_declared_configuration_is_accepted() -> None:
         (Config(), {"learning_rate": -1.0}, "learning_rate is at least 0"),
         (Config(), {"environment_steps": 8000}, "initial_steps 1000, .* from 1 to 999"),
         (Config(), {"initial_steps": 0}, "initial_steps 0, .* from 1 to 12499"),
-        (ProbeConfig(), {"probe_input": "Pixels"}, "probe_input is 'embedding' or 'pixels'"),
+        (ProbeConfig(), {"probe_input": "Pixels"}, "probe_input is one of embedding, pixels"),
         (ProbeConfig(), {"protocol": "mine"}, "protocol is 'state-probe-v1' here; got 'mine'"),
         (ProbeConfig(), {"contrastive": False}, "set train=False, not contrastive=False"),
         (
@@ -50,7 +50,7 @@ def test_every_declared_configuration_is_accepted() -> None:
             "probe_test_episodes is a positive whole number",
         ),
         (ImitationConfig(), {"acts": "expert"}, "nothing here reads an encoder: set train=False"),
-        (ImitationConfig(), {"acts": "heads"}, "acts is 'head', 'expert' or 'random'"),
+        (ImitationConfig(), {"acts": "heads"}, "acts is one of head, expert, random"),
         (
             ImitationConfig(),
             {"episode_steps": 400},
