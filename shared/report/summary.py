@@ -393,6 +393,8 @@ def _left(results: Results, readings: Iterable[Reading]) -> str:
 
 def duration(hours: float) -> str:
     """A time in a readable unit."""
+    if 60 * hours < 1:
+        return "less than a minute"
     if hours < 2:
         return counted(round(60 * hours), "minute")
     if hours < 48:
