@@ -516,10 +516,12 @@ def _panels(some: Sequence[Finding]) -> list[Panel]:
                     f"{reading.better}, {reading.column}",
                 )
             )
-    return [
+    panels = [
         Panel(f"{address}: {setting} setting", f"gain ({UNITS.get(unit, unit)})", lines, rule=0.0)
         for (setting, address, unit), lines in found.items()
     ]
+    # Panels without an interval, of single seeds, come last.
+    return sorted(panels, key=lambda panel: all(point.low is None for point in panel.every()))
 
 
 def _picture(panels: Sequence[Panel]) -> Picture:
