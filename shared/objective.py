@@ -49,6 +49,8 @@ SOFTMAX = (info_nce, debiased_nce, hard_nce, margin_nce)
 WARM_UP = 200  # steps before the check for a collapse
 NEAR_CHANCE = 0.05  # nats
 LOOKS = 3  # consecutive checks with a loss near that value, before the warning
+SHARES_EVERY = 100  # steps between two measurements of the terms' shares of the gradient
+SHARE = "gradient_share_"  # begins their names among the parts
 
 
 @dataclass(frozen=True, repr=False)
@@ -254,7 +256,10 @@ class Criterion(nn.Module):
             others: must be empty; catches embeddings passed without a builder.
             features: the input of the projection, (B, H) or one such matrix for each view; None:
                 the anchors.
-            step: counted from 0; named in the error for embeddings that are not finite.
+            step: counted from 0; named in the error for embeddings that are not finite. At every
+                100th step the parts of an objective of several terms include the share of each in
+                the gradient on the embeddings (on the input of the projection, if there is one):
+                its norm over the sum of the terms' norms.
 
         Raises:
             FloatingPointError: NaN or infinite embeddings or loss, on any of the processes.
@@ -290,6 +295,7 @@ class Criterion(nn.Module):
                 mean = share_of_mean(value, defined)
             parts = {self._names[0]: mean.detach()}
             loss = self.objective.loss.weight * mean
+            terms = {self._names[0]: loss}
             if self.objective.penalties:
                 cosines = similarity
                 if self.similarity is not cosine:
@@ -300,7 +306,8 @@ class Criterion(nn.Module):
                     if pairs.blocks:
                         mean = share_of_mean(value)
                     parts[name] = mean.detach()
-                    loss = loss + penalty.weight * mean
+                    terms[name] = penalty.weight * mean
+                    loss = loss + terms[name]
                     if penalty.function is distance_polarization:
                         band = {
                             key: number
@@ -312,8 +319,15 @@ class Criterion(nn.Module):
                 penalty_value, penalty_parts = self.projection(
                     pairs.anchor if features is None else features, together=pairs.blocks > 0
                 )
-                loss = loss + self.objective.projection.weight * penalty_value
+                terms["projection"] = self.objective.projection.weight * penalty_value
+                loss = loss + terms["projection"]
                 parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
+            if step is not None and step % SHARES_EVERY == 0 and len(terms) > 1:
+                # With a projection, on its input, which the loss depends on as well.
+                shared = None if self.projection is None else features
+                parts |= _shares(
+                    terms, (pairs.anchor, pairs.candidate) if shared is None else shared
+                )
             if pairs.blocks:
                 means = total(torch.stack(list(parts.values()))) / world_size()
                 parts = dict(zip(parts, means, strict=True))
@@ -356,6 +370,32 @@ class Criterion(nn.Module):
                 f"at step {step} the contrastive loss is {float(mean):.2f}; identical embeddings "
                 f"would give {float(chance):.2f}: they may have collapsed; lower the learning rate"
             )
+
+
+def _shares(
+    terms: Mapping[str, Tensor], embeddings: Tensor | Sequence[Tensor]
+) -> dict[str, Tensor]:
+    """The share of each term in the gradient on the embeddings; none where it is not taken.
+
+    None are given without a graph, nor where it does not lead from the loss to ``embeddings``, as
+    for features whose chunks have backward passes of their own.
+    """
+    several = [embeddings] if isinstance(embeddings, Tensor) else embeddings
+    inputs = list({id(each): each for each in several if each.requires_grad}.values())
+    if not inputs or not torch.is_grad_enabled():
+        return {}
+    norms: list[Tensor] = []
+    for value in terms.values():
+        found: tuple[Tensor | None, ...] = (None,)
+        if value.requires_grad:
+            found = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
+        some = [each.float().norm() for each in found if each is not None]
+        if not some and not norms:
+            return {}
+        norms.append(torch.stack(some).norm() if some else inputs[0].new_zeros(()).float())
+    every = torch.stack(norms)
+    shares = every / every.sum().clamp(min=torch.finfo(every.dtype).tiny)
+    return {f"{SHARE}{name}": share for name, share in zip(terms, shares, strict=True)}
 
 
 def _names(terms: Iterable[Term]) -> list[str]:

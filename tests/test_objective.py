@@ -27,6 +27,7 @@ from shared import (
     term,
     two_views,
 )
+from shared.objective import SHARE
 from tests import layouts, reference
 
 NCE = term(info_nce, temperature=0.3)
@@ -292,3 +293,64 @@ def test_what_cannot_be_used_is_refused_in_one_line(name: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+SEVERAL_TERMS = {
+    "penalty": Objective(
+        term(hard_nce, temperature=0.5, tau_plus=0.1, beta=1.0),
+        (term(distance_polarization, weight=0.3, reduction="anchor_sum"),),
+    ),
+    "projection": Objective(
+        term(info_nce, temperature=0.5), projection=Projection(0.1, {"norm": "nuclear"})
+    ),
+    "all": Objective(
+        term(max_margin, gamma=2.0),
+        (term(distance_polarization, weight=0.1), term(consistency, weight=0.2)),
+        Projection(0.1, {"norm": "l21"}),
+    ),
+}
+
+
+def step_of_views(objective: Objective, step: int) -> tuple[dict[str, Tensor], list[Tensor]]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 5))
+    criterion = objective.build(dim=5)
+    features = [network(torch.randn(12, 6)) for _ in range(2)]
+    loss, parts = criterion(two_views(*features), features=features, step=step)
+    loss.backward()
+    trained = [*network.parameters(), *criterion.parameters()]
+    return parts, [each.grad for each in trained if each.grad is not None]
+
+
+@pytest.mark.parametrize("name", SEVERAL_TERMS)
+def test_measuring_shares_of_the_gradient_changes_no_bit_of_it(name: str) -> None:
+    parts, measured = step_of_views(SEVERAL_TERMS[name], 100)
+    others, plain = step_of_views(SEVERAL_TERMS[name], 101)
+    assert len(measured) == len(plain) > 3
+    assert all(map(torch.equal, measured, plain))
+    shares = {key: value for key, value in parts.items() if key.startswith(SHARE)}
+    assert parts.keys() - others.keys() == shares.keys()
+    assert len(shares) > 1
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
+
+
+def test_the_share_of_a_term_is_that_of_its_gradient_on_the_embeddings() -> None:
+    torch.manual_seed(0)
+    first, second = torch.randn(2, 8, 5, dtype=torch.float64).requires_grad_()
+    loss, penalty = term(info_nce, temperature=0.5), term(distance_polarization, weight=0.7)
+    pairs = two_views(first, second)
+    parts = Objective(loss, (penalty,)).build(dim=5)(pairs, step=0)[1]
+    similarity = cosine(pairs.anchor, pairs.candidate)
+    values = (loss(pairs, similarity).mean(), 0.7 * penalty(pairs, similarity).mean())
+    norms = [
+        torch.autograd.grad(each, pairs.anchor, retain_graph=True)[0].norm() for each in values
+    ]
+    share = float(norms[1] / (norms[0] + norms[1]))
+    assert 0.01 < share < 0.99
+    assert float(parts[f"{SHARE}distance_polarization"]) == pytest.approx(share, rel=1e-6)
+    with torch.no_grad():
+        assert not any(
+            key.startswith(SHARE)
+            for key in Objective(loss, (penalty,)).build(dim=5)(pairs, step=0)[1]
+        )
+    assert not any(key.startswith(SHARE) for key in Objective(loss).build(dim=5)(pairs, step=0)[1])

@@ -25,6 +25,7 @@ from shared.experiment import environment, runs
 from shared.experiment.environment import lock_hash
 from shared.experiment.records import read_failure, read_record
 from shared.experiment.runs import Conflict, Interrupted, Locked, Means, Run
+from shared.objective import SHARE
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -445,3 +446,15 @@ def test_an_environment_names_neither_host_nor_user_nor_variables(
     text = json.dumps(found)
     for secret in (socket.gethostname(), str(tmp_path), "a-secret-of-mine", os.uname().release):
         assert secret not in text
+
+
+def test_the_record_has_the_median_share_of_each_term_of_the_gradient(tmp_path: Path) -> None:
+    with Run(tmp_path / "run", Config(6)) as run:
+        run.track()
+        for step in run.steps(6, "training", log_every=2):
+            run.means.add({"loss": torch.tensor(1.0)})
+            if step % 2 == 0:
+                run.means.add({f"{SHARE}penalty": torch.tensor([0.1, 0.0, 0.5, 0.0, 0.2][step])})
+        run.finish({})
+    facts = json.loads((tmp_path / "run" / "environment.json").read_text())["facts"]
+    assert facts == {f"{SHARE}penalty": "0.2"}

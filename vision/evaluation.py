@@ -34,6 +34,7 @@ from shared.notices import notice
 from shared.pairs import unit_rows
 from shared.pixels import normalise
 from shared.precision import bfloat16
+from shared.spectrum import effective_rank
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
 from vision.data import (
@@ -267,7 +268,8 @@ def evaluate(
     Keys of the result, all in percent: ``knn_top1``; with a probe ``linear_top1`` and, for more
     than 5 classes, ``linear_top5``, both after the last epoch, and ``linear_best_top1``, of the
     epoch that is best on the test images, for the record only. With penalties ``l2_top1``, and the
-    run records the penalty that was chosen. The probe may also come from a second protocol,
+    run records the penalty that was chosen, and the effective rank of an encoder's features of the
+    test images. The probe may also come from a second protocol,
     ``config.beside``. The encoder is restored afterwards. For a protocol of the transfer suite the
     result is that of :func:`vision.transfer.transferred` instead.
 
@@ -335,6 +337,8 @@ def evaluate(
 
     run.progress(0, 1 if probe is None else probe.epochs, config.protocol)
     features, test_features = embedded(train), embedded(test)
+    if config.features == "encoder" and images is None:
+        run.record(effective_rank=f"{effective_rank(test_features):.4g}")
     metrics: dict[str, object] = {
         "knn_top1": knn(
             features,

@@ -22,6 +22,7 @@ from shared.experiment import store
 from shared.experiment.data import sha256_of
 from shared.experiment.export import FILE
 from shared.experiment.runs import Run, link
+from shared.objective import SHARES_EVERY
 from shared.precision import bfloat16
 from vision import checkpoints
 from vision.augmentation import POLICIES, augment
@@ -325,11 +326,13 @@ def make_step(
     """:func:`train_step` for all steps of a run; on a GPU its gradient is a CUDA graph if possible.
 
     The optimiser's step, whose learning rate is a number of the host, stays outside of the graph.
-    A step at which the criterion checks its loss runs eagerly, since a check waits for the device.
+    A step at which the criterion checks its loss runs eagerly, since a check waits for the device,
+    and so does one at which it measures the terms' shares of the gradient.
     """
     device = next(networks.parameters()).device
     given = config, networks, criterion, optimiser
     graphs: dict[bool, Captured] = {}
+    several = bool(config.objective.penalties or config.objective.projection)
     if can_be_captured(config) and can_capture(device):
 
         def unchecked(*views: Tensor) -> dict[str, Tensor]:
@@ -340,7 +343,8 @@ def make_step(
 
     def step_of(views: tuple[Tensor, ...], step: int) -> dict[str, Tensor]:
         checked = step % criterion.check_every == 0
-        graph = None if checked else graphs.get(networks.epoch >= config.mixed_from)
+        eager = checked or (several and step % SHARES_EVERY == 0)
+        graph = None if eager else graphs.get(networks.epoch >= config.mixed_from)
         parts = train_step(*given, views, step, forward, graph)
         if graphs and checked and criterion.projection is not None:
             criterion.projection.warn_if_collapsed()  # inside a graph it is not checked

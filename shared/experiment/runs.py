@@ -26,6 +26,7 @@ import re
 import resource
 import shutil
 import signal
+import statistics
 import time
 import warnings
 import zipfile
@@ -48,6 +49,7 @@ from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
 from shared.notices import listeners
+from shared.objective import SHARE
 from shared.precision import without_tf32
 
 LOG = "log.jsonl"
@@ -391,6 +393,18 @@ class Run:
         if stopping or last:
             self.checkpoint(total * unit, every=save_every / 10)
 
+    def _record_shares(self) -> None:
+        """Note the median over the log of each term's share of the gradient, if it was measured."""
+        shares: dict[str, list[float]] = {}
+        log = self.folder / LOG
+        for line in log.read_text().splitlines() if log.exists() else ():
+            for name, number in json.loads(line).items():
+                if name.startswith(SHARE):
+                    shares.setdefault(name, []).append(number)
+        if shares:
+            self.record(**{name: f"{statistics.median(some):.4g}" for name, some in shares.items()})
+        self._note_environment()
+
     def log(self, step: int, **numbers: float) -> None:
         """Append one line to the log, and the same to TensorBoard's event file."""
         if not self._first:
@@ -494,7 +508,7 @@ class Run:
         if torch.cuda.is_available():
             self._environment["peak_device_memory_bytes"] = torch.cuda.max_memory_allocated()
         (self.folder / "result.json").unlink(missing_ok=True)  # of an earlier finish of this run
-        self._note_environment()
+        self._record_shares()
         result = {
             "metrics": canonical(metrics),
             "protocol": self.config.protocol,

@@ -20,6 +20,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from shared.experiment.data import MissingData
 from shared.experiment.runs import Interrupted, Run
+from shared.spectrum import effective_rank
 from vision import evaluation as module
 from vision.augmentation import POLICIES, augment
 from vision.config import Config
@@ -288,7 +289,8 @@ def test_the_l2_protocol_by_hand_with_a_probe_beside_it(tmp_path: Path) -> None:
     chosen, expected = by_scikit_learn(x, train.labels, z, penalties)
     assert found["l2_top1"] == pytest.approx(100 * (expected == test.labels.numpy()).mean(), abs=1)
     environment = json.loads((tmp_path / "alone" / "environment.json").read_text())
-    assert environment["facts"] == {"l2_penalty": f"{chosen:g}"}
+    rank = f"{effective_rank(z):.4g}"
+    assert environment["facts"] == {"l2_penalty": f"{chosen:g}", "effective_rank": rank}
     votes = reference_knn(x, train.labels, z, 10, 0.1, 200)
     assert found["knn_top1"] == 100 * np.mean(np.array(votes) == test.labels.numpy())
     assert set(found) == {"knn_top1", "l2_top1"}

@@ -1,0 +1,32 @@
+"""How many directions the features of an encoder use."""
+
+import torch
+from torch import Tensor
+
+
+def effective_rank(features: Tensor) -> float:
+    """The exponential of the entropy of the singular values of centred features.
+
+    It is H where all directions have one variance, and near 1 where features have collapsed to a
+    line; features that are all equal have 0.
+
+    Args:
+        features: (n, H).
+
+    Raises:
+        ValueError: not a matrix with at least one row.
+
+    Source: Roy and Vetterli 2007, on features without their mean.
+    """
+    if features.ndim != 2 or not len(features):
+        raise ValueError(f"features are a matrix with rows; got {tuple(features.shape)}")
+    exact = features.detach().double()
+    centred = exact - exact.mean(0)
+    variances = torch.linalg.eigvalsh(centred.T @ centred).clamp(min=0)
+    # Rounding of the mean leaves a variance where there is none.
+    floor = (torch.finfo(torch.float32).eps * exact.abs().max()) ** 2 * len(exact)
+    values = variances[variances > floor].sqrt()
+    if not len(values):
+        return 0.0
+    shares = values / values.sum()
+    return float(torch.exp(-(shares * shares.log()).sum()))
