@@ -114,10 +114,17 @@ def _rows(columns: tuple[Column, ...]) -> tuple[Row, ...]:
     calibrated = {"train": False, "calibrate": True}
     margins = {"angular": 0.5, "subtractive": 0.4}
     return (
-        row("largest class", {"features": "constant"}, "constant", seeds=(0,), baseline=True),
+        row(
+            "largest class",
+            {"features": "constant"},
+            "constant",
+            seeds=(0,),
+            baseline=True,
+            majority=True,
+        ),
         row("sizes and labels", {"features": "sizes"}, "sizes", seeds=(0,), baseline=True),
-        row("untrained encoder", {"train": False}, "untrained", baseline=True),
-        row("untrained encoder, calibrated", calibrated, "calibrated", baseline=True),
+        row("untrained encoder", {"train": False}, "untrained", baseline=True, bar=True),
+        row("untrained encoder, calibrated", calibrated, "calibrated", baseline=True, bar=True),
         row("GraphCL", {}, "text", published="GraphCL"),
         _graphcl("GraphCL, authors' program", "program", random3),
         _mmcl("INV, both views", "inv-both text"),

@@ -258,8 +258,8 @@ class Criterion(nn.Module):
                 the anchors.
             step: counted from 0; named in the error for embeddings that are not finite. At every
                 100th step the parts of an objective of several terms include the share of each in
-                the gradient on the embeddings (on the input of the projection, if there is one):
-                its norm over the sum of the terms' norms.
+                the gradient on the embeddings, or on the input of the projection where they are
+                computed from it: its norm over the sum of the terms' norms.
 
         Raises:
             FloatingPointError: NaN or infinite embeddings or loss, on any of the processes.
@@ -323,11 +323,10 @@ class Criterion(nn.Module):
                 loss = loss + terms["projection"]
                 parts |= {f"projection_{name}": item for name, item in penalty_parts.items()}
             if step is not None and step % SHARES_EVERY == 0 and len(terms) > 1:
-                # With a projection, on its input, which the loss depends on as well.
-                shared = None if self.projection is None else features
-                parts |= _shares(
-                    terms, (pairs.anchor, pairs.candidate) if shared is None else shared
-                )
+                embeddings = (pairs.anchor, pairs.candidate)
+                # The input of a projection comes before the embeddings, or is made of them.
+                before = () if self.projection is None or features is None else features
+                parts |= _shares(terms, before) or _shares(terms, embeddings)
             if pairs.blocks:
                 means = total(torch.stack(list(parts.values()))) / world_size()
                 parts = dict(zip(parts, means, strict=True))
@@ -377,7 +376,7 @@ def _shares(
 ) -> dict[str, Tensor]:
     """The share of each term in the gradient on the embeddings; none where it is not taken.
 
-    None are given without a graph, nor where it does not lead from the loss to ``embeddings``, as
+    None are given without a graph, nor where it does not lead from every term to ``embeddings``, as
     for features whose chunks have backward passes of their own.
     """
     several = [embeddings] if isinstance(embeddings, Tensor) else embeddings
@@ -386,13 +385,14 @@ def _shares(
         return {}
     norms: list[Tensor] = []
     for value in terms.values():
-        found: tuple[Tensor | None, ...] = (None,)
-        if value.requires_grad:
-            found = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
+        if not value.requires_grad:
+            norms.append(value.new_zeros(()))
+            continue
+        found = torch.autograd.grad(value, inputs, retain_graph=True, allow_unused=True)
         some = [each.float().norm() for each in found if each is not None]
-        if not some and not norms:
+        if not some:
             return {}
-        norms.append(torch.stack(some).norm() if some else inputs[0].new_zeros(()).float())
+        norms.append(torch.stack(some).norm().to(value))
     every = torch.stack(norms)
     shares = every / every.sum().clamp(min=torch.finfo(every.dtype).tiny)
     return {f"{SHARE}{name}": share for name, share in zip(terms, shares, strict=True)}

@@ -43,7 +43,7 @@ def declared_cells() -> list[str]:
 
 
 def counted_records() -> list[str]:
-    """``file: hash hash ...``, sorted, of the committed records that count, and their repeats."""
+    """``file: hash hash ...``, sorted, of the committed records that count."""
     checked = check(every_table(), ROOT / "results", ROOT / "no-runs")
     assert checked.faults == ()
     committed = [group for group in checked.groups if group.committed]

@@ -354,3 +354,32 @@ def test_the_share_of_a_term_is_that_of_its_gradient_on_the_embeddings() -> None
             for key in Objective(loss, (penalty,)).build(dim=5)(pairs, step=0)[1]
         )
     assert not any(key.startswith(SHARE) for key in Objective(loss).build(dim=5)(pairs, step=0)[1])
+
+
+@pytest.mark.parametrize("beyond", [True, False])
+def test_shares_with_a_projection_are_measured_where_all_terms_lead(beyond: bool) -> None:
+    """On its input, where embeddings are computed from that; else on the embeddings."""
+    torch.manual_seed(0)
+    objective = SEVERAL_TERMS["projection"]
+    first, second = torch.randn(2, 12, 5).requires_grad_()
+    if beyond:
+        views = [torch.tanh(each) for each in (first, second)]
+        pairs, features, inputs = two_views(*views), [first, second], [first, second]
+    else:
+        pairs = query_key(first, second)
+        features, inputs = torch.cat([first, second]), [pairs.anchor, pairs.candidate]
+    criterion = objective.build(dim=5)
+    assert criterion.projection is not None
+    criterion.projection.matrix.data.normal_()  # at the identity the gradient is zero
+    parts = criterion(pairs, features=features, step=0)[1]
+    loss = objective.loss(pairs, cosine(pairs.anchor, pairs.candidate)).mean()
+    values = loss, 0.1 * criterion.projection(features)[0]
+    norms = [
+        torch.cat([g.flatten() for g in torch.autograd.grad(v, inputs, retain_graph=True)]).norm()
+        for v in values
+    ]
+    share = float(norms[1] / sum(norms))
+    assert share > 0
+    assert float(parts[f"{SHARE}projection"]) == pytest.approx(share, rel=1e-4)
+    detached = criterion(pairs, features=features if beyond else first.detach(), step=0)[1]
+    assert any(key.startswith(SHARE) for key in detached) is beyond

@@ -126,7 +126,8 @@ def test_a_file_that_is_not_there_or_hides_a_module_is_refused(
         # The row that its one claim is made against does not train.
         (RL["curl"][0], "short", "CURL, batch 128, bfloat16 convolutions", "the first row"),
         (VIDEO["mmcl"][1], "short", "MoCo-v2", CLAIMED),
-        (VISION["margins"][0], "paper", "MoCo, alpha=0", "the first row that the paper gives"),
+        (VISION["margins"][0], "paper", "MoCo, alpha=0", CLAIMED),
+        (VISION["margins"][3], "smoke", "MoCov3", CLAIMED),
     ],
 )
 def test_the_baseline_is_the_row_that_claims_are_made_against(

@@ -229,6 +229,7 @@ def test_records_round_trip(tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == [
         "table-4.csv",
         "table-4.md",
+        "table-4.pdf",
         "table-4.png",
         "table-4.records.jsonl",
     ]

@@ -16,9 +16,8 @@ import torch
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
-from shared.command import cells, pool, reproduce, verbs
+from shared.command import cells, pool, reproduce
 from shared.errors import UserError
-from shared.experiment.environment import OTHER_PATHS
 from shared.experiment.runs import Run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -393,7 +392,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
         # What trains nothing new has no such option.
         *(
             ((verb, "toy", "toy", "--watch", "2"), "no option")
-            for verb in ("plan", "noise", "verify")
+            for verb in ("plan", "verify")
         ),
     ],
 )
@@ -643,23 +642,3 @@ def test_a_terminal_that_closes_saves_and_nothing_stays_in_the_temporary_folder(
     assert not (cell / "result.json").exists()
     # The cache of torch's compiler is for later processes, too.
     assert [each for each in temporary.iterdir() if "torchinductor" not in each.name] == []
-
-
-def test_noise_repeats_the_command_under_each_code_path(
-    at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[tuple[str, list[str]]] = []
-
-    def run(command: list[str], environment: dict[str, str]) -> int:
-        path = Path(command[-1]).name
-        assert OTHER_PATHS[path].items() <= environment.items()
-        started.append((path, command[command.index("toy") :]))
-        return len(started) - 1
-
-    monkeypatch.setattr(verbs, "_run_command", run)
-    for given in (["--runs", "mine"], ["--runs=mine"], []):
-        started.clear()
-        at_once("noise", "toy", "toy", "--seeds", "0", *given, code=len(OTHER_PATHS) - 1)
-        folder = "mine" if given else "runs"
-        words = ["toy", "toy", "--seeds", "0", "--runs"]
-        assert started == [(path, [*words, f"{folder}/arithmetic/{path}"]) for path in OTHER_PATHS]

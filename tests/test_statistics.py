@@ -15,7 +15,6 @@ from shared.report.statistics import (
     ColumnModel,
     Estimate,
     compared,
-    equal_variances,
     holm,
     interquartile_mean,
     paired_gain,
@@ -23,6 +22,8 @@ from shared.report.statistics import (
     seeds_for,
     stratified_bootstrap,
     summarise,
+    welch_of,
+    wider,
 )
 
 # Three rows of one deviation, one without a third seed, as a column has them.
@@ -66,74 +67,81 @@ def test_a_paired_gain_is_over_common_seeds() -> None:
     assert (gain.n, gain.mean) == (2, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("rows", "blocked", "formula", "model"),
-    [
-        (ROWS, False, "y ~ C(row, Treatment('plain'))", "pooled"),
-        (SHARED, True, "y ~ C(row, Treatment('plain')) + C(seed)", "seed-blocked"),
-    ],
-)
-def test_the_linear_model_is_that_of_the_formula(
-    rows: dict[str, dict[int, float]], blocked: bool, formula: str, model: str
-) -> None:
-    estimate = ColumnModel(rows, blocked=blocked).estimate("better", "plain")
-    assert estimate is not None
-    fit = ols(formula, table(rows)).fit()
+def test_a_gain_is_estimated_by_the_pooled_residual_and_by_welch() -> None:
+    pooled, welch = ColumnModel(ROWS).estimates("better", "plain")
+    fit = ols("y ~ C(row, Treatment('plain'))", table(ROWS)).fit()
     name = "C(row, Treatment('plain'))[T.better]"
-    assert (estimate.model, estimate.freedom) == (model, fit.df_resid)
-    assert estimate.gain == pytest.approx(fit.params[name])
-    assert estimate.interval == pytest.approx(tuple(fit.conf_int().loc[name]))
-    assert estimate.p_above(0) == pytest.approx(fit.pvalues[name])
-    assert estimate.p_above(1) == pytest.approx(float(fit.t_test(f"{name} = 1").pvalue))
+    assert (pooled.model, pooled.freedom) == ("pooled", fit.df_resid)
+    assert pooled.gain == pytest.approx(fit.params[name])
+    assert pooled.interval == pytest.approx(tuple(fit.conf_int().loc[name]))
+    assert pooled.p_value() == pytest.approx(fit.pvalues[name])
+    assert pooled.p_value(1.0) == pytest.approx(float(fit.t_test(f"{name} = 1").pvalue))
+    samples = [list(ROWS[label].values()) for label in ("better", "plain")]
+    test = scipy.stats.ttest_ind(*samples, equal_var=False)
+    assert (welch.model, welch.freedom) == ("Welch", pytest.approx(test.df))
+    assert welch.interval == pytest.approx(tuple(test.confidence_interval(0.95)))
+    assert welch.p_value() == pytest.approx(test.pvalue)
+    assert wider([pooled, welch]) is wider([welch, pooled])
+    low, high = wider([pooled, welch]).interval
+    assert high - low == max(e.interval[1] - e.interval[0] for e in (pooled, welch))
 
 
-def test_unequal_variances_leave_the_two_rows_alone() -> None:
-    rows = ROWS | {"wild": {0: 10.0, 1: 90.0, 2: 55.0}}
-    assert not equal_variances([list(values.values()) for values in rows.values()])
-    estimate = ColumnModel(rows).estimate("better", "plain")
-    assert estimate is not None
-    samples = [list(rows[label].values()) for label in ("better", "plain")]
-    welch = scipy.stats.ttest_ind(*samples, equal_var=False)
-    assert (estimate.model, estimate.freedom) == ("Welch", pytest.approx(welch.df))
-    assert estimate.interval == pytest.approx(tuple(welch.confidence_interval(0.95)))
-    assert estimate.p_above(0) == pytest.approx(welch.pvalue)
+def test_where_seeds_share_data_both_estimates_are_over_the_common_seeds() -> None:
+    rows = SHARED | {"plain": SHARED["plain"] | {7: 99.0}}
+    pairs, blocked = ColumnModel(rows, blocked=True).estimates("better", "plain")
+    test = scipy.stats.ttest_rel(*(list(SHARED[label].values()) for label in ("better", "plain")))
+    assert (pairs.model, pairs.freedom) == ("paired", test.df)
+    assert pairs.interval == pytest.approx(tuple(test.confidence_interval(0.95)))
+    fit = ols("y ~ C(row, Treatment('plain')) + C(seed)", table(SHARED)).fit()
+    name = "C(row, Treatment('plain'))[T.better]"
+    assert (blocked.model, blocked.freedom) == ("seed-blocked", fit.df_resid)
+    assert blocked.gain == pytest.approx(fit.params[name])
+    assert blocked.interval == pytest.approx(tuple(fit.conf_int().loc[name]))
 
 
-def test_unequal_residuals_beside_shared_seeds_leave_the_pairs_of_two_rows() -> None:
-    wild = {0: 60.0, 1: -30.0, 2: 95.0, 3: 5.0}
-    # Of few rows a wild one takes the seeds' means with it, and all residuals grow alike.
-    more = {f"more {n}": {s: y + n / (s + 2) for s, y in SHARED["plain"].items()} for n in range(9)}
-    rows = SHARED | more | {"wild": wild}
-    estimate = ColumnModel(rows, blocked=True).estimate("better", "plain")
-    assert estimate is not None
-    samples = [list(rows[label].values()) for label in ("better", "plain")]
-    pairs = scipy.stats.ttest_rel(*samples)
-    assert (estimate.model, estimate.freedom) == ("paired", pairs.df)
-    assert estimate.interval == pytest.approx(tuple(pairs.confidence_interval(0.95)))
+def test_baselines_and_collapsed_rows_are_in_no_pooled_residual() -> None:
+    odd = {"chance": {0: 10.0, 1: 90.0}, "fixed": {0: 50.0}, "gone": {0: 1.0, 1: 40.0}}
+    model = ColumnModel(ROWS | odd, baselines=("chance", "fixed"), collapsed=("gone",))
+    assert model.estimates("better", "plain") == ColumnModel(ROWS).estimates("better", "plain")
+    (alone,) = model.estimates("better", "chance")
+    assert alone.model == "Welch"
+    assert [each.model for each in model.estimates("gone", "plain")] == ["Welch"]
+    (one,) = model.estimates("better", "fixed")
+    test = scipy.stats.ttest_1samp(list(ROWS["better"].values()), 50.0)
+    assert (one.model, one.freedom, one.p_value()) == ("one-sample", 2, pytest.approx(test.pvalue))
+    low, high = test.confidence_interval(0.95)
+    assert one.interval == pytest.approx((low - 50, high - 50))
+    (other,) = model.estimates("fixed", "better")
+    assert other.gain == -one.gain
 
 
-def test_a_row_with_one_seed_has_no_estimate_but_a_part_in_the_model() -> None:
-    model = ColumnModel(ROWS | {"single": {0: 80.0}})
-    assert model.estimate("single", "plain") is None
-    assert model.estimate("better", "absent") is None
-    assert model.estimate("better", "plain") == ColumnModel(ROWS).estimate("better", "plain")
+def test_without_two_seeds_and_a_spread_there_is_no_estimate() -> None:
+    rows = ROWS | {"single": {0: 80.0}, "still": {0: 3.0, 1: 3.0}}
+    model = ColumnModel(rows)
+    for better in ("single", "still", "absent"):
+        assert model.estimates(better, "plain") == model.estimates("plain", better) == ()
+    # One with a single seed has no part in the others' residual.
+    assert ColumnModel(ROWS | {"single": {0: 80.0}}).estimates("better", "plain") == (
+        ColumnModel(ROWS).estimates("better", "plain")
+    )
+    shifted = {seed: value + 1 for seed, value in SHARED["plain"].items()}
+    same = ColumnModel(SHARED | {"shifted": shifted}, blocked=True)
+    assert same.estimates("shifted", "plain") == ()
 
 
-def test_rows_that_never_vary_differ_for_certain() -> None:
-    estimate = ColumnModel({"a": {0: 2.0, 1: 2.0}, "b": {0: 1.0, 1: 1.0}}).estimate("a", "b")
-    assert estimate is not None
-    assert (estimate.p_above(0), estimate.p_above(1), estimate.p_below(2)) == (0.0, 1.0, 0.0)
-    assert not equal_variances([[1.0, 1.0], [1.0, 2.0]])
-
-
-def test_p_values_are_1_on_the_wrong_side_and_take_in_the_error_of_the_bound() -> None:
+def test_p_values_are_those_of_t_and_take_in_the_error_of_the_bound() -> None:
     estimate = Estimate(gain=1.0, error=0.5, freedom=10.0, model="pooled")
-    assert (estimate.p_above(1.0), estimate.p_above(2.0), estimate.p_below(0.5)) == (1.0, 1.0, 1.0)
-    t = 1.0 / math.hypot(0.5, 0.7)
-    assert estimate.p_below(2.0, 0.7) == pytest.approx(2 * scipy.stats.t.sf(t, 10))
+    assert (estimate.p_above(1.0), estimate.p_value(1.0)) == (0.5, 1.0)
+    assert estimate.p_below(2.0, 0.7) == pytest.approx(
+        scipy.stats.t.sf(1.0 / math.hypot(0.5, 0.7), 10)
+    )
     low, high = estimate.interval
-    assert estimate.p_above(low) == pytest.approx(0.05)
-    assert estimate.p_below(high) == pytest.approx(0.05)
+    assert estimate.p_above(low) == estimate.p_below(high) == pytest.approx(0.025)
+    assert estimate.p_value(low) == pytest.approx(0.05)
+    first, second = ([3.0, 5.0, 4.5, 6.0], [1.0, 2.0, 4.0])
+    summaries = [(statistics.mean(x), statistics.stdev(x), len(x)) for x in (first, second)]
+    test = scipy.stats.ttest_ind(first, second, equal_var=False)
+    assert welch_of(*summaries).p_value() == pytest.approx(test.pvalue)
 
 
 def test_holm_is_that_of_statsmodels() -> None:
@@ -152,15 +160,20 @@ def test_seeds_are_the_fewest_with_the_power(gain: float, sd: float) -> None:
     power = TTestIndPower()
     assert power.power(gain / sd, seeds, 0.05) >= 0.8
     assert seeds == 2 or power.power(gain / sd, seeds - 1, 0.05) < 0.8
+    level = 0.05 / 26
+    more = seeds_for(gain, sd, level)
+    assert more > seeds
+    if gain < 2 * sd:  # where statsmodels knows
+        assert power.power(gain / sd, more, level) >= 0.8 > power.power(gain / sd, more - 1, level)
 
 
 def test_one_row_is_compared_with_another_in_a_word() -> None:
     assert compared(ROWS["better"], ROWS["plain"])[0] == "better"
     assert compared(ROWS["plain"], ROWS["better"])[0] == "worse"
-    assert compared(ROWS["other"], ROWS["plain"])[0] == "imprecise"
-    assert compared({}, ROWS["plain"])[0] == "not measured"
+    assert compared(ROWS["other"], ROWS["plain"])[0] == "open"
+    assert compared({}, ROWS["plain"])[0] == "not run"
     assert compared({0: 1.0}, ROWS["plain"]) == (
-        "imprecise",
+        "open",
         "gain -70.17, but a row with one seed has no interval",
     )
 

@@ -103,9 +103,10 @@ def _in_batch(loss: Term, *penalties: Term, **others: Any) -> dict[str, Any]:
     return by(loss, *penalties, **{"method": "simclr", "pairs": "both", **others})
 
 
-def _trivial(label: str, changes: Mapping[str, Any], deviation: str) -> Row:
+def _trivial(label: str, changes: Mapping[str, Any], deviation: str, *, bar: bool = False) -> Row:
     deviation = f"{NOTES['additional']}{deviation}"
-    return Row(label, {**changes, "train": False}, deviation=deviation, baseline=True)
+    changes = {**changes, "train": False}
+    return Row(label, changes, deviation=deviation, baseline=True, bar=bar)
 
 
 TRIVIAL = (
@@ -119,7 +120,7 @@ TRIVIAL = (
         {"network": "colours"},
         f". {NOTES['trivial-baseline']} All pixels of a clip in 6 x 6 x 6 bins; flow uses 6 x 6.",
     ),
-    _trivial("untrained encoder", {}, f"; {NOTES['untrained']}"),
+    _trivial("untrained encoder", {}, f"; {NOTES['untrained']}", bar=True),
     _trivial(
         "untrained encoder, calibrated",
         {"calibrate": True},

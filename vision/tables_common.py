@@ -270,7 +270,13 @@ WITHOUT_NETWORK = tuple(
 )
 BASELINES = (
     *WITHOUT_NETWORK,
-    row("random network", {**UNTRAINED, "calibrated": True}, "random-network", baseline=True),
+    row(
+        "random network",
+        {**UNTRAINED, "calibrated": True},
+        "random-network",
+        baseline=True,
+        bar=True,
+    ),
 )
 L2, L2_METRIC = "linear-l2-v1", "l2_top1"
 ON = "-cifar10"  # ends the names of sweeps on CIFAR-10

@@ -252,7 +252,7 @@ TABLE_2 = _margins_table(
     (
         *_printed_rows(COLUMNS),
         *OTHERS,
-        row("untrained encoder", {"epochs": 0}, "untrained", baseline=True),
+        row("untrained encoder", {"epochs": 0}, "untrained", baseline=True, bar=True),
     ),
     COLUMNS,
     "other-losses",

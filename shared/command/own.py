@@ -41,7 +41,7 @@ from shared.report.statistics import compared, summarise
 from shared.report.wording import DASH, TIER_NOTES, mean_sd
 
 MINE = "mine"
-COLOURS = {"better": "green", "worse": "red", "imprecise": "yellow", "not measured": "bright_black"}
+COLOURS = {"better": "green", "worse": "red", "open": "yellow", "not run": "bright_black"}
 Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by seed
 
 

@@ -41,7 +41,6 @@ Run the tables of a paper in a domain:
 Use what was run:
   report      write results/ from the finished runs
   verify      check every record; --rerun 3 runs three cells again
-  noise       run cells again with other instructions of the processor
   status      what became of the cells sent to Slurm (run --help: --slurm)
   figures     the figures of a paper       film      an episode of each agent
   export      the model of a run           evaluate  any model, by our protocols
@@ -233,22 +232,6 @@ def _plan(arguments: Sequence[str]) -> int:
     return running.plan_cells(choose(options), places(), options)
 
 
-def _noise(arguments: Sequence[str]) -> int:
-    parser = _parser(
-        "noise", "DOMAIN PAPER", "Run cells again with other instructions of the processor."
-    )
-    _takes_cells(parser)
-    _takes_work(parser)
-    _takes_again(parser)
-    options, _ = _parsed(parser, arguments)
-    from shared.command import verbs
-    from shared.command.cells import choose
-
-    choose(options)
-    runs = options.runs.absolute() if FROM in os.environ else options.runs
-    return verbs.noise(arguments, runs)
-
-
 def _status(arguments: Sequence[str]) -> int:
     parser = _parser("status", "", "Show what became of the cells that were submitted.")
     _, places = _parsed(parser, arguments, words=())
@@ -377,7 +360,6 @@ def _verify(arguments: Sequence[str]) -> int:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": _run,
     "plan": _plan,
-    "noise": _noise,
     "status": _status,
     "report": _report,
     "figures": _figures,

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from shared.command.cells import Chosen, Places, finished, run_folder, undamaged
+from shared.command.cells import Chosen, Places, finished, run_folder
 from shared.command.plan import planned
 from shared.command.pool import Pool, default_jobs
-from shared.experiment.environment import OTHER_PATHS, repeats_folder
 from shared.experiment.records import (
     Damaged,
     Record,
@@ -18,7 +17,6 @@ from shared.experiment.records import (
     read_json,
     read_record,
     read_records,
-    read_repeats,
 )
 from shared.experiment.runs import INTERRUPTED, check_config, set_aside
 from shared.experiment.store import forget
@@ -77,20 +75,15 @@ class Committed:
     """The committed records of all tables."""
 
     records: Sequence[Record]
-    repeats: Sequence[Record]
 
     @classmethod
     def read(cls, places: Places) -> "Committed":
         """Read those below ``places.results``: thousands of lines, read once for all tables."""
-        return cls(read_records(places.results), read_repeats(places.results))
+        return cls(read_records(places.results))
 
     def of(self, domain: str) -> "Committed":
         """Those of one domain, by their addresses."""
-        kept = (
-            [each for each in some if f"/{domain}/" in f"/{each.address}"]
-            for some in (self.records, self.repeats)
-        )
-        return Committed(*kept)
+        return Committed([each for each in self.records if f"/{domain}/" in f"/{each.address}"])
 
 
 def measure(
@@ -115,25 +108,12 @@ def measure(
                 status[cell.address] = why
         except Damaged as error:
             status[cell.address] = f"{measuring.REFUSED}: {error}"
-    repeats: list[Record] = []
     figures: tuple[str, ...] = ()
     if committed is not None:
         # The later of two valid records of a cell is taken: the one of this disk.
         records = [*committed.records, *records]
         figures = measuring.read_figures(places.results, table, tier)
-        repeats = [*committed.repeats, *_repeated(table, tier, places)]
-    return measuring.measure(table, tier, records, status, figures, repeats)
-
-
-def _repeated(table: Table, tier: Tier, places: Places) -> list[Record]:
-    """The finished runs of a table under other code paths; damaged ones are left out."""
-    found = (
-        undamaged(folder / cell.folder, cell.address)
-        for path in OTHER_PATHS
-        if (folder := repeats_folder(places.runs, path)).is_dir()
-        for cell in {cell.address: cell for cell in table.cells(tier)}.values()
-    )
-    return [record for record in found if record is not None]
+    return measuring.measure(table, tier, records, status, figures)
 
 
 def run_waiting(

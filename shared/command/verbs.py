@@ -10,9 +10,6 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,9 +33,8 @@ from shared.command.pool import Pool
 from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
 from shared.experiment.domain import EvaluationRequest
-from shared.experiment.environment import OTHER_PATHS, repeats_folder
 from shared.experiment.records import Record, read_record
-from shared.experiment.runs import INTERRUPTED, Interrupted, write_atomically
+from shared.experiment.runs import Interrupted, write_atomically
 from shared.experiment.tables import Cell, Tier, slug
 from shared.report.wording import counted
 
@@ -94,14 +90,14 @@ def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = F
     from shared.report import claims, files, summary
 
     committed = Committed.read(places)
-    committed = Committed([*committed.records, *taken], committed.repeats)
+    committed = Committed([*committed.records, *taken])
     tables = []
     for domain in cells.present_domains():
         own = committed.of(domain)
         for table in cells.every_table(domain):
             tiers = (tier for tier in table.tiers if tier != "smoke")
             tables += [measure(table, tier, places, {}, own) for tier in tiers]
-    every = claims.readings(tables)
+    every = claims.readings(tables, claims.read_shares(places.results))
     results = summary.Results(tables, every)
     for measured in tables:
         if measured.records:
@@ -350,39 +346,3 @@ def _grid(scores: Mapping[str, Mapping[str, Any]]) -> Grid:
             if isinstance(value, int | float):
                 grid.add_row(protocol, metric, f"{value:.2f}")
     return grid
-
-
-def noise(arguments: Sequence[str], runs: Path) -> int:
-    """Run the command line ``arguments`` under each other code path; returns the highest exit code.
-
-    Finished cells are skipped, as in any run; an interrupt ends the command.
-    """
-    # How this command was started: as a module or a script.
-    start = sys.orig_argv[: len(sys.orig_argv) - len(sys.argv[1:])]
-    rest = [each for each in arguments if not each.startswith("--runs=")]
-    if "--runs" in rest:
-        place = rest.index("--runs")
-        del rest[place : place + 2]
-    worst = 0
-    for path, variables in OTHER_PATHS.items():
-        words = " ".join(f"{name}={value}" for name, value in variables.items())
-        print(f"instructions {path}: {words}", flush=True)
-        where = ("--runs", str(repeats_folder(runs, path)))
-        code = _run_command([*start, *rest, *where], os.environ | variables)
-        if code == INTERRUPTED:
-            return INTERRUPTED
-        worst = max(worst, code)
-    return worst
-
-
-def _run_command(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit code of a command; SIGTERM is forwarded to it, and its end awaited."""
-    with subprocess.Popen(command, env=environment) as child:
-        before = signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-        # A terminal signals both; the child saves its state.
-        interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            return child.wait()
-        finally:
-            signal.signal(signal.SIGTERM, before)
-            signal.signal(signal.SIGINT, interrupt)

@@ -22,10 +22,8 @@ from rich import box
 from rich.table import Table as Grid
 from rich.text import Text
 
-from shared.experiment.environment import REPEATS, path_of
 from shared.experiment.records import (
     RECORDS,
-    REPEATED,
     Damaged,
     Record,
     read_record,
@@ -130,9 +128,6 @@ def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None
         faults += [f"{where}: {fault}" for where, fault in wrong]
         matched += found.values()
     faults += _inconsistent_data(groups, declared)
-    for group, found_wrong in _repeats(results, declared, matched, domain):
-        groups.append(group)
-        faults += found_wrong
     notes = _not_in_history(groups)
     for group, found_wrong in _finished(runs, tables, domain):
         groups.append(group)
@@ -405,8 +400,7 @@ def _finished(
     for file in sorted(runs.glob("*/*/*/result.json")):
         name = file.parent.parent.relative_to(runs).as_posix()
         first = name.partition("/")[0]
-        # Without repeats under other code paths, and user runs.
-        if first not in (REPEATS, OWN) and domain in (None, first) and not is_aside(file.parent):
+        if first != OWN and domain in (None, first) and not is_aside(file.parent):
             found.setdefault(name, []).append(file.parent)
     domains = {name.partition("/")[0] for name in found}
     cells: dict[str, list[tuple[Table, Cell]]] = {}
@@ -435,36 +429,6 @@ def _finished(
             faults += [f"{folder}: {record.address} is not valid: {why}" for why in sorted(wrong)]
             count += bool(homes) and not wrong
         yield Group(name, False, records, count), faults
-
-
-def _repeats(
-    results: Path,
-    declared: Mapping[str, tuple[Table, Tier]],
-    matched: Sequence[Matched],
-    domain: str | None,
-) -> Iterator[tuple[Group, list[str]]]:
-    """The committed records of runs under other code paths, and what is wrong with them.
-
-    Each must be fit to be committed, of a cell with a valid record, and under a path that neither
-    that record nor another repeat of it has.
-    """
-    paths = {each.record.address: path_of(each.record.environment) for each in matched}
-    for file, name in _files(results, REPEATED, domain):
-        faults: list[str] = []
-        records = _readable(file, faults)
-        right, wrong = _matched(declared.get(name), records)
-        seen: set[tuple[str, str | None]] = set()
-        for where, record in records.items():
-            path = path_of(record.environment)
-            if record.address not in paths:
-                wrong.append((where, f"{record.address} repeats a cell without a record"))
-                right.pop(where, None)
-            elif path in (None, paths[record.address]) or (record.address, path) in seen:
-                wrong.append((where, f"{record.address} is under no other code path"))
-                right.pop(where, None)
-            seen.add((record.address, path))
-        faults += [f"{where}: {fault}" for where, fault in wrong]
-        yield Group(f"{name}, repeated", True, records, len(right)), faults
 
 
 def _declared(tables: Iterable[Table]) -> dict[str, tuple[Table, Tier]]:

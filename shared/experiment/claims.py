@@ -14,8 +14,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from shared.experiment.tables import Claim, Comparison, Form, Setting, SettingWord, Table, Tier
+from shared.experiment.tables import (
+    Claim,
+    Comparison,
+    Form,
+    Scope,
+    Setting,
+    SettingWord,
+    Table,
+    Tier,
+)
 
+NUMBERS: Mapping[Form, str] = {
+    "size": "size",
+    "comparable": "margin",
+    "null": "margin",
+    "no gain": "margin",
+}
 PLACES = {"tables", "pairs", "columns", "tiers", "metric", "beside"}
 
 
@@ -73,9 +88,11 @@ def _claim(entry: Mapping[str, Any], where: str) -> Claim:
         raise ValueError(f"{where}: {error}") from None
     if claim.form not in get_args(Form):
         raise ValueError(f"{where}: no form {claim.form!r}; {', '.join(get_args(Form))}")
+    if claim.scope not in get_args(Scope):
+        raise ValueError(f"{where}: no scope {claim.scope!r}; {', '.join(get_args(Scope))}")
     if not claim.sentence or (claim.paper and not (claim.place and claim.source)):
         raise ValueError(f"{where}: lacks its sentence, place or source")
-    number = {"size": "size", "comparable": "margin", "null": "margin"}.get(claim.form)
+    number = NUMBERS.get(claim.form)
     if {key for key in ("size", "margin") if key in said} != ({number} if number else set()):
         raise ValueError(f"{where}: a claim of {claim.form} has {number or 'no number'}")
     if (number == "margin") != bool(said.get("margin_source")):

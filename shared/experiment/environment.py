@@ -9,14 +9,12 @@ import contextlib
 import datetime
 import functools
 import hashlib
-import json
 import os
 import platform
 import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -56,14 +54,6 @@ VARIABLES = (
     "OPENBLAS_NUM_THREADS",
 )
 NOT_READ = "not read"
-# Other code paths of one processor, by name: cells are repeated under them to measure numerical
-# noise. If a processor lacks a path, its libraries choose another, and the record says which.
-OTHER_PATHS: Mapping[str, Mapping[str, str]] = {
-    "avx2": {"ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "OPENBLAS_CORETYPE": "Haswell"},
-    "compatible": {"MKL_CBWR": "COMPATIBLE"},
-    "without-vectors": {"ATEN_CPU_CAPABILITY": "default"},
-}
-REPEATS = "arithmetic"  # the folder of such repeats, below that of runs; one for each path
 LOCK = Path(__file__).resolve().parents[2] / "requirements.lock"
 # What is removed from a published command line: the folders of absolute paths, and secrets.
 FOLDERS = re.compile(r"(?<![^\s='\":,])(?:~|(?:\.\./)*\.\.)?/(?:(?:\\.|[^\s/\\])+/)+")
@@ -201,22 +191,6 @@ def _libraries() -> dict[str, Any]:
         "blas": _mkl() if torch.backends.mkl.is_available() else _built_with(),
         "numpy_and_scipy": sorted(set(others)),
     }
-
-
-def path_of(environment: Mapping[str, Any]) -> str | None:
-    """The code path of a run, as one line of text that can be compared; None if not recorded.
-
-    Variables are left out: they request a path, and do not say which one was taken.
-    """
-    if "arithmetic" not in environment:
-        return None
-    used = {name: value for name, value in environment["arithmetic"].items() if name != "variables"}
-    return json.dumps(used, sort_keys=True)
-
-
-def repeats_folder(runs: Path, path: str) -> Path:
-    """Where the runs under one of the other code paths are, as others are below ``runs``."""
-    return runs / REPEATS / path
 
 
 def read_mkl(text: str) -> dict[str, str]:

@@ -22,7 +22,6 @@ HASH = "sha256"  # the key beside the content that it is of
 NUMBER = (int, float)
 LARGEST = 2**63  # larger integers are refused, so that each converts to a float
 RECORDS = ".records.jsonl"  # suffix of the files of a table's records in results/
-REPEATED = ".arithmetic.jsonl"  # suffix of those of the same cells under other code paths
 
 
 def _is_text(value: Any) -> bool:
@@ -217,17 +216,8 @@ def read_records(results: Path) -> list[Record]:
     Raises:
         Damaged: a line that is not a record, or does not match its hash.
     """
-    return _read(results, RECORDS)
-
-
-def read_repeats(results: Path) -> list[Record]:
-    """All records below ``results`` of runs under other code paths, as :func:`read_records`."""
-    return _read(results, REPEATED)
-
-
-def _read(results: Path, ending: str) -> list[Record]:
     records = []
-    for file in sorted(results.rglob(f"*{ending}")):
+    for file in sorted(results.rglob(f"*{RECORDS}")):
         for record in records_in(file):
             if isinstance(record, Damaged):
                 raise record

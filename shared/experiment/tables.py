@@ -24,7 +24,8 @@ from shared.functions import identity
 Tier = Literal["paper", "short", "smoke"]
 TIERS: tuple[Tier, ...] = get_args(Tier)
 SettingWord = Literal["paper's", "rebuilt", "reduced"]
-Form = Literal["superiority", "size", "comparable", "null"]
+Form = Literal["superiority", "size", "comparable", "null", "no gain"]
+Scope = Literal["each", "every", "most"]
 EMBEDDED = "embedded sample"
 OPTION = "option"  # in the metadata of a field: see shared.experiment.history.option
 AGGREGATES = ("interquartile mean",)
@@ -75,7 +76,7 @@ class Published:
         statistic: what the published numbers are (mean over what, deviation of what).
         notes: remarks about rows, by label.
         warnings: errors in the printed table.
-        runs: how many runs a published mean is over; 1 where the paper does not say.
+        runs: how many runs a published mean is over; None where the paper does not say.
     """
 
     source: str
@@ -85,7 +86,7 @@ class Published:
     statistic: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
-    runs: int = 1
+    runs: int | None = None
 
     def value(self, row: str, column: str) -> Value | None:
         """The published number of ``row`` in ``column``; None where the paper gives none."""
@@ -116,6 +117,8 @@ class Row:
             tunes per dataset.
         seeds: the seeds of a row that does not depend on them; None for those of the tier.
         baseline: whether it is a trivial baseline, in which nothing is learned.
+        bar: whether it is the baseline below which two rows say nothing of a claim.
+        majority: whether it is the baseline that predicts the largest class.
     """
 
     label: str
@@ -125,6 +128,8 @@ class Row:
     in_columns: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     seeds: tuple[int, ...] | None = None
     baseline: bool = False
+    bar: bool = False
+    majority: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,6 +145,7 @@ class Column:
         metric: key of the result that the column shows; empty for that of the table.
         run: name shared by the columns that read one run, each its own metric; empty for a column
             with runs of its own.
+        classes: whether the metric is the accuracy of a classification.
     """
 
     label: str
@@ -148,6 +154,7 @@ class Column:
     gigabytes: float = 1.0
     metric: str = ""
     run: str = ""
+    classes: bool = True
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -188,12 +195,14 @@ class Claim:
         place: where it says so (``Table 4``, ``text on Figure 4``).
         source: file and phrase of the transcription; empty for a question.
         form: ``superiority`` (the gain is above 0), ``size`` (at least ``size``), ``comparable``
-            (above -``margin``) or ``null`` (within ``margin`` of 0).
+            (above -``margin``), ``null`` (within ``margin`` of 0) or ``no gain`` (below
+            ``margin``).
         size: the claimed gain, in units of the metric; for ``size``.
         margin: the largest gain that still counts as no difference, in units of the metric; for
-            ``comparable`` and ``null``.
+            ``comparable``, ``null`` and ``no gain``.
         margin_source: where the margin comes from.
-        every: whether it is claimed for every column (intersection-union), not for any.
+        scope: ``every`` reading (intersection-union), ``most`` of them, or ``each`` by itself.
+        note: what a reader has to know of the sentence and of how it is tested.
         comparisons: the rows and columns that test it.
     """
 
@@ -207,7 +216,8 @@ class Claim:
     size: float | None = None
     margin: float | None = None
     margin_source: str = ""
-    every: bool = False
+    scope: Scope = "each"
+    note: str = ""
 
     @property
     def additional(self) -> bool:
@@ -700,7 +710,7 @@ def load_published(file: Path, table: str) -> Published:
             statistic=entry["statistic"],
             notes=notes,
             warnings=tuple(entry.get("warnings", ())),
-            runs=entry.get("runs", 1),
+            runs=entry.get("runs"),
         )
     except KeyError as error:
         raise ValueError(f"{file}: {table}: missing key {error}") from None

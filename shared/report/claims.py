@@ -1,38 +1,63 @@
-"""Outcomes of claims: one reading for each column of each table, and a finding over them.
+"""Words for claims: one reading for each column of each table, and a finding over them.
 
 A :class:`Reading` is one claim in one column of one table and tier; a :class:`Finding` is one claim
-over all its readings at one setting. The rules are registered in ``docs/claims.md``.
+over all its readings at one setting. The rules are in ``docs/claims.md``.
 """
 
 import dataclasses
 import json
 import math
+import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shared.experiment.runs import write_atomically
-from shared.experiment.tables import Claim, Comparison, Form, SettingWord, Tier, Value
+from shared.experiment.tables import Claim, Comparison, Published, SettingWord, Table, Tier, Value
+from shared.objective import SHARE
 from shared.report.items import sentence as mcnemar_sentence
-from shared.report.measuring import (
-    Measured,
-    MeasuredCell,
-    differing_data,
-    noise_of,
-    refuse_smoke,
-    trivial_baseline_of,
+from shared.report.measuring import Measured, MeasuredCell, differing, refuse_smoke
+from shared.report.statistics import (
+    LEVEL,
+    ColumnModel,
+    Estimate,
+    holm,
+    seeds_for,
+    summarise,
+    welch_of,
+    wider,
 )
-from shared.report.statistics import LEVEL, ColumnModel, Estimate, Model, holm, seeds_for, summarise
-from shared.report.wording import counted
 
-CLAIMS = "claims.json"
-FORM = "claims-v4"
-BELOW = "scores below the trivial baseline"  # in the remark on a trained row
-Outcome = Literal["confirmed", "contradicted", "partly", "imprecise", "not measured"]
+CLAIMS, SHARES = "claims.json", "shares.json"
+FORM = "claims-v5"
+INERT = 0.01  # share of the gradient on the embeddings below which a term is inert
+NEAR = 1.0  # point, from the accuracy of the largest class, within which a row has collapsed
+RANK = 2.0  # effective rank of the features below which a row has collapsed
+RUNS = 3  # of a published mean, where the paper does not state them
+Outcome = Literal[
+    "confirmed",
+    "partly",
+    "contradicted",
+    "agrees",
+    "disagrees",
+    "mixed",
+    "open",
+    "one seed",
+    "collapsed",
+    "baseline collapsed",
+    "below the bar",
+    "inert",
+    "says nothing",
+    "not run",
+]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+SILENT: tuple[Outcome, ...] = ("collapsed", "baseline collapsed", "below the bar", "inert")
+FOR: tuple[Outcome, ...] = ("agrees", "confirmed", "partly")
+AGAINST: tuple[Outcome, ...] = ("disagrees", "contradicted")
 SETTINGS: tuple[SettingWord, ...] = get_args(SettingWord)
+Shares = Mapping[tuple[str, Tier, str], float]  # by address, tier and row
 
 
 @dataclass(frozen=True)
@@ -54,29 +79,24 @@ class Reading:
         metric: key of the result.
         unit: unit of the metric.
         protocol: name and version of the evaluation protocol.
-        outcome: one of ``OUTCOMES``.
-        gain: the estimate; None where a row has no finished seed.
-        low: lower end of its 95% interval; None where a row has fewer than two seeds.
-        high: upper end.
-        error: standard error of the gain.
-        freedom: degrees of freedom of the interval.
-        model: the basis of the interval: ``pooled`` (residual of all rows), ``Welch`` (two rows,
-            unequal variances), ``seed-blocked`` (rows and seeds), ``paired`` (two rows, common
-            seeds).
-        p: two-sided p value of the claim's null hypothesis; 1 for a gain on its wrong side.
-        adjusted: ``p`` adjusted by Holm over the claim's readings at this setting; equals ``p``
-            where the claim is about every column.
-        against: two-sided p value of the claimed or published gain; small where the measured gain
-            excludes it.
-        published: the published gain; None where the paper gives none.
-        published_error: standard error of the published gain; None where no deviation is published.
-        seeds_better: the finished seeds of ``better``.
-        seeds_than: the finished seeds of ``than``.
-        seeds_needed: seeds for each row with which 80% of studies would detect the published or
-            claimed gain; None unless a gain above 0 is claimed or published and the outcome is
-            ``imprecise``.
-        remarks: trivial baselines above a trained row, a metric that ranks the rows differently,
-            numerical noise, different data; a sentence each.
+        outcome: its word, or why it has none.
+        gain: the difference of the means, of the estimate with the wider interval if there is one.
+        low: lower end of the wider 95% interval; None without one.
+        high: its upper end.
+        estimates: of the gain; both have to give a word.
+        p: the larger p value of the two estimates.
+        adjusted: ``p`` after Holm's adjustment; None for a reading that is in no family.
+        level: mean of the two rows.
+        bar: that of the table's bar in the column; None without one.
+        bar_row: the row that is the bar.
+        published: the published gain; None where the paper does not give both rows.
+        published_error: its standard error; None where the paper gives no deviations.
+        seeds_better: finished seeds of ``better``.
+        seeds_than: finished seeds of ``than``.
+        seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
+            gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
+        remarks: a metric that ranks the rows differently, other data or processors, test items; a
+            sentence each.
     """
 
     claim: Claim
@@ -94,12 +114,12 @@ class Reading:
     gain: float | None = None
     low: float | None = None
     high: float | None = None
-    error: float | None = None
-    freedom: float | None = None
-    model: Model | None = None
+    estimates: tuple[Estimate, ...] = ()
     p: float | None = None
     adjusted: float | None = None
-    against: float | None = None
+    level: float | None = None
+    bar: float | None = None
+    bar_row: str = ""
     published: float | None = None
     published_error: float | None = None
     seeds_better: tuple[int, ...] = ()
@@ -115,7 +135,12 @@ class Reading:
     @property
     def measured(self) -> bool:
         """Whether both rows have a finished seed."""
-        return self.outcome != "not measured"
+        return self.outcome != "not run"
+
+    @property
+    def word(self) -> str:
+        """Its outcome as the reader sees it."""
+        return said(self.outcome, self.claim)
 
 
 @dataclass(frozen=True)
@@ -125,9 +150,8 @@ class Finding:
     Args:
         claim: the claim, with the comparisons of the first reading.
         setting: where the readings were measured.
-        outcome: one of ``OUTCOMES``.
+        outcome: its word.
         tally: the number of readings by outcome, without zeros, in the order of ``OUTCOMES``.
-        sentence: the result in one sentence with numbers.
         readings: the readings.
     """
 
@@ -135,47 +159,62 @@ class Finding:
     setting: SettingWord
     outcome: Outcome
     tally: tuple[tuple[Outcome, int], ...]
-    sentence: str
     readings: tuple[Reading, ...]
 
+    @property
+    def measured(self) -> tuple[Reading, ...]:
+        """The readings of two rows with finished seeds."""
+        return tuple(each for each in self.readings if each.measured)
 
-@dataclass(frozen=True)
-class _Unadjusted:
-    """A reading with unadjusted p values, of the claim and of its direction."""
+    @property
+    def informative(self) -> tuple[Reading, ...]:
+        """Those that have a word: with several seeds, and neither silent nor collapsed."""
+        return tuple(e for e in self.measured if e.outcome not in (*SILENT, "one seed"))
 
-    reading: Reading
-    direction: float | None
+    @property
+    def word(self) -> str:
+        """Its outcome as the reader sees it."""
+        if self.outcome == "partly" and self.setting != "paper's":
+            agreeing = sum(each.outcome in FOR for each in self.informative)
+            word = said("agrees", self.claim)
+            return f"{word} in {agreeing} of {len(self.informative)}"
+        return said(self.outcome, self.claim)
 
 
-def readings(measured: Iterable[Measured]) -> tuple[Reading, ...]:
+def said(outcome: Outcome, claim: Claim) -> str:
+    """An outcome in the words for a paper's claim, or for a question of the suite."""
+    answers = {"agrees": "yes", "disagrees": "no"}
+    return answers.get(outcome, outcome) if claim.additional else outcome
+
+
+def readings(measured: Iterable[Measured], shares: Shares | None = None) -> tuple[Reading, ...]:
     """Every reading of the measured tables, table by table, claim by claim, column by column.
 
     Args:
         measured: all tables; p values are adjusted over the readings of a claim in them.
+        shares: of the gradient, for rows whose runs did not record it.
 
     Raises:
         ValueError: a table of the smoke tier, which never enters results.
     """
-    unadjusted: list[_Unadjusted] = []
+    found: list[Reading] = []
     for each in measured:
         refuse_smoke(each)
-        unadjusted += _of_table(each)
+        found += _of_table(each, shares or {})
     families: dict[tuple[str, SettingWord], list[int]] = {}
-    for place, one in enumerate(unadjusted):
-        if one.reading.p is not None:
-            families.setdefault((one.reading.claim.id, one.reading.setting), []).append(place)
-    found = [each.reading for each in unadjusted]
+    for place, one in enumerate(found):
+        if one.p is not None and one.outcome == "open":
+            families.setdefault((one.claim.id, one.setting), []).append(place)
     for places in families.values():
-        some = [unadjusted[place] for place in places]
-        plain = [[each.reading.p or 0.0 for each in some], [each.direction or 0.0 for each in some]]
-        every = some[0].reading.claim.every
-        adjusted, direction = plain if every else map(holm, plain)
-        for place, one, of_claim, of_direction in zip(
-            places, some, adjusted, direction, strict=True
-        ):
-            outcome = _outcome(one.reading, of_claim, of_direction)
-            found[place] = replace(one.reading, adjusted=of_claim, outcome=outcome)
-    return tuple(_with_seeds_needed(each) for each in found)
+        p_values = [found[place].p or 0.0 for place in places]
+        every = found[places[0]].claim.scope == "every"
+        for place, p, adjusted in zip(places, p_values, holm(p_values), strict=True):
+            one = found[place]
+            holds = p if every else adjusted
+            outcome = _outcome(one, holds, adjusted)
+            needed = _seeds_needed(one, 1 if every else len(places)) if outcome == "open" else None
+            found[place] = replace(one, adjusted=holds, outcome=outcome, seeds_needed=needed)
+    return tuple(found)
 
 
 def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
@@ -197,10 +236,46 @@ def findings(every: Sequence[Reading]) -> tuple[Finding, ...]:
     )
 
 
-def json_text(every: Sequence[Reading]) -> str:
-    """The text of ``claims.json``: one line for each reading.
+def significant(table: Table) -> Iterator[tuple[Claim, Comparison, str, bool]]:
+    """Whether the published gains of a table's claims are significant by the paper's deviations.
 
-    ``claims`` has the claims by identifier, which each of ``readings`` refers to.
+    Yields, for each pair of published rows and column in which the paper prints deviations, claim,
+    comparison, column, and whether Welch's test of the published numbers gives p < 0.05 for a gain
+    above 0. A number of runs that is not stated is taken as ``RUNS``.
+    """
+    labels = {row.label: row.published for row in table.rows}
+    seen: set[tuple[str, str | None, str | None, str]] = set()
+    for claim in table.claims:
+        for pair in claim.comparisons:
+            for column in pair.columns if "paper" in pair.tiers else ():
+                key = (claim.id, labels[pair.better], labels[pair.than], column)
+                values = _published(table.published, labels, pair, column)
+                if key in seen or not all(value and value.std for value in values):
+                    continue
+                seen.add(key)
+                n = table.published.runs or RUNS
+                numbers = [(v.mean, v.std or 0.0, n) for v in values if v]
+                test = welch_of(numbers[0], numbers[1])
+                yield claim, pair, column, 2 * test.p_above(0) < LEVEL
+
+
+def read_shares(results: Path) -> Shares:
+    """The measured shares of the gradient in ``results/shares.json``, by row; none without it.
+
+    A row has the median over what was measured of it, of its largest penalty or projection.
+    """
+    file = results / SHARES
+    by_row: dict[tuple[str, Tier, str], list[float]] = {}
+    for one in json.loads(file.read_text())["shares"] if file.exists() else ():
+        place = (one["table"], one["tier"], one["row"])
+        by_row.setdefault(place, []).append(max(one["terms"].values()))
+    return {place: statistics.median(some) for place, some in by_row.items()}
+
+
+def json_text(every: Sequence[Reading]) -> str:
+    """The text of ``claims.json``: one line for each finding and each reading.
+
+    ``claims`` has the claims by identifier, which the others refer to.
     """
     claims = {
         name: {
@@ -210,17 +285,25 @@ def json_text(every: Sequence[Reading]) -> str:
         }
         for name, claim in {each.claim.id: each.claim for each in every}.items()
     }
-    said = ",\n".join(f"{json.dumps(key)}: {_line(value)}" for key, value in claims.items())
+    texts = ",\n".join(f"{json.dumps(key)}: {_line(value)}" for key, value in claims.items())
+    found = ",\n".join(
+        _line({"claim": each.claim.id, "setting": each.setting, "outcome": each.outcome})
+        for each in findings(every)
+    )
     lines = ",\n".join(
         _line(
             {
                 item.name: each.claim.id if item.name == "claim" else getattr(each, item.name)
                 for item in dataclasses.fields(each)
             }
+            | {"estimates": [dataclasses.asdict(one) for one in each.estimates]}
         )
         for each in every
     )
-    return f'{{"form": "{FORM}",\n"claims": {{\n{said}\n}},\n"readings": [\n{lines}\n]}}\n'
+    return (
+        f'{{"form": "{FORM}",\n"claims": {{\n{texts}\n}},\n"findings": [\n{found}\n],\n'
+        f'"readings": [\n{lines}\n]}}\n'
+    )
 
 
 def write(results: Path, every: Sequence[Reading]) -> None:
@@ -232,23 +315,75 @@ def _line(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _of_table(measured: Measured) -> Iterator[_Unadjusted]:
-    """The readings of one table, claim by claim, with unadjusted p values."""
+def _of_table(measured: Measured, shares: Shares) -> Iterator[Reading]:
+    """The readings of one table, claim by claim, without the words that need all of a claim's."""
     table, tier = measured.table, measured.tier
-    models: dict[tuple[str, str], ColumnModel] = {}
+    models: dict[tuple[str, str], tuple[ColumnModel, frozenset[str]]] = {}
+    inert = {cells[0].row.label for cells in measured.cells if _is_inert(measured, cells, shares)}
     for claim in table.claims:
         for comparison in claim.comparisons:
             for label in comparison.columns if tier in comparison.tiers else ():
                 column = measured.column(label)
                 metric = comparison.metric or table.metric_of(column[0].column)
                 if (label, metric) not in models:
-                    values = {
-                        cell.row.label: cell.read(metric)
-                        for cell in column
-                        if not (cell.row.baseline and len(set(cell.read(metric).values())) < 2)
-                    }
-                    models[label, metric] = ColumnModel(values, blocked=table.blocked)
-                yield _read(measured, claim, comparison, column, metric, models[label, metric])
+                    models[label, metric] = _model(table, column, metric)
+                model, collapsed = models[label, metric]
+                yield _read(measured, claim, comparison, column, metric, model, collapsed, inert)
+
+
+def _model(
+    table: Table, column: Sequence[MeasuredCell], metric: str
+) -> tuple[ColumnModel, frozenset[str]]:
+    """The estimates of a column, and the labels of its rows that have collapsed."""
+    values = {cell.row.label: cell.read(metric) for cell in column}
+    baselines = frozenset(cell.row.label for cell in column if cell.row.baseline)
+    collapsed = frozenset(
+        cell.row.label
+        for cell in column
+        if not cell.row.baseline and _has_collapsed(cell, column, metric)
+    )
+    model = ColumnModel(values, baselines=baselines, collapsed=collapsed, blocked=table.blocked)
+    return model, collapsed
+
+
+def _has_collapsed(cell: MeasuredCell, column: Sequence[MeasuredCell], metric: str) -> bool:
+    """Whether every seed scores like the largest class, or has features of one direction."""
+    values = cell.read(metric)
+    ranks = [
+        each.environment.get("facts", {}).get("effective_rank") for each in cell.records.values()
+    ]
+    known = [float(rank) for rank in ranks if rank is not None]
+    if known and len(known) == len(ranks) and max(known) < RANK:
+        return True
+    largest = [
+        summarise(other.read(metric).values()).mean
+        for other in column
+        if other.row.majority and other.column.classes and other.read(metric)
+    ]
+    return bool(values and largest) and max(values.values()) <= largest[0] + NEAR
+
+
+def _is_inert(measured: Measured, cells: Sequence[MeasuredCell], shares: Shares) -> bool:
+    """Whether the penalties and the projection of a row have almost no share of the gradient."""
+    found = [
+        max(numbers)
+        for cell in cells
+        for record in cell.records.values()
+        if (numbers := _shares_of(record.environment.get("facts", {}), record.config))
+    ]
+    place = (measured.table.address, measured.tier, cells[0].row.label)
+    share = statistics.median(found) if found else shares.get(place)
+    return share is not None and share < INERT
+
+
+def _shares_of(facts: Mapping[str, str], config: Mapping[str, Any]) -> list[float]:
+    """The recorded shares of a run, without that of its loss."""
+    loss = str((config.get("objective") or {}).get("loss", {}).get("function"))
+    return [
+        float(text)
+        for name, text in facts.items()
+        if name.startswith(SHARE) and name != f"{SHARE}{loss.partition('@')[0]}"
+    ]
 
 
 def _read(
@@ -258,8 +393,10 @@ def _read(
     column: Sequence[MeasuredCell],
     metric: str,
     model: ColumnModel,
-) -> _Unadjusted:
-    """One reading with its estimate, p values and remarks."""
+    collapsed: frozenset[str],
+    inert: set[str],
+) -> Reading:
+    """One reading with its estimates, p value and remarks; "open" where a word may follow."""
     table = measured.table
     setting = table.setting(measured.tier)
     rows = {cell.row.label: cell for cell in column}
@@ -267,9 +404,9 @@ def _read(
     first, second = better.read(metric), than.read(metric)
     published, published_error = None, None
     if metric == table.metric_of(better.column):
-        published, published_error = _published_gain(
-            better.published, than.published, table.published.runs
-        )
+        labels = {cell.row.label: cell.row.published for cell in column}
+        pair = _published(table.published, labels, comparison, better.column.label)
+        published, published_error = _published_gain(*pair, table.published.runs)
     reading = Reading(
         claim=claim,
         address=table.address,
@@ -282,40 +419,78 @@ def _read(
         metric=metric,
         unit=table.unit_of(metric),
         protocol=table.protocol,
-        outcome="imprecise" if first and second else "not measured",
+        outcome="open",
         published=published,
         published_error=published_error,
         seeds_better=tuple(sorted(first)),
         seeds_than=tuple(sorted(second)),
     )
     if not (first and second):
-        return _Unadjusted(reading, None)
-    estimate = model.estimate(comparison.better, comparison.than)
-    gain = summarise(first.values()).mean - summarise(second.values()).mean
-    remarks = _remarks(better, than, column, comparison, metric, estimate)
-    if estimate is None:
-        return _Unadjusted(replace(reading, gain=gain, remarks=remarks), None)
-    low, high = estimate.interval
-    if published is not None and estimate.p_above(published) < LEVEL:
-        remarks = (*remarks, f"The gain is larger than the published {published:+z.2f}.")
-    p, direction, against = _p_values(claim, estimate, published, published_error or 0.0)
+        return replace(reading, outcome="not run")
+    means = [summarise(values.values()).mean for values in (first, second)]
+    bars = [
+        (summarise(values.values()).mean, cell.row.label)
+        for cell in column
+        if cell.row.bar and (values := cell.read(metric))
+    ]
+    bar, bar_row = max(bars, default=(None, ""))
+    estimates = model.estimates(comparison.better, comparison.than)
     reading = replace(
         reading,
-        gain=estimate.gain,
-        low=low,
-        high=high,
-        error=estimate.error,
-        freedom=estimate.freedom,
-        model=estimate.model,
-        p=p,
-        against=against,
-        remarks=remarks,
+        gain=means[0] - means[1],
+        level=sum(means) / 2,
+        bar=bar,
+        bar_row=bar_row,
+        estimates=estimates,
+        remarks=_remarks(better, than, comparison, metric, means[0] - means[1]),
     )
-    return _Unadjusted(reading, direction)
+    if estimates:
+        widest = wider(estimates)
+        low, high = widest.interval
+        p = max(_p_value(claim, each) for each in estimates)
+        reading = replace(reading, gain=widest.gain, low=low, high=high, p=p)
+    return replace(reading, outcome=_silent(reading, better, than, collapsed, inert))
+
+
+def _silent(
+    reading: Reading,
+    better: MeasuredCell,
+    than: MeasuredCell,
+    collapsed: frozenset[str],
+    inert: set[str],
+) -> Outcome:
+    """Why a reading says nothing of its claim; "open" if it may."""
+    pair = {better.row.label, than.row.label}
+    with_baseline = better.row.baseline or than.row.baseline
+    if than.row.label in collapsed:
+        return "baseline collapsed"
+    if better.row.label in collapsed:
+        return "collapsed"
+    assert reading.level is not None
+    if not with_baseline and reading.bar is not None and reading.level < reading.bar:
+        return "below the bar"
+    if pair & inert and reading.claim.form in ("superiority", "size"):
+        return "inert"
+    fewest = min(
+        len(seeds)
+        for cell, seeds in ((better, reading.seeds_better), (than, reading.seeds_than))
+        if not (cell.row.baseline and cell.row.seeds)  # nothing in it depends on a seed
+    )
+    return "one seed" if fewest < 2 else "open"
+
+
+def _published(
+    published: Published, labels: Mapping[str, str | None], pair: Comparison, column: str
+) -> tuple[Value | None, Value | None]:
+    """The published numbers of both rows of a comparison in a column."""
+    better, than = (
+        published.value(labels[label] or "", column) for label in (pair.better, pair.than)
+    )
+    return better, than
 
 
 def _published_gain(
-    better: Value | None, than: Value | None, runs: int
+    better: Value | None, than: Value | None, runs: int | None
 ) -> tuple[float | None, float | None]:
     """The published gain and its standard error; None for what is not stated."""
     if better is None or than is None:
@@ -324,85 +499,91 @@ def _published_gain(
     gain = round(better.mean - than.mean, 9)
     if better.std is None or than.std is None:
         return gain, None
-    return gain, math.hypot(better.std, than.std) / math.sqrt(runs)
+    return gain, math.hypot(better.std, than.std) / math.sqrt(runs or RUNS)
 
 
-def _p_values(
-    claim: Claim, estimate: Estimate, published: float | None, published_error: float
-) -> tuple[float, float, float]:
-    """P values of the claim's null hypothesis, of its direction, and of the claim itself."""
-    above, below = estimate.p_above, estimate.p_below
-    margin, size = claim.margin or 0.0, claim.size or 0.0
-    too_small = 1.0 if published is None else below(published, published_error)
-    cases: dict[Form, Callable[[], tuple[float, float, float]]] = {
-        "superiority": lambda: (above(0), above(0), min(below(0), too_small)),
-        "size": lambda: (above(size), above(0), below(size)),
-        "comparable": lambda: (above(-margin), above(-margin), min(below(-margin), too_small)),
-        "null": lambda: (
-            max(above(-margin), below(margin)),
-            max(above(-margin), below(margin)),
-            min(above(margin), below(-margin)),
-        ),
-    }
-    return cases[claim.form]()
+def _p_value(claim: Claim, estimate: Estimate) -> float:
+    """Two-sided p value of the gain against what the claim excludes."""
+    margin = claim.margin or 0.0
+    if claim.form == "null":
+        return min(1.0, 2 * max(estimate.p_above(-margin), estimate.p_below(margin)))
+    return estimate.p_value(_bound(claim))
 
 
-def _outcome(reading: Reading, adjusted: float, direction: float) -> Outcome:
-    """The outcome of a reading that has an interval."""
-    excluded = reading.against is not None and reading.against < LEVEL
-    if adjusted < LEVEL and not excluded:
-        return "confirmed"
-    if direction < LEVEL and excluded:
-        return "partly"
-    return "contradicted" if excluded else "imprecise"
+def _bound(claim: Claim) -> float:
+    """The gain on one side of which a claim holds."""
+    return {"comparable": -1.0, "no gain": 1.0}.get(claim.form, 0.0) * (claim.margin or 0.0)
 
 
-def _with_seeds_needed(reading: Reading) -> Reading:
-    """The reading with the number of seeds needed, where it is imprecise and that is known."""
+def _outcome(reading: Reading, holds: float, adjusted: float) -> Outcome:
+    """The word of a reading that may have one, by its adjusted p values.
+
+    Args:
+        reading: with gain and interval.
+        holds: of the claim.
+        adjusted: of what speaks against it.
+    """
+    margin = reading.claim.margin or 0.0
+    assert reading.gain is not None
+    assert reading.low is not None
+    assert reading.high is not None
+    if reading.claim.form == "null":
+        agrees = holds < LEVEL
+        disagrees = reading.low > margin or reading.high < -margin
+    else:
+        above = reading.gain > _bound(reading.claim)
+        right = not above if reading.claim.form == "no gain" else above
+        agrees = right and holds < LEVEL
+        disagrees = not right and adjusted < LEVEL
+    if reading.setting != "paper's":
+        return "agrees" if agrees else "disagrees" if disagrees else "open"
+    excluded = _size_is_excluded(reading)
+    if agrees:
+        return "partly" if excluded else "confirmed"
+    return "contradicted" if disagrees or excluded else "open"
+
+
+def _size_is_excluded(reading: Reading) -> bool:
+    """Whether the gain is below the claimed or published size."""
+    size = reading.claim.size if reading.claim.form == "size" else reading.published
+    if size is None or reading.claim.form in ("null", "no gain"):
+        return False
+    widest = wider(reading.estimates)
+    error = 0.0
+    if reading.claim.form != "size":
+        error = widest.error if reading.published_error is None else reading.published_error
+    return 2 * widest.p_below(size, error) < LEVEL
+
+
+def _seeds_needed(reading: Reading, family: int) -> int | None:
+    """The seeds that would see the published or claimed gain, where there is one above 0."""
     targets = {"size": reading.claim.size, "superiority": reading.published}
     target = targets.get(reading.claim.form)
-    if reading.outcome != "imprecise" or not target or target < 0 or reading.error is None:
-        return reading
+    if not target or target < 0 or not reading.estimates:
+        return None
     seeds = (len(reading.seeds_better), len(reading.seeds_than))
-    sd = reading.error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
-    return replace(reading, seeds_needed=seeds_for(target, sd))
+    sd = wider(reading.estimates).error / math.sqrt(1 / seeds[0] + 1 / seeds[1])
+    return seeds_for(target, sd, LEVEL / family)
 
 
 def _remarks(
-    better: MeasuredCell,
-    than: MeasuredCell,
-    column: Sequence[MeasuredCell],
-    comparison: Comparison,
-    metric: str,
-    estimate: Estimate | None,
+    better: MeasuredCell, than: MeasuredCell, comparison: Comparison, metric: str, gain: float
 ) -> tuple[str, ...]:
-    """Remarks beside an outcome, a sentence each."""
+    """Remarks beside a word, a sentence each."""
     remarks = []
-    if estimate is None:
-        remarks.append("A row with one seed has no interval.")
-    trivial = trivial_baseline_of(column, metric)
-    for cell in (better, than):
-        mean = summarise(cell.read(metric).values()).mean
-        if trivial is not None and not cell.row.baseline and mean < trivial[1]:
-            remarks.append(
-                f"{cell.row.label} ({mean:.2f}) {BELOW} '{trivial[0]}' ({trivial[1]:.2f})."
-            )
     if comparison.beside:
         first, second = (cell.read(comparison.beside) for cell in (better, than))
-        if first and second and estimate is not None:
-            gain = summarise(first.values()).mean - summarise(second.values()).mean
-            if gain * estimate.gain < 0:
-                remarks.append(f"By {comparison.beside} the gain has the other sign: {gain:+z.2f}.")
-    noise = noise_of(column, metric)
-    if noise is not None:
-        beside = "" if noise.over_seeds is None else f"; over seeds it is {noise.over_seeds:.2f}"
-        remarks.append(
-            f"Numerical noise: rerunning {counted(noise.cells, 'seed')} of "
-            f"{' and '.join(noise.rows)} with sums in another order gives a standard deviation of "
-            f"{noise.sd:.2f}{beside}."
-        )
-    if differing := differing_data(better, than):
-        remarks.append(f"The two rows were measured on different data: {', '.join(differing)}.")
+        if first and second:
+            other = summarise(first.values()).mean - summarise(second.values()).mean
+            if other * gain < 0:
+                remarks.append(
+                    f"By {comparison.beside} the gain has the other sign: {other:+z.2f}."
+                )
+    data, processors = differing(better, than)
+    if data:
+        remarks.append(f"The two rows were measured on different data: {', '.join(data)}.")
+    if processors:
+        remarks.append(f"Their processors differ: {' and '.join(processors)}.")
     if items := mcnemar_sentence(better.records, than.records, metric):
         remarks.append(items)
     return tuple(remarks)
@@ -410,46 +591,39 @@ def _remarks(
 
 def _finding(some: Sequence[Reading]) -> Finding:
     """One claim at one setting over its readings."""
-    claim = some[0].claim
-    measured = [each for each in some if each.measured]
+    claim, setting = some[0].claim, some[0].setting
     counts = Counter(each.outcome for each in some)
     tally = tuple((word, counts[word]) for word in OUTCOMES if counts[word])
-    against = [each.against for each in measured if each.against is not None]
-    excluded = any(p < LEVEL for p in holm(against))
-    whole = len(measured) == len(some) or not claim.every
-    outcome: Outcome = "imprecise"
-    if not measured:
-        outcome = "not measured"
-    elif counts["confirmed"] == len(measured) and whole:
-        outcome = "confirmed"
-    elif excluded and (claim.every or not counts["confirmed"] + counts["partly"]):
-        outcome = "contradicted"
-    elif counts["confirmed"] or counts["partly"]:
-        outcome = "partly"
-    text = _sentence(claim, some, measured, tally)
-    return Finding(claim, some[0].setting, outcome, tally, text, tuple(some))
+    finding = Finding(claim, setting, "open", tally, tuple(some))
+    return replace(finding, outcome=_word(finding))
 
 
-def _sentence(
-    claim: Claim,
-    some: Sequence[Reading],
-    measured: Sequence[Reading],
-    tally: Sequence[tuple[Outcome, int]],
-) -> str:
-    """The result, with numbers."""
-    if not measured:
-        return f"None of {len(some)} readings was measured."
-    if len(measured) == 1:
-        (one,) = measured
-        said = f"{one.better} vs. {one.than} on {one.column}: gain {one.gain:+z.2f}"
-        if one.low is not None:
-            said += f" [{one.low:+z.2f}, {one.high:+z.2f}]"
-    else:
-        gains = [each.gain for each in measured if each.gain is not None]
-        said = f"Gains from {min(gains):+z.2f} to {max(gains):+z.2f}"
-    if claim.size is not None:
-        said += f", at least {claim.size:+g} claimed"
-    if claim.margin is not None:
-        said += f", with a margin of {claim.margin:g} ({claim.margin_source})"
-    words = ", ".join(f"{number} {word}" for word, number in tally)
-    return f"{said}; of {len(some)} readings {words}."
+def _word(finding: Finding) -> Outcome:
+    """The word of a finding."""
+    claim, some = finding.claim, finding.informative
+    at_paper = finding.setting == "paper's"
+    agree: Outcome = "confirmed" if at_paper else "agrees"
+    disagree: Outcome = "contradicted" if at_paper else "disagrees"
+    if not finding.measured:
+        return "not run"
+    if not some:
+        seeds = any(each.outcome == "one seed" for each in finding.measured)
+        return "open" if seeds else "says nothing"
+    holding = sum(each.outcome in FOR for each in some)
+    against = sum(each.outcome in AGAINST for each in some)
+    if claim.scope == "every":
+        whole = len(some) == len(finding.readings)
+        if against:
+            return disagree
+        return agree if whole and holding == len(some) else "open"
+    if claim.scope == "most":
+        if 2 * holding > len(finding.readings):
+            return agree
+        return disagree if 2 * against >= len(finding.readings) else "open"
+    if holding and against:
+        return "mixed"
+    if holding == len(some):
+        return "partly" if at_paper and any(e.outcome == "partly" for e in some) else agree
+    if holding:
+        return "partly"
+    return disagree if against else "open"

@@ -8,7 +8,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from shared.experiment.data import is_approximate
-from shared.experiment.records import RECORDS, REPEATED, Record, record_line
+from shared.experiment.records import RECORDS, Record, record_line
 from shared.experiment.runs import write_atomically
 from shared.experiment.tables import slug
 from shared.report import pictures
@@ -16,6 +16,7 @@ from shared.report.claims import Reading
 from shared.report.measuring import (
     Measured,
     MeasuredCell,
+    processor_of,
     refuse_smoke,
     trivial_baseline_of,
 )
@@ -41,7 +42,7 @@ from shared.report.wording import (
 
 ADDITIONAL = "additional"  # the page of the additional questions
 # Of a reading, see reading_cells.
-HEAD = ("rows", "column", "outcome", "gain, 95% interval", "published gain", "seeds of each")
+HEAD = ("rows", "column", "word", "gain, 95% interval", "published gain", "seeds of each")
 ACROSS = 4  # panels of a picture beside each other
 COMMIT = 10  # characters shown of one
 FEW = 2  # commits or processors that are listed by name
@@ -138,8 +139,7 @@ def write(
 ) -> None:
     """Write a table, its picture and its records below ``results``, each file atomically.
 
-    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,records.jsonl}``, and
-    ``<table>.arithmetic.jsonl`` where cells were repeated to see numerical noise.
+    The files are ``[short/]<domain>/<paper>/<table>.{md,csv,png,pdf,records.jsonl}``.
 
     Args:
         results: the folder.
@@ -154,9 +154,6 @@ def write(
     folder, name = results / measured.folder, measured.table.name
     lines = "".join(map(record_line, measured.records))
     write_atomically(folder / f"{name}{RECORDS}", lines)
-    if measured.repeats:
-        lines = "".join(map(record_line, measured.repeats))
-        write_atomically(folder / f"{name}{REPEATED}", lines)
     write_atomically(folder / f"{name}.md", markdown(measured, readings))
     write_atomically(folder / f"{name}.csv", csv_text(measured))
     if panels := _drawn(measured):
@@ -198,14 +195,14 @@ def rows_of(reading: Reading) -> str:
 
 
 def reading_cells(reading: Reading) -> tuple[str, ...]:
-    """Column, outcome, gain and interval, published gain and seeds of a reading, as Markdown."""
+    """Column, word, gain and interval, published gain and seeds of a reading, as Markdown."""
     few, many = sorted((len(reading.seeds_better), len(reading.seeds_than)))
     published = gain_text(reading.published, None, None)
     if reading.published is not None and reading.published_error is not None:
         published += f" (s.e. {reading.published_error:.2f})"
     return (
         escaped(reading.column),
-        f"**{reading.outcome}**" if reading.measured else reading.outcome,
+        f"**{reading.word}**" if reading.adjusted is not None else reading.word,
         gain_text(reading.gain, reading.low, reading.high),
         published,
         str(few) if few == many else f"{len(reading.seeds_better)}, {len(reading.seeds_than)}",
@@ -297,7 +294,7 @@ def _claims(readings: Sequence[Reading], up: str) -> list[str]:
     ]
     idle = sum(not each.measured for each in readings)
     table = table_lines(("claim", *HEAD), lines)
-    return [*table, "", *[f"Not measured: {idle} more.", ""] * bool(idle)]
+    return [*table, "", *[f"Not run: {idle} more.", ""] * bool(idle)]
 
 
 def _remarks(measured: Measured) -> list[tuple[str, list[str]]]:
@@ -348,7 +345,7 @@ def _runs(measured: Measured) -> Iterator[tuple[str, ...]]:
             cell.column.label,
             named_seeds(sorted(cell.records)).split(" ", 1)[1],
             _named({_commit(record) for record in some}, "commits"),
-            _named({_processor(record) for record in some}, "processors"),
+            _named({processor_of(record) for record in some}, "processors"),
             f"{hours:.2f}" if hours >= 0.005 else "0",
         )
 
@@ -356,11 +353,6 @@ def _runs(measured: Measured) -> Iterator[tuple[str, ...]]:
 def _commit(record: Record) -> str:
     dirty = ", changed" if record.environment["dirty"] else ""
     return f"{str(record.environment['commit'])[:COMMIT]}{dirty}"
-
-
-def _processor(record: Record) -> str:
-    hardware = record.environment["hardware"]
-    return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
 
 
 def _named(some: set[str], many: str) -> str:

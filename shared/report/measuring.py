@@ -11,13 +11,12 @@ claim is confirmed.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shared.experiment.environment import path_of
 from shared.experiment.records import Record, impossible, read_record
 from shared.experiment.tables import (
     AGGREGATES,
@@ -32,7 +31,6 @@ from shared.experiment.tables import (
 from shared.report.statistics import (
     Summary,
     interquartile_mean,
-    pooled_deviation,
     stratified_bootstrap,
     summarise,
 )
@@ -58,7 +56,6 @@ class MeasuredCell:
         difference: measured mean minus published mean; None where either is missing.
         declared: its seeds; empty where the row has no cell in the column.
         fewer: whether those are not all of the tier's.
-        repeats: by seed, its valid runs under other code paths of a processor.
     """
 
     row: Row
@@ -71,7 +68,6 @@ class MeasuredCell:
     difference: float | None
     declared: tuple[int, ...] = ()
     fewer: bool = False
-    repeats: Mapping[int, tuple[Record, ...]] = field(default_factory=dict)
 
     def read(self, metric: str) -> dict[int, float]:
         """By seed another metric of the valid records, where they have it."""
@@ -81,24 +77,6 @@ class MeasuredCell:
             for seed, value in found.items()
             if isinstance(value, (int, float)) and math.isfinite(value)
         }
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Numerical noise in one column: how far a seed moves when sums are in another order.
-
-    Args:
-        sd: standard deviation over repeats of the same seed, pooled over the repeated cells.
-        over_seeds: standard deviation over seeds, pooled over the repeated rows; None where they
-            have one seed.
-        cells: how many cells were repeated.
-        rows: the labels of their rows.
-    """
-
-    sd: float
-    over_seeds: float | None
-    cells: int
-    rows: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -135,8 +113,6 @@ class Measured:
             one, else the last one given; as it was written.
         figures: names of the paper's pictures in ``figures/`` beside the written table.
         aggregates: the table's aggregates, for rows with a finished seed in every column.
-        repeats: the records of the tier under other code paths, sorted by address and path, as
-            they were written.
     """
 
     table: Table
@@ -146,7 +122,6 @@ class Measured:
     records: tuple[Record, ...]
     figures: tuple[str, ...] = ()
     aggregates: tuple[Aggregate, ...] = ()
-    repeats: tuple[Record, ...] = ()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -174,7 +149,6 @@ def measure(
     records: Sequence[Record],
     status: Mapping[str, str],
     figures: Sequence[str] = (),
-    repeats: Sequence[Record] = (),
 ) -> Measured:
     """Join ``table`` with the records of its finished cells.
 
@@ -185,12 +159,10 @@ def measure(
             address is used.
         status: by address of a cell, why it has no result; the default is "not run".
         figures: names of the paper's pictures, from :func:`read_figures`.
-        repeats: finished runs under other code paths, of this or any other table.
     """
     # By identity of an upgraded record, the record as it was written.
     written: dict[int, Record] = {}
     by_address = joined(table, tier, records, written)
-    again = joined(table, tier, repeats, written)
 
     declared: dict[tuple[str, str], list[Cell]] = {
         (row.label, column.label): [] for row in table.rows for column in table.columns_of(tier)
@@ -200,9 +172,7 @@ def measure(
 
     grid = tuple(
         tuple(
-            _measure_cell(
-                table, row, column, declared[row.label, column.label], by_address, status, again
-            )
+            _measure_cell(table, row, column, declared[row.label, column.label], by_address, status)
             for column in table.columns_of(tier)
         )
         for row in table.rows
@@ -223,15 +193,7 @@ def measure(
     made = {record.address: record for record in (written[id(each)] for each in kept.values())}
     every = tuple(made[address] for address in sorted(made))
     aggregates = _aggregate(table, grid)
-    by_path = {
-        (record.address, path_of(record.environment)): written[id(record)]
-        for cells in grid
-        for cell in cells
-        for some in cell.repeats.values()
-        for record in some
-    }
-    again_written = tuple(by_path[key] for key in sorted(by_path, key=str))
-    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates, again_written)
+    return Measured(table, tier, grid, ignored, every, tuple(figures), aggregates)
 
 
 def joined(
@@ -336,12 +298,10 @@ def _measure_cell(
     cells: Sequence[Cell],
     by_address: Mapping[str, Sequence[Record]],
     status: Mapping[str, str],
-    again: Mapping[str, Sequence[Record]],
 ) -> MeasuredCell:
     records: dict[int, Record] = {}
     values: dict[int, float] = {}
     missing: dict[int, str] = {}
-    repeats: dict[int, tuple[Record, ...]] = {}
     for cell in cells:
         why = status.get(cell.address, NOT_RUN)
         for record in by_address.get(cell.address, ()):
@@ -353,15 +313,6 @@ def _measure_cell(
                 why = fault
         if cell.seed not in records:
             missing[cell.seed] = why
-        elif some := _other_paths(
-            records[cell.seed],
-            [
-                record
-                for record in again.get(cell.address, ())
-                if fault_of(record, cell, table, table.metric_of(column)) is None
-            ],
-        ):
-            repeats[cell.seed] = some
     summary = summarise(values.values()) if values else None
     published = None
     if row.published is not None:
@@ -371,20 +322,8 @@ def _measure_cell(
     seeds = tuple(cell.seed for cell in cells)
     fewer = bool(seeds) and row.seeds is None and seeds != tuple(table.seeds[cells[0].tier])
     return MeasuredCell(
-        row, column, records, values, missing, summary, published, difference, seeds, fewer, repeats
+        row, column, records, values, missing, summary, published, difference, seeds, fewer
     )
-
-
-def _other_paths(valid: Record, repeats: Sequence[Record]) -> tuple[Record, ...]:
-    """The repeats of a record on the same data, one for each other code path."""
-    own = path_of(valid.environment)
-    found = {
-        path: record
-        for record in repeats
-        if (path := path_of(record.environment)) is not None
-        and record.environment["data"] == valid.environment["data"]
-    }
-    return tuple(record for path, record in found.items() if own is not None and path != own)
 
 
 def fault_of(record: Record, cell: Cell, table: Table, metric: str) -> str | None:
@@ -414,30 +353,23 @@ def trivial_baseline_of(column: Sequence[MeasuredCell], metric: str) -> tuple[st
     return max(means, key=lambda each: each[1], default=None)
 
 
-def noise_of(column: Sequence[MeasuredCell], metric: str) -> Noise | None:
-    """The numerical noise of a column; None without repeats."""
-    groups = [
-        [float(record.result["metrics"][metric]) for record in (cell.records[seed], *some)]
-        for cell in column
-        for seed, some in cell.repeats.items()
-        if all(metric in record.result["metrics"] for record in (cell.records[seed], *some))
-    ]
-    sd = pooled_deviation(groups)
-    if sd is None:
-        return None
-    repeated = [cell for cell in column if cell.repeats]
-    seeds = [list(cell.read(metric).values()) for cell in repeated]
-    rows = tuple(cell.row.label for cell in repeated)
-    return Noise(sd, pooled_deviation(seeds), len(groups), rows)
+def differing(first: MeasuredCell, second: MeasuredCell) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of datasets with different hashes in a common seed of two cells, and their processors.
 
-
-def differing_data(first: MeasuredCell, second: MeasuredCell) -> tuple[str, ...]:
-    """Names of datasets with different hashes in a common seed of two cells."""
-    found: set[str] = set()
+    The processors are those of both cells if they are not the same, else none.
+    """
+    data: set[str] = set()
     for seed in first.records.keys() & second.records.keys():
         mine, theirs = (cell.records[seed].environment["data"] for cell in (first, second))
-        found |= {name for name in mine if mine[name] != theirs.get(name, mine[name])}
-    return tuple(sorted(found))
+        data |= {name for name in mine if mine[name] != theirs.get(name, mine[name])}
+    ours, others = ({processor_of(r) for r in c.records.values()} for c in (first, second))
+    return tuple(sorted(data)), tuple(sorted(ours | others)) if ours != others else ()
+
+
+def processor_of(record: Record) -> str:
+    """What a run computed on: its accelerators, else its processor."""
+    hardware = record.environment["hardware"]
+    return ", ".join(hardware.get("accelerators") or [str(hardware.get("processor"))])
 
 
 def _aggregate(table: Table, grid: tuple[tuple[MeasuredCell, ...], ...]) -> tuple[Aggregate, ...]:

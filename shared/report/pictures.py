@@ -58,7 +58,7 @@ ABOVE = "above"  # marks a legend in the place of a title
 COLORS = 128  # in a picture of points; rare colours are kept, as they have a meaning
 TEXT, FORM = (
     "Numbers",
-    "points-v2",
+    "points-v3",
 )  # key and version of the text in a file; change the version with the style
 # Metadata that would differ between equal drawings, by format.
 VARYING: Mapping[str, Mapping[str, None]] = {
@@ -79,6 +79,7 @@ class Point:
         published_error: standard error of that number, for a thin line, its 95% interval; 0: none.
         color: of the mark and its interval.
         note: a few words at the end of the line.
+        marker: its shape, as matplotlib names them.
     """
 
     value: float
@@ -88,6 +89,7 @@ class Point:
     published_error: float = 0.0
     color: str = BLUE
     note: str = ""
+    marker: str = "o"
 
 
 @dataclass(frozen=True)
@@ -130,6 +132,7 @@ class Picture:
         panels: at least one; those of one row of the picture have the same lines.
         across: the number of panels beside each other.
         legend: the colours of points by their meaning.
+        markers: their shapes by their meaning, where not a disc.
         published: the meaning of open marks; empty without any.
         rule: the meaning of the dashed lines; empty for none in the legend.
     """
@@ -139,10 +142,11 @@ class Picture:
     legend: Mapping[str, str]
     published: str = ""
     rule: str = ""
+    markers: Mapping[str, str] = field(default_factory=dict)
 
 
 def points(picture: Picture, *, one_scale: bool = False) -> Figure:
-    """Draw points with intervals.
+    """Draw points with intervals; panels below each other with one unit have one scale.
 
     Args:
         picture: what is drawn.
@@ -169,8 +173,24 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
                 _draw(axis, panels[place], labelled=place % across == 0)
             else:
                 axis.set_axis_off()
+        if across == 1:
+            for unit in {panel.unit for panel in panels}:
+                some = [
+                    a for a, panel in zip(axes.flat, panels, strict=False) if panel.unit == unit
+                ]
+                limits = [axis.get_xlim() for axis in some]
+                for axis in some:
+                    axis.set_xlim(min(low for low, _ in limits), max(high for _, high in limits))
         marks = [
-            Line2D([], [], color=color, marker="o", markersize=4, linewidth=1.2, label=meaning)
+            Line2D(
+                [],
+                [],
+                color=color,
+                marker=picture.markers.get(meaning, "o"),
+                markersize=4,
+                linewidth=1.2,
+                label=meaning,
+            )
             for meaning, color in picture.legend.items()
         ]
         if picture.published:
@@ -224,7 +244,7 @@ def _point(axis: Axes, at: float, point: Point) -> None:
     if isinstance(point, Mean):
         each = [at] * len(point.each)
         axis.plot(point.each, each, "o", color=point.color, alpha=0.5, markersize=2.5, mew=0)
-    axis.plot([point.value], [at], "o", color=point.color, markersize=4)
+    axis.plot([point.value], [at], point.marker, color=point.color, markersize=4.5)
     if point.published is not None:
         if point.published_error:
             ends = [point.published + sign * 1.96 * point.published_error for sign in (-1, 1)]
@@ -517,18 +537,21 @@ def save(figure: Figure, file: Path) -> None:
 
 
 def write(file: Path, picture: Picture) -> None:
-    """Write points as a PNG of few colours, with its numbers as text in the file.
+    """Write points as a PNG of few colours, with its numbers as text in the file, and as a PDF.
 
-    A file with the same numbers is left unchanged, since drawing takes a second.
+    Files with the same numbers are left unchanged, since drawing takes a second.
     """
     numbers = json.dumps({"form": FORM, **asdict(picture)}, sort_keys=True)
-    if file.exists() and shown_by(file) == numbers:
+    vectors = file.with_suffix(".pdf")
+    if file.exists() and vectors.exists() and shown_by(file) == numbers:
         return
-    stream = io.BytesIO()
-    points(picture).savefig(stream, format="png")
+    figure, stream = points(picture), io.BytesIO()
+    figure.savefig(stream, format="png")
     notes = PngInfo()
     notes.add_text(TEXT, numbers)
     file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(vectors) as part:
+        figure.savefig(part, format="pdf", metadata=dict(VARYING["pdf"]))
     with Image.open(stream) as image, replacing(file) as part:
         few = image.convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE)
         few.save(part, format="png", optimize=True, pnginfo=notes)

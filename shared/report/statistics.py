@@ -1,26 +1,25 @@
-"""Means over seeds, the linear model of a column, and the tests of claims.
+"""Means over seeds, the two estimates of a gain, and the tests of claims.
 
-The rules are registered in ``docs/claims.md``. statsmodels and scipy do the statistics; both are
+The rules are in ``docs/claims.md``. statsmodels and scipy do the statistics; both are
 imported on use, since processes of cells do not need them. Shape letters: N values.
 """
 
 import functools
 import math
 import statistics as plain
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import scipy  # loads scipy.stats when it is first used
 from numpy.typing import ArrayLike, NDArray
 
-Model = Literal["pooled", "Welch", "seed-blocked", "paired"]
+Model = Literal["pooled", "Welch", "paired", "seed-blocked", "one-sample"]
 Values = Mapping[int, float]  # by seed
 LEVEL = 0.05
 CONFIDENCE = 1 - LEVEL
 POWER = 0.80
-CERTAIN = 8.0  # a gain, in standard deviations, that two seeds detect
 ROUNDING = 1e-12  # relative, below which values are equal
 TRIMMED = 0.25  # of the values, at each end
 RESAMPLES = 2000
@@ -50,10 +49,10 @@ class Estimate:
     """The gain of one row over another, and its uncertainty.
 
     Args:
-        gain: difference of the rows' means in the model.
+        gain: difference of the rows' means.
         error: its standard error.
         freedom: degrees of freedom of the t distribution.
-        model: the model.
+        model: how it was estimated.
     """
 
     gain: float
@@ -67,25 +66,18 @@ class Estimate:
         half = _critical(self.freedom) * self.error
         return self.gain - half, self.gain + half
 
+    def p_value(self, bound: float = 0.0) -> float:
+        """Two-sided p value of a gain other than ``bound``."""
+        return 2 * min(self.p_above(bound), self.p_below(bound))
+
     def p_above(self, bound: float) -> float:
-        """Two-sided p value for a gain above ``bound``; 1 where it is not above it."""
-        return self._p(self.gain - bound)
+        """One-sided p value of a gain above ``bound``."""
+        return float(scipy.stats.t.sf((self.gain - bound) / self.error, self.freedom))
 
     def p_below(self, bound: float, error: float = 0.0) -> float:
-        """Two-sided p value for a gain below ``bound``; 1 where it is not below it.
-
-        Args:
-            bound: the number that the gain is compared with.
-            error: standard error of ``bound`` itself, added in quadrature.
-        """
-        return replace(self, error=math.hypot(self.error, error))._p(bound - self.gain)
-
-    def _p(self, distance: float) -> float:
-        if distance <= 0:
-            return 1.0
-        if self.error == 0:
-            return 0.0
-        return float(2 * scipy.stats.t.sf(distance / self.error, self.freedom))
+        """One-sided p value of a gain below ``bound``, whose own standard error is ``error``."""
+        distance = (self.gain - bound) / math.hypot(self.error, error)
+        return float(scipy.stats.t.cdf(distance, self.freedom))
 
 
 def summarise(values: Iterable[float]) -> Summary:
@@ -183,63 +175,94 @@ def stratified_bootstrap(
 
 
 class ColumnModel:
-    """The linear model of one column: a mean for each row and, where declared, for each seed.
+    """Estimates of the gains between the rows of one column; each gain has two of them.
 
     Args:
         rows: by label of the row its values; rows without any are left out.
-        blocked: whether all rows of a seed share its data, so that the seed is a factor.
+        baselines: labels of trivial baselines, which are compared by Welch's test alone.
+        collapsed: labels of rows whose spread over seeds says nothing of the others'.
+        blocked: whether all rows of a seed share its data.
     """
 
-    def __init__(self, rows: Mapping[str, Values], *, blocked: bool = False) -> None:
+    def __init__(
+        self,
+        rows: Mapping[str, Values],
+        *,
+        baselines: Collection[str] = (),
+        collapsed: Collection[str] = (),
+        blocked: bool = False,
+    ) -> None:
+        self._rows = {label: values for label, values in rows.items() if values}
+        self._baselines = baselines
+        self._blocked = blocked
+        left_out = {*baselines, *collapsed}
+        self._trained = {
+            label: values for label, values in self._rows.items() if label not in left_out
+        }
+
+    def estimates(self, better: str, than: str) -> tuple[Estimate, ...]:
+        """The gain of ``better`` over ``than``, twice; once with a baseline or a collapsed row.
+
+        There is none where a row has too few seeds for it, or no spread over them.
+        """
+        first, second = (self._rows.get(label, {}) for label in (better, than))
+        if than in self._baselines and not varies(second):
+            return one_sample(first, second) if varies(first) and second else ()
+        if better in self._baselines and not varies(first):
+            return one_sample(first, second) if varies(second) and first else ()
+        if not (varies(first) and varies(second)):
+            return ()
+        pool = {better, than} <= self._trained.keys()
+        if self._blocked and not {better, than} & set(self._baselines):
+            common = first.keys() & second.keys()
+            if len(common) < 2:
+                return ()
+            pairs = paired(first, second)
+            if not pairs.error:
+                return ()
+            return (pairs, self._seed_blocked(better, than, common)) if pool else (pairs,)
+        alone = welch(first, second)
+        if not pool:
+            return (alone,)
+        groups = [[*values.values()] for values in self._trained.values() if len(values) > 1]
+        sd = pooled_deviation(groups)
+        assert sd is not None  # both rows have two seeds
+        error = sd * math.sqrt(1 / len(first) + 1 / len(second))
+        freedom = float(sum(len(group) - 1 for group in groups))
+        return Estimate(alone.gain, error, freedom, "pooled"), alone
+
+    def _seed_blocked(self, better: str, than: str, seeds: Collection[int]) -> Estimate:
+        """The gain in the model with rows and seeds as factors, over some seeds."""
         from statsmodels.regression.linear_model import OLS
 
-        self._rows = {label: values for label, values in rows.items() if values}
-        self._labels = list(self._rows)
-        seeds = sorted({seed for values in self._rows.values() for seed in values})
-        factors = seeds[1:] if blocked else []  # the first seed is the reference
-        numbers, design, groups = [], [], []
-        for place, values in enumerate(self._rows.values()):
-            for seed, value in values.items():
+        rows = {
+            label: {seed: values[seed] for seed in sorted(seeds) if seed in values}
+            for label, values in self._trained.items()
+        }
+        labels = [label for label, values in rows.items() if len(values) > 1]
+        _, *others = sorted(seeds)  # the first seed is the reference
+        numbers, design = [], []
+        for label in labels:
+            for seed, value in rows[label].items():
                 numbers.append(value)
-                groups.append(place)
-                row = [float(place == each) for each in range(len(self._labels))]
-                design.append([*row, *(float(seed == each) for each in factors)])
-        self._blocked = blocked
-        self._fit = None
-        if len(numbers) > len(design[0] if design else []):
-            matrix = np.array(design)
-            fit = OLS(np.array(numbers), matrix).fit()
-            residuals = [fit.resid[np.array(groups) == each] for each in range(len(self._labels))]
-            if np.linalg.matrix_rank(matrix) == matrix.shape[1] and equal_variances(residuals):
-                self._fit = fit
-
-    def estimate(self, better: str, than: str) -> Estimate | None:
-        """The gain of ``better`` over ``than``; None where either has fewer than two seeds."""
-        first, second = (self._rows.get(label, {}) for label in (better, than))
-        if min(len(first), len(second)) < 2:
-            return None
-        if self._fit is not None:
-            contrast = np.zeros(len(self._fit.params))
-            contrast[self._labels.index(better)] = 1
-            contrast[self._labels.index(than)] = -1
-            test = self._fit.t_test(contrast)
-            model: Model = "seed-blocked" if self._blocked else "pooled"
-            gain, error = float(test.effect[0]), float(test.sd[0, 0])
-            return Estimate(gain, error, float(test.df_denom), model)
-        if self._blocked and len(first.keys() & second.keys()) > 1:
-            return paired(first, second)
-        return welch(first, second)
+                row = [float(label == each) for each in labels]
+                design.append([*row, *(float(seed == each) for each in others)])
+        contrast = np.zeros(len(labels) + len(others))
+        contrast[labels.index(better)], contrast[labels.index(than)] = 1, -1
+        test = OLS(np.array(numbers), np.array(design)).fit().t_test(contrast)
+        gain, error = float(test.effect[0]), float(test.sd[0, 0])
+        return Estimate(gain, error, float(test.df_denom), "seed-blocked")
 
 
-def equal_variances(groups: Iterable[Sequence[float]]) -> bool:
-    """Whether Bartlett's test does not reject equal variances at 5%; True for less than two groups.
+def varies(values: Values) -> bool:
+    """Whether there are two values at least, and not all are equal."""
+    numbers = list(values.values())
+    return len(numbers) > 1 and np.ptp(numbers) > ROUNDING * np.abs(numbers).max()
 
-    Groups with one value are left out; one whose values are all equal has no variance to pool.
-    """
-    several = [np.asarray(group, dtype=np.float64) for group in groups if len(group) > 1]
-    if any(np.ptp(group) <= ROUNDING * np.abs(group).max() for group in several):
-        return False
-    return len(several) < 2 or bool(scipy.stats.bartlett(*several).pvalue >= LEVEL)
+
+def wider(estimates: Sequence[Estimate]) -> Estimate:
+    """The one with the widest interval."""
+    return max(estimates, key=lambda each: each.interval[1] - each.interval[0])
 
 
 def welch(first: Values, second: Values) -> Estimate:
@@ -247,14 +270,25 @@ def welch(first: Values, second: Values) -> Estimate:
 
     Source: Welch 1947.
     """
-    from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+    samples = [summarise(values.values()) for values in (first, second)]
+    return welch_of(*((each.mean, each.sd or 0.0, each.n) for each in samples))
 
-    samples = [np.fromiter(values.values(), float) for values in (first, second)]
-    gain = float(samples[0].mean() - samples[1].mean())
-    if all(np.ptp(sample) == 0 for sample in samples):
-        return Estimate(gain, 0.0, float(len(first) + len(second) - 2), "Welch")
-    both = CompareMeans(*map(DescrStatsW, samples))
-    return Estimate(gain, float(both.std_meandiff_separatevar), float(both.dof_satt()), "Welch")
+
+def welch_of(first: tuple[float, float, int], second: tuple[float, float, int]) -> Estimate:
+    """The same from mean, sample standard deviation and number of values of both."""
+    parts = [sd**2 / n for _, sd, n in (first, second)]
+    each = [part**2 / (n - 1) for part, (_, _, n) in zip(parts, (first, second), strict=True)]
+    freedom = sum(parts) ** 2 / sum(each)
+    return Estimate(first[0] - second[0], math.sqrt(sum(parts)), freedom, "Welch")
+
+
+def one_sample(first: Values, second: Values) -> tuple[Estimate]:
+    """Gain of the first row over the second, one of which has no spread over seeds."""
+    ours, theirs = (summarise(values.values()) for values in (first, second))
+    spread = ours if varies(first) else theirs
+    assert spread.sd is not None
+    error = spread.sd / math.sqrt(spread.n)
+    return (Estimate(ours.mean - theirs.mean, error, spread.n - 1.0, "one-sample"),)
 
 
 def paired(first: Values, second: Values) -> Estimate:
@@ -278,32 +312,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in adjusted]
 
 
-def seeds_for(gain: float, sd: float) -> int:
-    """Seeds for each of two rows with which a t test at 5% detects ``gain`` in 80% of studies.
+def seeds_for(gain: float, sd: float, level: float = LEVEL) -> int:
+    """Seeds for each of two rows with which a t test detects ``gain`` in 80% of studies.
 
     Args:
         gain: the true gain, above 0.
         sd: standard deviation over seeds, of either row.
+        level: of the test.
 
     Returns:
         The number of seeds, at least 2.
     """
-    from statsmodels.stats.power import TTestIndPower
-
-    if gain >= CERTAIN * sd:
-        return 2
-    power = TTestIndPower()
     # The power grows with the number: bracket by doubling, then bisect.
     too_few, enough = 1, 2
-    while power.power(gain / sd, enough, LEVEL) < POWER:
+    while _power(gain / sd, enough, level) < POWER:
         too_few, enough = enough, 2 * enough
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        if power.power(gain / sd, middle, LEVEL) < POWER:
+        if _power(gain / sd, middle, level) < POWER:
             too_few = middle
         else:
             enough = middle
     return enough
+
+
+def _power(effect: float, seeds: int, level: float) -> float:
+    """The power of a t test to see a gain of ``effect`` standard deviations, on its own side."""
+    freedom = 2 * seeds - 2
+    critical = scipy.stats.t.isf(level / 2, freedom)
+    return float(scipy.stats.nct.sf(critical, freedom, effect * math.sqrt(seeds / 2)))
 
 
 def compared(mine: Values, other: Values) -> tuple[str, str]:
@@ -314,21 +351,24 @@ def compared(mine: Values, other: Values) -> tuple[str, str]:
         other: value by seed of the row that it is compared with.
 
     Returns:
-        "better", "worse", "imprecise" or "not measured"; and the sentence.
+        "better", "worse", "open" or "not run"; and the sentence.
     """
     if not mine or not other:
-        return "not measured", "one of the two rows has no finished seed"
-    if min(len(mine), len(other)) < 2:
+        return "not run", "one of the two rows has no finished seed"
+    estimates = ColumnModel({"mine": mine, "other": other}).estimates("mine", "other")
+    if not estimates:
         gain = plain.fmean(mine.values()) - plain.fmean(other.values())
-        return "imprecise", f"gain {gain:+z.2f}, but a row with one seed has no interval"
-    estimate = ColumnModel({"mine": mine, "other": other}).estimate("mine", "other")
-    assert estimate is not None  # two seeds in each row
-    low, high = estimate.interval
-    sentence = f"gain {estimate.gain:+z.2f}, 95% interval [{low:+z.2f}, {high:+z.2f}]"
-    sentence += f" over {len(mine)} and {len(other)} seeds ({estimate.model})"
+        few = min(len(mine), len(other)) < 2
+        why = "a row with one seed has no interval" if few else "a row has no spread over its seeds"
+        return "open", f"gain {gain:+z.2f}, but {why}"
+    widest = wider(estimates)
+    low, high = widest.interval
+    sentence = f"gain {widest.gain:+z.2f}, 95% interval [{low:+z.2f}, {high:+z.2f}]"
+    models = " and ".join(each.model for each in estimates)
+    sentence += f" over {len(mine)} and {len(other)} seeds (the wider of {models})"
     if low > 0 or high < 0:
         return "better" if low > 0 else "worse", sentence
-    return "imprecise", f"{sentence}; the interval contains 0"
+    return "open", f"{sentence}; the interval contains 0"
 
 
 @functools.cache

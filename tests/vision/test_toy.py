@@ -102,6 +102,13 @@ def test_three_steps_are_adams_on_the_written_loss(normalised: bool, weight: flo
     assert (learned - 0.1 * torch.eye(2)).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("normalised", [True, False])
+def test_the_stated_start_a_matrix_of_zeros_cannot_train(normalised: bool) -> None:
+    objective = polarized("anchor_sum")
+    config = ToyConfig("nested_moons", objective, normalised, batch_size=12, steps=5, init=0.0)
+    assert torch.equal(learn(config, sample("nested_moons", 0)[0]), torch.zeros(2, 2))
+
+
 def test_accuracy_is_that_of_the_mapped_points(tmp_path: Path) -> None:
     metrics = finish(tmp_path, SHORT, toy.measure)
     points, labels = sample(SHORT.data, SHORT.seed)

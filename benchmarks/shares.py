@@ -1,0 +1,151 @@
+"""The share of each penalty and projection in the gradient on the embeddings, for committed rows.
+
+Runs record it since it was introduced; for rows whose records are older, the first 200 steps of
+their first seed are run again, with the share measured at each tenth. ``docs/claims.md`` says what
+it decides. ``python benchmarks/shares.py --data-root DATA`` measures the rows that the file lacks
+and writes ``results/shares.json``.
+"""
+
+import argparse
+import contextlib
+import importlib
+import json
+import statistics
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from shared import objective
+from shared.command.cells import DOMAINS, every_table
+from shared.experiment.environment import current_environment
+from shared.experiment.records import read_records
+from shared.experiment.runs import Means, Run, write_atomically
+from shared.experiment.tables import Cell, Table
+from shared.report.claims import SHARES
+from shared.report.measuring import measure
+
+STEPS = 200
+EVERY = 10
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+
+class Enough(Exception):
+    """The steps have been run."""
+
+
+class Seen(Means):
+    """Running means that keep each measured share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: dict[str, list[float]] = {}
+
+    def add(self, parts: dict[str, Tensor]) -> None:
+        """Add the parts of a step."""
+        for name, value in parts.items():
+            if name.startswith(objective.SHARE):
+                self.shares.setdefault(name, []).append(float(value))
+        super().add(parts)
+
+
+class Beginning(Run):
+    """A run that ends after its first steps."""
+
+    def steps(self, total: int, what: str, **options: Any) -> Iterator[int]:
+        """The first of a loop's steps."""
+        for step in super().steps(total, what, **options):
+            if step * options.get("unit", 1) >= STEPS:
+                raise Enough
+            yield step
+
+
+def waiting(done: set[tuple[str, str, str, str]]) -> Iterator[tuple[Table, Cell]]:
+    """A cell of each claimed row with a penalty or projection whose records say no share."""
+    records = read_records(RESULTS)
+    for table in every_table():
+        claimed = {row for c in table.claims for p in c.comparisons for row in (p.better, p.than)}
+        for tier in table.tiers if claimed else ():
+            if tier == "smoke":
+                continue
+            measured = measure(table, tier, records, {})
+            finished = {
+                (cell.row.label, cell.column.label): cell.records
+                for cells in measured.cells
+                for cell in cells
+            }
+            seen: set[tuple[str, str]] = set()
+            for cell in table.cells(tier):
+                some = finished[cell.row, cell.column]
+                terms = getattr(cell.config, "objective", None)
+                if cell.row not in claimed or not some or terms is None:
+                    continue
+                if not (terms.penalties or terms.projection):
+                    continue
+                facts = next(iter(some.values())).environment.get("facts", {})
+                if any(name.startswith(objective.SHARE) for name in facts):
+                    continue
+                at = (table.address, tier, cell.row, cell.source)
+                if (cell.row, cell.source) not in seen and at not in done:
+                    seen.add((cell.row, cell.source))
+                    yield table, cell
+
+
+def shares_of(cell: Cell, data: Path) -> dict[str, float]:
+    """The median share of each penalty and projection over the first steps of a cell's run."""
+    domain = importlib.import_module(f"{cell.domain}.domain").DOMAIN
+    means = Seen()
+    config: Any = cell.config
+    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Enough):
+        with Beginning(Path(folder) / "run", config, tier=cell.tier, data_root=data) as run:
+            run.means = means
+            domain.measure(config, run)
+    loss = f"{objective.SHARE}{config.objective.loss.function.__name__}"
+    return {
+        name.removeprefix(objective.SHARE): float(f"{statistics.median(some):.4g}")
+        for name, some in means.shares.items()
+        if name != loss
+    }
+
+
+def main() -> None:
+    """Measure what is missing."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-root", type=Path, required=True, help="folder of the datasets")
+    parser.add_argument("--domain", choices=DOMAINS, help="one of them; all by default")
+    options = parser.parse_args()
+    objective.SHARES_EVERY = EVERY
+    file = RESULTS / SHARES
+    found = json.loads(file.read_text())["shares"] if file.exists() else []
+    done = {(each["table"], each["tier"], each["row"], each["column"]) for each in found}
+    for table, cell in waiting(done):
+        if options.domain not in (None, cell.domain):
+            continue
+        terms = shares_of(cell, options.data_root)
+        if not terms:
+            raise SystemExit(f"{cell.address}: no share was measured")
+        environment = current_environment(0)
+        print(cell.address, terms, flush=True)
+        found.append(
+            {
+                "table": table.address,
+                "tier": cell.tier,
+                "row": cell.row,
+                "column": cell.source,
+                "seed": cell.seed,
+                "key": cell.key,
+                "steps": STEPS,
+                "terms": terms,
+                "commit": environment["commit"],
+                "processor": environment["hardware"]["processor"],
+            }
+        )
+        found.sort(key=lambda each: (each["tier"], each["table"], each["row"], each["column"]))
+        lines = ",\n".join(json.dumps(each, sort_keys=True) for each in found)
+        write_atomically(file, f'{{"shares": [\n{lines}\n]}}\n')
+
+
+if __name__ == "__main__":
+    main()
