@@ -327,6 +327,21 @@ def test_text_means_itself_in_markdown_and_latex() -> None:
     assert text.count("{") == text.count("}")
 
 
+def test_latex_has_intervals_when_asked_and_seeds_added_after_a_look_are_marked() -> None:
+    table = make_table(looked={"paper": ("GraphCL",)})
+    measured = measure(table, "paper", RECORDS, {})
+    summary = next(cells[0].summary for cells in measured.cells if cells[0].row.label == "GraphCL")
+    assert summary is not None
+    text = latex(measured, "interval")
+    assert f"{summary.mean:.2f} [{summary.low:.2f}, {summary.high:.2f}] †" in text
+    assert f"{summary.mean:.2f} ± {summary.sd:.2f} †" in latex(measured)
+    assert r"mean [95\% interval] over seeds" in text
+    assert any("declared after others had been seen" in line for line in legend_of(measured))
+    assert not any("†" in line for line in legend_of(measure(TABLE, "paper", RECORDS, {})))
+    with pytest.raises(ValueError, match="undeclared rows: \\['no row'\\]"):
+        make_table(looked={"paper": ("no row",)})
+
+
 def test_the_csv_is_what_was_measured(measured: Measured) -> None:
     for table in (measured, wide(), measure(TABLE, "short", [], {})):
         lines = list(csv.DictReader(io.StringIO(csv_text(table))))

@@ -390,10 +390,7 @@ def test_a_changed_configuration_stops_before_anything_runs(
             for value in values
         ),
         # What trains nothing new has no such option.
-        *(
-            ((verb, "toy", "toy", "--watch", "2"), "no option")
-            for verb in ("plan", "verify")
-        ),
+        *(((verb, "toy", "toy", "--watch", "2"), "no option") for verb in ("plan", "verify")),
     ],
 )
 def test_unusable_input_is_one_clear_line(

@@ -258,6 +258,7 @@ TABLE_5_SMALL = dataclasses.replace(
     rows=SMALL_ROWS,
     columns=_columns(10.0, 1.5),
     seeds={"short": tuple(range(9)), "smoke": (0,)},
+    looked={"short": CLAIMED},
     fewer=(
         Seeds(
             (0, 1, 2),

@@ -243,7 +243,9 @@ def _status(arguments: Sequence[str]) -> int:
 def _report(arguments: Sequence[str]) -> int:
     parser = _parser("report", "", "Write results/ from every finished run of the tables.")
     add = parser.add_argument
-    add("--latex", action="store_true", help="every table as LaTeX, too")
+    text = "every table as LaTeX, too: means with deviations over seeds or 95%% intervals"
+    spreads = ("deviation", "interval")
+    add("--latex", nargs="?", const=spreads[0], choices=spreads, help=text)
     add("--from", dest="source", type=_path, help="a folder of finished runs made elsewhere")
     options, places = _parsed(parser, arguments, words=())
     from shared.command import verbs

@@ -40,6 +40,7 @@ from shared.report.wording import counted
 
 if TYPE_CHECKING:
     from shared.report.summary import Results
+    from shared.report.wording import Spread
 
 RESULTS = Path("results")
 README = Path("README.md")  # has the outcomes of the project's own results in short
@@ -51,13 +52,13 @@ FIGURES = Path("exports/figures")  # no committed files are there
 FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged", "split")
 
 
-def report(places: Places, source: Path | None = None, *, tex: bool = False) -> int:
+def report(places: Places, source: Path | None = None, *, tex: "Spread | None" = None) -> int:
     """Write results/ from its records and every finished run; print a sentence for each paper.
 
     Args:
         places: the folders of runs, results and data.
         source: a folder of finished runs made elsewhere; each is checked first.
-        tex: whether to write every table as LaTeX as well.
+        tex: what stands beside a mean in tables of LaTeX; None: none are written.
 
     Returns:
         The exit code: 1 if a run of ``source`` was refused.
@@ -79,13 +80,15 @@ def report(places: Places, source: Path | None = None, *, tex: bool = False) -> 
     return print_faults(refused)
 
 
-def write_results(places: Places, taken: Sequence[Record] = (), *, tex: bool = False) -> "Results":
+def write_results(
+    places: Places, taken: Sequence[Record] = (), *, tex: "Spread | None" = None
+) -> "Results":
     """Write the pages, pictures, CSV files and records below ``places.results``.
 
     Args:
         places: the folders of runs, results and data.
         taken: further records.
-        tex: whether to write every table as LaTeX as well.
+        tex: what stands beside a mean in tables of LaTeX; None: none are written.
     """
     from shared.report import claims, files, summary
 

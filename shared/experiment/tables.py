@@ -342,6 +342,7 @@ class Table:
         columns: the datasets or tasks.
         seeds: the seeds of each tier; the table does not have a tier without seeds.
         fewer: exceptions for rows or columns with only some of their tier's seeds, or none.
+        looked: labels of the rows to which seeds were added after some had been seen, by tier.
         published: the published numbers.
         claims: the claims about it, which ``shared.experiment.claims`` fills in.
         settings: by tier how it relates to the paper, if not by default: ``paper's`` in the paper
@@ -385,6 +386,7 @@ class Table:
     also: tuple[str, ...] = ()
     aggregates: tuple[str, ...] = ()
     fewer: tuple[Seeds, ...] = ()
+    looked: Mapping[Tier, tuple[str, ...]] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict)
     settings: Mapping[Tier, Setting] = field(default_factory=dict)
     blocked: bool = False
@@ -424,7 +426,10 @@ class Table:
                 )
         if missing := set(self.published.columns) - labels:
             raise ValueError(f"{where}: published columns without a cell: {sorted(missing)}")
-        self._check_fewer(where, {row.label for row in self.rows}, labels)
+        named = {row.label for row in self.rows}
+        self._check_fewer(where, named, labels)
+        if missing := {label for some in self.looked.values() for label in some} - named:
+            raise ValueError(f"{where}: seeds added to undeclared rows: {sorted(missing)}")
         self._check_claims()
         if unknown := set(self.aggregates) - set(AGGREGATES):
             known = ", ".join(AGGREGATES)

@@ -93,6 +93,7 @@ class Reading:
         published_error: its standard error; None where the paper gives no deviations.
         seeds_better: finished seeds of ``better``.
         seeds_than: finished seeds of ``than``.
+        looked: whether seeds of a row were added after others had been seen.
         seeds_needed: seeds of each row with which 80% of studies would see the published or claimed
             gain after Holm's adjustment; None unless there is one above 0 and the reading is open.
         remarks: a metric that ranks the rows differently, other data or processors, test items; a
@@ -124,6 +125,7 @@ class Reading:
     published_error: float | None = None
     seeds_better: tuple[int, ...] = ()
     seeds_than: tuple[int, ...] = ()
+    looked: bool = False
     seeds_needed: int | None = None
     remarks: tuple[str, ...] = ()
 
@@ -424,6 +426,7 @@ def _read(
         published_error=published_error,
         seeds_better=tuple(sorted(first)),
         seeds_than=tuple(sorted(second)),
+        looked=better.looked or than.looked,
     )
     if not (first and second):
         return replace(reading, outcome="not run")

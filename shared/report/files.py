@@ -22,8 +22,11 @@ from shared.report.measuring import (
 )
 from shared.report.pictures import BLUE, Panel, Picture, Point
 from shared.report.wording import (
+    LOOKED,
+    METRICS,
     SCALES,
     Grid,
+    Spread,
     elsewhere,
     further_of,
     gain_text,
@@ -118,13 +121,20 @@ def csv_text(measured: Measured) -> str:
     return stream.getvalue()
 
 
-def latex(measured: Measured) -> str:
-    """The numbers as a table of LaTeX, by pandas; needs the package booktabs."""
+def latex(measured: Measured, spread: Spread = "deviation") -> str:
+    """The numbers as a table of LaTeX, by pandas; needs the package booktabs.
+
+    Args:
+        measured: the table.
+        spread: what stands beside a mean: the standard deviation over seeds or its 95% interval.
+    """
     import pandas  # takes a second to import
 
-    lines = [[label, whose, *texts] for label, whose, *texts in _lines(measured)]
+    lines = [[label, whose, *texts] for label, whose, *texts in _lines(measured, spread)]
     head = ["method", "", *(column.label for column in measured.columns)]
-    caption = f"{measured.table.title}: {headline(measured)} {origin(measured.table.published)}"
+    caption = (
+        f"{measured.table.title}: {headline(measured, spread)} {origin(measured.table.published)}"
+    )
     text: str = pandas.DataFrame(lines, columns=head).to_latex(
         index=False,
         escape=True,
@@ -135,7 +145,11 @@ def latex(measured: Measured) -> str:
 
 
 def write(
-    results: Path, measured: Measured, readings: Sequence[Reading] = (), *, tex: bool = False
+    results: Path,
+    measured: Measured,
+    readings: Sequence[Reading] = (),
+    *,
+    tex: Spread | None = None,
 ) -> None:
     """Write a table, its picture and its records below ``results``, each file atomically.
 
@@ -145,7 +159,7 @@ def write(
         results: the folder.
         measured: the table.
         readings: of its claims.
-        tex: whether to write ``<table>.tex`` as well.
+        tex: what stands beside a mean in ``<table>.tex``; None: it is not written.
 
     Raises:
         ValueError: the smoke tier, which never enters results.
@@ -159,7 +173,7 @@ def write(
     if panels := _drawn(measured):
         pictures.write(folder / f"{name}.png", _picture(panels))
     if tex:
-        write_atomically(folder / f"{name}.tex", latex(measured))
+        write_atomically(folder / f"{name}.tex", latex(measured, tex))
 
 
 def escaped(text: str) -> str:
@@ -205,7 +219,8 @@ def reading_cells(reading: Reading) -> tuple[str, ...]:
         f"**{reading.word}**" if reading.adjusted is not None else reading.word,
         gain_text(reading.gain, reading.low, reading.high),
         published,
-        str(few) if few == many else f"{len(reading.seeds_better)}, {len(reading.seeds_than)}",
+        (str(few) if few == many else f"{len(reading.seeds_better)}, {len(reading.seeds_than)}")
+        + f" {LOOKED}" * reading.looked,
     )
 
 
@@ -219,14 +234,14 @@ def _numbers(measured: Measured) -> list[str]:
     return [*table_lines(head, lines), ""]
 
 
-def _lines(measured: Measured) -> Iterator[list[str]]:
+def _lines(measured: Measured, spread: Spread = "deviation") -> Iterator[list[str]]:
     """Lines of label, ``measured`` or ``published``, and texts by column; headings have none."""
     marks = marks_of(measured)
     for heading, rows in groups_of(measured):
         if heading:
             yield [heading, "", *[""] * len(measured.columns)]
         for cells in rows:
-            here = ("; ".join(measured_lines(cell, marks)) for cell in cells)
+            here = ("; ".join(measured_lines(cell, marks, spread)) for cell in cells)
             yield [cells[0].row.label, "measured", *here]
             if published := published_row(cells, measured):
                 yield ["", "published", *published]
@@ -243,7 +258,8 @@ def _drawn(measured: Measured) -> list[Panel]:
     panels = []
     for place, column in enumerate(measured.columns):
         if any(cells[place].summary for cells in rows):
-            unit = metric(column) + (f" ({measured.table.unit})" if measured.table.unit else "")
+            key, unit_of = metric(column), measured.table.unit_of(metric(column))
+            unit = METRICS.get(key, key) + (f" ({unit_of})" if unit_of else "")
             lines = {cells[0].row.label: _points(cells[place], measured) for cells in rows}
             trivial = trivial_baseline_of(measured.column(column.label), metric(column))
             panels.append(Panel(column.label, unit, lines, trivial and trivial[1]))

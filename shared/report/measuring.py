@@ -56,6 +56,7 @@ class MeasuredCell:
         difference: measured mean minus published mean; None where either is missing.
         declared: its seeds; empty where the row has no cell in the column.
         fewer: whether those are not all of the tier's.
+        looked: whether some were added after others had been seen.
     """
 
     row: Row
@@ -68,6 +69,7 @@ class MeasuredCell:
     difference: float | None
     declared: tuple[int, ...] = ()
     fewer: bool = False
+    looked: bool = False
 
     def read(self, metric: str) -> dict[int, float]:
         """By seed another metric of the valid records, where they have it."""
@@ -321,8 +323,9 @@ def _measure_cell(
     difference = summary.mean - published.mean if summary and published else None
     seeds = tuple(cell.seed for cell in cells)
     fewer = bool(seeds) and row.seeds is None and seeds != tuple(table.seeds[cells[0].tier])
+    looked = bool(cells) and row.label in table.looked.get(cells[0].tier, ())
     return MeasuredCell(
-        row, column, records, values, missing, summary, published, difference, seeds, fewer
+        row, column, records, values, missing, summary, published, difference, seeds, fewer, looked
     )
 
 

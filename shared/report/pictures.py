@@ -50,6 +50,7 @@ LOOK: dict[Any, Any] = {
     "figure.constrained_layout.use": True,
 }
 LINE = 0.19  # inches of a line of points
+NOTE = 0.056  # inches of a character of a note
 WIDTH, NARROW = 9.0, 6.5  # inches of a figure of images, and of any figure at least
 LEADING = 9  # points from one line of notes above a panel to the next
 THOUSANDS = 10_000  # from here on ticks are written like 10k
@@ -58,7 +59,7 @@ ABOVE = "above"  # marks a legend in the place of a title
 COLORS = 128  # in a picture of points; rare colours are kept, as they have a meaning
 TEXT, FORM = (
     "Numbers",
-    "points-v3",
+    "points-v4",
 )  # key and version of the text in a file; change the version with the style
 # Metadata that would differ between equal drawings, by format.
 VARYING: Mapping[str, Mapping[str, None]] = {
@@ -165,7 +166,9 @@ def points(picture: Picture, *, one_scale: bool = False) -> Figure:
         for row in range(down)
     ]
     with mpl.rc_context(LOOK):
-        size = (max(8.4, 2.9 + 2.1 * across), 0.45 + sum(heights) + 0.68 * down)
+        notes = max((len(point.note) for panel in panels for point in panel.every()), default=0)
+        width = max(8.4 if not notes else 6.4, 2.9 + 2.1 * across) + NOTE * notes
+        size = (width, 0.45 + sum(heights) + 0.68 * down)
         figure = Figure(figsize=size)
         axes = figure.subplots(down, across, sharex=one_scale, squeeze=False, height_ratios=heights)
         for place, axis in enumerate(axes.flat):

@@ -6,11 +6,40 @@ Measured and published numbers never share a cell: each line is marked as one or
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from shared.experiment.tables import Column, Published, Row, Table, Tier, Value, canonical
 from shared.report.measuring import Measured, MeasuredCell
 from shared.report.statistics import Summary, summarise
 
+LOOKED = "†"  # marks a number with seeds that were declared after a look
+Spread = Literal["deviation", "interval"]
+# A metric in words, for the axis of a picture.
+METRICS: Mapping[str, str] = {
+    "accuracy": "accuracy",
+    "accuracy_standardised": "accuracy on standardised features",
+    "action_r2": "variance of the expert's actions that is explained",
+    "few_shot_top1": "accuracy in few-shot episodes",
+    "finetuned_mean_per_class": "mean accuracy of the classes, fine-tuned",
+    "finetuned_top1": "accuracy, fine-tuned",
+    "knn_top1": "accuracy of k nearest neighbours",
+    "l2_top1": "accuracy of logistic regression",
+    "linear_top1": "accuracy of a linear classifier",
+    "linear_top5": "top-5 accuracy of a linear classifier",
+    "many_shot_mean_per_class": "mean accuracy of the classes, logistic regression",
+    "many_shot_top1": "accuracy of logistic regression",
+    "mean": "mean accuracy of the tasks",
+    "mean_without_TREC": "mean accuracy of the tasks without TREC",
+    "MSRP_f1": "F1 on MSRP",
+    "next_sentence": "accuracy of next-sentence prediction",
+    "r2": "variance of the physics state that is explained",
+    "return": "mean return of an episode",
+    "mean_return": "mean return from 20K to 100K steps",
+    "R@1": "recall of the nearest video",
+    "ridge": "accuracy of ridge regression",
+    "top1": "accuracy of a linear classifier",
+    **{task: f"accuracy on {task}" for task in ("CR", "MPQA", "MR", "MSRP", "SUBJ", "TREC")},
+}
 DASH = "–"  # noqa: RUF001 (an en dash is meant)
 SCALES: dict[Tier, str] = {"paper": "paper-scale", "short": "reduced", "smoke": "smoke"}
 TIER_NOTES: dict[Tier, str] = {
@@ -81,14 +110,19 @@ def groups_of(measured: Measured) -> list[tuple[str, list[tuple[MeasuredCell, ..
     return [pair for pair in (("", published), ("additional rows", other)) if pair[1]]
 
 
-def measured_lines(cell: MeasuredCell, marks: Mapping[str, int]) -> list[str]:
+def measured_lines(
+    cell: MeasuredCell, marks: Mapping[str, int], spread: Spread = "deviation"
+) -> list[str]:
     """The text of a cell: its number and missing seeds, or the marks of the reasons for none."""
     if not cell.declared:
         return [""]  # the row has no cell in the column
     if cell.summary is None:
         reasons = sorted({marks[why] for why in cell.missing.values()})
         return [f"{DASH} ({', '.join(map(str, reasons))})"]
-    lines = [mean_sd(cell.summary.mean, cell.summary.sd)]
+    text = mean_sd(cell.summary.mean, cell.summary.sd)
+    if spread == "interval" and cell.summary.low is not None:
+        text = f"{cell.summary.mean:.2f} [{cell.summary.low:.2f}, {cell.summary.high:.2f}]"
+    lines = [f"{text} {LOOKED}" if cell.looked else text]
     done, declared = len(cell.values), len(cell.declared)
     if done < declared:
         lines.append(f"{done} of {declared} seeds")
@@ -111,18 +145,19 @@ def marks_of(measured: Measured) -> dict[str, int]:
 
 
 def legend_of(measured: Measured) -> list[str]:
-    """For each mark its reason, and the number of seeds without a result for it."""
+    """For each mark its reason, with the number of seeds without a result for it."""
     reasons = Counter(
         why for cells in measured.cells for cell in cells for why in cell.missing.values()
     )
     every = sum(len(cell.declared) for cells in measured.cells for cell in cells)
-    return [
+    looked = any(cell.looked and cell.values for cells in measured.cells for cell in cells)
+    return [f"{LOOKED} Some of the seeds were declared after others had been seen."] * looked + [
         f"({number}) {reasons[why]} of {every} numbers: {why}"
         for why, number in marks_of(measured).items()
     ]
 
 
-def headline(measured: Measured) -> str:
+def headline(measured: Measured, spread: Spread = "deviation") -> str:
     """A description of the measured numbers."""
     table = measured.table
     unit = f" ({table.unit})" if table.unit else ""
@@ -137,7 +172,8 @@ def headline(measured: Measured) -> str:
         return f"{metrics}{unit}, {seeds} only."
     fewer = any(cell.fewer for cells in measured.cells for cell in cells)
     some = " (fewer where a cell says so)" if fewer else ""
-    return f"{metrics}{unit}, mean ± sample standard deviation over {seeds}{some}."
+    what = "± sample standard deviation" if spread == "deviation" else "[95% interval]"
+    return f"{metrics}{unit}, mean {what} over {seeds}{some}."
 
 
 def origin(published: Published) -> str:
