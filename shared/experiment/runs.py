@@ -20,6 +20,7 @@ import contextlib
 import io
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -47,7 +48,7 @@ from shared.experiment.history import differences
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
-from shared.notices import listeners
+from shared.notices import listeners, notice
 from shared.precision import without_tf32
 
 LOG = "log.jsonl"
@@ -55,6 +56,10 @@ INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopp
 OWN = "own"  # the tier of runs outside tables
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
+LOOK_EVERY = 100  # steps after which the loss is looked at, where no line of the log is due before
+# Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
+# start, and a weight of this size.
+DIVERGED, LARGEST_WEIGHT = 2.0, 1e4
 WATCHED = "watch/"  # begins the names of scores during pretraining, which are not metrics
 
 
@@ -311,6 +316,11 @@ class Run:
             everyone(None)  # the first process may have replaced the file
             try:
                 state = read_state(file)
+                if (wrong := not_finite(state["objects"])) is not None:
+                    raise UserError(
+                        f"{file}: {wrong} is NaN or infinite, and there is no checkpoint before it "
+                        f"that is not; start over with --again, and lower the learning rate"
+                    )
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
                 # Checkpoints of older runs have no means.
@@ -368,6 +378,8 @@ class Run:
 
         Raises:
             Interrupted: after a step and its save, when the run was asked to stop.
+            FloatingPointError: a mean or a tracked object is NaN or infinite, before anything of it
+                is written; the means are looked at every ``LOOK_EVERY`` steps at least.
             ValueError: a negative total.
         """
         if total < 0:
@@ -376,7 +388,10 @@ class Run:
         for step in range(first, total):
             yield step
             done = step + 1
-            if done % log_every == 0 or done == total:
+            logged = done % log_every == 0 or done == total
+            if logged or done % LOOK_EVERY == 0:
+                self._refuse(self.means.not_finite(), done * unit)
+            if logged:
                 numbers = {**(also(step) if also else {}), **_mean_of(everyone(self.means.take()))}
                 due = self.watch and (done == total or done // log_every % self.watch == 0)
                 scores = self._scores() if due and self._first else {}
@@ -387,14 +402,24 @@ class Run:
             self.progress(done * unit, total * unit, what)
             self.checkpoint(done * unit, every=save_every)
         last = first < total and self.saved_step != total * unit
+        if last:  # what is evaluated next, saved or not
+            self._refuse(not_finite(self._states()), total * unit)
+        if first < total and self._first:
+            self._warn_if_diverged()
         (stopping,) = anywhere(self.stopping)
         if stopping or last:
             self.checkpoint(total * unit, every=save_every / 10)
 
     def log(self, step: int, **numbers: float) -> None:
-        """Append one line to the log, and the same to TensorBoard's event file."""
+        """Append one line to the log, and the same to TensorBoard's event file.
+
+        Raises:
+            FloatingPointError: a number that is NaN or infinite; nothing is written.
+        """
         if not self._first:
             return
+        if wrong := [name for name, number in numbers.items() if not math.isfinite(number)]:
+            raise FloatingPointError(_diverged(wrong[0], step))
         self._check_lock()
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         with (self.folder / LOG).open("a") as stream:
@@ -451,6 +476,7 @@ class Run:
 
         Raises:
             Interrupted: after the save, when the run was asked to stop.
+            FloatingPointError: a tracked object is NaN or infinite; nothing is written.
         """
         due = self._first and time.monotonic() - self._saved >= every
         if not any(anywhere(self.stopping, due)):  # all processes, or none
@@ -460,7 +486,36 @@ class Run:
         if any(anywhere(self.stopping)):
             raise Interrupted
 
+    def _states(self) -> dict[str, Any]:
+        """The states of the tracked objects and the means, by name."""
+        items = {**self._tracked, "means": self.means}.items()
+        return {name: item.state_dict() for name, item in items}
+
+    def _refuse(self, wrong: str | None, step: int) -> None:
+        """Stop all processes if in one of them something is NaN or infinite: ``wrong``."""
+        if any(anywhere(wrong is not None)):
+            raise FloatingPointError(_diverged(wrong or "another process's state", step))
+
+    def _warn_if_diverged(self) -> None:
+        """Warn once if the loss ends far above its start, or a weight is beyond all measure.
+
+        A loss of cosines is bounded, so that it hardly shows that the weights have exploded.
+        """
+        remedy = "the training has diverged; lower the learning rate"
+        losses = _losses(self.folder)
+        tenth = len(losses) // 10
+        first, last = (max(losses[:tenth]), min(losses[-tenth:])) if tenth else (0.0, 0.0)
+        modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
+        parameters = [each for module in modules for each in module.parameters() if each.numel()]
+        weights = [float(each.detach().abs().max()) for each in parameters]
+        if last - first > (DIVERGED - 1) * max(abs(first), 1):
+            notice(f"the loss began at {first:.4g} and ends at {last:.4g}: {remedy}")
+        elif (largest := max(weights, default=0.0)) > LARGEST_WEIGHT:
+            notice(f"the largest weight at the end is {largest:.2g}: {remedy}")
+
     def _save(self, step: int) -> None:
+        objects = self._states()
+        self._refuse(not_finite(objects), step)
         if world_size() > 1:
             _, *self._random_of_others = everyone(random_state())
         if not self._first:
@@ -469,10 +524,7 @@ class Run:
         state = {
             "step": step,
             "seconds": self.seconds,
-            "objects": {
-                name: item.state_dict()
-                for name, item in {**self._tracked, "means": self.means}.items()
-            },
+            "objects": objects,
             "random": random_state(),
         }
         if self._random_of_others:
@@ -519,18 +571,14 @@ class Run:
         return self.folder / "checkpoint.previous.pt"
 
     def _mend(self, file: Path) -> None:
-        """Replace a damaged checkpoint by the one before it, where that is intact."""
-        try:
-            check_state(file)
-        except ValueError as error:
-            if not self._previous.exists():
-                return  # reading it says what is wrong
-            try:
-                check_state(self._previous)
-            except ValueError:
-                return
+        """Replace a checkpoint that is damaged or not finite by the one before it, if that is good.
+
+        Otherwise it stays: reading it says what is wrong.
+        """
+        reason = _fault_of(file)
+        if reason and self._previous.exists() and not _fault_of(self._previous):
             self._previous.replace(file)
-            text = f"{file} is damaged ({error}); the run continues from the checkpoint before it"
+            text = f"{file} is damaged ({reason}); the run continues from the checkpoint before it"
             warnings.warn(text, stacklevel=3)
 
     def _lock_on_disk(self) -> tuple[int, int] | None:
@@ -558,8 +606,10 @@ class Run:
 
     def keep_notice(self, text: str) -> None:
         """Add a warning of the training to the record."""
-        self._environment.setdefault("notices", []).append(text)
-        self._note_environment()
+        notices = self._environment.setdefault("notices", [])
+        if text not in notices:  # steps that are repeated give it again
+            notices.append(text)
+            self._note_environment()
 
     def _notices_before(self) -> list[str]:
         """The warnings from before the checkpoint."""
@@ -609,6 +659,11 @@ class Means:
             value, sum_ = value.double(), self._sums.get(name)
             self._sums[name] = value if sum_ is None else sum_.to(value.device) + value
             self._counts[name] = self._counts.get(name, 0) + 1
+
+    def not_finite(self) -> str | None:
+        """The first part whose sum is NaN or infinite; waits for the device."""
+        wrong = (name for name, total in self._sums.items() if not math.isfinite(float(total)))
+        return next(wrong, None)
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
@@ -770,6 +825,43 @@ def check_state(file: Path) -> None:
     with _one_line(), zipfile.ZipFile(file) as archive:
         if (damaged := archive.testzip()) is not None:
             raise ValueError(f"the checksum of its part {damaged} is wrong")
+
+
+def not_finite(state: Any, name: str = "") -> str | None:
+    """The name, with dots, of the first tensor in nested states that is NaN or infinite."""
+    if isinstance(state, Tensor):
+        state = state.values() if state.layout is torch.sparse_coo else state
+        return name if state.is_floating_point() and not torch.isfinite(state).all() else None
+    if isinstance(state, (list, tuple)):
+        state = dict(enumerate(state))
+    if not isinstance(state, Mapping):
+        return None
+    found = (not_finite(part, f"{name}.{key}" if name else str(key)) for key, part in state.items())
+    return next(filter(None, found), None)
+
+
+def _losses(folder: Path) -> list[float]:
+    """The losses in a run's log."""
+    losses = []
+    with contextlib.suppress(FileNotFoundError), (folder / LOG).open(errors="replace") as stream:
+        for line in stream:
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged, or without a loss
+                losses.append(float(json.loads(line)["loss"]))
+    return losses
+
+
+def _fault_of(file: Path) -> str | None:
+    """Why a checkpoint cannot be continued: damaged, or not finite."""
+    try:
+        state = read_state(file)
+    except ValueError as error:
+        return str(error)
+    wrong = not_finite(state["objects"]) if isinstance(state, dict) and "objects" in state else None
+    return wrong and f"{wrong} is NaN or infinite"
+
+
+def _diverged(what: str, step: int) -> str:
+    return f"{what} is NaN or infinite by step {step}; lower the learning rate or check the input"
 
 
 @contextlib.contextmanager
