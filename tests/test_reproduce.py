@@ -287,7 +287,11 @@ def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path, at_once:
             "diverges",
             f"the loss is not finite at step 1; last good checkpoint: {checkpoint} at step 1",
         ),
-        ("killed", "its process ended with code -9"),
+        (
+            "killed",
+            "its process was ended by signal 9 (SIGKILL), as the system does when memory runs out; "
+            "lower --jobs or batch_size (16)",
+        ),
         ("too-large", "out of memory; lower batch_size (16)"),
         ("too-large-array", "out of memory; lower batch_size (16)"),
         ("too-large-on-a-device", "out of memory; lower batch_size (512)"),

@@ -187,6 +187,11 @@ def _run(arguments: Sequence[str]) -> int:
         help="your loss as the row 'mine'; --row chooses the baseline to compare with",
     )
     add(
+        "--same-loss",
+        action="store_true",
+        help="with --with: take runs of another source of your loss, which computes the same",
+    )
+    add(
         "--watch",
         type=_positive,
         metavar="N",
@@ -202,6 +207,8 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
     options.set += [] if options.init is None else [f"init={options.init}"]
+    if options.same_loss and options.loss is None:
+        raise UserError("--same-loss is about your loss; name it by --with, or leave it out")
     _check_executor(options)
     together = _check_processes(options)
     _say_first(options)
