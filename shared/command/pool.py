@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import stat
 import tempfile
@@ -42,6 +43,9 @@ from shared.report.measuring import NOT_RUN
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
+SERVER_START = 300.0  # seconds, in which the server of processes has imported everything
+WAITED = f"in {SERVER_START:.0f} s"
+ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, and training more
 
 
 def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
@@ -213,14 +217,53 @@ class Pool:
 
 
 def _start_server() -> None:
-    """Start the server that processes are forked from; it ignores the terminal's signals."""
+    """Start the server that processes are forked from; it ignores the terminal's signals.
+
+    Raises:
+        UserError: too little address space for it, or it does not answer.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        raise UserError(
+            f"ulimit -v allows {limit / 2**30:.1f} GB of address space, and a cell needs "
+            f"{ADDRESS_SPACE / 2**30:.0f} GB or more; raise it: ulimit -v unlimited"
+        )
     ignored = [number for number in STOPS if number != signal.SIGTERM]
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     try:
         forkserver.ensure_running()
+        _await_server()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _await_server() -> None:
+    """Have the server start a process that does nothing, in a limited time."""
+    failed: list[Exception] = []
+
+    def start() -> None:
+        try:
+            process = multiprocessing.get_context("forkserver").Process(target=_nothing)
+            process.start()
+            process.join()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=start, daemon=True)  # its call cannot be interrupted
+    thread.start()
+    thread.join(SERVER_START)
+    if thread.is_alive() or failed:
+        why = f"{type(failed[0]).__name__}: {failed[0]}" if failed else f"no answer {WAITED}"
+        raise UserError(
+            f"the process that cells are forked from does not start ({why}); it needs "
+            f"{ADDRESS_SPACE / 2**30:.0f} GB of memory or address space: free some, or raise "
+            f"ulimit -v"
+        )
+
+
+def _nothing() -> None:
+    """What a process does that only shows that it can be started."""
 
 
 def _work(

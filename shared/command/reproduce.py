@@ -364,6 +364,7 @@ def _verify(arguments: Sequence[str]) -> int:
     parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run.")
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
+    add("--pages", action="store_true", help="make text and CSV files again, and compare them")
     add("--draw", type=int, help="with --rerun: another number selects other cells")
     _takes_choice(parser)
     _takes_work(parser)
@@ -556,6 +557,8 @@ def _places(options: argparse.Namespace) -> "Places":
     folders = {"--runs": places.runs, "--results": places.results}
     folders["--data-root" if options.data_root else "SUITE_DATA"] = places.data
     for option, path in folders.items():
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{option} {path}: a link that leads nowhere; replace it by a folder")
         if path.exists() and not path.is_dir():
             raise UserError(f"{option} {path}: a file; name a folder")
     return places

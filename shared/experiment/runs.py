@@ -27,12 +27,13 @@ import re
 import resource
 import shutil
 import signal
+import threading
 import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, SimpleNamespace, TracebackType
 from typing import Any, Protocol
 
 import filelock
@@ -42,7 +43,7 @@ from torch import Tensor, nn
 
 from shared.checks import require_words
 from shared.distributed import anywhere, apart, everyone, leave, rank, world_size
-from shared.errors import UserError
+from shared.errors import UserError, naming
 from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences
 from shared.experiment.records import HASH, content_hash, read_json
@@ -54,6 +55,7 @@ from shared.precision import without_tf32
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
 OWN = "own"  # the tier of runs outside tables
+TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
 LOOK_EVERY = 100  # steps after which the loss is looked at, where no line of the log is due before
@@ -190,6 +192,8 @@ class Run:
         self._tracked: dict[str, Stateful] = {}
         self._reached = 0
         self._seconds_before = 0.0
+        self._stopped = 0.0  # seconds for which the process was stopped
+        self._over = threading.Event()
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
         self._locked_as: tuple[int, int] | None = None  # device and inode of the locked file
@@ -234,6 +238,7 @@ class Run:
             with contextlib.suppress(ValueError):  # not the main thread
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
+        threading.Thread(target=self._watch_clock, daemon=True).start()
         seed_everything(self.config.seed)
         listeners.append(self.keep_notice)
         return self
@@ -245,6 +250,7 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         listeners.remove(self.keep_notice)
+        self._over.set()
         self._precision.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -256,8 +262,24 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds spent on the run so far, those before the checkpoint it resumed from included."""
-        return self._seconds_before + time.monotonic() - self._started
+        """Seconds spent on the run so far, those before the checkpoint it resumed from included.
+
+        The time for which the process was stopped, as by Ctrl-Z or a scheduler, does not count.
+        """
+        return self._seconds_before + time.monotonic() - self._started - self._stopped
+
+    def _watch_clock(self) -> None:
+        """Add up the time for which the process is stopped, in which this thread stands, too.
+
+        A computation that keeps Python's lock holds it up as well, but uses the processor.
+        """
+        last, used = time.monotonic(), time.process_time()
+        while not self._over.wait(TICK):
+            now, uses = time.monotonic(), time.process_time()
+            gap = now - last - TICK
+            if gap > LEAST_STOP and uses - used < gap / 10:
+                self._stopped += gap
+            last, used = now, uses
 
     def record_data(self, **fingerprints: str) -> None:
         """Note the hashes of the datasets used, by name."""
@@ -425,9 +447,16 @@ class Run:
         with (self.folder / LOG).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         if self._writer is None:
+            from tensorboard.summary.writer import event_file_writer
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+            before = event_file_writer.socket
+            # Otherwise the name of this machine would be part of the file's.
+            event_file_writer.socket = SimpleNamespace(gethostname=lambda: "run")
+            try:
+                self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+            finally:
+                event_file_writer.socket = before
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
         for logger in self.loggers:
@@ -448,7 +477,7 @@ class Run:
         """The scores of the tracked objects, of which the run keeps no trace."""
         if self.score is None:
             return {}
-        started, progress = time.monotonic(), self._progress
+        before, progress = self.seconds, self._progress
         modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
         self._progress = None
         listeners.remove(self.keep_notice)
@@ -458,7 +487,7 @@ class Run:
         finally:
             listeners.append(self.keep_notice)
             self._progress = progress
-            self._started += time.monotonic() - started  # its seconds are not those of the run
+            self._started += self.seconds - before  # its seconds are not those of the run
         return {f"{WATCHED}{name}": number for name, number in scores.items()}
 
     def checkpoint(self, step: int, *, every: float = 0.0) -> None:
@@ -762,9 +791,10 @@ def replacing(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
-        with part.open("rb") as stream:
+        with naming("fsync", path), part.open("rb") as stream:
             os.fsync(stream.fileno())
-        part.replace(path)
+        with naming("rename", path):
+            part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -872,7 +902,11 @@ def _one_line() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        if "weights_only" in str(error) or "Weights only" in reason:
+            # torch advises to load the file with the code that it may hold.
+            reason = "it holds other things than tensors and numbers"
+        raise ValueError(reason) from error
 
 
 def seed_everything(seed: int) -> None:
@@ -949,6 +983,7 @@ def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
 
 def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
     try:
-        lock.acquire()
+        with naming("flock", folder / ".lock"):
+            lock.acquire()
     except filelock.Timeout:
         raise Locked(f"{folder}: another process is using it; wait for it to end") from None
