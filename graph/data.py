@@ -197,11 +197,17 @@ def fetch(name: str, data_root: Path) -> None:
     raw = _raw_folder(name, data_root)
     if not _raw_files(name, data_root):
         fetch_archive(name, f"{URL}/{name}.zip", raw.parent, ARCHIVES.get(name))
+        if not (raw.parent / name).is_dir():
+            archive = raw.parent / f"{name}.zip"
+            raise UserError(f"{archive}: has no folder {name}; delete it and run: {_command(name)}")
         (raw.parent / name).replace(raw)
     verify_raw(raw, name)
     content = _sha256_of_graphs(load(name, data_root))
     if content != CONTENTS.get(name, content):
-        raise UserError(f"{raw}: not the published graphs; delete it and run: {_command(name)}")
+        raise UserError(
+            f"{raw}: not the published graphs; delete it and {raw.parent / name}.zip, and run: "
+            f"{_command(name)}"
+        )
 
 
 def fingerprint(name: str, data_root: Path) -> str:

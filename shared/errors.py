@@ -1,10 +1,21 @@
 """The exception for unusable input, and phrases that many error messages share."""
 
+import contextlib
 import difflib
+import errno
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+SPACE, RIGHTS = "free space there", "change the permissions there"
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), SPACE),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), RIGHTS),
+    errno.ENAMETOOLONG: "take a shorter name",
+    errno.ELOOP: "replace the link, which leads to itself",
+    **dict.fromkeys((errno.ENOLCK, errno.ENOTSUP), "take a file system that supports the call"),
+}
 
 
 class UserError(Exception):
@@ -39,7 +50,19 @@ def suggestion(word: str, known: Iterable[str], has: str = "known") -> str:
 def describe_os_error(error: OSError) -> str:
     """What could not be read or written, and what to do about it."""
     where = f" {error.filename}" if error.filename else ""
+    remedy = REMEDIES.get(error.errno or 0, "")
     return (
         f"cannot read or write{where}: {error.strerror or error}; what was finished before is "
-        f"intact; free space or permissions there, or choose another folder (--runs, --results)"
+        f"intact; {remedy}{', or ' * bool(remedy)}choose another folder (--runs, --results)"
     )
+
+
+@contextlib.contextmanager
+def naming(call: str, file: Path) -> Iterator[None]:
+    """Give an OSError of a call that names no file, such as fsync, the call and the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None or error.errno is None:  # the latter: a time limit
+            raise
+        raise OSError(error.errno, f"{call}: {error.strerror or error}", str(file)) from error

@@ -2,24 +2,26 @@
 
 A run is identified by its configuration. A function of the project is identified by its name, since
 the record of a run has the project's commit. Any other function is identified by its name and a
-SHA-256 over the statements of its module that it depends on. Its imports and the location of the
-file have no influence.
+SHA-256 over the syntax of its file and of every module that the file imports from beside it, and
+these in turn. Comments, docstrings and layout do not count, nor does the location of the file.
+Installed packages do not either, nor files that the code reads, nor modules that it imports under a
+name that is made while it runs: where those change, the user has to start new runs.
 """
 
 import ast
-import dis
 import functools
 import hashlib
 import inspect
 import tokenize
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 PROJECT = ("shared", "vision", "text", "rl", "graph", "video")
 REMEDY = "define it with def at the top level of a module's file"
-# With these a function may read names that do not occur in its code.
-DYNAMIC = {"eval", "exec", "globals", "locals", "vars"}
+# By identity, the one of an older source that the user says is the same: see --same-loss.
+same: dict[str, str] = {}
 
 
 def identity(function: Callable[..., Any]) -> str:
@@ -27,12 +29,14 @@ def identity(function: Callable[..., Any]) -> str:
 
     Raises:
         ValueError: a function that another process could not import, or whose source is not
-            available: a lambda, a nested, wrapped or partial function, a builtin.
+            available: a lambda, a nested, wrapped or partial function, a builtin, a class.
     """
     if not isinstance(function, FunctionType):
         what = getattr(function, "__qualname__", type(function).__qualname__)
-        raise ValueError(f"{what} is not a plain function; {REMEDY}")
-    return _identity(function)
+        kind = "a class" if isinstance(function, type) else "not a plain function"
+        raise ValueError(f"{what} is {kind}; {REMEDY}")
+    found = _identity(function)
+    return same.get(found, found)
 
 
 def function_name(identity: str) -> str:
@@ -59,66 +63,87 @@ def _identity(function: FunctionType) -> str:
     if module.split(".")[0] in PROJECT:
         return name.rpartition(".")[2]
     try:
-        with tokenize.open(inspect.getsourcefile(original) or "") as stream:
-            text = stream.read()
+        file = Path(inspect.getsourcefile(original) or "").resolve()
+        parts = _syntax_of(file, _root(file, module))
     except (OSError, TypeError):
         raise ValueError(f"the source of {module}.{name} is not available; {REMEDY}") from None
-    digest = hashlib.sha256(_foundation(text, name.split(".")[0]).encode()).hexdigest()
-    return f"{module}.{name}@{digest}"
+    return f"{module}.{name}@{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()}"
 
 
-def _foundation(text: str, name: str) -> str:
-    """The statements of a module that ``name`` depends on, in order; all if that is uncertain.
-
-    They are those that bind or change the name, or a name that one of them uses.
-    """
-    lines = text.split("\n")
-    try:
-        statements = ast.parse(text).body
-    except SyntaxError:  # edited since it was imported
-        return text
-    compiled = [compile(ast.Module([each], []), "", "exec") for each in statements]
-    used = [{name for code in _codes(top) for name in code.co_names} for top in compiled]
-    changed = [_changed(*pair) for pair in zip(statements, compiled, strict=True)]
-    wanted, kept = {name, "*"}, set[int]()
-    while more := {i for i, names in enumerate(changed) if names & wanted} - kept:
-        kept |= more
-        wanted = wanted.union(*(used[i] for i in more))
-    if wanted & DYNAMIC or not any(name in changed[i] for i in kept):
-        return text
-    parts = []
-    for i in sorted(kept):
-        decorators = getattr(statements[i], "decorator_list", [])
-        first = min(each.lineno for each in (statements[i], *decorators))
-        parts += lines[first - 1 : statements[i].end_lineno]
-    return "\n".join(parts)
+def files_of(function: FunctionType) -> list[Path]:
+    """The file of a function of the user's, and those of the modules that it imports beside it."""
+    file = Path(inspect.getsourcefile(function) or "").resolve()
+    return list(_files(file, _root(file, function.__module__)))
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    """The code object and all nested ones."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
+def _root(file: Path, module: str) -> Path:
+    """The folder that a module's absolute imports begin in."""
+    depth = module.count(".") + (file.name == "__init__.py")
+    return file.parents[min(depth, len(file.parents) - 1)]
 
 
-def _changed(statement: ast.stmt, top: CodeType) -> set[str]:
-    """Global names that a statement binds or changes; ``*`` stands for unknown ones."""
-    names = {each.argval for each in dis.get_instructions(top) if "STORE_NAME" in each.opname}
-    for code in _codes(top):  # a function may bind global names, too
-        names |= {i.argval for i in dis.get_instructions(code) if i.opname == "STORE_GLOBAL"}
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return names
-    for node in ast.walk(statement):
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-            names.add("*")
-        target: ast.AST = node
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-            target = node.value.func  # NAMES.append(...)
-        elif not isinstance(getattr(node, "ctx", None), ast.Store | ast.Del):  # NAMES[0] = ...
+def _syntax_of(file: Path, root: Path) -> list[str]:
+    """The syntax of a file, then of what it imports from beside it in the order of their names."""
+    first, *others = _files(file, root).values()
+    return [first, *sorted(others)]
+
+
+def _files(file: Path, root: Path) -> dict[Path, str]:
+    """The syntax of a file and of all that it imports from beside it, and these in turn."""
+    found: dict[Path, str] = {}
+    waiting = [file]
+    while waiting:
+        each = waiting.pop()
+        if each in found:
             continue
-        while isinstance(target, ast.Attribute | ast.Subscript):
-            target = target.value
-            if isinstance(target, ast.Name):
-                names.add(target.id)
-    return names
+        with tokenize.open(each) as stream:
+            text = stream.read()
+        try:
+            tree = ast.parse(text)
+        except SyntaxError:  # edited since it was imported
+            found[each] = text
+            continue
+        waiting += (other for other in _imported(tree, each, root) if not _is_other_code(other))
+        found[each] = ast.dump(_bare(tree))
+    return found
+
+
+def _imported(tree: ast.Module, file: Path, root: Path) -> Iterator[Path]:
+    """The files beside ``file``, or below ``root``, that its import statements name."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        homes = [root, file.parent]
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            start = [node.module] if node.module else []
+            names = [".".join([*start, each.name]) for each in node.names]
+            if node.level:
+                homes = [[file.parent, *file.parent.parents][node.level - 1]]
+        for home in homes:
+            for name in names:
+                parts = name.split(".")
+                for end in range(1, len(parts) + 1):  # packages on the way are imported, too
+                    place = home.joinpath(*parts[:end])
+                    for found in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+                        if found.is_file():
+                            yield found.resolve()
+
+
+def _is_other_code(file: Path) -> bool:
+    """Whether a file is of this project or of an installed package, whose versions are recorded."""
+    here = Path(__file__).resolve().parents[1]
+    project = any(file.is_relative_to(here / name) for name in PROJECT)
+    return project or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    """The tree without docstrings, and without empty lists, which not every Python dumps."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:]
+        for name, value in ast.iter_fields(node):
+            if value == []:
+                delattr(node, name)
+    return tree

@@ -142,6 +142,16 @@ def zipped(file: Path, *members: str) -> str:
     return sha256_of(file)
 
 
+def test_what_an_archive_of_unknown_content_unpacks_to_is_limited(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    zipped(site / "set.zip", "a" * 60, "b" * 60)
+    monkeypatch.setattr(shared.experiment.data, "LARGEST_UNKNOWN", 100)
+    message = error_of(lambda: fetch_archive("set", f"{SITE}/set.zip", tmp_path / "d", None))
+    assert "it unpacks to 120 bytes, and 100 are allowed" in message
+    assert files_below(tmp_path / "d") == {"set.zip"}
+
+
 def files_below(folder: Path) -> set[str]:
     found = (path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix() for path in found}

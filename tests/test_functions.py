@@ -1,12 +1,13 @@
 """What a function is called in a configuration."""
 
+import ast
 import functools
 import importlib.util
 import math
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,53 +15,55 @@ import pytest
 import torch
 
 import shared
-from shared import distance_polarization, info_nce, term
+from shared import distance_polarization, functions, info_nce, term
 from shared.experiment.tables import canonical
 from shared.functions import function_name, identity
 
+ROOT = Path(shared.__file__).resolve().parents[1]
+
 SOURCE = """\
+'''A module.'''
 import math
-from os.path import *
 
 import torch
 
+import helpers
+
 SCALE = 2.0
-TABLE = {}
-TABLE["a"] = 1
-LIST = []
-LIST.append(1)
-UNUSED = 5
-if SCALE > 1:
-    SHIFT = 1.0
 
-def helper(similarity):
-    return SCALE * similarity + SHIFT + TABLE["a"] + len(LIST)
-
-def twice(function):
-    def inner(pairs, similarity, *, temperature):
-        return 2 * function(pairs, similarity, temperature=temperature)
-    inner.__qualname__, inner.__wrapped__ = function.__qualname__, function
-    return inner
-
-def set_scale(value):
-    global SCALE
-    SCALE = value + 1
-
-def other(pairs, similarity):
-    UNSEEN = 3
-    return similarity.sum(1) + UNSEEN
-
-@twice
 def loss(pairs, similarity, *, temperature):
-    UNUSED = helper(similarity)
-    return UNUSED.sum(1) / temperature
+    '''A loss.'''
+    return helpers.scaled(similarity, SCALE).sum(1) / temperature
 """
+HELPERS = "from deep.inside import one\n\n\ndef scaled(x, scale):\n    return one() * scale * x\n"
+INSIDE = "from . import other\n\n\ndef one():\n    return other.ONE\n"
+BESIDE = {
+    "helpers.py": HELPERS,
+    "deep/__init__.py": "",
+    "deep/inside.py": INSIDE,
+    "deep/other.py": "ONE = 1.0\n",
+    "unused.py": "TWO = 2.0\n",
+}
 
 
-def load(text: str, folder: Path, name: str = "my_losses") -> Any:
-    """A module from a file, loaded by its path and known to nobody."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "any.py").write_text(text)
+def load(
+    text: str, folder: Path, name: str = "my_losses", beside: Mapping[str, str] = BESIDE
+) -> Any:
+    """A module from a file, loaded by its path and known to nobody, with modules beside it."""
+    for path, content in {**beside, "any.py": text}.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        return _loaded(folder, name)
+    finally:
+        sys.path.remove(str(folder))
+        for each in set(sys.modules) - before:
+            del sys.modules[each]
+
+
+def _loaded(folder: Path, name: str) -> Any:
     spec = importlib.util.spec_from_file_location(name, folder / "any.py")
     assert spec is not None
     assert spec.loader is not None
@@ -85,54 +88,61 @@ def test_a_function_from_outside_goes_by_module_name_and_source(tmp_path: Path) 
     assert len(digest) == 64
     assert identity(load(SOURCE, tmp_path / "b").loss) == first  # the place does not matter
     assert identity(load(SOURCE, tmp_path / "c", "his_losses").loss) == f"his_losses.loss@{digest}"
-    assert identity(load(SOURCE, tmp_path / "a").other) != first
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("file", "old", "new"),
     [
-        ("UNUSED.sum(1) / temperature", "UNUSED.mean(1) / temperature"),
-        (
-            "def loss(pairs, similarity, *, temperature)",
-            "def loss(pairs, similarity, *, temperature=1)",
-        ),
-        ("return SCALE * similarity", "return similarity"),
-        ("SCALE = 2.0", "SCALE = 3.0"),
-        ("SHIFT = 1.0", "SHIFT = 2.0"),
-        ('TABLE["a"] = 1', 'TABLE["a"] = 2'),
-        ("LIST.append(1)", "LIST.extend([1, 2])"),
-        ("2 * function(", "3 * function("),
-        ("@twice\n", ""),
-        ("value + 1", "value + 2"),
-        ("from os.path import *", "from ntpath import *"),
+        ("any.py", ".sum(1) / temperature", ".mean(1) / temperature"),
+        ("any.py", "*, temperature)", "*, temperature=1)"),
+        ("any.py", "SCALE = 2.0", "SCALE = 3.0"),
+        ("any.py", "import torch", "from torch import *"),
+        ("helpers.py", "one() * scale", "one() + scale"),
+        ("deep/__init__.py", "", "import torch"),
+        ("deep/inside.py", "other.ONE", "2 * other.ONE"),
+        ("deep/other.py", "1.0", "1.5"),
     ],
 )
-def test_another_source_is_another_function(tmp_path: Path, old: str, new: str) -> None:
-    assert SOURCE.count(old) == 1
-    changed = SOURCE.replace(old, new)
-    assert identity(load(changed, tmp_path / "b").loss) != identity(load(SOURCE, tmp_path).loss)
+def test_another_source_is_another_function(tmp_path: Path, file: str, old: str, new: str) -> None:
+    """Its own file, and what that imports from beside it, however far away."""
+    files = {**BESIDE, "any.py": SOURCE}
+    assert old in files[file]
+    files[file] = files[file].replace(old, new) if old else new
+    text = files.pop("any.py")
+    first = identity(load(SOURCE, tmp_path / "a").loss)
+    assert identity(load(text, tmp_path / "b", beside=files).loss) != first
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
+    ("file", "old", "new"),
     [
-        ("UNUSED = 5", "UNUSED = 6"),  # the name inside loss is its own
-        ("similarity.sum(1) + UNSEEN", "similarity.mean(1)"),
-        ("UNUSED = 5", "UNUSED = 5\n\n\nif __name__ == '__main__':\n    helper(0)"),
-        ("import torch", "# what it needs\nimport torch  # version 2"),
+        ("any.py", "A loss.", "Another text."),
+        ("any.py", "    '''A loss.'''\n", ""),
+        ("any.py", "import torch\n", "# what it needs\nimport torch  # version 2\n\n\n"),
+        ("helpers.py", "one() * scale * x", "((one() * scale) * x)"),
+        ("unused.py", "2.0", "3.0"),
     ],
 )
-def test_what_a_function_does_not_rest_on_may_change(tmp_path: Path, old: str, new: str) -> None:
-    changed = SOURCE.replace(old, new)
-    assert changed != SOURCE
-    same = identity(load(changed, tmp_path / "b").loss) == identity(load(SOURCE, tmp_path).loss)
-    assert same
+def test_comments_docstrings_layout_and_other_files_do_not_count(
+    tmp_path: Path, file: str, old: str, new: str
+) -> None:
+    files = {**BESIDE, "any.py": SOURCE}
+    assert old in files[file]
+    files[file] = files[file].replace(old, new)
+    text = files.pop("any.py")
+    first = identity(load(SOURCE, tmp_path / "a").loss)
+    assert identity(load(text, tmp_path / "b", beside=files).loss) == first
 
 
-def test_where_names_are_looked_up_by_text_the_whole_module_counts(tmp_path: Path) -> None:
-    text = "A = 1\ndef loss(pairs, similarity):\n    return globals()['A'] * similarity\n"
-    first = identity(load(text, tmp_path / "a").loss)
-    assert identity(load(text.replace("A = 1", "A = 2"), tmp_path / "b").loss) != first
+def test_installed_packages_and_the_project_are_not_read(tmp_path: Path) -> None:
+    """A module beside the project imports it; one in a package that is installed imports others."""
+    place = tmp_path / "site-packages"
+    file = Path(load(SOURCE, place).__file__)
+    assert list(functions._files(file, file.parent)) == [file]
+    beside = functions._imported(ast.parse("import shared.losses, vision"), ROOT / "mine.py", ROOT)
+    found = list(beside)
+    assert ROOT / "shared" / "losses.py" in found
+    assert all(map(functions._is_other_code, found))
 
 
 def outer() -> Callable[..., Any]:
@@ -155,6 +165,7 @@ def wrapped(*arguments: Any, **numbers: Any) -> Any:
         (torch.sum, "sum is not a plain function"),
         (math.sqrt, "sqrt is not a plain function"),
         (torch.nn.CosineSimilarity(), "CosineSimilarity is not a plain function"),
+        (torch.nn.CosineSimilarity, "CosineSimilarity is a class"),
         (wrapped, "shared.losses.info_nce is another function than this one"),
     ],
 )

@@ -1,5 +1,7 @@
 """Runs of one's own: changed configurations, and a loss of one's own as one more row."""
 
+import dataclasses
+import importlib
 import json
 import shutil
 import sys
@@ -9,6 +11,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+import torch
 from toy.program import AtOnce
 from toy.tables import TABLES as TOY
 from toy.tables import run_of
@@ -16,9 +19,14 @@ from toy.tables import run_of
 from graph.tables import TABLE_4
 from graph.tables import TABLES as GRAPH
 from rl.tables import TABLES as RL
+from shared.command import own
+from shared.command.cells import Chosen, Places, run_folder
 from shared.command.own import baseline_of, load_loss
+from shared.command.pool import Pool
 from shared.errors import UserError
-from shared.experiment.tables import Table, Tier
+from shared.experiment.runs import write_atomically
+from shared.experiment.tables import Table, Tier, canonical_json
+from shared.experiment.weights import InitialWeights
 from text.tables import TABLES as TEXT
 from video.tables import TABLES as VIDEO
 from vision.tables import TABLES as VISION
@@ -35,6 +43,20 @@ def my_loss(pairs, similarity, *, temperature: float, turned: bool = False):
     loss = positives - negatives if turned else negatives - positives
     return loss.where(count > 0, 0.0)
 '''
+
+
+TORCH = "import torch\n"
+PLAIN = "def f(pairs, s):\n    return s.sum(1)\n"
+
+
+@pytest.fixture
+def torch_as_it_was() -> Iterator[None]:
+    """Takes back what a user's file has changed for the whole process."""
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
+    torch.use_deterministic_algorithms(False)
+    torch.set_grad_enabled(True)
 
 
 @pytest.fixture
@@ -94,8 +116,36 @@ def test_a_loss_is_loaded_with_its_numbers(losses: Path) -> None:
         ("import nothing_of_that_name\n", "f", [], ".py, line 1: ModuleNotFoundError: "),
         ("f = lambda pairs, s: s.sum(1)\n", "f", [], "a lambda has no name"),
         ("f = 3\n", "f", [], "has no function 'f'"),
+        ("class f:\n    pass\n", "f", [], "f is a class; a loss is a function (pairs, similarity)"),
+        ("import sys\nsys.exit(3)\n", "f", [], ".py, line 2: SystemExit: 3"),
+        ("def f(pairs, s):\n    raise SystemExit\n", "f", [], "f: "),
+        (f"{TORCH}w = torch.nn.Parameter(torch.ones(6))\n{PLAIN}", "f", [], "neither trained nor"),
+        (f"{TORCH}w = torch.nn.Linear(6, 6)\n{PLAIN}", "f", [], "w is a parameter or module, whi"),
+        (
+            f"{TORCH}def f(pairs, s):\n    return torch.nn.Linear(6, 6)(s).sum(1)\n",
+            "f",
+            [],
+            "f makes a parameter or module itself, which is neither trained nor saved here: give a",
+        ),
+        *(
+            (f"{TORCH}torch.{call}\n{PLAIN}", "f", [], f".py: changes torch's {what} for the")
+            for call, what in (
+                ("set_default_dtype(torch.float64)", "default type"),
+                ("set_default_device('meta')", "default device"),
+                ("set_num_threads(2)", "number of threads"),
+                ("use_deterministic_algorithms(True)", "determinism"),
+                ("set_grad_enabled(False)", "recording of gradients"),
+            )
+        ),
+        (
+            f"{TORCH}def f(p, s):\n    torch.set_default_dtype(torch.half)\n    return s.sum(1)\n",
+            "f",
+            [],
+            "changes torch's default type",
+        ),
     ],
 )
+@pytest.mark.usefixtures("torch_as_it_was")
 def test_what_is_no_loss_is_refused_in_one_line(
     losses: Path, body: str, name: str, settings: list[str], text: str
 ) -> None:
@@ -187,6 +237,7 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
 ) -> None:
     table = ("--table", "4", "--tier", "smoke", "--seeds", "0-1")
     spelled = f"{losses.name}:my_loss,temperature=0.2"
+    helper = losses.with_name(f"{losses.stem}_helper.py")
     out, _ = at_once("graph", "mmcl", *table, "--with", spelled)
     assert "graph/mmcl/table-4: compared with GraphCL, which" in out
     assert f'objective.loss.function: "info_nce" -> {losses.stem}.my_loss with source ' in out
@@ -197,6 +248,16 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     assert "over 2 and 2 seeds" in " ".join(out.split())
     assert "Smoke: embedded data, shows that the code runs" in out
 
+    # Another source is another run, unless the user says that it computes the same.
+    losses.write_text(f"import {helper.stem}\n{LOSS}")
+    helper.write_text("ONE = 1.0\n")
+    sys.modules.pop(losses.stem)
+    out, _ = at_once("graph", "mmcl", *table, "--with", spelled, "--same-loss")
+    assert "2 runs (2 finished) with another source of the loss: taken as the same" in out
+    assert out.count("on your word") == 2  # before, and with the result
+    assert "2 cells done already" in out
+    assert len(values(home)) == 2
+
     # A changed loss is another run; the old one stays.
     losses.write_text(LOSS.replace("loss = positives", "loss = 2 * positives"))
     sys.modules.pop(losses.stem)
@@ -204,3 +265,65 @@ def test_a_loss_of_ones_own_is_a_row_beside_the_baseline(
     assert "2 cells done already" in out  # the baseline's
     assert len(values(home)) == 4
     assert set(mine) <= set(values(home))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("new_server")
+def test_a_run_does_not_go_on_when_a_module_that_its_loss_imports_changed(
+    losses: Path, tmp_path: Path, at_once: AtOnce
+) -> None:
+    helper = losses.with_name(f"{losses.stem}_helper.py")
+    helper.write_text("SCALE = 1.0\n")
+    losses.write_text(
+        f"import {helper.stem} as helper\n"
+        "def f(pairs, s):\n    return -helper.SCALE * (s * pairs.positive).sum(1)\n"
+    )
+    table = ("graph", "mmcl", "--table", "4", "--tier", "smoke", "--seeds", "0")
+    at_once(*table, "--with", f"{losses.name}:f")
+    (first,) = tmp_path.glob("runs/own/graph/*/*/result.json")
+    (first.parent / "result.json").unlink()  # half done
+    helper.write_text("SCALE = 100.0\n")
+    for each in (losses, helper):
+        sys.modules.pop(each.stem, None)
+    importlib.invalidate_caches()
+    out, _ = at_once(*table, "--with", f"{losses.name}:f")
+    assert "1 run (0 finished) with another source of the loss, as runs/own/graph/" in out
+    (second,) = tmp_path.glob("runs/own/graph/*/*/result.json")
+    assert second.parent != first.parent
+    sys.modules.pop(helper.stem, None)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("new_server")
+def test_a_loss_edited_while_its_cells_run_is_refused(
+    losses: Path, tmp_path: Path, at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = Pool.run
+
+    def edited(self: Pool, *given: object) -> None:
+        losses.write_text(LOSS.replace("loss = positives", "loss = 2 * positives"))
+        start(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Pool, "run", edited)
+    spelled = f"{losses.name}:my_loss,temperature=0.2"
+    table = ("graph", "mmcl", "--table", "4", "--tier", "smoke", "--seeds", "0")
+    _, err = at_once(*table, "--with", spelled, code=1)
+    assert "the source of its loss changed since the command began; start it again" in err
+    assert not list(tmp_path.glob("runs/own/graph/*/*/result.json"))
+
+
+def test_other_weights_to_start_from_name_the_run_that_there_is(tmp_path: Path) -> None:
+    cell = next(iter(TABLE_4.cells("smoke", row="GraphCL")))
+    folder = tmp_path / "own"
+    home = Places(folder, tmp_path, tmp_path)
+
+    def chosen(sha256: str) -> list[Chosen]:
+        init = InitialWeights(tmp_path / "weights", sha256)
+        config = dataclasses.replace(cell.config, init=init)
+        return [Chosen(TABLE_4, (dataclasses.replace(cell, config=config),))]
+
+    (old,) = chosen("a" * 64)[0].cells
+    write_atomically(run_folder(home, old) / "config.json", canonical_json(old.config))
+    assert [found for found, _ in own._older(chosen("b" * 64), home)] == [run_folder(home, old)]
+    assert own._older(chosen("a" * 64), home) == []
+    assert own._older([Chosen(TABLE_4, (cell,))], home) == []

@@ -20,6 +20,7 @@ from shared.experiment.records import (
     read_record,
     read_records,
     record_line,
+    records_in,
 )
 from shared.experiment.runs import Run, check_config, record_failure
 from shared.report.measuring import measure
@@ -270,3 +271,10 @@ def test_an_impossible_number_does_not_count(
     for some, missing in (([record], {}), ([edited], {0: why})):
         cell = measure(table, "paper", some, {}).cells[0][0]
         assert {seed: text for seed, text in cell.missing.items() if seed == 0} == missing
+
+
+def test_records_in_another_encoding_are_one_fault(tmp_path: Path) -> None:
+    file = tmp_path / "table.records.jsonl"
+    file.write_text('{"a": 1}\n' * 100, encoding="utf-16")
+    (fault,) = records_in(file)
+    assert str(fault) == f"{file}: is text in UTF-16 or 32, not UTF-8; restore the file from git"

@@ -1,4 +1,5 @@
 import csv
+import errno
 import json
 import os
 import re
@@ -7,18 +8,23 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+import toy.train
 from toy.program import AtOnce, start
 from toy.tables import TABLES, run_of
 
 from shared.command import cells, pool, reproduce
-from shared.errors import UserError
+from shared.errors import UserError, describe_os_error
+from shared.experiment.claims import with_claims
 from shared.experiment.runs import Run
+from shared.experiment.tables import load_notes, load_published
+from tests.errors import error_of
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -286,7 +292,12 @@ def test_failed_cells_are_recorded_and_the_others_go_on(tmp_path: Path, at_once:
             "diverges",
             f"the loss is not finite at step 1; last good checkpoint: {checkpoint} at step 1",
         ),
-        ("killed", "its process ended with code -9"),
+        (
+            "killed",
+            "its process was ended by signal 9 (SIGKILL), as the system does when memory runs out; "
+            "lower --jobs or batch_size (16)",
+        ),
+        ("leaves", f"SystemExit(3) from {toy.train.__file__}, line 70"),
         ("too-large", "out of memory; lower batch_size (16)"),
         ("too-large-array", "out of memory; lower batch_size (16)"),
         ("too-large-on-a-device", "out of memory; lower batch_size (512)"),
@@ -466,6 +477,106 @@ def test_folder_that_cannot_be_written(done: Path, at_once: AtOnce) -> None:
     assert "cannot read or write" in err
 
 
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("nowhere", "--runs runs: a link that leads nowhere; replace it by a folder"),
+        ("runs", "--runs runs: a link that leads nowhere; replace it by a folder"),
+    ],
+    ids=["dangling", "circular"],
+)
+def test_a_link_that_leads_nowhere_says_so(
+    tmp_path: Path, at_once: AtOnce, target: str, text: str
+) -> None:
+    (tmp_path / "runs").symlink_to(target)
+    assert at_once("plan", "toy", "toy", code=2)[1] == f"error: {text}\n"
+
+
+def test_a_name_that_is_too_long_says_so(at_once: AtOnce) -> None:
+    _, err = at_once("plan", "toy", "toy", "--runs", "r" * 256, code=1)
+    assert "File name too long; " in err
+    assert "take a shorter name, or choose another folder" in err
+    assert "space" not in err
+
+
+@pytest.mark.parametrize(("home", "call"), [("os", "fsync"), ("filelock._unix.fcntl", "flock")])
+def test_a_call_of_the_system_that_fails_is_named_with_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str, call: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(f"{home}.{call}", fail)
+    with pytest.raises(OSError, match=call) as caught, Run(tmp_path / "run", toy.train.Config()):
+        pass
+    text = describe_os_error(caught.value)
+    assert re.search(rf"{tmp_path}/run/\S+: {call}: Input/output error; what", text)
+    assert "space" not in text
+
+
+@pytest.mark.parametrize("limit", [800_000, 1_000_000, 1_500_000])
+def test_too_little_address_space_is_one_line_before_anything_starts(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("resource.getrlimit", lambda _: (limit * 1024, limit * 1024))
+    text = error_of(pool._start_server)
+    assert f"ulimit -v allows {limit / 2**20:.1f} GB of address space, and a cell needs 2" in text
+
+
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    hung = threading.Event()
+    monkeypatch.setattr(pool, "SERVER_START", 0.1)
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", lambda _: hung.wait())
+    assert "does not start (no answer in " in error_of(pool._start_server)
+    hung.set()
+
+    def fail(_: object) -> None:
+        raise EOFError("unexpected EOF")
+
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", fail)
+    assert "does not start (EOFError: unexpected EOF); it needs 2 GB" in error_of(
+        pool._start_server
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        (
+            "claims.toml",
+            "[[claim]\n",
+            "claims.toml: Expected ']]' at the end of an array decl",
+        ),
+        ("claims.toml", "", "claims.toml: has no claim; restore the file from git"),
+        ("notes.toml", "a = ", "notes.toml: Invalid value (at "),
+        ("numbers.toml", "\n\na = [\n", "numbers.toml: "),
+    ],
+)
+def test_a_damaged_file_of_published_numbers_is_one_line(
+    tmp_path: Path, name: str, text: str, says: str
+) -> None:
+    file = tmp_path / name
+    file.write_text(text)
+    read = {
+        "claims.toml": lambda: with_claims({}, file),
+        "notes.toml": lambda: load_notes(file),
+        "numbers.toml": lambda: load_published(file, "table"),
+    }
+    assert says in error_of(read[name])
+    assert error_of(read[name]).endswith("restore the file from git")
+
+
+@pytest.mark.parametrize("name", ["config.json", "environment.json", "result.json"])
+def test_report_names_a_finished_run_that_is_damaged(
+    done: Path, tmp_path: Path, at_once: AtOnce, name: str
+) -> None:
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    file = run_of(Path("runs"), "toy/toy/table-1/plain/left/seed-0") / name
+    file.write_text("")
+    _, err = at_once("report", code=1)
+    assert re.fullmatch(rf"fault: {file} is not JSON \(.*\); move the folder away\n", err)
+
+
 @pytest.mark.slow
 def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: Path) -> None:
     shutil.copytree(done / "runs", tmp_path / "runs")
@@ -484,7 +595,7 @@ def test_full_disk_fails_the_cell_and_keeps_what_was_done(done: Path, tmp_path: 
         timeout=300,
     )
     assert process.returncode == 1
-    assert "free space or permissions there" in process.stderr
+    assert "free space there, or choose another folder" in process.stderr
     assert "Traceback" not in process.stderr
     after = contents(tmp_path)
     assert {name: after[name] for name in before} == before

@@ -25,6 +25,7 @@ from shared.experiment import environment, runs
 from shared.experiment.environment import lock_hash
 from shared.experiment.records import read_failure, read_record
 from shared.experiment.runs import Conflict, Interrupted, Locked, Means, Run
+from shared.experiment.weights import read
 from shared.objective import SHARE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -277,6 +278,39 @@ def test_log_lines_past_the_checkpoint_are_cut(tmp_path: Path) -> None:
     with Run(folder, Config(3)) as run:
         train(run.config, run)
     assert [step for step, _ in losses(folder)] == [1, 2, 3]
+
+
+def test_the_name_of_the_machine_is_in_no_name_of_a_file(uninterrupted: Path) -> None:
+    (file,) = (uninterrupted / "tensorboard").iterdir()
+    assert socket.gethostname() not in file.name
+    assert ".run." in file.name
+
+
+@pytest.mark.slow
+def test_the_time_for_which_a_process_is_stopped_does_not_count(tmp_path: Path) -> None:
+    process = start(tmp_path / "run", 40, pause=0.1)
+    while not (tmp_path / "run" / "checkpoint.pt").exists():
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(12)
+    os.kill(process.pid, signal.SIGCONT)
+    process.join()
+    seconds = json.loads((tmp_path / "run" / "result.json").read_text())["seconds"]
+    assert 4 <= seconds < 10
+
+
+def test_a_damaged_checkpoint_is_not_said_to_be_loadable_unsafely(tmp_path: Path) -> None:
+    file = saved(tmp_path / "run")
+    file.with_name("checkpoint.previous.pt").unlink(missing_ok=True)
+    torch.save(Path, file)
+    with pytest.raises(UserError, match="it holds other things than tensors and nu") as caught:
+        with Run(tmp_path / "run", Config(3)) as run:
+            train(run.config, run)
+    assert "weights_only" not in str(caught.value)
+    with pytest.raises(UserError, match="copy it again") as caught:
+        read(file)
+    assert "weights_only" not in str(caught.value)
 
 
 def test_log_and_tensorboard_hold_the_same(uninterrupted: Path) -> None:

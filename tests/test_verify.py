@@ -15,6 +15,8 @@ from toy.program import AtOnce
 from toy.tables import TABLES, run_of
 
 from shared.command import verify
+from shared.command.pool import Pool
+from shared.experiment import manifest
 from shared.experiment.environment import arithmetic_used, read_mkl
 from shared.experiment.records import Record, content_hash, read_record, record_line
 from shared.experiment.tables import Cell
@@ -50,6 +52,7 @@ def commit(results: Path, records: Sequence[Record], name: str = "toy/toy/table-
     file = results / f"{name}.records.jsonl"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(map(record_line, records)))
+    manifest.write(results)
     return file
 
 
@@ -183,13 +186,14 @@ def test_exit_codes(done: Path, tmp_path: Path, records: list[Record], at_once: 
     assert out.endswith("\nno fault found\n")
     content = file.read_text()
     file.write_text(content[:-20] + "\n")
+    manifest.write(tmp_path / "results")
     out, err = at_once("verify", "toy", code=1)
     assert err.startswith("fault: results/toy/toy/table-1.records.jsonl, line 3: not JSON")
     assert err.count("\n") == 1
     assert "no fault" not in out
     _, err = at_once("verify", "nowhere", code=2)
     assert err.startswith("error: no domain 'nowhere'")
-    file.write_text(content)
+    commit(tmp_path / "results", records)
     _, err = at_once("verify", "toy", "--rerun", "1", "--row", "better", code=2)
     assert err.startswith("error: nothing to run again")
 
@@ -244,6 +248,20 @@ def test_cells_are_run_anew_and_compared(
     out, _ = at_once("verify", "toy", "--rerun", "5", "--seeds", "0")
     assert "equal to the bit" in out
     assert "1 of 5 cells could be run" in out
+
+
+def test_to_compare_nothing_is_not_to_find_no_fault(
+    tmp_path: Path, records: list[Record], at_once: AtOnce, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: Pool, some: list[Cell]) -> None:
+        self.outcomes = {cell.address: f"{NOT_RUN}: data missing; get them" for cell in some}
+
+    monkeypatch.setattr(Pool, "run", start)
+    commit(tmp_path / "results", records)
+    out, err = at_once("verify", "toy", "--rerun", "2", code=1)
+    assert "cannot be run here: data missing; get them\n" in out
+    assert "no fault found" not in out
+    assert err == "fault: nothing was compared: no chosen cell could be run again and compared\n"
 
 
 def counted(record: Record, row: str = "plain", seed: int = 0) -> verify.Matched:
@@ -336,7 +354,7 @@ def test_in_place_of_a_cell_without_data_comes_another(
     assert asked == [[0, 1], [2]]
     assert [(each.fault, each.text) for each in outcomes] == [
         (False, "equal to the bit"),
-        (False, "cannot be run here: not run: data missing"),
+        (False, "cannot be run here: data missing"),
         (False, "equal to the bit"),
     ]
 

@@ -88,16 +88,23 @@ def assert_alike(first: Path, second: Path) -> None:
         assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in FAST else pytest.param(each, marks=SLOW) for each in CASES]
-)
+RUNS = [each if each in FAST else pytest.param(each, marks=SLOW) for each in CASES]
+
+
+def domain_and_config(name: str) -> tuple[Any, Any]:
+    """The domain of a case, and the configuration of its row in the smoke tier."""
+    paper, table, row, changes, _ = CASES[name]
+    domain = import_module(f"{name.partition(',')[0]}.domain").DOMAIN
+    (found,) = (
+        each for each in domain.tables[paper] if each.name == table and "smoke" in each.tiers
+    )
+    return domain, dataclasses.replace(found.cells("smoke", row=row)[0].config, **changes)
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_a_watched_run_has_the_numbers_of_one_that_is_not(tmp_path: Path, name: str) -> None:
-    paper, table, row, changes, scores = CASES[name]
-    domain = name.partition(",")[0]
-    tables = import_module(f"{domain}.tables").TABLES[paper]
-    (found,) = (each for each in tables if each.name == table and "smoke" in each.tiers)
-    config = dataclasses.replace(found.cells("smoke", row=row)[0].config, **changes)
-    domain_of = import_module(f"{domain}.domain").DOMAIN
+    scores = CASES[name][-1]
+    domain_of, config = domain_and_config(name)
     shown: list[str] = []
     for watch in (None, 1):
         folder = tmp_path / f"watch {watch}"

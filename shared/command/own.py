@@ -7,10 +7,12 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import json
+import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
+from torch import Tensor, nn
 
+from shared import functions
 from shared.command.cells import (
     Chosen,
     Places,
@@ -27,20 +31,36 @@ from shared.command.cells import (
     choose_tables,
     finished,
     most_helpful,
+    run_folder,
     with_cells,
 )
 from shared.command.running import print_ending, run_waiting
 from shared.command.settings import checked_term, numbers_of, typed, with_settings
 from shared.errors import UserError, suggestion
 from shared.experiment.history import differing, shown
-from shared.experiment.runs import OWN
+from shared.experiment.records import Damaged, read_json
+from shared.experiment.runs import OWN, is_aside
 from shared.experiment.tables import Cell, Row, Table, Tier, canonical, changed
 from shared.objective import Objective, Term
 from shared.pairs import cosine, two_views
 from shared.report.statistics import compared, summarise
-from shared.report.wording import DASH, TIER_NOTES, mean_sd
+from shared.report.wording import DASH, TIER_NOTES, counted, mean_sd
 
 MINE = "mine"
+HASH = re.compile("[0-9a-f]{64}")  # of a loss's source, or of the weights that training starts from
+UNTRAINED = (
+    "which is neither trained nor saved here: give a number as an nn.Parameter to shared.term and "
+    "train with shared.Criterion, see docs/losses.md"
+)
+# What a user's file must leave as it is: it would hold for the whole run.
+SETTINGS = {
+    "default type": torch.get_default_dtype,
+    "default device": torch.get_default_device,
+    "number of threads": torch.get_num_threads,
+    "determinism": torch.are_deterministic_algorithms_enabled,
+    "precision of products": torch.get_float32_matmul_precision,
+    "recording of gradients": torch.is_grad_enabled,
+}
 COLOURS = {"better": "green", "worse": "red", "open": "yellow", "not run": "bright_black"}
 Values = dict[tuple[str, str], dict[int, float]]  # by row and column, then by seed
 
@@ -59,6 +79,10 @@ def run_with_settings(options: argparse.Namespace, places: Places) -> int:
     console.print(text, soft_wrap=True, highlight=False)
     for before, after in zip(declared, chosen, strict=True):
         _print_changes(console, f"{after.table.address} as declared", before.cells, after.cells)
+    if older := _older(chosen, home):
+        folders = ", ".join(str(folder) for folder, _ in older[:2]) + ", ..." * (len(older) > 2)
+        text = f"{folders}: the same settings with other weights as init; they stay as they are"
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
     pool = run_waiting(chosen, home, options, console, own=True)
     for each in chosen:
         _print_values(console, each, f"with {', '.join(options.set)}", _values(each, home))
@@ -103,6 +127,9 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
         mine.append(Chosen(each.table, tuple(_with_loss(cell, loss) for cell in each.cells)))
         what = f"{each.table.address}: {reasons[each.table.address]}; what differs from it"
         _print_changes(console, what, each.cells, mine[-1].cells)
+    mine, said = _with_older(mine, home, loss, take=options.same_loss)
+    if said:
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
     pools = [run_waiting(mine, home, options, console, own=True)]
     theirs = home if options.set else places
     if not pools[0].interrupted:  # a loss that fails is reported before the baseline runs
@@ -110,6 +137,8 @@ def run_with_loss(options: argparse.Namespace, places: Places) -> int:
         pools.append(run_waiting(baselines, theirs, plain, console, own=bool(options.set)))
     for ours, other in zip(mine, baselines, strict=True):
         _print_pairs(console, ours, other, _values(ours, home), _values(other, theirs))
+    if options.same_loss and said:
+        console.print(said, soft_wrap=True, highlight=False, markup=False)
     return print_ending(console, *pools, again=options.again)
 
 
@@ -126,23 +155,27 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
     """
     if not file.is_file():
         raise UserError(f"--with {file}: there is no such file")
+    before = {each: read() for each, read in SETTINGS.items()}
     folder = str(file.resolve().parent)
     if folder not in sys.path:  # last, so that nothing beside the file hides a library
         sys.path.append(folder)
     try:
         module = importlib.import_module(file.stem)
-    except Exception as error:  # whatever the user's file raises
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
         raise UserError(_of_theirs(error, file)) from error
+    _check_settings(file, before)
     if Path(getattr(module, "__file__", None) or "").resolve() != file.resolve():
         raise UserError(f"{file}: another module is called {file.stem!r}; rename the file")
-    functions = {
+    found = {
         key: value
         for key, value in vars(module).items()
         if inspect.isfunction(value) and value.__module__ == module.__name__
     }
-    if name not in functions:
-        raise UserError(f"{file} has no function {name!r}{suggestion(name, functions, 'it has')}")
-    known = numbers_of(functions[name])
+    if inspect.isclass(getattr(module, name, None)):
+        raise UserError(f"{file}: {name} is a class; a loss is a function (pairs, similarity)")
+    if name not in found:
+        raise UserError(f"{file} has no function {name!r}{suggestion(name, found, 'it has')}")
+    known = numbers_of(found[name])
     numbers = {}
     for setting in settings:
         key, _, text = (part.strip() for part in setting.partition("="))
@@ -152,8 +185,10 @@ def load_loss(file: Path, name: str, settings: Sequence[str]) -> Term:
         if key in numbers:
             raise UserError(f"--with {name}: {key} is given twice; give it once")
         numbers[key] = typed(f"{name}'s {key}", text, known[key])
-    loss = checked_term(functions[name], 1.0, numbers)
+    loss = checked_term(found[name], 1.0, numbers)
+    _check_modules(loss)
     _try(loss, file)
+    _check_settings(file, before)
     return loss
 
 
@@ -206,6 +241,53 @@ def _with_loss(cell: Cell, loss: Term) -> Cell:
     return dataclasses.replace(cell, row=MINE, config=changed(cell.config, changes, cell.address))
 
 
+def _older(chosen: Sequence[Chosen], home: Places) -> list[tuple[Path, dict[str, Any]]]:
+    """Runs of the cells that differ from them only in the hash of a function or of weights.
+
+    Each is a folder and its configuration; the latest is the last. Cells with a run of their own
+    are left out.
+    """
+    found: dict[Path, dict[str, Any]] = {}
+    for cell in (cell for each in chosen for cell in each.cells):
+        folder = run_folder(home, cell)
+        if not HASH.search(json.dumps(cell.content)) or folder.exists():
+            continue
+        for file in folder.parent.glob(f"{folder.name.removesuffix(cell.key)}*/config.json"):
+            try:
+                config = read_json(file)
+            except Damaged:
+                continue
+            if not is_aside(file.parent) and _without_hashes(config) == _without_hashes(
+                cell.content
+            ):
+                found[file.parent] = config
+    return sorted(found.items(), key=lambda pair: (pair[0] / "config.json").stat().st_mtime)
+
+
+def _without_hashes(config: Mapping[str, Any]) -> str:
+    return HASH.sub("", json.dumps(config, sort_keys=True))
+
+
+def _with_older(
+    mine: Sequence[Chosen], home: Places, loss: Term, *, take: bool
+) -> tuple[list[Chosen], str]:
+    """The cells, with ``take`` those of the latest older source of the loss; a line about it."""
+    functions.same.clear()
+    if not (older := _older(mine, home)):
+        return list(mine), ""
+    folder, config = older[-1]
+    now, then = functions.identity(loss.function), config["objective"]["loss"]["function"]
+    done = sum((each / "result.json").exists() for each, _ in older)
+    text = f"{counted(len(older), 'run')} ({done} finished) with another source of the loss"
+    if not take:
+        return list(mine), f"{text}, as {folder}: --same-loss takes them if it computes the same"
+    functions.same[now] = then
+    again = [
+        Chosen(each.table, tuple(dataclasses.replace(cell) for cell in each.cells)) for each in mine
+    ]
+    return again, f"{text}: taken as the same loss on your word (--same-loss)"
+
+
 def _try(loss: Term, file: Path) -> None:
     """Refuse a loss that fails, returns no value for each anchor, or has no gradient."""
     generator = torch.Generator().manual_seed(0)
@@ -214,13 +296,51 @@ def _try(loss: Term, file: Path) -> None:
     name = loss.function.__name__
     try:
         value = loss(pairs, cosine(pairs.anchor, pairs.candidate))
-    except Exception as error:  # whatever the user's function raises
+    except (Exception, SystemExit) as error:  # whatever the user's function raises
         raise UserError(f"{name}: {_of_theirs(error, file)}") from error
     if not value.requires_grad:
         raise UserError(f"{name} has no gradient: its value does not depend on the embeddings")
+    if any(all(leaf is not view for view in views) for leaf in _leaves(value)):
+        raise UserError(f"{name} makes a parameter or module itself, {UNTRAINED}")
 
 
-def _of_theirs(error: Exception, file: Path) -> str:
+def _check_settings(file: Path, before: Mapping[str, Any]) -> None:
+    """Refuse a file that has changed ``SETTINGS``."""
+    if changes := [each for each, read in SETTINGS.items() if read() != before[each]]:
+        raise UserError(
+            f"{file}: changes torch's {' and '.join(changes)} for the whole run; leave that out, "
+            f"and give single tensors a type and device"
+        )
+
+
+def _check_modules(loss: Term) -> None:
+    """Refuse parameters and modules of torch in the user's files."""
+    assert inspect.isfunction(loss.function)  # its identity was asked for
+    files = functions.files_of(loss.function)
+    for module in list(sys.modules.values()):
+        path = getattr(module, "__file__", None)
+        if path is None or Path(path).resolve() not in files:
+            continue
+        for name, value in vars(module).items():
+            trained = isinstance(value, Tensor) and value.requires_grad
+            if isinstance(value, nn.Module) or trained:
+                raise UserError(f"{path}: {name} is a parameter or module, {UNTRAINED}")
+
+
+def _leaves(value: Tensor) -> Iterator[Tensor]:
+    """The tensors whose gradients a value gives."""
+    waiting, seen = [value.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting += [each for each, _ in node.next_functions]
+
+
+def _of_theirs(error: BaseException, file: Path) -> str:
     """An error of the user's code in one line, with its place in the file."""
     lines = [
         frame.lineno

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import resource
 import signal
 import stat
 import tempfile
@@ -20,6 +21,7 @@ from typing import Any
 
 from rich.console import Console
 
+from shared import functions
 from shared.command.cells import Places, imported, run_folder
 from shared.command.progress import Main, Watch, watching
 from shared.distributed import everyone, is_lost
@@ -36,11 +38,14 @@ from shared.experiment.runs import (
     Served,
     record_failure,
 )
-from shared.experiment.tables import Cell, Config, canonical_json
+from shared.experiment.tables import Cell, Config, canonical, canonical_json, run_key
 from shared.report.measuring import NOT_RUN
 
 # Seconds in which a duplicate SIGINT is ignored: a terminal and a wrapper may both send one.
 DUPLICATE_SIGINT = 1.0
+SERVER_START = 300.0  # seconds, in which the server of processes has imported everything
+WAITED = f"in {SERVER_START:.0f} s"
+ADDRESS_SPACE = 2 * 2**30  # bytes: the imports of a domain take up to 1.2 GB, and training more
 
 
 def pretraining_of(cell: Cell) -> Mapping[str, Any] | None:
@@ -116,7 +121,9 @@ class Pool:
                     here, there = context.Pipe()
                     device = self._free_device()
                     given = (cell, self.places, self.options, workers, self.own, device, there)
-                    process = context.Process(target=_work, args=given, name=cell.address)
+                    process = context.Process(
+                        target=_work, args=(*given, dict(functions.same)), name=cell.address
+                    )
                     process.start()
                     there.close()
                     self._running[here] = (cell, process, device)
@@ -166,7 +173,7 @@ class Pool:
             message = pipe.recv()
         except EOFError:
             process.join()
-            why = f"failed: its process ended with code {process.exitcode}"
+            why = f"failed: {_describe_end(process.exitcode, cell.config)}"
             # A process that is stopped before it handles signals just ends.
             message = ("interrupted",) if stopping else ("failed", "", why)
         if message[0] == "progress":
@@ -210,14 +217,53 @@ class Pool:
 
 
 def _start_server() -> None:
-    """Start the server that processes are forked from; it ignores the terminal's signals."""
+    """Start the server that processes are forked from; it ignores the terminal's signals.
+
+    Raises:
+        UserError: too little address space for it, or it does not answer.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+        raise UserError(
+            f"ulimit -v allows {limit / 2**30:.1f} GB of address space, and a cell needs "
+            f"{ADDRESS_SPACE / 2**30:.0f} GB or more; raise it: ulimit -v unlimited"
+        )
     ignored = [number for number in STOPS if number != signal.SIGTERM]
     before = {number: signal.signal(number, signal.SIG_IGN) for number in ignored}
     try:
         forkserver.ensure_running()
+        _await_server()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _await_server() -> None:
+    """Have the server start a process that does nothing, in a limited time."""
+    failed: list[Exception] = []
+
+    def start() -> None:
+        try:
+            process = multiprocessing.get_context("forkserver").Process(target=_nothing)
+            process.start()
+            process.join()
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=start, daemon=True)  # its call cannot be interrupted
+    thread.start()
+    thread.join(SERVER_START)
+    if thread.is_alive() or failed:
+        why = f"{type(failed[0]).__name__}: {failed[0]}" if failed else f"no answer {WAITED}"
+        raise UserError(
+            f"the process that cells are forked from does not start ({why}); it needs "
+            f"{ADDRESS_SPACE / 2**30:.0f} GB of memory or address space: free some, or raise "
+            f"ulimit -v"
+        )
+
+
+def _nothing() -> None:
+    """What a process does that only shows that it can be started."""
 
 
 def _work(
@@ -228,8 +274,10 @@ def _work(
     own: bool,
     device: str | None,
     pipe: Connection,
+    same: Mapping[str, str],
 ) -> None:
     """The process of one cell: run it, and send its outcome through the pipe."""
+    functions.same.update(same)
     if device is not None:  # before anything uses the GPUs; renderers read it as well
         os.environ["CUDA_VISIBLE_DEVICES"] = device
     set_up_torch(options.threads, deterministic=options.deterministic)
@@ -238,6 +286,9 @@ def _work(
         with contextlib.suppress(OSError):  # the parent is gone; the files say it all
             pipe.send(message)
 
+    if run_key(cell.tier, canonical(cell.config)) != cell.key:  # as this process has imported it
+        send("refused", "the source of its loss changed since the command began; start it again")
+        return
     run = Run(
         run_folder(places, cell),
         cell.config,
@@ -291,6 +342,10 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
         domain = imported(cell.domain)
         with temporary_folder(), run:
             _stop_with_parent(run)
+            if functions.same:
+                run.record(
+                    same_loss=", ".join(f"{now} for {then}" for now, then in functions.same.items())
+                )
             # As the first process sees it.
             (finished, *_) = everyone(read_record(folder, cell.address) is not None)
             if finished:
@@ -310,6 +365,10 @@ def outcome(run: Run, cell: Cell) -> tuple[Any, ...]:
         return ("missing", error.name, why)
     except (Locked, Conflict, Damaged) as error:
         return ("refused", str(error))
+    except SystemExit as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        why = f"failed: SystemExit({error.code!r}) from {frame.filename}, line {frame.lineno}"
+        return ("failed", traceback.format_exc(), why)
     except OSError as error:
         return ("failed", traceback.format_exc(), f"failed: {describe_os_error(error)}")
     except UserError as error:
@@ -431,6 +490,19 @@ def _is_out_of_memory(error: Exception) -> bool:
 def _describe_out_of_memory(config: Config) -> str:
     size = getattr(config, "batch_size", None)
     return "out of memory" if size is None else f"out of memory; lower batch_size ({size})"
+
+
+def _describe_end(code: int | None, config: Config) -> str:
+    """Why a process ended without a word."""
+    if code is None or code >= 0:
+        return f"its process ended with code {code} and no message"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
+    text = f"its process was ended by signal {-code} ({name})"
+    if -code != signal.SIGKILL:
+        return text
+    size = getattr(config, "batch_size", None)
+    lower = "--jobs" if size is None else f"--jobs or batch_size ({size})"
+    return f"{text}, as the system does when memory runs out; lower {lower}"
 
 
 def default_jobs(threads: int) -> int:

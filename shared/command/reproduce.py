@@ -186,6 +186,11 @@ def _run(arguments: Sequence[str]) -> int:
         help="your loss as the row 'mine'; --row chooses the baseline to compare with",
     )
     add(
+        "--same-loss",
+        action="store_true",
+        help="with --with: take runs of another source of your loss, which computes the same",
+    )
+    add(
         "--watch",
         type=_positive,
         metavar="N",
@@ -201,6 +206,8 @@ def _run(arguments: Sequence[str]) -> int:
     _takes_executor(parser)
     options, places = _parsed(parser, arguments)
     options.set += [] if options.init is None else [f"init={options.init}"]
+    if options.same_loss and options.loss is None:
+        raise UserError("--same-loss is about your loss; name it by --with, or leave it out")
     _check_executor(options)
     together = _check_processes(options)
     _say_first(options)
@@ -342,6 +349,7 @@ def _verify(arguments: Sequence[str]) -> int:
     parser = _parser("verify", "[DOMAIN]", "Check every record and every finished run.")
     add = parser.add_argument
     add("--rerun", type=_positive, metavar="N", help="run the cells of N records again")
+    add("--pages", action="store_true", help="make text and CSV files again, and compare them")
     add("--draw", type=int, help="with --rerun: another number selects other cells")
     _takes_choice(parser)
     _takes_work(parser)
@@ -533,6 +541,8 @@ def _places(options: argparse.Namespace) -> "Places":
     folders = {"--runs": places.runs, "--results": places.results}
     folders["--data-root" if options.data_root else "SUITE_DATA"] = places.data
     for option, path in folders.items():
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{option} {path}: a link that leads nowhere; replace it by a folder")
         if path.exists() and not path.is_dir():
             raise UserError(f"{option} {path}: a file; name a folder")
     return places

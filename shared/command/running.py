@@ -92,8 +92,12 @@ def measure(
     places: Places,
     outcomes: dict[str, str],
     committed: Committed | None = None,
+    damaged: list[str] | None = None,
 ) -> measuring.Measured:
-    """The table as measured by the runs on this disk and, if given, the committed records."""
+    """The table as measured by the runs on this disk and, if given, the committed records.
+
+    What is wrong with the finished runs that are damaged is added to ``damaged``.
+    """
     records: list[Record] = []
     status = dict(outcomes)
     for cell in table.cells(tier):
@@ -108,6 +112,8 @@ def measure(
                 status[cell.address] = why
         except Damaged as error:
             status[cell.address] = f"{measuring.REFUSED}: {error}"
+            if damaged is not None and str(error) not in damaged:  # cells may share a run
+                damaged.append(str(error))
     figures: tuple[str, ...] = ()
     if committed is not None:
         # The later of two valid records of a cell is taken: the one of this disk.

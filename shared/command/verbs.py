@@ -32,6 +32,7 @@ from shared.command.cells import (
 from shared.command.pool import Pool
 from shared.command.running import Committed, measure
 from shared.errors import UserError, suggestion
+from shared.experiment import manifest
 from shared.experiment.domain import EvaluationRequest
 from shared.experiment.records import Record, read_record
 from shared.experiment.runs import Interrupted, write_atomically
@@ -61,7 +62,7 @@ def report(places: Places, source: Path | None = None, *, tex: "Spread | None" =
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
 
     Returns:
-        The exit code: 1 if a run of ``source`` was refused.
+        The exit code: 1 if a run of ``source`` was refused, or one on this disk is damaged.
     """
     from shared.report import summary
 
@@ -70,18 +71,24 @@ def report(places: Places, source: Path | None = None, *, tex: "Spread | None" =
     if source is not None:
         taken, refused = collect.collected(source, cells.every_table(), places)
         print(f"{counted(len(taken), 'run')} taken from {source}, {len(refused)} refused")
-    results = write_results(places, taken, tex=tex)
+    damaged: list[str] = []
+    results = write_results(places, taken, tex=tex, damaged=damaged)
     if not any(each.records for each in results.tables):
         print(NO_RECORDS.format(places.results))
     for paper in summary.PAPERS:
         print(summary.sentence(results, paper))
     written = sum(bool(each.records) for each in results.tables)
     print(f"{counted(written, 'table')}; the summary of all: {places.results / summary.SUMMARY}")
-    return print_faults(refused)
+    return print_faults([*refused, *damaged])
 
 
 def write_results(
-    places: Places, taken: Sequence[Record] = (), *, tex: "Spread | None" = None
+    places: Places,
+    taken: Sequence[Record] = (),
+    *,
+    tex: "Spread | None" = None,
+    damaged: list[str] | None = None,
+    to: Path | None = None,
 ) -> "Results":
     """Write the pages, pictures, CSV files and records below ``places.results``.
 
@@ -89,9 +96,12 @@ def write_results(
         places: the folders of runs, results and data.
         taken: further records.
         tex: what stands beside a mean in tables of LaTeX; None: none are written.
+        damaged: what is wrong with finished runs is added to it.
+        to: another folder to write to.
     """
     from shared.report import claims, files, summary
 
+    to = to or places.results
     committed = Committed.read(places)
     committed = Committed([*committed.records, *taken])
     tables = []
@@ -99,15 +109,16 @@ def write_results(
         own = committed.of(domain)
         for table in cells.every_table(domain):
             tiers = (tier for tier in table.tiers if tier != "smoke")
-            tables += [measure(table, tier, places, {}, own) for tier in tiers]
+            tables += [measure(table, tier, places, {}, own, damaged) for tier in tiers]
     every = claims.readings(tables, claims.read_shares(places.results))
     results = summary.Results(tables, every)
     for measured in tables:
         if measured.records:
-            files.write(places.results, measured, results.read_from(measured), tex=tex)
-    claims.write(places.results, every)
-    summary.write(places.results, results)
-    if places.results.resolve() == RESULTS.resolve() and README.exists():
+            files.write(to, measured, results.read_from(measured), tex=tex)
+    claims.write(to, every)
+    summary.write(to, results)
+    manifest.write(to)
+    if to.resolve() == RESULTS.resolve() and README.exists():
         summary.write_in_short(README, results)
     return results
 
@@ -119,19 +130,33 @@ def verify_records(domain: str | None, places: Places, options: argparse.Namespa
     console.print(verify.summary(checked))
     if not any(each.committed for each in checked.groups):
         print(NO_RECORDS.format(places.results))
-    faults = list(checked.faults)
+    faults = [*checked.faults, *manifest.faults(places.results)]
+    if options.pages:
+        faults += _other_pages(places)
     for note in checked.notes:
         print(f"note: {note}")
     if options.rerun:
+        compared = 0
         for outcome in _run_again(checked.matched, places, options, console):
             text = ": ".join(filter(None, (outcome.address, outcome.text)))
+            compared += outcome.compared
             if outcome.fault:
                 faults.append(text)
             else:
                 print(text)
+        if not compared:
+            faults.append("nothing was compared: no chosen cell could be run again and compared")
     if not faults:
         print("no fault found")
     return print_faults(faults)
+
+
+def _other_pages(places: Places) -> list[str]:
+    """The texts and CSV files below ``results`` that the committed records do not give."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs, to = Path(folder) / "runs", Path(folder) / "results"
+        write_results(dataclasses.replace(places, runs=runs), to=to)
+        return manifest.other_texts(places.results, to)
 
 
 def print_faults(faults: Sequence[str]) -> int:

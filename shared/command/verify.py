@@ -94,11 +94,13 @@ class Outcome:
         address: of the cell; empty for a remark about all of them.
         fault: whether it contradicts the record.
         text: one line.
+        compared: whether a number was compared.
     """
 
     address: str
     fault: bool
     text: str
+    compared: bool = True
 
 
 def check(tables: Sequence[Table], results: Path, runs: Path, domain: str | None = None) -> Checked:
@@ -218,7 +220,8 @@ def rerun(
             address, why = each.record.address, outcomes.get(each.record.address)
             if why is not None and why.startswith(NOT_RUN):
                 lacking.add((each.table.address, each.cell.source))
-                yield Outcome(address, False, f"cannot be run here: {why}")
+                why = why.removeprefix(f"{NOT_RUN}: ")
+                yield Outcome(address, False, f"cannot be run here: {why}", compared=False)
                 continue
             done += 1
             anew = read_record(runs / each.cell.folder, address)
@@ -228,7 +231,8 @@ def rerun(
                 yield compare(each, anew, everything)
         left = [each for each in left if (each.table.address, each.cell.source) not in lacking]
     if done < number:
-        yield Outcome("", False, f"{done} of {number} cells could be run; there are no others")
+        text = f"{done} of {number} cells could be run; there are no others"
+        yield Outcome("", False, text, compared=False)
 
 
 def compare(recorded: Matched, anew: Record, everything: Sequence[Matched]) -> Outcome:
@@ -249,11 +253,12 @@ def compare(recorded: Matched, anew: Record, everything: Sequence[Matched]) -> O
         for column in recorded.table.columns_of(recorded.cell.tier)
         if recorded.cell.source in (column.run, column.label)
     }
-    texts, fault = [], False
+    texts, fault, compared = [], False, False
     for name in sorted(names):
         there, here = (float(each.result["metrics"][name]) for each in (record, anew))
         text = f"{name} differs by {here - there:+.6g} ({here:.6g}, {there:.6g} recorded)"
         spread, of_what = _spread(recorded, name, everything)
+        compared |= not others or spread is not None
         if not others:
             fault = True
         elif spread is None:
@@ -266,7 +271,7 @@ def compare(recorded: Matched, anew: Record, everything: Sequence[Matched]) -> O
         texts.append(text)
     if not others:
         others = ["on the same processor, BLAS path, versions and threads"]
-    return Outcome(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}")
+    return Outcome(address, fault, f"{'; '.join(others)}: {'; '.join(texts)}", compared)
 
 
 def _files(results: Path, ending: str, domain: str | None) -> Iterator[tuple[Path, str]]:

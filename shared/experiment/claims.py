@@ -9,11 +9,11 @@ from other papers whose claims are judged on the table.
 """
 
 import dataclasses
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
+from shared.errors import UserError
 from shared.experiment.tables import (
     Claim,
     Comparison,
@@ -23,6 +23,7 @@ from shared.experiment.tables import (
     SettingWord,
     Table,
     Tier,
+    read_toml,
 )
 
 NUMBERS: Mapping[Form, str] = {
@@ -40,11 +41,14 @@ def with_claims(
     """The tables of a domain, by paper, with the claims and settings of ``file``.
 
     Raises:
+        UserError: no TOML, or without any claim.
         ValueError: a claim without a source or a place, with an unknown key or form, without the
             number that its form needs, or declared twice; an unknown table, row, column, metric or
             setting; more than three differences.
     """
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    content = read_toml(file)
+    if not content.get("claim"):
+        raise UserError(f"{file}: has no claim; restore the file from git")
     known = {f"{table.paper}/{table.name}" for some in tables.values() for table in some}
     claims: dict[str, tuple[Claim, Sequence[Mapping[str, Any]]]] = {}
     for entry in content.get("claim", ()):

@@ -26,6 +26,7 @@ from shared.experiment.runs import replacing, write_atomically
 
 SUMS = "SHA256SUMS"
 ROOM = "choose a writable data root with free space: --data-root or SUITE_DATA"
+LARGEST_UNKNOWN = 2**30  # bytes that an archive without a published checksum unpacks to
 TIMEOUT = 60.0  # seconds without a byte after which a download fails
 
 
@@ -199,12 +200,16 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
     """
     archive = folder / url.rpartition("/")[2]
     part = folder / f".{archive.name}.unpacked"
+    what, wrong = f"{archive} cannot be used", ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not archive.is_file() or sha256_of(archive) != sha256:
+        if archive.is_file() and sha256 is not None and (found := sha256_of(archive)) != sha256:
+            wrong = f"; {archive}, which is there, has the SHA-256 {found}, not {sha256}"
+        if not archive.is_file() or wrong:
+            what = f"download from {url} failed"
             _download(url, archive, sha256)
         shutil.rmtree(part, ignore_errors=True)  # of a process that was killed
-        _unpack(archive, part)
+        _unpack(archive, part, LARGEST_UNKNOWN if sha256 is None else None)
         for path in part.iterdir():
             path.replace(folder / path.name)
     # The exception depends on the transport and on the archive.
@@ -212,7 +217,8 @@ def fetch_archive(name: str, url: str, folder: Path, sha256: str | None) -> None
         reason = str(error).partition("\n")[0] or type(error).__name__
         by_hand = f"; without a network, put the file into {folder} and run the same command"
         offline = by_hand if type(error) is URLError else ""  # no answer; an HTTPError is an answer
-        raise UserError(f"{name}: download from {url} failed: {reason}{offline}") from error
+        again = "; delete it, or replace it by the published file" if "cannot" in what else ""
+        raise UserError(f"{name}: {what}: {reason}{again}{wrong}{offline}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -229,10 +235,14 @@ def _download(url: str, file: Path, sha256: str | None) -> None:
             raise ValueError(f"its SHA-256 is {found}, not {sha256}")
 
 
-def _unpack(archive: Path, folder: Path) -> None:
+def _unpack(archive: Path, folder: Path, largest: int | None) -> None:
+    """Unpack an archive, of at most ``largest`` bytes in all."""
     folder.mkdir()
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as members:
+            size = sum(member.file_size for member in members.infolist())  # no more is read
+            if largest is not None and size > largest:
+                raise ValueError(f"it unpacks to {size:,} bytes, and {largest:,} are allowed")
             members.extractall(folder)  # drops what in a name would lead out
     else:
         with tarfile.open(archive) as members:

@@ -227,7 +227,11 @@ def read_records(results: Path) -> list[Record]:
 
 def records_in(file: Path) -> Iterator[Record | Damaged]:
     """For each line of a file of records the record, or its error."""
-    for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+    content = file.read_bytes()
+    if b"\0" in content[:4] or content[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        yield Damaged(f"{file}: is text in UTF-16 or 32, not UTF-8; restore the file from git")
+        return
+    for number, line in enumerate(content.splitlines(), start=1):
         try:
             yield _record(_parse(line))
         except ValueError as error:

@@ -20,6 +20,7 @@ import contextlib
 import io
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -27,12 +28,13 @@ import resource
 import shutil
 import signal
 import statistics
+import threading
 import time
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, SimpleNamespace, TracebackType
 from typing import Any, Protocol
 
 import filelock
@@ -42,21 +44,26 @@ from torch import Tensor, nn
 
 from shared.checks import require_words
 from shared.distributed import anywhere, apart, everyone, leave, rank, world_size
-from shared.errors import UserError
+from shared.errors import UserError, naming
 from shared.experiment.environment import current_environment, now
 from shared.experiment.history import differences
 from shared.experiment.records import HASH, content_hash, read_json
 from shared.experiment.tables import Config, canonical, canonical_json
 from shared.experiment.tracking import VARIABLE, weights_and_biases
-from shared.notices import listeners
+from shared.notices import listeners, notice
 from shared.objective import SHARE
 from shared.precision import without_tf32
 
 LOG = "log.jsonl"
 INTERRUPTED = 75  # EX_TEMPFAIL: the same command continues where this one stopped
 OWN = "own"  # the tier of runs outside tables
+TICK, LEAST_STOP = 0.5, 2.0  # seconds: between two looks at the clock, and a gap that counts
 LOCK_WAIT = 10.0  # seconds, in which an interrupted process reaches its checkpoint
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # ask to save and stop
+LOOK_EVERY = 100  # steps after which the loss is looked at, where no line of the log is due before
+# Signs of a training that has diverged and stayed finite: a loss that ends at this multiple of its
+# start, and a weight of this size.
+DIVERGED, LARGEST_WEIGHT = 2.0, 1e4
 WATCHED = "watch/"  # begins the names of scores during pretraining, which are not metrics
 
 
@@ -187,6 +194,8 @@ class Run:
         self._tracked: dict[str, Stateful] = {}
         self._reached = 0
         self._seconds_before = 0.0
+        self._stopped = 0.0  # seconds for which the process was stopped
+        self._over = threading.Event()
         self._started = self._saved = time.monotonic()
         self._lock = filelock.FileLock(folder / ".lock", timeout=LOCK_WAIT)
         self._locked_as: tuple[int, int] | None = None  # device and inode of the locked file
@@ -231,6 +240,7 @@ class Run:
             with contextlib.suppress(ValueError):  # not the main thread
                 self._handlers[number] = signal.signal(number, self._ask_to_stop)
         self._started = self._saved = time.monotonic()
+        threading.Thread(target=self._watch_clock, daemon=True).start()
         seed_everything(self.config.seed)
         listeners.append(self.keep_notice)
         return self
@@ -242,6 +252,7 @@ class Run:
         trace: TracebackType | None,
     ) -> None:
         listeners.remove(self.keep_notice)
+        self._over.set()
         self._precision.close()
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -253,8 +264,24 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Seconds spent on the run so far, those before the checkpoint it resumed from included."""
-        return self._seconds_before + time.monotonic() - self._started
+        """Seconds spent on the run so far, those before the checkpoint it resumed from included.
+
+        The time for which the process was stopped, as by Ctrl-Z or a scheduler, does not count.
+        """
+        return self._seconds_before + time.monotonic() - self._started - self._stopped
+
+    def _watch_clock(self) -> None:
+        """Add up the time for which the process is stopped, in which this thread stands, too.
+
+        A computation that keeps Python's lock holds it up as well, but uses the processor.
+        """
+        last, used = time.monotonic(), time.process_time()
+        while not self._over.wait(TICK):
+            now, uses = time.monotonic(), time.process_time()
+            gap = now - last - TICK
+            if gap > LEAST_STOP and uses - used < gap / 10:
+                self._stopped += gap
+            last, used = now, uses
 
     def record_data(self, **fingerprints: str) -> None:
         """Note the hashes of the datasets used, by name."""
@@ -313,6 +340,11 @@ class Run:
             everyone(None)  # the first process may have replaced the file
             try:
                 state = read_state(file)
+                if (wrong := not_finite(state["objects"])) is not None:
+                    raise UserError(
+                        f"{file}: {wrong} is NaN or infinite, and there is no checkpoint before it "
+                        f"that is not; start over with --again, and lower the learning rate"
+                    )
                 for name, item in objects.items():
                     item.load_state_dict(state["objects"][name])
                 # Checkpoints of older runs have no means.
@@ -370,6 +402,8 @@ class Run:
 
         Raises:
             Interrupted: after a step and its save, when the run was asked to stop.
+            FloatingPointError: a mean or a tracked object is NaN or infinite, before anything of it
+                is written; the means are looked at every ``LOOK_EVERY`` steps at least.
             ValueError: a negative total.
         """
         if total < 0:
@@ -378,7 +412,10 @@ class Run:
         for step in range(first, total):
             yield step
             done = step + 1
-            if done % log_every == 0 or done == total:
+            logged = done % log_every == 0 or done == total
+            if logged or done % LOOK_EVERY == 0:
+                self._refuse(self.means.not_finite(), done * unit)
+            if logged:
                 numbers = {**(also(step) if also else {}), **_mean_of(everyone(self.means.take()))}
                 due = self.watch and (done == total or done // log_every % self.watch == 0)
                 scores = self._scores() if due and self._first else {}
@@ -389,6 +426,10 @@ class Run:
             self.progress(done * unit, total * unit, what)
             self.checkpoint(done * unit, every=save_every)
         last = first < total and self.saved_step != total * unit
+        if last:  # what is evaluated next, saved or not
+            self._refuse(not_finite(self._states()), total * unit)
+        if first < total and self._first:
+            self._warn_if_diverged()
         (stopping,) = anywhere(self.stopping)
         if stopping or last:
             self.checkpoint(total * unit, every=save_every / 10)
@@ -406,17 +447,30 @@ class Run:
         self._note_environment()
 
     def log(self, step: int, **numbers: float) -> None:
-        """Append one line to the log, and the same to TensorBoard's event file."""
+        """Append one line to the log, and the same to TensorBoard's event file.
+
+        Raises:
+            FloatingPointError: a number that is NaN or infinite; nothing is written.
+        """
         if not self._first:
             return
+        if wrong := [name for name, number in numbers.items() if not math.isfinite(number)]:
+            raise FloatingPointError(_diverged(wrong[0], step))
         self._check_lock()
         line = {"step": step, "seconds": round(self.seconds, 3), **numbers}
         with (self.folder / LOG).open("a") as stream:
             stream.write(json.dumps(line) + "\n")
         if self._writer is None:
+            from tensorboard.summary.writer import event_file_writer
             from torch.utils.tensorboard import SummaryWriter
 
-            self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+            before = event_file_writer.socket
+            # Otherwise the name of this machine would be part of the file's.
+            event_file_writer.socket = SimpleNamespace(gethostname=lambda: "run")
+            try:
+                self._writer = SummaryWriter(str(self.folder / "tensorboard"), purge_step=step)
+            finally:
+                event_file_writer.socket = before
         for name, number in numbers.items():
             self._writer.add_scalar(name, number, step)
         for logger in self.loggers:
@@ -437,7 +491,7 @@ class Run:
         """The scores of the tracked objects, of which the run keeps no trace."""
         if self.score is None:
             return {}
-        started, progress = time.monotonic(), self._progress
+        before, progress = self.seconds, self._progress
         modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
         self._progress = None
         listeners.remove(self.keep_notice)
@@ -447,7 +501,7 @@ class Run:
         finally:
             listeners.append(self.keep_notice)
             self._progress = progress
-            self._started += time.monotonic() - started  # its seconds are not those of the run
+            self._started += self.seconds - before  # its seconds are not those of the run
         return {f"{WATCHED}{name}": number for name, number in scores.items()}
 
     def checkpoint(self, step: int, *, every: float = 0.0) -> None:
@@ -465,6 +519,7 @@ class Run:
 
         Raises:
             Interrupted: after the save, when the run was asked to stop.
+            FloatingPointError: a tracked object is NaN or infinite; nothing is written.
         """
         due = self._first and time.monotonic() - self._saved >= every
         if not any(anywhere(self.stopping, due)):  # all processes, or none
@@ -474,7 +529,36 @@ class Run:
         if any(anywhere(self.stopping)):
             raise Interrupted
 
+    def _states(self) -> dict[str, Any]:
+        """The states of the tracked objects and the means, by name."""
+        items = {**self._tracked, "means": self.means}.items()
+        return {name: item.state_dict() for name, item in items}
+
+    def _refuse(self, wrong: str | None, step: int) -> None:
+        """Stop all processes if in one of them something is NaN or infinite: ``wrong``."""
+        if any(anywhere(wrong is not None)):
+            raise FloatingPointError(_diverged(wrong or "another process's state", step))
+
+    def _warn_if_diverged(self) -> None:
+        """Warn once if the loss ends far above its start, or a weight is beyond all measure.
+
+        A loss of cosines is bounded, so that it hardly shows that the weights have exploded.
+        """
+        remedy = "the training has diverged; lower the learning rate"
+        losses = _losses(self.folder)
+        tenth = len(losses) // 10
+        first, last = (max(losses[:tenth]), min(losses[-tenth:])) if tenth else (0.0, 0.0)
+        modules = [item for item in self._tracked.values() if isinstance(item, nn.Module)]
+        parameters = [each for module in modules for each in module.parameters() if each.numel()]
+        weights = [float(each.detach().abs().max()) for each in parameters]
+        if last - first > (DIVERGED - 1) * max(abs(first), 1):
+            notice(f"the loss began at {first:.4g} and ends at {last:.4g}: {remedy}")
+        elif (largest := max(weights, default=0.0)) > LARGEST_WEIGHT:
+            notice(f"the largest weight at the end is {largest:.2g}: {remedy}")
+
     def _save(self, step: int) -> None:
+        objects = self._states()
+        self._refuse(not_finite(objects), step)
         if world_size() > 1:
             _, *self._random_of_others = everyone(random_state())
         if not self._first:
@@ -483,10 +567,7 @@ class Run:
         state = {
             "step": step,
             "seconds": self.seconds,
-            "objects": {
-                name: item.state_dict()
-                for name, item in {**self._tracked, "means": self.means}.items()
-            },
+            "objects": objects,
             "random": random_state(),
         }
         if self._random_of_others:
@@ -533,18 +614,14 @@ class Run:
         return self.folder / "checkpoint.previous.pt"
 
     def _mend(self, file: Path) -> None:
-        """Replace a damaged checkpoint by the one before it, where that is intact."""
-        try:
-            check_state(file)
-        except ValueError as error:
-            if not self._previous.exists():
-                return  # reading it says what is wrong
-            try:
-                check_state(self._previous)
-            except ValueError:
-                return
+        """Replace a checkpoint that is damaged or not finite by the one before it, if that is good.
+
+        Otherwise it stays: reading it says what is wrong.
+        """
+        reason = _fault_of(file)
+        if reason and self._previous.exists() and not _fault_of(self._previous):
             self._previous.replace(file)
-            text = f"{file} is damaged ({error}); the run continues from the checkpoint before it"
+            text = f"{file} is damaged ({reason}); the run continues from the checkpoint before it"
             warnings.warn(text, stacklevel=3)
 
     def _lock_on_disk(self) -> tuple[int, int] | None:
@@ -572,8 +649,10 @@ class Run:
 
     def keep_notice(self, text: str) -> None:
         """Add a warning of the training to the record."""
-        self._environment.setdefault("notices", []).append(text)
-        self._note_environment()
+        notices = self._environment.setdefault("notices", [])
+        if text not in notices:  # steps that are repeated give it again
+            notices.append(text)
+            self._note_environment()
 
     def _notices_before(self) -> list[str]:
         """The warnings from before the checkpoint."""
@@ -623,6 +702,11 @@ class Means:
             value, sum_ = value.double(), self._sums.get(name)
             self._sums[name] = value if sum_ is None else sum_.to(value.device) + value
             self._counts[name] = self._counts.get(name, 0) + 1
+
+    def not_finite(self) -> str | None:
+        """The first part whose sum is NaN or infinite; waits for the device."""
+        wrong = (name for name, total in self._sums.items() if not math.isfinite(float(total)))
+        return next(wrong, None)
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
@@ -721,9 +805,10 @@ def replacing(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         yield part
-        with part.open("rb") as stream:
+        with naming("fsync", path), part.open("rb") as stream:
             os.fsync(stream.fileno())
-        part.replace(path)
+        with naming("rename", path):
+            part.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
@@ -786,6 +871,43 @@ def check_state(file: Path) -> None:
             raise ValueError(f"the checksum of its part {damaged} is wrong")
 
 
+def not_finite(state: Any, name: str = "") -> str | None:
+    """The name, with dots, of the first tensor in nested states that is NaN or infinite."""
+    if isinstance(state, Tensor):
+        state = state.values() if state.layout is torch.sparse_coo else state
+        return name if state.is_floating_point() and not torch.isfinite(state).all() else None
+    if isinstance(state, (list, tuple)):
+        state = dict(enumerate(state))
+    if not isinstance(state, Mapping):
+        return None
+    found = (not_finite(part, f"{name}.{key}" if name else str(key)) for key, part in state.items())
+    return next(filter(None, found), None)
+
+
+def _losses(folder: Path) -> list[float]:
+    """The losses in a run's log."""
+    losses = []
+    with contextlib.suppress(FileNotFoundError), (folder / LOG).open(errors="replace") as stream:
+        for line in stream:
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # damaged, or without a loss
+                losses.append(float(json.loads(line)["loss"]))
+    return losses
+
+
+def _fault_of(file: Path) -> str | None:
+    """Why a checkpoint cannot be continued: damaged, or not finite."""
+    try:
+        state = read_state(file)
+    except ValueError as error:
+        return str(error)
+    wrong = not_finite(state["objects"]) if isinstance(state, dict) and "objects" in state else None
+    return wrong and f"{wrong} is NaN or infinite"
+
+
+def _diverged(what: str, step: int) -> str:
+    return f"{what} is NaN or infinite by step {step}; lower the learning rate or check the input"
+
+
 @contextlib.contextmanager
 def _one_line() -> Iterator[None]:
     """Turn what reading a damaged file raises, which can be anything, into a ValueError."""
@@ -794,7 +916,11 @@ def _one_line() -> Iterator[None]:
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(str(error).partition("\n")[0] or type(error).__name__) from error
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        if "weights_only" in str(error) or "Weights only" in reason:
+            # torch advises to load the file with the code that it may hold.
+            reason = "it holds other things than tensors and numbers"
+        raise ValueError(reason) from error
 
 
 def seed_everything(seed: int) -> None:
@@ -871,6 +997,7 @@ def _mean_of(found: list[dict[str, float]]) -> dict[str, float]:
 
 def _acquire(lock: filelock.BaseFileLock, folder: Path) -> None:
     try:
-        lock.acquire()
+        with naming("flock", folder / ".lock"):
+            lock.acquire()
     except filelock.Timeout:
         raise Locked(f"{folder}: another process is using it; wait for it to end") from None

@@ -15,12 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from shared.distributed import everyone
 from shared.errors import UserError
 from shared.experiment.data import SUMS, build_once, check_sums, sha256_of, write_sums
 from shared.experiment.environment import commit, now
 from shared.experiment.records import read_json
-from shared.experiment.runs import LOG, Run, replacing, write_atomically
+from shared.experiment.runs import LOG, Run, not_finite, replacing, write_atomically
 from shared.experiment.tables import Config, canonical, canonical_json
 
 FOLDER = "encoders"  # below the folder of runs
@@ -127,8 +129,16 @@ def _fill(
     write: Callable[[Path], None],
     before: float,
 ) -> None:
-    """Write an entry: the domain's files, the log, the record, and their sums."""
+    """Write an entry: the domain's files, the log, the record, and their sums.
+
+    Raises:
+        FloatingPointError: a weight is NaN or infinite, which no cell is to take.
+    """
     write(target)
+    if wrong := _not_finite(target):
+        raise FloatingPointError(
+            f"the pretrained {wrong} is NaN or infinite; lower the learning rate or check the input"
+        )
     if (run.folder / LOG).is_file():
         shutil.copyfile(run.folder / LOG, target / CURVE)
     said = {
@@ -155,7 +165,17 @@ def _is_whole(folder: Path) -> bool:
     except UserError as error:
         warnings.warn(str(error), stacklevel=2)
         return False
+    if wrong := _not_finite(folder):
+        text = f"{folder}: {wrong} is NaN or infinite; it is trained again"
+        warnings.warn(text, stacklevel=2)
+        return False
     return True
+
+
+def _not_finite(folder: Path) -> str | None:
+    """The first tensor of an entry's weights that is NaN or infinite."""
+    files = sorted(folder.glob("*.safetensors"))
+    return not_finite({file.name: load_file(file) for file in files})
 
 
 def _digest(value: Mapping[str, Any]) -> str:

@@ -690,7 +690,7 @@ def load_published(file: Path, table: str) -> Published:
     Raises:
         ValueError: a missing table or key, or a row whose length is not that of the header.
     """
-    content = _read_toml(file)
+    content = read_toml(file)
     try:
         entry = content[table]
         columns = tuple(entry["columns"])
@@ -751,14 +751,20 @@ def load_notes(file: Path) -> Notes:
 
     Looking up a name that the file lacks raises a ValueError, so that no table can be built.
     """
-    return Notes(file, {name: " ".join(text.split()) for name, text in _read_toml(file).items()})
+    return Notes(file, {name: " ".join(text.split()) for name, text in read_toml(file).items()})
 
 
 @functools.cache
-def _read_toml(file: Path) -> dict[str, Any]:
-    """The content of a file that several tables are read from."""
-    with file.open("rb") as stream:
-        return tomllib.load(stream)
+def read_toml(file: Path) -> dict[str, Any]:
+    """The content of a file that several tables are read from.
+
+    Raises:
+        UserError: it cannot be read; file and line.
+    """
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:  # no TOML, or no UTF-8
+        raise UserError(f"{file}: {error}; restore the file from git") from None
 
 
 def _in_column(row: Row, column: Column, tier: Tier) -> Mapping[str, Any]:

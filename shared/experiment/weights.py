@@ -235,14 +235,14 @@ def _why_refused(said: str) -> str:
     if culprit:
         return (
             f"holds {culprit[1]}, which is neither a tensor nor a plain value, and code in a file "
-            f"is not run; if you trust it, save its weights alone: torch.save(torch.load(FILE, "
-            f"weights_only=False)['state_dict'], NEW), or .state_dict() of a whole model"
+            f"is not run; where it was made, save its weights alone: torch.save("
+            f"model.state_dict(), NEW); a damaged file reads like this, too: copy it again"
         )
     if "TorchScript" in said:
         return "is a TorchScript archive; save the state_dict of the original model"
     plain = re.sub(r"\x1b\[[0-9;]*m", "", said).strip()
     reason = re.split(r"(?<=[a-z)])\. |\n", plain)[0]
-    if not reason or reason.startswith("Weights only load failed"):
+    if not reason or "eights only" in reason or "weights_only" in reason:  # torch's advice
         reason = "not written by torch.save"
     return (
         f"cannot be read as tensors and plain values alone ({reason}); copy it again, or save its "

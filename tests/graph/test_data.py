@@ -1,5 +1,7 @@
 import shutil
+import zipfile
 from pathlib import Path
+from urllib.error import URLError
 from urllib.response import addinfourl
 
 import networkx as nx
@@ -245,8 +247,9 @@ def test_nothing_is_unpickled_that_is_not_plain_data(mutag: Path, tmp_path: Path
     (folder / "processed").mkdir()
     for file in (folder / "graphs.pt", folder / "processed" / "data.pt"):
         torch.save(Evil(tmp_path / "evil"), file)
-    with pytest.raises(UserError, match=r"graphs\.pt: damaged"):
+    with pytest.raises(UserError, match=r"graphs\.pt: damaged") as caught:
         load("MUTAG", mutag)
+    assert "weights_only" not in str(caught.value)
     (folder / "graphs.pt").unlink()
     assert torch.equal(load("MUTAG", mutag).x, before.x)
     assert not (tmp_path / "evil").exists()
@@ -316,5 +319,34 @@ def test_without_a_checksum_of_the_archive_there_is_one_of_the_graphs(
     fetch("PROTEINS", tmp_path / "data")
     labels = tmp_path / "data" / "TUDataset" / "PROTEINS" / "raw" / "PROTEINS_node_labels.txt"
     change_line(labels, 1, "0" if labels.read_text()[0] == "1" else "1")
-    with pytest.raises(UserError, match=r"raw: not the published graphs; delete it and run: \./"):
+    with pytest.raises(UserError, match=r"raw: not the published graphs; delete it and .*\.zip,"):
         fetch("PROTEINS", tmp_path / "data")
+
+
+def test_an_archive_put_there_by_hand_is_used_or_named(
+    tmp_path: Path, suite_data: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def offline(url: str, timeout: float) -> object:
+        raise URLError("no network")
+
+    monkeypatch.setattr("shared.experiment.data.urlopen", offline)
+    place = tmp_path / "data" / "TUDataset" / "PROTEINS"
+    place.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"put the file into .* and run the same command"):
+        fetch("PROTEINS", tmp_path / "data")
+    shutil.copy(archive(suite_data, "PROTEINS", tmp_path / "source"), place)
+    fetch("PROTEINS", tmp_path / "data")
+    assert load("PROTEINS", tmp_path / "data").num_graphs == 1113
+
+    shutil.rmtree(place / "raw")
+    (place / "PROTEINS.zip").write_text("no archive")
+    with pytest.raises(UserError, match=r"PROTEINS\.zip cannot be used: .*; delete it, or replace"):
+        fetch("PROTEINS", tmp_path / "data")
+    with zipfile.ZipFile(place / "PROTEINS.zip", "w") as other:
+        other.writestr("another/file", "")
+    with pytest.raises(UserError, match=r"PROTEINS\.zip: has no folder PROTEINS; delete it"):
+        fetch("PROTEINS", tmp_path / "data")
+    (place.parent / "MUTAG").mkdir()
+    shutil.copy(place / "PROTEINS.zip", place.parent / "MUTAG" / "MUTAG.zip")
+    with pytest.raises(UserError, match=r"MUTAG\.zip, which is there, has the SHA-256 \w+, not c4"):
+        fetch("MUTAG", tmp_path / "data")

@@ -85,6 +85,7 @@ TABLES = {
                 Row("diverges", {"kind": "nan"}),
                 Row("lacks data", {"kind": "missing"}),
                 Row("killed", {"kind": "killed"}),
+                Row("leaves", {"kind": "leaves"}),
                 Row("too large", {"kind": "full"}),
                 Row("too large array", {"kind": "full array"}),
                 Row("too large on a device", {"kind": "full device", "batch_size": 512}),

@@ -23,7 +23,7 @@ from shared.experiment.runs import Run
 @dataclass(frozen=True)
 class Config:
     steps: int = 3
-    kind: str = "works"  # or "fails", "nan", "missing", "killed", "full": see FULL
+    kind: str = "works"  # or "fails", "leaves", "nan", "missing", "killed", "full": see FULL
     offset: float = 0.0
     batch_size: int = 16
     every: float = 0.0  # seconds between checkpoints
@@ -66,6 +66,8 @@ def measure(config: Config, run: Run) -> dict[str, float]:
         raise RuntimeError("made to fail\nwith a second line")
     if config.kind == "missing" and not (run.data_root / "toys").exists():
         raise MissingData("toys", run.data_root / "toys", "./reproduce.sh data toy --dataset toys")
+    if config.kind == "leaves":
+        sys.exit(3)
     if config.kind == "killed" and rank() == run.processes - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     if config.kind in FULL:
