@@ -48,7 +48,9 @@ def test_a_network_of_pyg_s_that_pyg_saved(tmp_path: Path) -> None:
     found = start(tmp_path, config).model.state_dict()
     for name, tensor in nodes.state_dict().items():
         assert torch.equal(found[name], tensor.double()), name
-    why = r"gcn.pth: has more blocks than GCN: convs.1.*; set network, hidden and layers"
+    why = (
+        r"gcn.pth: has tensors that GCN has no place for: convs.1.*; set network, hidden and layers"
+    )
     with pytest.raises(UserError, match=why):
         start(tmp_path / "shallow", dataclasses.replace(config, layers=1))
     with pytest.raises(UserError, match=r"gcn.pth: does not fill Encoder: .*unexpected are"):
