@@ -135,7 +135,7 @@ def is_exported(file: Path) -> bool:
         return False
 
 
-def stating(network: Network, **facts: str | None) -> Network:
+def stating(network: Network, /, **facts: str | None) -> Network:
     """The network, knowing what its export states of it: what its tensors do not show.
 
     Args:
