@@ -7,6 +7,7 @@ Shapes: V nodes, E directed edges, F node features, G graphs, H hidden units, L 
 """
 
 import inspect
+import json
 import math
 import warnings
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from torch_geometric.nn.models.basic_gnn import BasicGNN
 from graph.config import Config
 from shared.checks import COUNT, require
 from shared.errors import suggestion
+from shared.experiment.export import stating
+from shared.experiment.tables import canonical
 
 warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
 
@@ -78,6 +81,7 @@ class Pooled(nn.Module):
             raise ValueError(f"readout is one of {', '.join(READOUTS)}; got {readout!r}")
         self.model, self.features = model, features
         self.pool = READOUTS[readout]
+        self.by_graph = bool(getattr(model, "supports_norm_batch", False))
         was_training = model.training
         with torch.no_grad():
             found = model.eval()(torch.ones(3, features), torch.tensor([[0, 1], [1, 0]]))
@@ -92,7 +96,9 @@ class Pooled(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor, batch: Tensor, num_graphs: int) -> Tensor:
         """Graph embeddings (G, D) of features x (V, F), edges (2, E), owners batch (V,)."""
-        pooled: Tensor = self.pool(self.model(x, edge_index), batch, num_graphs)
+        # Some normalisations are over the nodes of each graph.
+        owners = {"batch": batch, "batch_size": num_graphs} if self.by_graph else {}
+        pooled: Tensor = self.pool(self.model(x, edge_index, **owners), batch, num_graphs)
         return pooled
 
 
@@ -101,20 +107,27 @@ def make_encoder(config: Config, features: int) -> nn.Module:
 
     Args:
         config: its ``network`` is ``"gin"``, a name of :data:`NETWORKS`, of which ``hidden`` and
-            ``layers`` are the widths and the depth, or a function from F to a module: a
-            node-level network, which is pooled by ``readout``, or an encoder with ``dim``.
+            ``layers`` are the widths and the depth and ``network_options`` further arguments, or a
+            function from F to a module: a node-level network, which is pooled by ``readout``, or an
+            encoder with ``dim``.
         features: F.
 
     Raises:
-        ValueError: an unknown name, no such module, no layers, or a readout that gin does not have.
+        ValueError: an unknown name, no such module, no layers, or a readout or options that the
+            network does not have.
     """
-    network = config.network
+    network, options = config.network, dict(config.network_options or {})
+    if options and network not in NETWORKS:
+        raise ValueError(
+            f"network_options are of networks of torch_geometric.nn; "
+            f"{getattr(network, '__name__', network)} takes none"
+        )
     for name in ("layers", "hidden"):
         require(name, getattr(config, name), COUNT)
     if network == "gin":
         if config.readout != "sum":
             raise ValueError(f"gin sums over nodes; leave out readout, got {config.readout!r}")
-        return Encoder(features, config.hidden, config.layers)
+        return _stated(Encoder(features, config.hidden, config.layers), config)
     if callable(network):
         model: Any = network(features)
         if not isinstance(model, nn.Module):
@@ -124,8 +137,23 @@ def make_encoder(config: Config, features: int) -> nn.Module:
     if network not in NETWORKS:
         known = ["gin", *NETWORKS]
         raise ValueError(f"no network {network!r}{suggestion(network, known, 'there are')}")
-    model = NETWORKS[network](features, config.hidden, config.layers)
-    return Pooled(model, features, config.readout)
+    try:
+        model = NETWORKS[network](features, config.hidden, config.layers, **options)
+    except (AssertionError, TypeError, ValueError) as error:
+        if not options:
+            raise
+        raise ValueError(f"{network} cannot be made with {options}: {error}") from error
+    return _stated(Pooled(model, features, config.readout), config)
+
+
+def _stated(encoder: nn.Module, config: Config) -> nn.Module:
+    """The encoder with what its export states of it and no tensor shows."""
+    names = ("network", "layers", "hidden", "readout")
+    facts: dict[str, str | None] = {name: json.dumps(getattr(config, name)) for name in names}
+    given = config.network_options
+    return stating(
+        encoder, **facts, network_options=json.dumps(canonical(given)) if given else None
+    )
 
 
 class ProjectionHead(nn.Sequential):

@@ -45,6 +45,8 @@ from shared.functions import function_name
 # The fields of a configuration that determine the encoder and its input.
 KEPT = ("network", "readout", "layers", "hidden", "precision", "authors_augmentation", "dataset")
 
+OPTIONS = "network_options"  # only in files of networks that have any
+
 
 def save_encoder(
     encoder: nn.Module,
@@ -70,7 +72,8 @@ def save_encoder(
     remade(encoder, lambda: make_encoder(config, features))
     config = dataclasses.replace(config, dataset=dataset)
     metadata = {"dim": str(encoder.dim), "features": str(features)}
-    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in KEPT}
+    kept = (*KEPT, OPTIONS) if config.network_options else KEPT
+    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in kept}
     save_weights(encoder, folder, metadata)
 
 
@@ -143,7 +146,8 @@ def _read(path: Path, network: Callable[[int], Any] | None) -> tuple[nn.Module, 
     """The encoder of a file, the stored part of its configuration, and the number of features."""
     state, metadata = read_weights(path, (*KEPT, "features"))
     with naming_damage(path):
-        said = {name: json.loads(metadata[name]) for name in KEPT}
+        kept = (*KEPT, OPTIONS) if OPTIONS in metadata else KEPT
+        said = {name: json.loads(metadata[name]) for name in kept}
         config = Config(**{**said, "network": network_of(path, said["network"], network)})
         features = int(metadata["features"])
         kind = {"float64": torch.float64, "float32": torch.float32}[config.precision]
@@ -184,11 +188,12 @@ def _describe(folder: Path, record: Record) -> Export:
 
 def _alone(config: Mapping[str, Any], features: str) -> list[str]:
     """How to load a PyG network with that library alone."""
+    options = "".join(f", {name}={value!r}" for name, value in (config.get(OPTIONS) or {}).items())
     pool = f"global_{'add' if config['readout'] == 'sum' else config['readout']}_pool"
     return [
         f"from torch_geometric.nn import {config['network']}, {pool}",
         "",
-        f"nodes = {config['network']}({features}, {config['hidden']}, {config['layers']})",
+        f"nodes = {config['network']}({features}, {config['hidden']}, {config['layers']}{options})",
         f"nodes.to(torch.{config['precision']})",
         f'nodes.load_state_dict(load_file("{FILE}"))',
         "nodes.eval()",

@@ -3,7 +3,9 @@
 Shapes: V nodes, E directed edges, F node features, G graphs.
 """
 
+import dataclasses
 import math
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch_geometric.utils import is_sparse, remove_self_loops, to_edge_index, t
 from graph.data import Graphs, check
 
 # Fields that show that a graph has edges, in a form that is not supported.
+EDGE_FEATURES = ("edge_attr", "edge_weight")
 _OTHER_EDGES = ("edge", "adj", "face", "pos")
 
 
@@ -23,12 +26,13 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
     """The graphs of a PyG dataset, a list of ``Data``, a ``Batch``, or a loader of batches.
 
     Nodes and edges are treated as :func:`graph.load` does: edges get their opposite direction,
-    self-loops are removed, duplicates merged; edge features and positions are dropped.
+    self-loops are removed, duplicates merged; edge features are dropped with a warning, positions
+    without.
 
     Accepted fields of each ``Data``:
 
-    - ``x``: (V,) or (V, F) real and finite, becomes float32; constant 1 if no graph has any. All
-      graphs have the same F.
+    - ``x``: (V,) or (V, F) real and finite, stays float64 or becomes float32; constant 1 if no
+      graph has any. All graphs have the same F.
     - ``edge_index``: (2, E) integers from 0 to V - 1; or ``adj_t`` or ``adj`` as made by
       ``ToSparseTensor``. A graph without edges has an empty one, or none.
     - ``y``: a whole number from 0, as a tensor, an array or a Python number. Any other number
@@ -40,6 +44,7 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
     """
     features: list[Tensor | None] = []
     members, labels = [], []
+    dropped: set[str] = set()
     for number, item in enumerate(_single_graphs(dataset)):
         try:
             _check_kind(item)
@@ -50,16 +55,23 @@ def from_pyg(dataset: Iterable[Any]) -> Graphs:
         except ValueError as error:
             raise ValueError(f"graph {number} {error}") from None
         features.append(x)
+        dropped |= {name for name in EDGE_FEATURES if name in item and item[name] is not None}
         edges = to_undirected(remove_self_loops(edges)[0], num_nodes=nodes)
         members.append(Data(edge_index=edges, num_nodes=nodes))
     if not members:
         raise ValueError("a dataset without graphs")
+    if dropped:
+        warnings.warn(
+            f"{' and '.join(sorted(dropped))} of the edges are not used: no network here takes "
+            f"them; leave them out",
+            stacklevel=2,
+        )
     _check_widths([0 if x is None else x.shape[1] for x in features])
     union = Batch.from_data_list(members)
     given = [x for x in features if x is not None]
     x = torch.cat(given) if given else torch.ones(len(union.batch), 1)
     graphs = Graphs(x, union.edge_index, union.batch, torch.tensor(labels))
-    check(graphs)
+    check(dataclasses.replace(graphs, x=x.float()))  # finite in either precision
     return graphs
 
 
@@ -134,7 +146,8 @@ def _features(item: Data) -> Tensor | None:
     x = _tensor("x", item.x.to_dense() if isinstance(item.x, Tensor) else item.x)
     if x.is_complex() or not x.ndim:
         raise ValueError(f"has an x of shape {tuple(x.shape)} and {x.dtype}; give real (V, F)")
-    x = x.detach().float().reshape(len(x), math.prod(x.shape[1:]))
+    x = x.detach().to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+    x = x.reshape(len(x), math.prod(x.shape[1:]))
     return x if x.shape[1] else None
 
 

@@ -96,7 +96,10 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     # Drawn in single precision, so that both precisions start from the same weights.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)
     if config.init is not None:
-        remedy = "set network, hidden and layers as in the file, and take data of its features"
+        remedy = (
+            "set network, hidden, layers, readout and network_options as in the file, and take "
+            "data of its features"
+        )
         initialise(encoder, config.init, remedy)
     dim: int = encoder.dim  # type: ignore[assignment] # of every encoder
     head = ProjectionHead(dim).to(device, dtype)

@@ -234,6 +234,13 @@ def check_negatives(name: str, pairs: Pairs) -> None:
         return
     if pairs.positives().shape[1] > 1:
         return
+    rows = pairs.candidate
+    if len(rows) > 2 and (rows == rows[0]).all():
+        raise ValueError(
+            f"{name} compares with negatives, and all {len(rows)} candidates are equal, so that "
+            f"they are copies of one another: did the encoder collapse? Find out why, or leave "
+            f"out ignore_duplicates"
+        )
     raise ValueError(
         f"{name} compares with negatives, and a batch of {len(pairs.anchor)} anchors and "
         f"{len(pairs.candidate)} candidates has none: take a larger batch, and leave out a last "

@@ -3,6 +3,8 @@
 A contrastive loss needs the embeddings of the whole batch, but the encoder's activations of only
 one chunk at a time (Gao et al. 2021, GradCache): each chunk is encoded twice, first for its
 embeddings and again when the gradient reaches them. Loss and gradient are those of the whole batch.
+What an encoder changes in itself as it encodes (running statistics, the vectors of a spectral norm)
+is changed once: the second time starts from what the first started from, and leaves no trace.
 
 Shapes: B instances of a batch, C of a chunk, D dimensions of an embedding.
 """
@@ -10,16 +12,22 @@ Shapes: B instances of a batch, C of a chunk, D dimensions of an embedding.
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils.checkpoint import checkpoint
 
 from shared.checks import COUNT, optional, require
 from shared.distributed import world_size
 from shared.objective import Criterion
+
+DEPTH = 4  # references from a function to a module: through functions, containers and objects
+
+LONGEST = 1000  # items of a container that is searched for modules; longer ones hold data
 
 
 def large_batch(
@@ -36,7 +44,7 @@ def large_batch(
     other builders of pairs, use :func:`in_chunks`.
 
     Args:
-        encoder: a module; one view (C, ...) -> (C, D).
+        encoder: a module, or a function around modules; one view (C, ...) -> (C, D).
         criterion: with any loss, penalties and projection.
         views: two tensors (B, ...), or two tuples of such, for example ids and masks.
         chunk: the largest C.
@@ -53,9 +61,8 @@ def large_batch(
             f"criterion is built from an objective, objective.build(dim); "
             f"got {type(criterion).__name__}"
         )
-    modules = [encoder] if isinstance(encoder, nn.Module) else []
     first, second = (
-        in_chunks(encoder, split(chunk, *(view if isinstance(view, tuple) else (view,))), *modules)
+        in_chunks(encoder, split(chunk, *(view if isinstance(view, tuple) else (view,))))
         for view in views
     )
     return criterion.of_views(first, second, step=step)
@@ -67,22 +74,24 @@ def in_chunks(
     """The outputs of a function for all chunks, concatenated, at the memory of one chunk.
 
     Only the output of a chunk is kept. The backward pass calls the function again, with the same
-    random numbers (dropout) and autocast. A batch norm in training mode normalises each chunk by
-    itself, and its running statistics are updated once for each chunk.
+    random numbers (dropout), autocast and buffers. A batch norm in training mode normalises each
+    chunk by itself, and its running statistics are updated once for each chunk. State outside of
+    tensors that modules hold (a counter, a list) is changed twice.
 
     Args:
         function: called with the arguments of a chunk; returns C rows, or a tuple of such tensors.
+            Modules are found in what it refers to: its object, its closure, its globals.
         chunks: the arguments of each call, see :func:`split`. A single chunk is called only once.
-        modules: the modules that the function uses; their batch norms are handled as said above.
+        modules: further modules that the function uses.
     """
     every = list(chunks)
     if len(every) == 1:
         return function(*every[0])
-    norms = [each for module in modules for each in module.modules()]
-    norms = [each for each in norms if isinstance(each, _BatchNorm)]
+    used = [each for module in (*modules, *_modules_of(function)) for each in module.modules()]
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return contextlib.nullcontext(), _unmoved(norms)
+        state = _State(list(dict.fromkeys(used)))
+        return state.kept(), _Again(state)
 
     outputs = [
         checkpoint(function, *each, use_reentrant=False, context_fn=contexts) for each in every
@@ -115,15 +124,108 @@ def check_chunk(chunk: int | None) -> None:
         raise ValueError(f"chunk {chunk} is for one process; leave out chunk or --processes")
 
 
-@contextlib.contextmanager
-def _unmoved(norms: Sequence[nn.Module]) -> Iterator[None]:
-    """Let batch norms update copies of their running statistics."""
-    # What the first pass has saved for its gradient must not be changed in place, not even back.
-    own = [(norm, *item) for norm in norms for item in norm.named_buffers(recurse=False)]
-    for norm, name, buffer in own:
-        setattr(norm, name, buffer.clone())
-    try:
+class _State:
+    """The tensors that modules hold besides parameters, as they were before a chunk's first pass.
+
+    Args:
+        modules: each once.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module]) -> None:
+        self.modules = modules
+        self.before: list[tuple[nn.Module, str, Tensor]] = []
+
+    @contextlib.contextmanager
+    def kept(self) -> Iterator[None]:
+        """Keep what the first pass changes: another tensor under the name, or other content."""
+        held = list(_held(self.modules))
+        versions = [tensor._version for _, _, tensor in held]
+        copies = _copies(held)
         yield
-    finally:
-        for norm, name, buffer in own:
-            setattr(norm, name, buffer)
+        self.before = [
+            (module, name, copy)
+            for (module, name, tensor), version, (_, _, copy) in zip(
+                held, versions, copies, strict=True
+            )
+            # the kernels of norms with running statistics do not count what they write
+            if isinstance(module, _NormBase)
+            or getattr(module, name) is not tensor
+            or tensor._version != version
+        ]
+
+
+class _Again:
+    """A later pass of a chunk, from the state before the first; may be entered more than once."""
+
+    def __init__(self, state: _State) -> None:
+        self.state = state
+        self.after: list[tuple[nn.Module, str, Tensor]] = []
+
+    def __enter__(self) -> None:
+        # What the first pass has saved for its gradient must not be changed in place, not even
+        # back: the later pass has tensors of its own.
+        self.after = list(_held(self.state.modules))
+        for module, name, copy in _copies(self.state.before):
+            setattr(module, name, copy)
+
+    def __exit__(self, *error: object) -> None:
+        for module, name, tensor in self.after:
+            if getattr(module, name) is not tensor:
+                setattr(module, name, tensor)
+
+
+def _held(modules: Sequence[nn.Module]) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    """Module, name and tensor of each buffer, and of each plain attribute without a gradient."""
+    for module in modules:
+        for name, value in (*module._buffers.items(), *vars(module).items()):
+            if isinstance(value, Tensor) and not value.requires_grad:
+                yield module, name, value
+
+
+def _copies(
+    held: Sequence[tuple[nn.Module, str, Tensor]],
+) -> list[tuple[nn.Module, str, Tensor]]:
+    """The same with copies of the tensors; one that is held twice has one copy."""
+    copies = {id(tensor): tensor.detach().clone() for _, _, tensor in held}
+    return [(module, name, copies[id(tensor)]) for module, name, tensor in held]
+
+
+def _modules_of(function: object) -> list[nn.Module]:
+    """The modules that a function refers to, directly or through other functions and objects."""
+    found: list[nn.Module] = []
+    seen: set[int] = set()
+    waiting: list[tuple[object, int]] = [(function, 0)]
+    while waiting:
+        item, depth = waiting.pop()
+        if id(item) in seen or depth > DEPTH:
+            continue
+        seen.add(id(item))
+        if isinstance(item, nn.Module):
+            found.append(item)
+            continue
+        waiting += [(each, depth + 1) for each in _parts_of(item)]
+    return found
+
+
+def _parts_of(item: object) -> Iterator[object]:
+    """What a function, a container or an object of a user's class refers to."""
+    if isinstance(item, MethodType):
+        yield from (item.__self__, item.__func__)
+    elif isinstance(item, FunctionType):
+        for cell in item.__closure__ or ():
+            with contextlib.suppress(ValueError):  # not assigned yet
+                yield cell.cell_contents
+        yield from item.__defaults__ or ()
+        yield from (item.__kwdefaults__ or {}).values()
+        codes = [item.__code__]
+        while codes:
+            code = codes.pop()
+            yield from (item.__globals__.get(name) for name in code.co_names)
+            codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    elif isinstance(item, partial):
+        yield from (item.func, *item.args, *item.keywords.values())
+    elif isinstance(item, list | tuple | set | dict):
+        if len(item) <= LONGEST:
+            yield from item.values() if isinstance(item, dict) else item
+    elif not isinstance(item, type | ModuleType | Tensor):
+        yield from getattr(item, "__dict__", {}).values()

@@ -24,13 +24,20 @@ def follow(target: nn.Module, online: nn.Module, rate: float) -> None:
         rate: in [0, 1], the weight of ``online``; ``1 - m`` for a teacher of momentum m.
 
     Raises:
-        ValueError: networks whose parameters have different shapes, or a rate outside [0, 1].
+        ValueError: networks whose parameters have different shapes, a rate outside [0, 1], or an
+            average in 16 bits, whose rounding would swallow the updates.
     """
     require("rate", rate, SHARE)
     mine: list[Tensor] = list(target.parameters())
     theirs: list[Tensor] = list(online.parameters())
     if [item.shape for item in mine] != [item.shape for item in theirs]:
         raise ValueError("both networks need the same architecture; the parameters' shapes differ")
+    small = [item.dtype for item in mine if item.dtype.itemsize < 4]
+    if small and 0 < rate < 1:
+        raise ValueError(
+            f"a moving average in {small[0]} is lost to rounding; keep both networks in float32, "
+            f"and compute in 16 bits with torch.autocast"
+        )
     torch._foreach_lerp_(mine, theirs, rate)
 
 

@@ -1,5 +1,6 @@
-"""Warnings during training that are also written to the record of the run."""
+"""What is said during training and also written to the record of the run."""
 
+import sys
 import warnings
 from collections.abc import Callable
 
@@ -12,3 +13,10 @@ def notice(text: str) -> None:
     for listener in listeners:
         listener(text)
     warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+def remark(text: str) -> None:
+    """Call the listeners, and print a line to stderr: for what is no reason to worry."""
+    for listener in listeners:
+        listener(text)
+    print(text, file=sys.stderr)

@@ -14,7 +14,8 @@ built without ``gather`` never communicate.
 A batch may hold duplicates: an image that occurs twice in the dataset, a sentence that a book
 repeats. With ``ignore_duplicates`` builders ignore duplicates of an anchor's instance instead of
 making them negatives: integers (B,), equal for duplicates; or True, which compares the candidates'
-rows bit by bit. Keys of a bank are never treated as duplicates by integers.
+rows bit by bit. Keys of a bank are never treated as duplicates by integers. Among labels and
+numbers -1 is none: such a row has no class, and no duplicates.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +29,7 @@ from torch import Tensor
 from shared.distributed import part, world_size
 
 Duplicates = bool | Tensor  # see above
+NO_LABEL = -1
 Gather = Callable[[Tensor], Tensor]
 Pairing = Literal["both", "both_views", "first_view", "second_view"]  # see paired_views
 
@@ -397,15 +399,16 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     With two views of each instance, ``same_label(torch.cat([first, second]), label.repeat(2))`` and
     :func:`shared.losses.info_nce` are SupCon. An anchor that is alone in its class has no positive
     and therefore no loss, and :class:`shared.objective.Criterion` takes the mean over the others.
+    A row without a label has neither positives nor negatives, and is neither to others.
 
     Args:
         embedding: (B, D).
-        label: (B,) int, the class of each row.
+        label: (B,) int, the class of each row, -1 for none.
         gather: see the module; collects the embeddings, and the labels as (B, 1).
 
     Returns:
         Pairs with the classes' other members as positives and all other classes as negatives.
-        Computing their number waits for the device once.
+        Computing their numbers waits for the device twice.
 
     Raises:
         ValueError: labels that are not one whole number for each row.
@@ -420,11 +423,12 @@ def same_label(embedding: Tensor, label: Tensor, *, gather: Gather | None = None
     everyone = label if gather is None else gather(label[:, None])[:, 0]
     own = torch.arange(start, start + len(embedding), device=embedding.device)[:, None]
     alike = label[:, None] == everyone[None, :]
-    positive = alike.scatter(1, own, False)
-    index = _indices(positive)
-    outsiders = torch.cat([own, index], dim=1)
+    known = (label != NO_LABEL)[:, None] & (everyone != NO_LABEL)[None, :]
+    positive = (alike & known).scatter(1, own, False)
+    negative = ~alike & known
+    index, outsiders = _indices(positive), _indices(~negative)
     return Pairs(
-        embedding, candidate, positive, ~alike, index, outsiders, _blocks(gather), trusted=True
+        embedding, candidate, positive, negative, index, outsiders, _blocks(gather), trusted=True
     )
 
 
@@ -515,7 +519,7 @@ def _without_copies(
     Args:
         pairs: N anchors, M candidates.
         own: (N,) int each, the candidates of the anchor's own instance.
-        numbers: of the instances, equal for duplicates; or whether to compare rows.
+        numbers: of the instances, equal for duplicates, -1 for none; or whether to compare rows.
         views: the number of views of all instances that the candidates are, one after the other.
     """
     if numbers is False:
@@ -526,6 +530,7 @@ def _without_copies(
         bits = pairs.candidate.detach().contiguous().view(torch.uint8)
         label = torch.unique(bits, dim=0, return_inverse=True)[1]
     alike = torch.stack([label[each][:, None] == label[None, :] for each in own]).any(0)
+    alike &= label != NO_LABEL
     # A duplicate in one view is one in all views.
     alike = alike.unflatten(1, (views, -1)).any(1).repeat(1, views)
     negative = pairs.negative.clone()

@@ -20,6 +20,7 @@ from shared import (
     context_window,
     cosine,
     distance_polarization,
+    info_nce,
     local_global,
     query_key,
     same_label,
@@ -233,3 +234,14 @@ def test_a_run_refuses_words_that_its_configuration_cannot_have(
     with pytest.raises(ValueError, match=message):
         Run(tmp_path, replace(Words(), **changes))
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("rows", [torch.zeros(4, 3), torch.ones(4, 3)])
+def test_a_collapsed_encoder_is_named_where_its_rows_are_copies(rows: torch.Tensor) -> None:
+    criterion = Objective(term(info_nce, temperature=0.5)).build(3)
+    with pytest.raises(
+        ValueError, match=r"all 8 candidates are equal, .* did the encoder collapse"
+    ):
+        criterion(two_views(rows, rows, ignore_duplicates=True))
+    with pytest.raises(ValueError, match="take a larger batch"):
+        criterion(two_views(rows[:1], rows[:1], ignore_duplicates=True))

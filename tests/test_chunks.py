@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -340,3 +341,120 @@ def test_methods_without_negatives_of_the_batch_take_no_chunk() -> None:
         video.encoder.check(Video(method="moco", chunk=8))
     vision.methods.check(Vision(chunk=8))
     video.encoder.check(Video(method="simclr", chunk=8))
+
+
+# Modules that change themselves as they encode.
+
+
+class Instances(nn.Module):
+    """An instance norm with running statistics over four channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return self.norm(rows.unflatten(1, (4, 8))).flatten(1)
+
+
+class Centred(nn.Module):
+    """A moving average that is subtracted, as DINO's centre: a buffer that is bound anew."""
+
+    def __init__(self, plain: bool = False) -> None:
+        super().__init__()
+        if plain:
+            self.centre = torch.zeros(32, dtype=torch.float64)
+        else:
+            self.register_buffer("centre", torch.zeros(32, dtype=torch.float64))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        self.centre = 0.9 * self.centre + 0.1 * rows.detach().mean(0)
+        return rows - self.centre
+
+
+CHANGING: dict[str, Callable[[], list[nn.Module]]] = {
+    "batch norm": lambda: [nn.BatchNorm1d(32)],
+    "spectral norm": lambda: [nn.utils.parametrizations.spectral_norm(nn.Linear(32, 32))],
+    "spectral norm of hooks": lambda: [nn.utils.spectral_norm(nn.Linear(32, 32))],
+    "instance norm": lambda: [Instances()],
+    "centre": lambda: [Centred()],
+    "centre, no buffer": lambda: [Centred(plain=True)],
+}
+
+
+class Holder:
+    def __init__(self, network: nn.Module) -> None:
+        self.networks = {"one": [network]}
+
+    def encode(self, rows: Tensor) -> Tensor:
+        return self.networks["one"][0](rows)
+
+
+WRAPPED: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
+    "module": lambda network: network,
+    "function": lambda network: lambda rows: network(rows),
+    "bound method": lambda network: network.forward,
+    "partial": lambda network: functools.partial(lambda inner, rows: inner(rows), network),
+    "object": lambda network: Holder(network).encode,
+    "function of a function": lambda network: lambda rows: (lambda each: network(each))(rows),
+}
+
+
+def state_of(network: nn.Module) -> dict[str, Tensor]:
+    plain = {
+        f"{place}.{name}": value
+        for place, module in network.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, Tensor) and not value.requires_grad
+    }
+    return plain | dict(network.named_buffers())
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+@pytest.mark.parametrize("layer", CHANGING)
+def test_what_a_pass_changes_is_changed_once(layer: str, wrap: str) -> None:
+    torch.manual_seed(2)
+    network = encoder(*CHANGING[layer](), nn.Dropout(0.2)).train()
+    other = copy.deepcopy(network)
+    criterion = Objective(LOSSES["info_nce"]).build(dim=5).double()
+    for step in range(2):
+        torch.manual_seed(step)
+        found = large_batch(WRAPPED[wrap](network), criterion, views(), chunk=4)
+        mine = gradients(found, network)
+        torch.manual_seed(step)
+        plain = criterion.of_views(*(by_chunks(other, each, 4) for each in views()))
+        check_equal((found, mine), (plain, gradients(plain, other)), 1e-10)
+    expected = state_of(other)
+    assert expected
+    for name, value in state_of(network).items():
+        assert torch.equal(value, expected[name]), name
+    start = state_of(encoder(*CHANGING[layer](), nn.Dropout(0.2)))
+    assert any(not torch.equal(value, start[name]) for name, value in expected.items())
+
+
+NETWORK = encoder(nn.BatchNorm1d(32))
+
+
+def by_a_global(rows: Tensor) -> Tensor:
+    return NETWORK(rows)
+
+
+def test_a_module_among_a_function_s_globals_is_found() -> None:
+    criterion = Objective(LOSSES["info_nce"]).build(dim=5).double()
+    before = int(NETWORK[1].num_batches_tracked)
+    large_batch(by_a_global, criterion, views(), chunk=4).backward()
+    assert int(NETWORK[1].num_batches_tracked) == before + 12
+
+
+def test_the_gradient_can_be_taken_twice() -> None:
+    network = encoder(nn.BatchNorm1d(32), Centred())
+    criterion = Objective(LOSSES["info_nce"]).build(dim=5).double()
+    loss = large_batch(network, criterion, views(), chunk=4)
+    state = {name: value.clone() for name, value in network.named_buffers()}
+    parameters = list(network.parameters())
+    first = torch.autograd.grad(loss, parameters, retain_graph=True)
+    second = torch.autograd.grad(loss, parameters)
+    for one, two in zip(first, second, strict=True):
+        assert torch.equal(one, two)
+    for name, value in network.named_buffers():
+        assert torch.equal(value, state[name]), name

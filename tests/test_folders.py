@@ -1,7 +1,9 @@
 """Folders of one's own data: what is read, what is left out, and that it is said."""
 
 import os
+import shutil
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -223,3 +225,33 @@ def test_one_error_names_every_damaged_file(tmp_path: Path) -> None:
         good = undamaged(files, fault_of, place=root, what="images", skip_damaged=True)
     assert good == [0, 1, 3, 4, 6, 7]
     assert undamaged(files[:2], fault_of, place=root, what="images") == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["linked", "hard link", "copy", "large copy", "whole part"])
+def test_test_files_that_are_training_files_are_refused(tmp_path: Path, how: str) -> None:
+    size = 40_000 if how == "large copy" else 100
+    for part, number in (("train", 1), ("train", 2), ("val", 3)):
+        place = tmp_path / part / "cat"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{number}.png").write_bytes(bytes([number]) * size)
+    read = partial(read_folder, tmp_path, "folder:x", "images", [".png"])
+    assert read().test == ((tmp_path / "val/cat/3.png", 0),)
+    source, other = tmp_path / "train/cat/2.png", tmp_path / "val/cat/9.png"
+    match how:
+        case "linked":
+            other.symlink_to(source)
+        case "hard link":
+            other.hardlink_to(source)
+        case "copy":
+            other.write_bytes(source.read_bytes())
+        case "large copy":  # of a larger file by its name
+            other.with_name("2.png").write_bytes(source.read_bytes())
+        case "whole part":
+            shutil.rmtree(tmp_path / "val")
+            shutil.copytree(tmp_path / "train", tmp_path / "val")
+    if how == "whole part":
+        why = "2 images to test on are also to train on, the first val/cat/1.png as train/cat/1"
+    else:
+        why = r"1 image to test on are also to train on, the first val/cat/.* as train/cat/2"
+    with pytest.raises(UserError, match=why):
+        read()

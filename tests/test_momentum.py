@@ -60,6 +60,17 @@ def test_a_network_of_another_build_is_refused(other: nn.Module) -> None:
     assert values(target) == before
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_average_in_16_bits_is_refused(dtype: torch.dtype) -> None:
+    online, target = network(0, dtype), network(1, dtype)
+    with pytest.raises(ValueError, match=rf"a moving average in {dtype} is lost to rounding; keep"):
+        follow(target, online, 0.001)
+    follow(target, online, 1.0)  # a copy
+    assert values(target) == values(online)
+    with pytest.raises(ValueError, match="is lost to rounding"):
+        Teacher(online, online).follow(online, online, 0.999)
+
+
 def test_a_teacher_starts_as_the_student_and_takes_no_gradient() -> None:
     encoder, head = network(), nn.Linear(2, 4).double()
     teacher = Teacher(encoder, head).eval()

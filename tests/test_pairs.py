@@ -126,6 +126,28 @@ def test_a_copy_in_either_view_or_in_the_bank_is_no_negative(core: Any) -> None:
             core.two_views(first, second, ignore_duplicates=wrong)
 
 
+def test_minus_one_is_no_label_and_no_number(core: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(6, 3, generator=generator) for _ in range(2))
+    label = torch.tensor([0, 0, 1, 1, -1, -1])
+    pairs = core.same_label(first, label)
+    assert indices(pairs.positive) == [[1], [0], [3], [2], [], []]
+    assert indices(pairs.negative) == [[2, 3], [2, 3], [0, 1], [0, 1], [], []]
+    # The loss is that of the rows with a label alone.
+    known = core.same_label(first[:4], label[:4])
+    for loss, numbers in ((core.info_nce, {}), (core.hard_nce, {"tau_plus": 0.1, "beta": 1.0})):
+        values = [
+            loss(each, core.cosine(each.anchor, each.candidate), temperature=0.5, **numbers)
+            for each in (pairs, known)
+        ]
+        torch.testing.assert_close(values[0][:4], values[1])
+        assert not values[0][4:].any()
+    for build in (core.two_views, core.query_key):
+        numbered = build(first, second, ignore_duplicates=torch.tensor([0, 0, 1, 1, -1, -1]))
+        other = build(first, second, ignore_duplicates=torch.tensor([0, 0, 1, 1, 2, 3]))
+        assert torch.equal(numbered.negative, other.negative)
+
+
 def test_similarities_are_those_of_the_loops(core: Any) -> None:
     generator = torch.Generator().manual_seed(3)
     anchor = torch.randn(4, 3, generator=generator, dtype=torch.float64)

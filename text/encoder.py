@@ -395,7 +395,7 @@ class SentenceEncoder:
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: nn.Module,
         vectors: Callable[[list[str]], Tensor],
         batch_size: int,
         about: str = "[f ; g]",
@@ -499,7 +499,7 @@ def sentence_encoder(
 
 @torch.no_grad()
 def _encode(
-    model: PreTrainedModel,
+    model: nn.Module,
     vectors: Callable[[list[str]], Tensor],
     sentences: list[str],
     batch_size: int,

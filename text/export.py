@@ -165,7 +165,7 @@ def score(asked: EvaluationRequest) -> Scores:
     asked.say(
         f"took every tensor of an export of this project, {how}"
         if exported
-        else f"took the model of transformers in it: {encode.about}"
+        else f"took the model in it: {encode.about}"
     )
 
     def tasks_of(protocol: str) -> tuple[str, ...]:

@@ -1,31 +1,23 @@
 """Sentence encoders that transformers or sentence-transformers saved to a local folder.
 
+A folder with ``modules.json`` is one of sentence-transformers, and is read by that library.
+
 Shapes: B sentences, T tokens of the longest, H width of a token's state, n sentences.
-
-Besides the weights, these files determine a sentence's vector:
-
-modules.json                             the steps: a transformer, pooling, normalisation
-<transformer>/sentence_bert_config.json  max_seq_length, do_lower_case
-<pooling>/config.json                    how tokens are pooled; whether the prompt's are included
-config_sentence_transformers.json        prompts, and which one precedes every sentence
 """
 
 import inspect
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from tokenizers import normalizers
 from torch import Tensor, nn
 
 from shared.compat import make_torchvision_importable
 from shared.errors import UserError
-from shared.experiment.weights import InitialWeights, some
+from shared.experiment.weights import DERIVED, InitialWeights, some
 from shared.notices import notice
-from shared.pairs import unit_rows
 from text.encoder import QuickThought, SentenceEncoder, mean_of_tokens, sentence_encoder
 
 make_torchvision_importable()
@@ -34,143 +26,102 @@ from transformers import (  # noqa: E402 (needs the line above)
     AutoModel,
     AutoTokenizer,
     BertModel,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
 Pooling = Literal["as saved", "mean", "cls", "last", "max"]
 REMEDY = "save an encoder and its tokenizer there with save_pretrained"
-OTHERWISE = "load it with SentenceTransformer and give that to text.evaluate"
+MODULES = "modules.json"
+BESIDE = ("1_Pooling", "sentence_bert_config.json", "config_sentence_transformers.json")
 NO_LIMIT = 10**9  # tokenizers without a limit have a model_max_length of 1e30
-LOWER_CASE = normalizers.Lowercase()
 WORD_TABLES = ("embedding.weight", "word_embeddings.weight")
 POSITIONS = "position_embeddings.weight"
 
 
 def _first(states: Tensor, mask: Tensor) -> Tensor:
-    return _at(states, mask.to(torch.uint8).argmax(1))  # where a prompt is left out, after it
+    return states[:, 0]
 
 
 def _last(states: Tensor, mask: Tensor) -> Tensor:
-    return _at(states, mask.shape[1] - 1 - mask.flip(1).to(torch.uint8).argmax(1))
-
-
-def _at(states: Tensor, place: Tensor) -> Tensor:
-    return states[torch.arange(len(states), device=states.device), place]
+    return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
 
 
 def _largest(states: Tensor, mask: Tensor) -> Tensor:
     return states.masked_fill(~mask[..., None], -torch.inf).amax(1)
 
 
-def _mean_by_root(states: Tensor, mask: Tensor) -> Tensor:
-    return mean_of_tokens(states, mask) * mask.sum(1, keepdim=True).sqrt()
-
-
-def _mean_by_place(states: Tensor, mask: Tensor) -> Tensor:
-    return mean_of_tokens(states, mask * torch.arange(1, mask.shape[1] + 1, device=mask.device))
-
-
-# States (B, T, H) and mask (B, T) to vectors (B, H), by sentence-transformers' names.
-POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cls": _first,
-    "max": _largest,
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # states (B, T, H) -> (B, H)
     "mean": mean_of_tokens,
-    "mean_sqrt_len_tokens": _mean_by_root,
-    "weightedmean": _mean_by_place,
-    "lasttoken": _last,
+    "cls": _first,
+    "last": _last,
+    "max": _largest,
 }
-# Folders from before version 6 have a Boolean for each; several poolings are concatenated, in this
-# order.
-_BEFORE_6 = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-
-
-@dataclass(frozen=True)
-class Saved:
-    """The settings of an encoder that its folder holds besides the weights.
-
-    Attributes:
-        poolings: names of ``POOLINGS``; the vectors of several are concatenated.
-        prompt: precedes every sentence.
-        pool_prompt: whether its tokens are pooled as well.
-        unit_length: whether vectors are normalised.
-        length: tokens kept of a sentence, including special ones; None: the tokenizer's limit.
-        lower_case: whether sentences are lower-cased before they are tokenized.
-    """
-
-    poolings: tuple[str, ...]
-    prompt: str
-    pool_prompt: bool
-    unit_length: bool
-    length: int | None
-    lower_case: bool
 
 
 def hugging_face_encoder(
     folder: Path | str, *, pooling: Pooling = "as saved", batch_size: int = 64
 ) -> SentenceEncoder:
-    """The sentence vectors of a transformers encoder in a local folder.
+    """The sentence vectors of an encoder in a local folder.
 
-    They equal those of sentence-transformers: its ``max_seq_length``, lower-casing, default prompt,
-    pooling and normalisation are read if they are stored with the weights. A sentence's vector does
-    not depend on the others in its batch: padding always follows the tokens, whichever side the
-    tokenizer pads on. Sentences are truncated to the smallest limit of tokenizer, folder and
-    position embeddings. A :class:`text.QuickThought` saved with its tokenizer gives the same as
-    :func:`text.sentence_encoder`. Nothing is downloaded. Computation is in float32, on a GPU if
-    there is one.
+    A folder of sentence-transformers gives ``SentenceTransformer(folder).encode``: with its steps,
+    prompt, limit of tokens and precision. Of a folder of transformers the last layer's states are
+    pooled, in float32, and sentences are truncated to the smallest limit of tokenizer and position
+    embeddings. A sentence's vector does not depend on the others in its batch: padding follows the
+    tokens, and where sentence-transformers pads before them, sentences are encoded one by one. A
+    :class:`text.QuickThought` saved with its tokenizer gives the same as
+    :func:`text.sentence_encoder`. Nothing is downloaded. Runs on a GPU if there is one.
 
     Args:
         folder: written by ``save_pretrained`` of a model and of its tokenizer, or by
             sentence-transformers.
-        pooling: of the last layer's states. ``"as saved"``: as stored in the folder, the mean over
-            the tokens if nothing is stored; ``"mean"``, ``"cls"`` (the first token), ``"last"`` or
-            ``"max"`` override it.
+        pooling: over the tokens, of a folder of transformers. ``"as saved"``: the mean, or what
+            sentence-transformers stored; ``"mean"``, ``"cls"`` (the first token), ``"last"`` or
+            ``"max"``.
         batch_size: sentences of similar length that are encoded together.
 
     Returns:
         A function of n sentences, also available as its method ``encode``; its ``about`` describes
-        what was read. It raises ValueError if there are no sentences, or if the tokenizer returns
-        no token for one.
+        what was read. It raises ValueError if there are no sentences, if the tokenizer returns
+        no token for one, or if a vector is not finite.
 
     Raises:
-        UserError: the folder does not hold an encoder with all its weights and a tokenizer, or has
-            a step after the transformer other than pooling and normalisation.
-        ValueError: an unknown pooling, or one for a ``QuickThought``, which has its own.
+        UserError: the folder does not hold an encoder with all its weights and a tokenizer, holds
+            weights that the encoder has no place for, or lacks ``modules.json`` beside other files
+            of sentence-transformers.
+        ValueError: an unknown pooling, or one for a model that has its own.
     """
     if pooling not in get_args(Pooling):
         raise ValueError(f"pooling is one of {', '.join(get_args(Pooling))}; got {pooling!r}")
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder; {REMEDY}")
-    steps = _steps(folder)
-    place = folder / steps[0][1] if steps else folder
-    model, tokenizer = _loaded(place)
+    if (folder / MODULES).is_file():
+        if pooling != "as saved":
+            raise ValueError(
+                f"pooling {pooling!r} does not apply to a folder of sentence-transformers, which "
+                f"says how; leave it out"
+            )
+        return _of_the_library(folder, batch_size)
+    if found := [name for name in BESIDE if (folder / name).exists()]:
+        raise UserError(
+            f"{folder}: has {found[0]} but no {MODULES}; get the folder of sentence-transformers "
+            f"again, or remove {found[0]}"
+        )
+    model, tokenizer = _loaded(folder)
     if isinstance(model, QuickThought):
         if pooling != "as saved":
             raise ValueError(f"pooling {pooling!r} does not apply to a QuickThought; leave it out")
         return sentence_encoder(model, tokenizer, batch_size=batch_size)
-    saved = _saved(folder, steps)
-    poolings = saved.poolings
-    if pooling != "as saved":
-        poolings = ("lasttoken" if pooling == "last" else pooling,)
-    length = _length(model, tokenizer, saved.length)
+    pooled = "mean" if pooling == "as saved" else pooling
+    length = _length(model, tokenizer)
     _pad_on_the_right(tokenizer)
     accepted = inspect.signature(model.forward).parameters
-    left_out = 0 if saved.pool_prompt else _tokens_of_prompt(tokenizer, saved.prompt)
 
     def vectors(sentences: list[str]) -> Tensor:
-        texts = [saved.prompt + sentence for sentence in sentences]
-        if saved.lower_case:  # by the library that sentence-transformers uses
-            texts = [LOWER_CASE.normalize_str(each) for each in texts]
         tokens = tokenizer(
-            texts,
+            sentences,
             padding=True,
             truncation=length is not None,
             max_length=length,
@@ -183,21 +134,57 @@ def hugging_face_encoder(
             raise ValueError(f"the tokenizer returns no token for {sentence!r}")
         tokens = tokens.to(model.device)
         states = model(**{name: tokens[name] for name in tokens if name in accepted})[0]
-        mask = tokens["attention_mask"].bool()
-        mask[:, :left_out] = False
-        found = torch.cat([POOLINGS[each](states, mask) for each in poolings], dim=1)
-        return unit_rows(found) if saved.unit_length else found
+        return POOLINGS[pooled](states, tokens["attention_mask"].bool())
 
-    about = (
-        f"{' and '.join(poolings)} of a sentence's tokens, "
-        f"{'of any number' if length is None else f'at most {length}'}"
-        + (f", after the prompt {saved.prompt!r}" if saved.prompt else "")
-        + (", in lower case" if saved.lower_case else "")
-        + (", scaled to length 1" if saved.unit_length else "")
-    )
+    limit = "of any number" if length is None else f"at most {length}"
+    about = f"{pooled} of a sentence's tokens, {limit}"
     # A model that takes no mask would read the padding.
     batch_size = batch_size if "attention_mask" in accepted else 1
     return SentenceEncoder(model, vectors, batch_size, about)
+
+
+def _of_the_library(folder: Path, batch_size: int) -> SentenceEncoder:
+    """What sentence-transformers makes of its folder.
+
+    Raises:
+        UserError: a folder that it cannot load, or whose weights are incomplete.
+    """
+    from sentence_transformers import SentenceTransformer  # takes seconds
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        model = SentenceTransformer(str(folder), device=device, local_files_only=True)
+        inner = getattr(model[0], "model", None)
+        if isinstance(inner, PreTrainedModel):
+            place = folder / json.loads((folder / MODULES).read_text(encoding="utf-8"))[0]["path"]
+            if (place / "config.json").is_file():
+                # The library does not tell which weights it found.
+                kind: Any = type(inner)
+                report = kind.from_pretrained(
+                    place, local_files_only=True, output_loading_info=True
+                )[1]
+                _check_complete(folder, inner, report)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the folder's modules raise
+        raise _unreadable(folder, error, "save it again with SentenceTransformer.save") from error
+    if (words := getattr(model, "tokenizer", None)) is not None:
+        _check_words(folder, words)
+
+    def vectors(sentences: list[str]) -> Tensor:
+        found: Tensor = model.encode(
+            sentences, batch_size=len(sentences), show_progress_bar=False, convert_to_tensor=True
+        )
+        if not (finite := found.isfinite().all(1)).all():
+            raise ValueError(
+                f"the vector of {sentences[int(finite.int().argmin())]!r} is not finite"
+            )
+        return found
+
+    steps = ", ".join(type(each).__name__ for each in model)
+    about = f"sentence-transformers' {steps}, at most {model.max_seq_length} tokens"
+    left = getattr(words, "padding_side", "right") == "left"
+    return SentenceEncoder(model, vectors, 1 if left else batch_size, about)
 
 
 def initialise(
@@ -233,6 +220,11 @@ def initialise(
             f"{init.file}: holds a {kind}, which does not fit encoder={model.config.kind!r}; give "
             f"a QuickThought, or a BertModel with encoder='transformer'"
         )
+    if model.config.kind == "transformer":
+        for target, source in pairs:
+            _check_function(
+                init.file, *(getattr(each, "bert", each).config for each in (target, source))
+            )
     ids, rows = _common_words(tokenizer, its_tokenizer)
     if not ids:
         raise UserError(f"{init.file}: its tokenizer shares no word with the corpus; give another")
@@ -267,6 +259,30 @@ def initialise(
     return len(ids)
 
 
+# Fields of a BERT's configuration that change its function and no tensor's shape; the defaults of
+# configurations without them.
+FUNCTION = {
+    "num_attention_heads": None,
+    "hidden_act": None,
+    "layer_norm_eps": None,
+    "position_embedding_type": "absolute",
+    "is_decoder": False,
+    "add_cross_attention": False,
+}
+
+
+def _check_function(file: Path, wanted: PretrainedConfig, stated: PretrainedConfig) -> None:
+    """Refuse a BERT that computes something else than the configured one."""
+    for name, default in FUNCTION.items():
+        own, its = (getattr(each, name, default) for each in (wanted, stated))
+        if own != its:
+            remedy = "set heads as in it" if name == "num_attention_heads" else "give another model"
+            raise UserError(
+                f"{file}: its config.json has {name} {its!r}, encoder='transformer' has {own!r}; "
+                f"{remedy}"
+            )
+
+
 def _common_words(
     tokenizer: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase
 ) -> tuple[list[int], list[int]]:
@@ -292,94 +308,47 @@ def _loaded(folder: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
             folder, local_files_only=True, dtype=torch.float32, output_loading_info=True
         )
     except Exception as error:  # tokenizers raises Exception itself for a damaged file
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{folder}: cannot be loaded ({reason}); {REMEDY}") from error
-    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
-    if missing:
-        raise UserError(f"{folder}: weights are missing ({missing[0]} is the first); {REMEDY}")
+        raise _unreadable(folder, error, REMEDY) from error
+    _check_complete(folder, model, report)
     if model.config.is_encoder_decoder:
         raise UserError(f"{folder}: an encoder with a decoder; {REMEDY}")
-    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers invents one without a file
-        raise UserError(f"{folder}: a tokenizer without words; {REMEDY}")
+    _check_words(folder, tokenizer)
     return model.to("cuda" if torch.cuda.is_available() else "cpu"), tokenizer
 
 
-def _steps(folder: Path) -> list[tuple[str, str]]:
-    """Kind and folder of sentence-transformers' steps; none without ``modules.json``."""
-    file = folder / "modules.json"
-    listed = _json(file, [])
-    if not all(isinstance(step, dict) for step in listed):
-        raise UserError(f"{file}: not a list of objects; get the file again")
-    steps = [
-        (str(each.get("type")).rpartition(".")[2], str(each.get("path", ""))) for each in listed
-    ]
-    if file.is_file() and (not steps or steps[0][0] != "Transformer"):
-        raise UserError(f"{file}: the first step is no Transformer; {OTHERWISE}")
-    return steps
+def _unreadable(folder: Path, error: Exception, remedy: str) -> UserError:
+    reason = str(error).strip().partition("\n")[0]
+    return UserError(f"{folder}: cannot be loaded ({reason}); {remedy}")
 
 
-def _saved(folder: Path, steps: list[tuple[str, str]]) -> Saved:
-    """The settings in the files beside the weights."""
-    kinds = [kind for kind, _ in steps]
-    if steps and kinds not in (
-        ["Transformer", "Pooling"],
-        ["Transformer", "Pooling", "Normalize"],
-    ):
-        raise UserError(
-            f"{folder / 'modules.json'}: the steps {', '.join(kinds)} are not Transformer, Pooling "
-            f"and possibly Normalize; {OTHERWISE}"
-        )
-    transformer, pooling = (folder / path for _, path in steps[:2] or [("", ""), ("", "1_Pooling")])
-    file = pooling / "config.json"
-    if steps and not file.is_file():
-        raise UserError(f"{file}: there is no such file; get the folder again")
-    pool = _json(file, {})
-    poolings = pool.get("pooling_mode") or [
-        mode for key, mode in _BEFORE_6.items() if pool.get(key)
-    ]
-    # The default is the mean, as in sentence-transformers.
-    poolings = (poolings,) if isinstance(poolings, str) else tuple(poolings) or ("mean",)
-    if unknown := [mode for mode in poolings if mode not in POOLINGS]:
-        raise UserError(f"{file}: unknown pooling {unknown[0]!r}; {OTHERWISE}")
-
-    # sentence_bert_config.json, or by an earlier name such as sentence_roberta_config.json.
-    files = sorted(transformer.glob("sentence_*_config.json"))
-    said = _json(files[0], {}) if files else {}
-    file = folder / "config_sentence_transformers.json"
-    prompts = _json(file, {})
-    known, default = prompts.get("prompts") or {}, prompts.get("default_prompt_name")
-    if default is not None and default not in known:
-        raise UserError(f"{file}: the default prompt {default!r} is not among its prompts; add it")
-    return Saved(
-        poolings=poolings,
-        prompt=known.get(default) or "",
-        pool_prompt=bool(pool.get("include_prompt", True)),
-        unit_length="Normalize" in kinds,
-        length=said.get("max_seq_length"),
-        lower_case=bool(said.get("do_lower_case")),
+def _check_complete(folder: Path, model: PreTrainedModel, report: Mapping[str, Any]) -> None:
+    """Refuse weights that lack some of the model's, or belong to parts that it does not have."""
+    missing = sorted(name for name in report["missing_keys"] if "pooler" not in name)
+    if missing:
+        raise UserError(f"{folder}: weights are missing ({missing[0]} is the first); {REMEDY}")
+    inside = dict(model.named_children())
+    names = [name.removeprefix(f"{model.base_model_prefix}.") for name in report["unexpected_keys"]]
+    over = sorted(
+        name
+        for name in names
+        if name.partition(".")[0] in inside and not name.endswith(DERIVED) and "pooler" not in name
     )
+    if over:
+        raise UserError(
+            f"{folder}: has weights that {type(model).__name__} has no place for ({over[0]} is the "
+            f"first); use the version of transformers that saved it, or give another model"
+        )
 
 
-def _json(file: Path, missing: Any) -> Any:
-    """The content of a file, of the type of ``missing``, which is returned if there is no file."""
-    if not file.is_file():
-        return missing
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file}: not JSON ({error}); get the file again") from None
-    if not isinstance(found, type(missing)):
-        kind = "a list" if isinstance(missing, list) else "an object"
-        raise UserError(f"{file}: not {kind}; get the file again")
-    return found
+def _check_words(folder: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # transformers invents one without a file
+        raise UserError(f"{folder}: a tokenizer without words; {REMEDY}")
 
 
-def _length(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, said: int | None
-) -> int | None:
+def _length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | None:
     """The largest number of tokens of a sentence; None: unlimited."""
     limits = [
-        tokenizer.model_max_length if said is None else said,
+        tokenizer.model_max_length,
         getattr(model.config, "max_position_embeddings", None),  # -1 of XLNet, none of Mamba
     ]
     for name, module in model.named_modules():
@@ -396,9 +365,3 @@ def _pad_on_the_right(tokenizer: PreTrainedTokenizerBase) -> None:
     if tokenizer.pad_token is None:
         first = tokenizer.convert_ids_to_tokens(0)
         tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or first
-
-
-def _tokens_of_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> int:
-    """The number of a prompt's tokens before a sentence, without a special one at its end."""
-    ids = tokenizer(prompt)["input_ids"] if prompt else []
-    return len(ids) - bool(ids and ids[-1] in tokenizer.all_special_ids)

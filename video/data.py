@@ -111,7 +111,7 @@ class Videos:
     classes: those that are present, in the official order. frames: (F, 3, h, w) uint8, not to be
     written to; of flow x, y and a third channel, see :mod:`video.flow`. start, length: (n,) int64,
     where the frames of each video lie. left_out: "name: why" of each video that is missing, cannot
-    be decoded or is too short.
+    be decoded or is too short. modality: "rgb" or "flow", what the frames are.
     """
 
     videos: tuple[Video, ...]
@@ -120,17 +120,16 @@ class Videos:
     start: Tensor
     length: Tensor
     left_out: tuple[str, ...] = ()
+    modality: str = "rgb"
 
     def of(self, train: bool) -> "Videos":
         """The training or the test videos; they share the frames of all."""
         kept = [place for place, video in enumerate(self.videos) if video.train == train]
-        return Videos(
-            tuple(self.videos[place] for place in kept),
-            self.classes,
-            self.frames,
-            self.start[kept],
-            self.length[kept],
-            self.left_out,
+        return replace(
+            self,
+            videos=tuple(self.videos[place] for place in kept),
+            start=self.start[kept],
+            length=self.length[kept],
         )
 
     def every(self, stride: int) -> "Videos":
@@ -138,6 +137,19 @@ class Videos:
         kept = slice(None, None, stride)
         start, length = self.start[kept], self.length[kept]
         return replace(self, videos=self.videos[kept], start=start, length=length)
+
+    def check(self, modality: str) -> None:
+        """Refuse frames of another modality than a configuration's.
+
+        Raises:
+            ValueError: with both.
+        """
+        if self.modality != modality:
+            remedy = "read them with flow=" if modality == "flow" else "read them without flow="
+            raise ValueError(
+                f"modality is {modality!r}, these videos are {self.modality!r}; set modality, or "
+                f"{remedy}"
+            )
 
 
 def load(
@@ -221,6 +233,7 @@ def load(
         start,
         length,
         tuple(f"{name}: {why}" for name, why in unusable.items()),
+        modality,
     )
 
 

@@ -36,27 +36,30 @@ def decode(file: Path) -> Iterator[np.ndarray]:
         with av.open(str(file), format="avi" if avi else None) as container:
             if not container.streams.video:
                 raise UserError(f"{file}: has no video stream")
-            stream = container.streams.video[0]
+            # Beside a cover picture, the film.
+            stream = container.streams.best("video") or container.streams.video[0]
+            assert isinstance(stream, av.VideoStream)
             if stream.codec_context is None:
                 raise UserError(f"{file}: no decoder for its codec")
             stream.codec_context.thread_count = 1
-            shape, count, end = None, 0, 0.0
-            for frame in container.decode(stream):
-                if frame.is_corrupt or shape not in (None, (frame.height, frame.width)):
-                    raise UserError(f"{file}: damaged")
-                shape, count = (frame.height, frame.width), count + 1
-                end = max(end, frame.time or 0.0)
-                yield _upright(file, frame)
+            shape, count, end, cut = None, 0, 0.0, 0
+            for packet in container.demux(stream):
+                cut += packet.is_discard  # by an edit list
+                for frame in packet.decode():
+                    if frame.is_corrupt or shape not in (None, (frame.height, frame.width)):
+                        raise UserError(f"{file}: damaged")
+                    shape, count = (frame.height, frame.width), count + 1
+                    end = max(end, frame.time or 0.0)
+                    yield _upright(file, frame)
             if count == 0:
                 raise UserError(f"{file}: no frame can be decoded")
             # Lost packets are not reported; encoders of B-frames count a few frames too many.
-            if count < COMPLETE * stream.frames:
-                raise UserError(f"{file}: damaged, {count} frames of {stream.frames}")
+            stated = stream.frames - cut
+            if count < COMPLETE * stated:
+                raise UserError(f"{file}: damaged, {count} frames of {stated}")
             # Matroska and WebM do not count frames. `end` excludes the duration of the last one.
-            start, whole = (
-                (stream.start_time or 0) * float(stream.time_base or 0),
-                _seconds(container, stream),
-            )
+            start = (stream.start_time or 0) * float(stream.time_base or 0)
+            whole = _seconds(container, stream, start)
             found = (end - start) * count / max(count - 1, 1)
             if not stream.frames and count > 1 and found < COMPLETE * whole:
                 raise UserError(f"{file}: damaged, {found:.2f} of {whole:.2f} seconds")
@@ -70,8 +73,11 @@ def fault_of(error: UserError, file: Path) -> str:
     return str(error).removeprefix(f"{file}: ")
 
 
-def _seconds(container: InputContainer, stream: av.VideoStream) -> float:
-    """The duration of a stream according to the container; 0 if it states none."""
+def _seconds(container: InputContainer, stream: av.VideoStream, start: float) -> float:
+    """The duration of a stream according to the container; 0 if it states none.
+
+    Matroska states when it ends; ``start`` is when it begins, in seconds.
+    """
     if stream.duration and stream.time_base:
         return float(stream.duration * stream.time_base)
     if said := stream.metadata.get("DURATION"):
@@ -79,10 +85,10 @@ def _seconds(container: InputContainer, stream: av.VideoStream) -> float:
             hours, minutes, seconds = (float(part) for part in said.split(":"))
         except ValueError:
             return 0.0
-        return 3600 * hours + 60 * minutes + seconds
+        return 3600 * hours + 60 * minutes + seconds - start
     # With audio, the container's duration may be that of the audio.
     alone = len(container.streams) == 1
-    return container.duration / av.time_base if alone and container.duration else 0.0
+    return container.duration / av.time_base - start if alone and container.duration else 0.0
 
 
 def _upright(file: Path, frame: av.VideoFrame) -> np.ndarray:

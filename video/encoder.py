@@ -12,6 +12,7 @@ the student's features, to which CLLR's projection is applied. [CoCLR] is Han et
 ("Self-supervised Co-training for Video Representation Learning") with its program.
 """
 
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, get_args
@@ -25,6 +26,7 @@ from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
 from shared.distributed import from_first, gather, part, world_size
 from shared.errors import suggestion
+from shared.experiment.export import stating
 from shared.experiment.weights import initialise
 from shared.momentum import Teacher, enqueue, random_bank
 from shared.pairs import Pairing, paired_views
@@ -242,6 +244,16 @@ def encoder_of(config: Config) -> nn.Module:
     network = config.network
     if callable(network):
         return _of_a_function(network, config)
+    # What no tensor shows. Files of an S3D from before there were others lack its name.
+    facts: dict[str, str | None] = {
+        name: json.dumps(getattr(config, name)) for name in ("batch_norm_epsilon", "modality")
+    }
+    if network != "s3d":
+        facts |= {name: json.dumps(getattr(config, name)) for name in ("network", "strides")}
+    return stating(_named(network, config), **facts)
+
+
+def _named(network: str, config: Config) -> nn.Module:
     constants = {
         "width": config.width,
         "momentum": config.batch_norm_momentum,
@@ -372,7 +384,8 @@ class Networks(nn.Module):
         super().__init__()
         self.encoder = encoder_of(config)
         if config.init is not None:
-            initialise(self.encoder, config.init, "set network, width and strides as in the file")
+            remedy = "set network, width, strides, modality and batch_norm_epsilon as in the file"
+            initialise(self.encoder, config.init, remedy)
         self.dim = int(self.encoder.dim)  # type: ignore[arg-type]
         self.head = head(
             self.dim, config.head_hidden, config.head_output, batch_norm=config.head_batch_norm

@@ -150,13 +150,14 @@ def evaluate(
         finetune_epochs: in place of the protocol's.
 
     Raises:
-        ValueError: an unknown protocol, too few videos, some without labels, or features that are
-            not finite.
+        ValueError: an unknown protocol, too few videos, some without labels or of another modality,
+            or features that are not finite.
         FloatingPointError: the probe diverged.
         Interrupted: the run was stopped; when resumed, it evaluates from the start.
     """
     if config.protocol not in PROTOCOLS:
         raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}; got {config.protocol!r}")
+    videos.check(config.modality)
     train, test = _parts(videos)
     protocol = PROTOCOLS[config.protocol]
     device = _device_of(encoder)

@@ -53,7 +53,7 @@ KEPT = (
     "modality",
 )
 # Further fields in files written since there are several networks; earlier files hold an S3D.
-ADDED = ("network", "strides")
+ADDED = ("network", "strides", "flow")  # the method, of encoders of flow alone
 NAMES = {"s3d": "S3D", "r2plus1d": "R(2+1)D"}
 
 
@@ -70,7 +70,8 @@ def save_encoder(encoder: nn.Module, folder: Path, *, config: Config) -> None:
     """
     remade(encoder, lambda: encoder_of(config))
     metadata = {"dim": str(encoder.dim)}
-    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in (*KEPT, *ADDED)}
+    names = [name for name in (*KEPT, *ADDED) if name != "flow" or config.modality == "flow"]
+    metadata |= {name: json.dumps(canonical(getattr(config, name))) for name in names}
     save_weights(encoder, folder, metadata)
 
 
@@ -104,7 +105,7 @@ def score(asked: EvaluationRequest) -> Scores:
     """Score an exported encoder by named protocols, on UCF-101, another dataset or a folder.
 
     Raises:
-        UserError: no export, an unknown protocol, missing data, or a folder for an encoder of flow.
+        UserError: no export, an unknown protocol, or missing data.
     """
     name = asked.data or UCF101
     protocols = asked.protocols or (Config().protocol,)
@@ -117,8 +118,6 @@ def score(asked: EvaluationRequest) -> Scores:
     encoder = encoder.to("cuda" if torch.cuda.is_available() else "cpu")
 
     own = Path(name).is_dir()
-    if own and config.modality == "flow":
-        raise UserError(f"{name}: a folder is read as RGB, this encoder takes flow")
     split = asked.options.get("split")
     if own and split:
         raise UserError(f"{name}: a folder of your own has no splits; leave --split out")
@@ -128,7 +127,8 @@ def score(asked: EvaluationRequest) -> Scores:
 
     def by(config: Any, run: Run) -> Mapping[str, Any]:
         if own:
-            videos = own_folder(name, config.size, skip_damaged=run.allow_missing)
+            flow = config.flow if config.modality == "flow" else None
+            videos = own_folder(name, config.size, flow=flow, skip_damaged=run.allow_missing)
             run.record_data(**{name: sha256_of_files(Path(each.name) for each in videos.videos)})
             return evaluate(config, encoder, videos, run)
         run.record_data(**{name: fingerprint(name, run.data_root)})

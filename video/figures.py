@@ -7,6 +7,7 @@ The picture of neighbours shows frames of UCF-101, which its owners license: it 
 those who have the videos, and is not to be distributed.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -89,12 +90,11 @@ def chosen(test: Videos) -> list[int]:
 def part_of(videos: Videos, places: Sequence[int]) -> Videos:
     """A subset of the videos; it shares all frames."""
     kept = list(places)
-    return Videos(
-        tuple(videos.videos[place] for place in kept),
-        videos.classes,
-        videos.frames,
-        videos.start[kept],
-        videos.length[kept],
+    return dataclasses.replace(
+        videos,
+        videos=tuple(videos.videos[place] for place in kept),
+        start=videos.start[kept],
+        length=videos.length[kept],
     )
 
 

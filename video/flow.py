@@ -168,6 +168,21 @@ def flow_frames(frames: np.ndarray, method: str = "tvl1") -> np.ndarray:
     return flow
 
 
+def stored_flow(frames: np.ndarray, method: str) -> np.ndarray:
+    """What :func:`read_flow` gives of the frames' flow (T, H, W, 3) uint8, with JPEG's losses.
+
+    Raises:
+        ValueError: as :func:`flow_frames`.
+    """
+    threads = cv2.getNumThreads()
+    cv2.setNumThreads(1)  # videos are shared among threads, not frames
+    try:
+        flow = flow_frames(frames, method)
+    finally:
+        cv2.setNumThreads(threads)
+    return np.stack([_decoded(_jpeg(image)) for image in flow])
+
+
 def encoded(flow: np.ndarray) -> np.ndarray:
     """Motion in pixels as uint8: -20 and below are 0, no motion is 128, 20 and above are 255."""
     return np.rint((flow.clip(-BOUND, BOUND) + BOUND) * (255 / (2 * BOUND))).astype(np.uint8)
@@ -225,18 +240,23 @@ def _source(file: Path) -> dict[str, Any]:
 
 def _write(target: Path, flow: np.ndarray, source: dict[str, Any], method: str) -> None:
     """Write a video's flow file atomically."""
+    with replacing(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
+        meta = {"frames": len(flow), "source": source, "settings": settings_of(method)}
+        archive.writestr("flow.json", json.dumps(meta))
+        for name, image in zip(_images(len(flow)), flow, strict=True):
+            archive.writestr(name, _jpeg(image))
+
+
+def _jpeg(image: np.ndarray) -> bytes:
+    """The content of a JPEG file of an image (H, W, 3) uint8, red first."""
     parameters = [
         cv2.IMWRITE_JPEG_QUALITY,
         QUALITY,
         cv2.IMWRITE_JPEG_SAMPLING_FACTOR,
         cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
     ]
-    with replacing(target) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_STORED) as archive:
-        meta = {"frames": len(flow), "source": source, "settings": settings_of(method)}
-        archive.writestr("flow.json", json.dumps(meta))
-        for name, image in zip(_images(len(flow)), flow, strict=True):
-            _, data = cv2.imencode(".jpg", image[..., ::-1], parameters)  # OpenCV: blue first
-            archive.writestr(name, data.tobytes())
+    _, data = cv2.imencode(".jpg", image[..., ::-1], parameters)  # OpenCV: blue first
+    return data.tobytes()
 
 
 def _fault(target: Path, source: dict[str, Any], method: str) -> str | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from shared.errors import UserError
 from shared.experiment.folders import printable, read_folder, undamaged
-from video.data import Video, Videos, stored_side, too_short
+from video.data import FLOWS, Video, Videos, stored_side, too_short
 from video.decoding import decode, fault_of
 
 ENDINGS = (".avi", ".mp4", ".mkv", ".mov", ".webm", ".m4v")
@@ -24,24 +24,31 @@ WHAT = "videos"
 GROUPS = 10  # in place of recordings, which are unknown: every tenth video
 
 
-def folder(path: str | Path, size: int, *, skip_damaged: bool = False) -> Videos:
+def folder(
+    path: str | Path, size: int, *, flow: str | None = None, skip_damaged: bool = False
+) -> Videos:
     """The training and test videos of your own folder.
 
     Args:
         path: the folder, see :mod:`shared.experiment.folders` for its layout. Without class folders
             all labels are -1, which is enough for pretraining.
         size: S, the side of the clips in pixels.
+        flow: "tvl1" or "dis": their optical flow, as :func:`video.load` makes it, for a
+            configuration of ``modality="flow"``; None: the frames.
         skip_damaged: leave out videos that cannot be used, with a warning that lists them.
 
     Raises:
         MissingData: there is no such folder.
         UserError: it has no videos, another layout, or unusable videos, which are all named.
+        ValueError: there is no such method of flow.
     """
+    if flow not in (None, *FLOWS):
+        raise ValueError(f"flow is by {' or '.join(FLOWS)}; got {flow!r}")
     content = read_folder(Path(path), str(path), WHAT, ENDINGS)
     content.warn()
     found = [(file, label, True) for file, label in content.train]
     found += [(file, label, False) for file, label in content.test or ()]
-    return _decoded(found, content.classes, size, Path(path), skip_damaged)
+    return _decoded(found, content.classes, size, Path(path), skip_damaged, flow)
 
 
 def from_pytorchvideo(
@@ -78,17 +85,25 @@ def _decoded(
     size: int,
     place: Path,
     skip_damaged: bool,
+    flow: str | None = None,
 ) -> Videos:
     side = stored_side(size)
     frames: dict[Path, Tensor] = {}
 
     def fault(file: Path) -> str | None:
         try:
-            squares = [_square(frame, side) for frame in decode(file)]
+            if flow is None:
+                squares = [_square(frame, side) for frame in decode(file)]
+            else:
+                squares = [*decode(file)]
         except UserError as error:
             return fault_of(error, file)
         if why := too_short(len(squares)):
             return why
+        if flow is not None:
+            from video.flow import stored_flow  # needs OpenCV
+
+            squares = [_square(each, side) for each in stored_flow(np.stack(squares), flow)]
         frames[file] = torch.from_numpy(np.stack(squares).transpose(0, 3, 1, 2).copy())
         return None
 
@@ -102,7 +117,14 @@ def _decoded(
     ]
     kept = [frames[files[number]] for number in good]
     length = torch.tensor([len(each) for each in kept])
-    return Videos(tuple(videos), tuple(classes), torch.cat(kept), length.cumsum(0) - length, length)
+    return Videos(
+        tuple(videos),
+        tuple(classes),
+        torch.cat(kept),
+        length.cumsum(0) - length,
+        length,
+        modality="rgb" if flow is None else "flow",
+    )
 
 
 def _square(frame: np.ndarray, side: int) -> np.ndarray:

@@ -85,11 +85,12 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
         The networks, on the GPU if there is one, and the criterion with its trained parameters.
 
     Raises:
-        ValueError: an inconsistent configuration.
+        ValueError: an inconsistent configuration, or videos of another modality.
         UserError: fewer videos than a batch has.
         FloatingPointError: the training diverged.
     """
     check(config)
+    videos.check(config.modality)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     per_epoch = len(videos.videos) // config.batch_size
     if per_epoch == 0:

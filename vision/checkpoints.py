@@ -95,5 +95,11 @@ def load(config: Config, data_root: Path) -> nn.Module:
     file = file_of(config.weights, data_root)
     from vision.foreign import loaded
 
-    network, _ = loaded(file, size=config.image_size, backbone=config.backbone, stem=config.stem)
+    network, _ = loaded(
+        file,
+        size=config.image_size,
+        backbone=config.backbone,
+        stem=config.stem,
+        heads=config.heads,
+    )
     return network

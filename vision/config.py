@@ -21,7 +21,7 @@ from shared.losses import max_margin
 from shared.pairs import Pairing
 
 Backbone = str | Callable[[], nn.Module]  # see vision.encoder.make_encoder
-Stem = Literal["cifar", "strided", "small", "imagenet"]
+Stem = Literal["cifar", "strided", "small", "imagenet", "small_padding_2"]
 Method = Literal["simclr", "moco_v2", "moco_v3", "byol", "swav", "cmc"]
 
 NT_XENT = Objective(term(info_nce, temperature=0.25))  # [margins] tau
@@ -46,8 +46,11 @@ class Config:
 
     backbone: Backbone = "resnet18"  # [margins]
     # The first layers: "cifar" 3x3 without pooling; "small" 3x3 with it ([ReSSL] at 64 pixels);
-    # "imagenet" the network's own, which all but the ResNets of vision.encoder need.
+    # "imagenet" the network's own, which all but the ResNets of vision.encoder need;
+    # "small_padding_2" is "cifar" with padding 2, for checkpoints of solo-learn.
     stem: Stem = "cifar"
+    # Attention heads of a transformer of timm; None: timm's number.
+    heads: int | None = option(None)
     # What is evaluated: the encoder, or features without training, see vision.trivial.
     features: Literal["encoder", "pixels", "thumbnail", "histogram"] = added(
         "encoder", was="encoder"

@@ -47,5 +47,5 @@ DOMAIN = Domain(
     figures=Later("vision.figures:FIGURES"),
     export=Later("vision.export:write"),
     score=Later("vision.foreign:score"),
-    scored_by=("backbone", "stem", "prefix", "size", "statistics", "skip_damaged"),
+    scored_by=("backbone", "stem", "prefix", "heads", "size", "statistics", "skip_damaged"),
 )

@@ -9,12 +9,14 @@ Shapes: B images, S side in pixels, H features of the backbone, D dimensions of 
 import difflib
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from shared.checks import COUNT, optional, require
 from shared.compat import make_torchvision_importable
+from shared.experiment.export import stating
 
 make_torchvision_importable()
 
@@ -33,7 +35,9 @@ from torchvision.models.resnet import (  # noqa: E402
 
 from vision.config import Backbone, Stem  # noqa: E402
 
-STEMS = ("cifar", "strided", "small", "imagenet")
+STEMS = get_args(Stem)
+LAB = "lab"  # the ``colours`` of an export: two networks, of lightness and of colours
+UNPOOLED = ("cifar", "strided", "small_padding_2")  # without the max pooling
 
 
 class SmallResNet(nn.Module):
@@ -122,6 +126,7 @@ def make_encoder(
     size: int = 224,
     channels: int = 3,
     half: bool = False,
+    heads: int | None = None,
 ) -> nn.Module:
     """A backbone without its classifier: (B, 3, S, S) -> (B, H).
 
@@ -133,46 +138,73 @@ def make_encoder(
             ``"resnet101"``; any name of ``timm.list_models()``; or a function that makes a network.
         stem: of a ResNet here. ``"cifar"``: 3x3 convolution of stride 1, no pooling;
             ``"strided"``: the same of stride 2; ``"small"``: that of stride 1 with torchvision's
-            max pooling; ``"imagenet"``: torchvision's 7x7 of stride 2 with pooling. Every other
-            network has its own first layers, which ``"imagenet"`` keeps.
+            max pooling; ``"small_padding_2"``: ``"cifar"`` with padding 2, as solo-learn has it,
+            whose maps have 2 pixels more; ``"imagenet"``: torchvision's 7x7 of stride 2 with
+            pooling. Every other network has its own first layers, which ``"imagenet"`` keeps.
         size: S, for networks that are built for one (ViT, Swin).
         channels: of the images, if not 3.
         half: half as wide, H / 2 features; see :class:`LabEncoder`.
+        heads: attention heads of a transformer of timm; None: timm's number. No tensor shows it.
 
     Raises:
-        ValueError: an unknown backbone or stem, or one that does not go with the other.
+        ValueError: an unknown backbone or stem, or one that does not go with the other; heads of a
+            network without, or that do not divide its width.
 
     Source: Rho et al. 2023 and Robinson et al. 2021 for the small stems; the strided one is
     additional.
     """
-    check_backbone(backbone, stem, half=half)
+    check_backbone(backbone, stem, half=half, heads=heads)
     if backbone in BUILDERS:
         network: Any = (HALVES if half else BUILDERS)[str(backbone)]()
         network.fc = nn.Identity()
         side, stride = (7, 2) if stem == "imagenet" else (3, 2 if stem == "strided" else 1)
         if stem != "imagenet" or channels != 3:
             first = network.conv1.out_channels
-            network.conv1 = nn.Conv2d(channels, first, side, stride, side // 2, bias=False)
+            padding = 2 if stem == "small_padding_2" else side // 2
+            network.conv1 = nn.Conv2d(channels, first, side, stride, padding, bias=False)
             nn.init.kaiming_normal_(network.conv1.weight, mode="fan_out", nonlinearity="relu")
-        if stem in ("cifar", "strided"):
+        if stem in UNPOOLED:
             network.maxpool = nn.Identity()
     elif callable(backbone):
         network = backbone()
     else:
         import timm  # takes a second, which the ResNets here need not
 
-        sized: dict[str, Any] = {"img_size": size} if fixed_size(backbone) else {}
-        network = timm.create_model(backbone, num_classes=0, in_chans=channels, **sized)
+        options: dict[str, Any] = {"img_size": size} if fixed_size(backbone) else {}
+        if heads is not None:
+            options["num_heads"] = heads
+        try:
+            network = timm.create_model(backbone, num_classes=0, in_chans=channels, **options)
+        except (AssertionError, TypeError) as error:
+            if heads is None:
+                raise
+            raise ValueError(f"{backbone} cannot have {heads} attention heads: {error}") from error
     made: nn.Module = network.to(memory_format=torch.channels_last)
-    return made
+    if callable(backbone):
+        return made
+    return stating(
+        made,
+        backbone=backbone,
+        stem=stem,
+        heads=None if heads is None else str(heads),
+        colours=None,
+        **({"image_size": str(size)} if fixed_size(backbone) else {}),
+    )
 
 
-def check_backbone(backbone: Backbone, stem: Stem, *, half: bool = False) -> None:
-    """Refuse an unknown backbone, or one that does not go with this stem.
+def check_backbone(
+    backbone: Backbone, stem: Stem, *, half: bool = False, heads: int | None = None
+) -> None:
+    """Refuse an unknown backbone, or one that does not go with this stem or with heads.
 
     Raises:
         ValueError: with the nearest names, or the stems that go with it.
     """
+    require("heads", heads, optional(COUNT))
+    if heads is not None and (callable(backbone) or backbone in BUILDERS):
+        raise ValueError(
+            f"heads are those of a transformer of timm; {name_of(backbone)} takes none"
+        )
     if stem not in STEMS:
         raise ValueError(f"stem is one of {', '.join(STEMS)}; got {stem!r}")
     if backbone in BUILDERS:
@@ -265,6 +297,7 @@ class LabEncoder(nn.Module):
         super().__init__()
         self.lightness = make_encoder(backbone, stem, channels=1, half=True)
         self.colours = make_encoder(backbone, stem, channels=2, half=True)
+        stating(self, backbone=name_of(backbone), stem=stem, heads=None, colours=LAB)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, S, S) -> (B, H)."""

@@ -533,7 +533,7 @@ def linear_probe(
     """Train a linear classifier on features, and score it after each epoch.
 
     Initialisation and order are functions of the seed alone. There is no synchronisation with the
-    device before the end.
+    device but at the start and at the end.
 
     Args:
         train: (n, H) features, or a function that yields them by batch, see ``Batches``.
@@ -547,11 +547,13 @@ def linear_probe(
         after_epoch: called with the number of epochs done.
 
     Raises:
-        ValueError: no epoch to train.
+        ValueError: no epoch to train, or an image without a label of the C.
         FloatingPointError: the classifier's weights are no longer finite.
     """
     if probe.epochs < 1:
         raise ValueError(f"a probe trains for at least 1 epoch; got {probe.epochs}")
+    for each in (labels, test_labels):
+        check_labels(each, classes)
     classifier = starting_classifier(test.shape[1], classes, probe.deviation, seed).to(test.device)
     optimiser = _optimiser(probe, classifier)
     per_epoch = math.ceil(len(labels) / probe.batch_size)
@@ -607,8 +609,9 @@ def regularised_probe(
 
     Raises:
         NothingToHoldOut: a single class, or no class with two images.
-        ValueError: what :func:`shared.logistic.fit` refuses.
+        ValueError: an image without a label, or what :func:`shared.logistic.fit` refuses.
     """
+    check_labels(labels)
     train, test = standardised(train, test)
     held_out = _held_out(labels)
     inside = torch.ones(len(train), 1, dtype=torch.bool, device=train.device)
@@ -688,7 +691,12 @@ def knn(
     temperature: float,
     neighbours: int = 200,
 ) -> float:
-    """Accuracy in percent of :func:`knn_predictions` for labels (m,) of the test features."""
+    """Accuracy in percent of :func:`knn_predictions` for labels (m,) of the test features.
+
+    Raises:
+        ValueError: as :func:`knn_predictions`, also for the test labels.
+    """
+    check_labels(test_labels, classes)
     predicted = knn_predictions(
         train, labels, test, classes=classes, temperature=temperature, neighbours=neighbours
     )
@@ -717,7 +725,8 @@ def knn_predictions(
         neighbours: how many vote; all of them if n is smaller.
 
     Raises:
-        ValueError: a temperature or number of neighbours that is not positive.
+        ValueError: a temperature or number of neighbours that is not positive, or an image without
+            a label of the C.
 
     Source: Wu et al. 2018, "Unsupervised Feature Learning via Non-Parametric Instance
     Discrimination", Section 3.4.
@@ -726,6 +735,7 @@ def knn_predictions(
         raise ValueError(
             f"temperature and neighbours are positive; got {temperature} and {neighbours}"
         )
+    check_labels(labels, classes)
     train, test = unit_rows(train), unit_rows(test)
     predicted = []
     for block in test.split(max(1, ENTRIES // len(train))):
@@ -735,6 +745,18 @@ def knn_predictions(
         scores = votes.new_zeros(len(block), classes).scatter_add_(1, labels[index], votes)
         predicted.append(scores.argmax(1))
     return torch.cat(predicted)
+
+
+def check_labels(labels: Tensor, classes: int | None = None) -> None:
+    """Refuse labels (n,) that are none (-1), or not below the number of classes.
+
+    Raises:
+        ValueError: with their number.
+    """
+    if none := int((labels < 0).sum()):
+        raise ValueError(f"{none} of {len(labels)} images have no label (-1); leave them out")
+    if classes is not None and len(labels) and int(labels.max()) >= classes:
+        raise ValueError(f"label {int(labels.max())} is not one of {classes} classes, 0 and up")
 
 
 def kmeans_accuracy(

@@ -20,6 +20,7 @@ from shared.experiment.export import (
     Export,
     export_run,
     fill,
+    is_exported,
     loading,
     loss_names,
     naming_damage,
@@ -30,15 +31,23 @@ from shared.experiment.export import (
     training_of,
 )
 from shared.experiment.records import Record
+from shared.experiment.weights import InitialWeights, Match, initialise
 from shared.functions import function_name, identity
 from shared.pixels import normalise
 from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
-from vision.encoder import BUILDERS, LabEncoder, fixed_size, make_encoder, width_of
+from vision.encoder import (
+    BUILDERS,
+    LAB,
+    UNPOOLED,
+    LabEncoder,
+    fixed_size,
+    make_encoder,
+    width_of,
+)
 from vision.evaluation import statistics
 
 NEEDS = ("backbone", "stem", "image_size", "features")  # of the metadata
-LAB = "lab"  # two networks, of the lightness and the colours of an image
 PROBE_SIDE = 32  # pixels of the fixed input
 PROBE_GROUPS = 16  # groups of features whose sums are kept
 TOLERANCE = 1e-2  # of the features' norm, for other hardware; a different network is about 1 off
@@ -67,7 +76,7 @@ def save_encoder(
             ``mean`` without ``std``, or numbers on another scale than 0 to 1.
     """
     backbone, size, lab = config.backbone, config.image_size, config.method == "cmc"
-    network = remade(encoder, lambda: _make(backbone, config.stem, size, lab))
+    network = remade(encoder, lambda: _make(backbone, config.stem, size, lab, config.heads))
     if mean is None and std is None:
         mean, std = statistics(config, describe(config.dataset))
     if mean is None or std is None:
@@ -82,6 +91,8 @@ def save_encoder(
         "std": json.dumps([*std]),
         "features": json.dumps(_probe(network, backbone, size).tolist()),
     }
+    if config.heads is not None:
+        metadata["heads"] = str(config.heads)
     save_weights(encoder, folder, {**metadata, **({"colours": LAB} if lab else {})})
 
 
@@ -100,16 +111,49 @@ def load_encoder(path: Path, backbone: Callable[[], nn.Module] | None = None) ->
     stem: Stem = metadata["stem"]  # type: ignore[assignment] # make_encoder refuses others
     with naming_damage(path):
         size = int(metadata["image_size"])
-        network = fill(lambda: _make(made_by, stem, size, metadata.get("colours") == LAB), state)
-        stored = torch.tensor(json.loads(metadata["features"]), dtype=torch.float64)
-        found = _probe(network, made_by, size)
-    difference = torch.linalg.vector_norm(found - stored)
-    if not difference <= TOLERANCE * torch.linalg.vector_norm(stored):
-        raise UserError(
-            f"{path}: its features differ from those stored when it was written; use the versions "
-            f"of this project and of torchvision that wrote it"
-        )
+        heads = int(metadata["heads"]) if "heads" in metadata else None
+        lab = metadata.get("colours") == LAB
+        network = fill(lambda: _make(made_by, stem, size, lab, heads), state)
+        _check_features(path, network, made_by, size, metadata)
     return network
+
+
+def started(encoder: nn.Module, config: Config, init: InitialWeights) -> None:
+    """Start an encoder from weights, of an export or of another program.
+
+    Args:
+        encoder: of the configuration, in training mode; filled in place.
+        config: names it.
+        init: the weights.
+
+    Raises:
+        UserError: weights of another network, see :func:`shared.experiment.weights.initialise`.
+    """
+    remedy = "set backbone, stem, image_size and heads as in the file"
+    match = initialise(encoder, init, remedy)
+    if lacking := other_stem(encoder, match):
+        raise UserError(
+            f"{init.file}: its network has no {' and no '.join(lacking)} behind bn1, by the "
+            f"numbers of its parts; {remedy}"
+        )
+    if is_exported(init.file):
+        _, metadata = read_weights(init.file, NEEDS)
+        with naming_damage(init.file):
+            size = int(metadata["image_size"])
+            _check_features(init.file, encoder.eval(), config.backbone, size, metadata)
+        encoder.train()
+
+
+def other_stem(network: nn.Module, match: Match) -> list[str]:
+    """The parts of a ResNet's stem that a checkpoint's network lacks by the numbers of its parts.
+
+    In an ``nn.Sequential`` the ReLU and the pooling after ``bn1`` have numbers of their own.
+    """
+    if not match.numbers.keys() >= {"bn1", "layer1"}:
+        return []
+    between = match.numbers["layer1"] - match.numbers["bn1"] - 1
+    absent = {0: ("relu", "maxpool"), 1: ("maxpool",)}.get(between, ())
+    return [each for each in absent if not isinstance(network.get_submodule(each), nn.Identity)]
 
 
 def write(folder: Path, target: Path) -> Path:
@@ -125,8 +169,12 @@ def write(folder: Path, target: Path) -> Path:
     return export_run(folder, target, Config, [FILE], _describe)
 
 
-def _make(backbone: Backbone, stem: Stem, size: int, lab: bool) -> nn.Module:
-    return LabEncoder(backbone, stem) if lab else make_encoder(backbone, stem, size=size)
+def _make(
+    backbone: Backbone, stem: Stem, size: int, lab: bool, heads: int | None = None
+) -> nn.Module:
+    if lab:
+        return LabEncoder(backbone, stem)
+    return make_encoder(backbone, stem, size=size, heads=heads)
 
 
 @torch.no_grad()
@@ -137,6 +185,19 @@ def _probe(network: nn.Module, backbone: Backbone, size: int) -> Tensor:
     images = torch.sin(0.37 * torch.arange(3 * side**2, dtype=torch.float64, device="cpu")).float()
     features: Tensor = network(images.view(1, 3, side, side))
     return torch.stack([each.sum() for each in features.double()[0].tensor_split(PROBE_GROUPS)])
+
+
+def _check_features(
+    path: Path, network: nn.Module, backbone: Backbone, size: int, metadata: Mapping[str, str]
+) -> None:
+    """Refuse a network, in eval mode, whose features are not those that an export states."""
+    stored = torch.tensor(json.loads(metadata["features"]), dtype=torch.float64)
+    difference = torch.linalg.vector_norm(_probe(network, backbone, size) - stored)
+    if not difference <= TOLERANCE * torch.linalg.vector_norm(stored):
+        raise UserError(
+            f"{path}: its features differ from those stored when it was written; use the versions "
+            f"of this project and of torchvision that wrote it"
+        )
 
 
 def _describe(folder: Path, record: Record) -> Export:
@@ -174,7 +235,8 @@ def _alone(metadata: Mapping[str, str]) -> tuple[str, list[str]]:
         return "", []
     if backbone not in BUILDERS:
         sized = f", img_size={metadata['image_size']}" if fixed_size(backbone) else ""
-        make = f'encoder = timm.create_model("{backbone}", num_classes=0{sized})'
+        heads = f", num_heads={metadata['heads']}" if "heads" in metadata else ""
+        make = f'encoder = timm.create_model("{backbone}", num_classes=0{sized}{heads})'
         return "timm", ["import timm", "", make, *load]
     lines = [
         "import torchvision",
@@ -184,8 +246,9 @@ def _alone(metadata: Mapping[str, str]) -> tuple[str, list[str]]:
     ]
     if stem != "imagenet":
         stride = 2 if stem == "strided" else 1
-        conv = f"torch.nn.Conv2d(3, 64, 3, stride={stride}, padding=1, bias=False)"
+        padding = 2 if stem == "small_padding_2" else 1
+        conv = f"torch.nn.Conv2d(3, 64, 3, stride={stride}, padding={padding}, bias=False)"
         lines.append(f"encoder.conv1 = {conv}")
-    if stem in ("cifar", "strided"):
+    if stem in UNPOOLED:
         lines.append("encoder.maxpool = torch.nn.Identity()")
     return "torchvision", [*lines, *load]

@@ -1,17 +1,18 @@
 """Scores of checkpoints of other programs, whose keys :mod:`shared.experiment.weights` finds."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from shared.errors import UserError, suggestion
 from shared.experiment.data import sha256_of
 from shared.experiment.domain import EvaluationRequest, Scores, measure_protocol
+from shared.experiment.export import check_facts, is_exported, read_weights
 from shared.experiment.folders import LeftOut
 from shared.experiment.weights import (
     Match,
@@ -22,9 +23,9 @@ from shared.experiment.weights import (
 )
 from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
-from vision.encoder import BUILDERS, make_encoder, name_of
-from vision.evaluation import PROTOCOLS, evaluate, record_data
-from vision.export import NEEDS, load_encoder
+from vision.encoder import BUILDERS, UNPOOLED, make_encoder, name_of
+from vision.evaluation import PROTOCOLS, evaluate, record_data, statistics
+from vision.export import NEEDS, load_encoder, other_stem
 from vision.own import summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
@@ -51,17 +52,18 @@ def score(asked: EvaluationRequest) -> Scores:
         asked.say(summary(Path(data)))
     file = asked.model / "encoder.safetensors" if asked.model.is_dir() else asked.model
     size = int(asked.options.get("size") or 0)
-    own = _metadata(file)
-    if own:
-        if fixed := sorted(asked.options.keys() & {"backbone", "stem", "prefix"}):
-            raise UserError(f"{file} states its own network; leave --{fixed[0]} out")
+    options = _network_options(asked.options)
+    if is_exported(file):
+        if options:
+            raise UserError(f"{file} states its own network; leave --{min(options)} out")
         network = load_encoder(asked.model)
-        lines: tuple[str, ...] = (f"took every tensor of {own['backbone']}",)
+        own = read_weights(file, NEEDS)[1]
+        lines = [f"took every tensor of {own['backbone']}"]
         size = size or int(own["image_size"])
     else:
         size = size or described.size
-        network, match = loaded(file, size=size, **_network_options(asked.options))
-        lines = match.lines()
+        network, match = loaded(file, size=size, **options)
+        lines = [*match.lines()]
     for line in lines:
         asked.say(line)
     config = Config(
@@ -72,6 +74,9 @@ def score(asked: EvaluationRequest) -> Scores:
     )
     if config.statistics not in (None, "none"):
         describe(str(config.statistics))
+    mean, std = statistics(config, described)
+    colours = f"mean {', '.join(map(str, mean))} and deviation {', '.join(map(str, std))}"
+    asked.say(f"colours in [0, 1] are normalised with {colours}; else see --statistics")
     network = network.to("cuda" if torch.cuda.is_available() else "cpu")
 
     def protocol_of(each: str) -> Mapping[str, Any]:
@@ -96,8 +101,11 @@ def loaded(
     backbone: Backbone | None = None,
     stem: Stem | None = None,
     prefix: str | None = None,
+    heads: int | None = None,
 ) -> tuple[nn.Module, Match]:
     """The backbone of a checkpoint, on the CPU, in eval mode, and which tensors were used for it.
+
+    The match says what is assumed where no tensor shows it.
 
     Args:
         file: safetensors, or a ``torch.save`` file, of which only tensors and plain values are
@@ -105,12 +113,15 @@ def loaded(
         size: of images, for networks that are built for one size.
         backbone: see :func:`vision.encoder.make_encoder`; None: the ResNet there that fits.
         stem: its first layers; None: 7x7 or 3x3 as in the checkpoint, "cifar" for the latter.
-        prefix: of the keys to use; None: the one with the most matching tensors.
+        prefix: of the keys to use, which may begin with the entry; None: the only one that fits.
+        heads: attention heads of a transformer; None: timm's number.
 
     Raises:
-        UserError: a file that cannot be read, or that does not fill the network.
+        UserError: a file that cannot be read, or that does not hold exactly this network.
         ValueError: an unknown backbone.
     """
+    if is_exported(file):
+        return _exported(file, backbone, stem, heads)
     states = named_tensors(file)
     names: tuple[Backbone, ...] = tuple(BUILDERS) if backbone is None else (backbone,)
     tried: dict[tuple[Backbone, Stem], Match] = {
@@ -124,9 +135,44 @@ def loaded(
     if not match.filled:
         raise UserError(_unfilled(file, name_of(name), match, states, backbone, prefix))
     check_finite(file, match.tensors)
-    network = make_encoder(name, first, size=size)
+    network = make_encoder(name, first, size=size, heads=heads)
     network.load_state_dict({**network.state_dict(), **match.tensors})
-    return network.eval(), match
+    without = other_stem(network, match)
+    for part in without:
+        setattr(network, part, nn.Identity())
+    return network.eval(), replace(match, assumed=_assumed(network, name, first, without))
+
+
+def _exported(
+    file: Path, backbone: Backbone | None, stem: Stem | None, heads: int | None
+) -> tuple[nn.Module, Match]:
+    """An export of this project, which has to agree with what is asked for."""
+    stated = read_weights(file, NEEDS)[1]
+    asked = {"backbone": backbone, "stem": stem, "heads": None if heads is None else str(heads)}
+    given = {name: value for name, value in asked.items() if isinstance(value, str)}
+    check_facts(file, stated, given, "leave it out")
+    network = load_encoder(file, backbone if callable(backbone) else None)
+    return network, Match("an export of this project", network.state_dict())
+
+
+def _assumed(network: nn.Module, name: Backbone, stem: Stem, without: Sequence[str]) -> str:
+    """What a network computes that no tensor shows, and how to choose otherwise."""
+    if name in BUILDERS:
+        first: Any = network.get_submodule("conv1")
+        pooling = "no pooling" if stem in UNPOOLED or "maxpool" in without else "pooling"
+        said = (
+            f"a {first.kernel_size[0]}x{first.kernel_size[0]} stem of stride {first.stride[0]}, "
+            f"padding {first.padding[0]} and {pooling}"
+        )
+        if "relu" in without:
+            said += ", no ReLU behind it"
+        return said + (
+            "" if stem == "imagenet" else "; solo-learn's has padding 2; else see --stem"
+        )
+    attention = next((each for each in network.modules() if hasattr(each, "num_heads")), None)
+    if attention is None:
+        return f"timm's {name_of(name)} in what tensors do not show"
+    return f"{attention.num_heads} attention heads, timm's number unless --heads says so"
 
 
 def _outline(backbone: Backbone, stem: Stem, size: int) -> nn.Module:
@@ -144,7 +190,6 @@ def _unfilled(
     prefix: str | None,
 ) -> str:
     """Why a checkpoint does not fit a network, and which of the networks here it does fit."""
-    what = unfilled(match, name)
     remedy = "name its network with --backbone"
     if backbone is not None:
         others = [
@@ -154,23 +199,14 @@ def _unfilled(
             if best_match(states, _outline(each, stem, 224), prefix).filled
         ]
         remedy = f"take --backbone {others[-1]}" if others else "take another --backbone, or --size"
-    return f"{file}: {what}; {remedy}"
-
-
-def _metadata(file: Path) -> Mapping[str, str]:
-    """The metadata of an export of this project; empty for other files."""
-    if file.suffix != ".safetensors" or not file.is_file():
-        return {}
-    try:
-        with safe_open(file, framework="pt") as stream:
-            metadata: dict[str, str] = stream.metadata() or {}
-    except SafetensorError:
-        return {}
-    return metadata if metadata.keys() >= set(NEEDS) else {}
+    return f"{file}: {unfilled(match, name, remedy)}"
 
 
 def _network_options(options: Mapping[str, str]) -> dict[str, Any]:
-    found = {name: options[name] for name in ("backbone", "stem", "prefix") if name in options}
+    known = ("backbone", "stem", "prefix", "heads")
+    found: dict[str, Any] = {name: options[name] for name in known if name in options}
+    if "heads" in found:
+        found["heads"] = int(found["heads"])
     if (stem := found.get("stem")) is not None and stem not in get_args(Stem):
         raise UserError(f"no stem {stem!r}{suggestion(stem, get_args(Stem), 'there are')}")
     return found

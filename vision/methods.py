@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from shared import Pairs, alignment, max_margin, query_key
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import gather, world_size
-from shared.experiment.weights import initialise
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
 from shared.pairs import Pairing, paired_views, unit_rows, with_own_negatives
 from shared.precision import bfloat16
@@ -33,6 +32,7 @@ from vision.encoder import (
     name_of,
     width_of,
 )
+from vision.export import started
 from vision.swav import Crops, crop_pairs, swapped_prediction
 
 Compared = tuple[list[Pairs], list[Tensor]]
@@ -56,11 +56,11 @@ class Networks(nn.Module):
         if lab:
             self.encoder = LabEncoder(config.backbone, config.stem)
         else:
-            self.encoder = make_encoder(config.backbone, config.stem, size=config.image_size)
-        if config.init is not None:
-            initialise(
-                self.encoder, config.init, "set backbone, stem and image_size as in the file"
+            self.encoder = make_encoder(
+                config.backbone, config.stem, size=config.image_size, heads=config.heads
             )
+        if config.init is not None:
+            started(self.encoder, config, config.init)
         self.dim = width_of(self.encoder, config.backbone, config.image_size)
         make_head = partial(
             head,
@@ -285,7 +285,7 @@ def check(config: Config) -> None:
         )
     if config.init is not None and (config.weights is not None or config.features != "encoder"):
         raise ValueError("init starts a training, which weights and features do without; drop init")
-    check_backbone(config.backbone, config.stem, half=config.method == "cmc")
+    check_backbone(config.backbone, config.stem, half=config.method == "cmc", heads=config.heads)
     sizes = {config.image_size, config.test_size or config.image_size}
     if config.method == "swav" and config.small_crops:
         sizes.add(config.small_size)

@@ -9,6 +9,7 @@ directory.
 """
 
 import functools
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,8 @@ from torchvision.datasets.folder import IMG_EXTENSIONS  # noqa: E402 (needs the 
 
 SIZE = 224  # side of a crop in pixels, unless configured
 WHAT = "images"
+LABELS = ("label", "labels", "class", "category", "target")
+SHOWN = 8  # classes that a message names
 
 
 def folder(
@@ -119,12 +122,19 @@ def hub_images(dataset: Any, image: str | None = None, label: str | None = None)
     Args:
         dataset: one split; any object with ``features``, a length, ``select`` and indexable rows.
         image: its column of images; None: the only one.
-        label: its column of classes; None: the only ``ClassLabel``, or no labels if there is none.
+        label: its column of classes; None: the only ``ClassLabel``, else a column of numbers or
+            texts with one of the names :data:`LABELS`, or no labels if there is none. Texts become
+            classes in sorted order, with a warning that lists them.
 
     Raises:
-        UserError: no such column, several candidates, or classes that are not numbers. Damaged
-            images raise one in :func:`vision.data.stream`.
+        UserError: no such column, several candidates, a dataset that is streamed, or classes that
+            are neither numbers nor texts. Damaged images raise one in :func:`vision.data.stream`.
     """
+    if not hasattr(dataset, "__len__"):
+        raise UserError(
+            f"{type(dataset).__name__} has no length; give a datasets.Dataset, as load_dataset "
+            f"without streaming=True returns it"
+        )
     features = getattr(dataset, "features", None)
     if not isinstance(features, dict):
         raise UserError(
@@ -136,7 +146,7 @@ def hub_images(dataset: Any, image: str | None = None, label: str | None = None)
         raise UserError(f"no column of images; there are: {', '.join(features)}")
     if hasattr(dataset, "with_format"):
         dataset = dataset.with_format(None)  # Pillow images, whatever format was set
-    label = _column(features, label, "ClassLabel")
+    label = _column(features, label, "ClassLabel") or _column_by_name(features)
     column = HubColumn(dataset.select_columns([image]), image)
     return ImageFiles(column, _labels(dataset, label), upright=True)
 
@@ -146,6 +156,17 @@ def _labels(dataset: Any, name: str | None) -> torch.Tensor:
     if name is None:
         return torch.full((len(dataset),), -1)
     values = dataset[name][:]
+    texts = {value for value in values if isinstance(value, str)}
+    if texts and all(value is None or isinstance(value, str) for value in values):
+        classes = {text: number for number, text in enumerate(sorted(texts))}
+        shown = ", ".join([*classes][:SHOWN]) + (", ..." if len(classes) > SHOWN else "")
+        warnings.warn(
+            f"column {name!r} holds texts, which are {len(classes)} classes in sorted order: "
+            f"{shown}; if another split lacks some, encode both together: "
+            f"dataset.class_encode_column({name!r})",
+            stacklevel=3,
+        )
+        return torch.tensor([-1 if value is None else classes[value] for value in values])
     for row, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, int) or value < -1:
             raise UserError(
@@ -153,6 +174,26 @@ def _labels(dataset: Any, name: str | None) -> torch.Tensor:
                 f"dataset.class_encode_column({name!r})"
             )
     return torch.tensor(values, dtype=torch.int64)
+
+
+def _column_by_name(features: dict[str, Any]) -> str | None:
+    """The column of numbers or texts whose name says that it holds classes."""
+    named = [name for name in features if name.lower() in LABELS]
+    found = [name for name in named if _holds_classes(features[name])]
+    if len(found) == 1:
+        return found[0]
+    if named:
+        warnings.warn(
+            f"the images have no labels: none is taken from {', '.join(named)}; name a column of "
+            f"one class for each image with label=",
+            stacklevel=3,
+        )
+    return None
+
+
+def _holds_classes(feature: Any) -> bool:
+    kind = str(getattr(feature, "dtype", ""))
+    return type(feature).__name__ == "Value" and kind.startswith(("int", "uint", "string", "large"))
 
 
 class HubColumn(Sequence[Any]):

@@ -37,6 +37,7 @@ from vision.evaluation import (
     FewShot,
     FineTuning,
     ManyShot,
+    check_labels,
     device_of,
     embed,
     load_split,
@@ -284,10 +285,12 @@ def few_shot(features: Tensor, labels: Tensor, protocol: FewShot) -> Tensor:
 
     Raises:
         UserError: fewer classes than an episode has with enough images.
+        ValueError: an image without a label.
 
     Source: Snell et al. 2017, "Prototypical Networks for Few-shot Learning", and few_shot.py of
     Ericsson et al. 2021.
     """
+    check_labels(labels)
     index = episodes(labels, protocol)
     accuracies = []
     for chosen in index.to(features.device):

@@ -311,8 +311,10 @@ def _evaluate(arguments: Sequence[str]) -> int:
     add("--out", type=_path, metavar="FILE.json", help="also write the numbers there")
     add = parser.add_argument_group("vision").add_argument
     add("--backbone", help="resnet50, any name of timm, ...; default: the ResNet that fits")
-    add("--stem", help="first layers: imagenet, cifar, small, strided; default: what fits")
-    add("--prefix", help="prefix of the keys to load; default: the one with the most matches")
+    stems = "imagenet, cifar, small, strided, small_padding_2"
+    add("--stem", help=f"first layers: {stems}; default: what fits")
+    add("--prefix", help="prefix of the keys to load; default: the only one that fits")
+    add("--heads", type=_positive, help="attention heads of a transformer; default: timm's")
     add("--size", type=_positive, help="size of the images in pixels; default: the data's")
     add(
         "--statistics",

@@ -50,7 +50,16 @@ NO_RECORDS = (
 )
 FIGURES = Path("exports/figures")  # no committed files are there
 # Options of evaluate that some domains have.
-FURTHER = ("backbone", "stem", "prefix", "size", "statistics", "skip_damaged", "split")
+FURTHER = (
+    "backbone",
+    "stem",
+    "prefix",
+    "heads",
+    "size",
+    "statistics",
+    "skip_damaged",
+    "split",
+)
 
 
 def report(places: Places, source: Path | None = None, *, tex: "Spread | None" = None) -> int:

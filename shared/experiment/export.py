@@ -124,6 +124,49 @@ def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tenso
     return state, metadata
 
 
+def is_exported(file: Path) -> bool:
+    """Whether :func:`save_weights` left a file, by its metadata."""
+    if file.suffix != ".safetensors" or not file.is_file():
+        return False
+    try:
+        with safe_open(file, framework="pt") as stream:
+            return DIGEST in (stream.metadata() or {})
+    except SafetensorError:
+        return False
+
+
+def stating(network: Network, /, **facts: str | None) -> Network:
+    """The network, knowing what its export states of it: what its tensors do not show.
+
+    Args:
+        network: gets the attribute ``facts``.
+        facts: by names of the metadata; None for one that they lack.
+    """
+    network.facts = facts  # type: ignore[assignment] # an attribute of no parameters
+    return network
+
+
+def facts_of(network: nn.Module) -> Mapping[str, str | None]:
+    """What :func:`stating` noted; nothing of a network that a user's function made."""
+    facts: Mapping[str, str | None] = getattr(network, "facts", {})
+    return facts
+
+
+def check_facts(
+    file: Path, stated: Mapping[str, str], wanted: Mapping[str, str | None], remedy: str
+) -> None:
+    """Refuse an export that states another network than the wanted one.
+
+    Raises:
+        UserError: names the first fact that differs.
+    """
+    for name, value in wanted.items():
+        if stated.get(name) != value:
+            raise UserError(
+                f"{file}: its {name} is {stated.get(name)}, that of the network {value}; {remedy}"
+            )
+
+
 def file_of(path: Path) -> Path:
     """The file of weights itself, or that of an exported folder.
 

@@ -21,7 +21,7 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 from shared.errors import UserError
-from shared.experiment.data import MissingData
+from shared.experiment.data import MissingData, sha256_of
 
 TRAIN = ("train", "training")
 TEST = (("val", "valid", "validation"), ("test", "testing"))  # the first that exists is used
@@ -38,6 +38,8 @@ LEFTOVERS = {
     "desktop.ini",
 }
 MOST_NAMED = 100  # damaged files listed in one error
+EMPTY = 32  # bytes that hold no image and no video: placeholders, which may be equal
+SMALL = 2**14  # bytes of a file whose copies are found whatever their names
 FEWER_NAMED = 5  # folders or classes listed in a summary
 
 
@@ -105,7 +107,7 @@ def read_folder(path: Path, name: str, what: str, endings: Sequence[str]) -> Fol
     Raises:
         MissingData: there is no such folder.
         UserError: nothing to train on, two folders for the same part, a class only in the test
-            part, or a folder that cannot be read.
+            part, a file to test on that is also one to train on, or a folder that cannot be read.
     """
     if not path.is_dir():
         raise MissingData(name, path, "", f"make that folder: {layout_of(what)}")
@@ -222,12 +224,14 @@ class _Reader:
             raise self._nothing(train)
         if train.parent == root and not classes:
             self._check_no_class_called_train(root, train)
+        trained, tested = _numbered(files, classes), self._tested(test, train, classes)
+        self._check_apart(trained, tested or ())
         return Folder(
             self.path,
             self.what,
             classes,
-            _numbered(files, classes),
-            self._tested(test, train, classes),
+            trained,
+            tested,
             tuple(self._left_out()),
             tuple(self.odd),
         )
@@ -293,6 +297,44 @@ class _Reader:
         if not files:
             self.odd.append(f"no {self.what} in {printable(_below(self.path, test))}/")
         return files or None
+
+    def _check_apart(
+        self, train: Sequence[tuple[Path, int]], test: Sequence[tuple[Path, int]]
+    ) -> None:
+        """Refuse files to test on that are files to train on: links, and copies.
+
+        Copies are found among small files, and among files of one name.
+        """
+        if not test:
+            return
+        sizes: dict[int, list[Path]] = {}
+        places: dict[tuple[int, int], Path] = {}
+        for file in [file for file, _ in train if file.exists()]:
+            status = file.stat()
+            places.setdefault((status.st_dev, status.st_ino), file)
+            sizes.setdefault(status.st_size, []).append(file)
+        digests: dict[int, dict[str, Path]] = {}
+        both = []
+        for file in [file for file, _ in test if file.exists()]:
+            status = file.stat()
+            other = places.get((status.st_dev, status.st_ino))
+            size = status.st_size
+            if other is None and size > EMPTY and (alike := sizes.get(size)) is not None:
+                if size <= SMALL:
+                    if size not in digests:
+                        digests[size] = {sha256_of(each): each for each in reversed(alike)}
+                    other = digests[size].get(sha256_of(file))
+                elif named := [each for each in alike if each.name == file.name]:
+                    digest = sha256_of(file)
+                    other = next((each for each in named if sha256_of(each) == digest), None)
+            if other is not None:
+                both.append((file, other))
+        if both:
+            first, second = (printable(_below(self.path, each)) for each in both[0])
+            raise UserError(
+                f"{printable(self.path)}: {_count(len(both), self.what)} to test on are also "
+                f"to train on, the first {first} as {second}; remove them from one of the two"
+            )
 
     def part(self, place: Path, names: Sequence[str]) -> dict[str, list[Path]]:
         """The files of each class of a part, each file once."""

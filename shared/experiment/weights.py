@@ -2,19 +2,20 @@
 
 A checkpoint of torchvision, timm, lightly, solo-learn, MoCo or DINO holds the backbone's tensors
 under names that end like the network's, behind a prefix (``module.encoder_q.``, ``backbone.``) and
-possibly inside an entry (``state_dict``, ``teacher``). The prefix with the most tensors of matching
-name and shape is used; a backbone in an ``nn.Sequential`` has numbers instead of the names of its
-parts. In a tie the online network is preferred to its moving average, except for DINO, where it is
-the teacher, as in these programs' own evaluations.
+possibly inside an entry (``state_dict``, ``teacher``); a backbone in an ``nn.Sequential`` has
+numbers instead of the names of its parts. A place in the file fits if it fills every tensor of the
+network and leaves none over below its prefix but heads, queues and the like (:data:`OUTSIDE`): a
+tensor inside the network that has no place in it means another function. Of two places that fit,
+:data:`TAKEN` says which is used, as in these programs' own evaluations; others are refused.
 
-A checkpoint that leaves tensors of the network unfilled, or has further blocks, is refused.
+An export of this project states its network, and that is compared, too.
 """
 
 import argparse
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,37 @@ from torch import Tensor, nn
 
 from shared.errors import UserError
 from shared.experiment.data import sha256_of, sha256_of_files
-from shared.experiment.export import FILE, WRAPPERS
+from shared.experiment.export import (
+    FILE,
+    WRAPPERS,
+    check_facts,
+    facts_of,
+    is_exported,
+    read_weights,
+)
+from shared.experiment.history import option
+from shared.notices import remark
 
-AVERAGES = ("momentum", "encoder_k", "target", "ema", "student")  # taken only if there is no other
+# Of a network and its moving average, by words of their places: the one that is used, the other.
+TAKEN = (
+    ("encoder_q", "encoder_k"),  # MoCo v1 and v2
+    ("base_encoder", "momentum_encoder"),  # MoCo v3
+    ("backbone", "momentum_backbone"),  # solo-learn
+    ("backbone", "backbone_momentum"),  # lightly
+    ("online", "target"),  # BYOL
+    ("teacher", "student"),  # DINO evaluates the average
+)
+# First parts of names beside a network's own that do not change its features: classifiers,
+# projections, queues, other copies, decoders and what only training uses.
+OUTSIDE = re.compile(
+    r"((last|online|linear|mlp|cls|contrast|contrastive|aux|projection|prediction)_)?"
+    r"(fc|heads?|classifiers?|linear|logits|projectors?|projection|predictors?|prediction|"
+    r"prototypes?|neck|queue|queue_ptr|memory|loss|criterion|optimi[sz]er)|"
+    r"(momentum|teacher|student|target|online|ema|decoder)(_\w+)?|encoder_[kq]|mask_token"
+)
 COUNTER = "num_batches_tracked"  # of batch norms; not every program writes it, and nothing reads it
+# Buffers that programs write or not, computed from the network's shape.
+DERIVED = (COUNTER, "position_ids", "relative_position_index", "attn_mask")
 SHOWN = 8  # keys, or kinds of keys, that a message names
 
 
@@ -38,13 +66,15 @@ class InitialWeights:
     Attributes:
         file: a checkpoint, or a folder that holds a model.
         sha256: of the file, or over names and contents of the folder's files.
+        prefix: of the network's keys in a checkpoint of several, see :func:`best_match`.
     """
 
     file: Path = field(compare=False)
     sha256: str
+    prefix: str | None = option(None)
 
     @classmethod
-    def of(cls, path: Path | str) -> "InitialWeights":
+    def of(cls, path: Path | str, prefix: str | None = None) -> "InitialWeights":
         """The weights of a checkpoint, of an exported folder, or of a model of transformers.
 
         Raises:
@@ -53,7 +83,7 @@ class InitialWeights:
         path = Path(path)
         if path.is_dir() and (path / FILE).is_file():
             path = path / FILE
-        return cls(path.absolute(), _sha256(path))
+        return cls(path.absolute(), _sha256(path), prefix)
 
     def check(self) -> None:
         """Compare the content with the configured one.
@@ -82,27 +112,37 @@ def _sha256(path: Path) -> str:
 def initialise(network: nn.Module, init: InitialWeights, remedy: str) -> "Match":
     """Load all tensors of a network from a checkpoint, and return which were used.
 
+    What the checkpoint holds besides is said in one line. An export of this project has to state
+    the network's own facts, see :func:`shared.experiment.export.stating`.
+
     Args:
         network: is filled in place, on its device and in its precision.
         init: of the configuration.
         remedy: how to configure the network that the file holds.
 
     Raises:
-        UserError: a file that has changed, cannot be read, or does not fill the network.
+        UserError: a file that has changed, cannot be read, or does not hold exactly this network.
     """
     init.check()
     if init.file.is_dir():
         raise UserError(f"{init.file}: a folder; give the file of weights in it")
-    states = named_tensors(init.file)
     # Files have the names of the library's network, without the wrapper's.
     names = network.state_dict()
     wrapper = next((each for each in WRAPPERS if all(name.startswith(each) for name in names)), "")
     inner = network.get_submodule(wrapper.removesuffix(".")) if names else network
-    match = best_match(states, inner)
+    if is_exported(init.file):
+        state, stated = read_weights(init.file)
+        check_facts(init.file, stated, facts_of(network), remedy)
+        states: dict[str, Mapping[str, Tensor]] = {"": state}
+    else:
+        states = named_tensors(init.file)
+    match = best_match(states, inner, init.prefix)
     if not match.tensors or not match.filled:
-        raise UserError(f"{init.file}: {unfilled(match, type(inner).__name__)}; {remedy}")
+        raise UserError(f"{init.file}: {unfilled(match, type(inner).__name__, remedy)}")
     check_finite(init.file, match.tensors)
     inner.load_state_dict({**inner.state_dict(), **match.tensors})
+    if match.dropped:
+        remark(f"init: left {len(match.dropped)} tensors of the file: {_kinds(match.dropped)}")
     return match
 
 
@@ -129,15 +169,20 @@ def check_finite(file: Path, tensors: Mapping[str, Tensor]) -> None:
             raise UserError(f"{file}: {key} is NaN or infinite; did its training diverge?")
 
 
-def unfilled(match: "Match", name: str) -> str:
-    """Why a checkpoint does not fit a network of that name: missing and unexpected keys."""
-    if match.deeper:
-        return f"has more blocks than {name}: {some(match.deeper)}"
+def unfilled(match: "Match", name: str, remedy: str) -> str:
+    """Why a checkpoint does not hold exactly a network of that name, and the remedy."""
+    if match.rivals:
+        return (
+            f"holds two of {name}: {match.place}, and {match.rivals[0]}; choose with prefix=, or "
+            f"save one of them alone"
+        )
+    if match.over and not match.missed:
+        return f"has tensors that {name} has no place for: {some(match.over)}; {remedy}"
     total = len(match.tensors) + len(match.missed)
     return (
         f"does not fill {name}: {len(match.missed)} of {total} tensors missing or of another "
         f"shape ({some(match.missed)}), found were {len(match.tensors)} from {match.place}, "
-        f"unexpected are {some(match.dropped)}"
+        f"unexpected are {some(match.dropped)}; {remedy}"
     )
 
 
@@ -150,19 +195,25 @@ class Match:
         tensors: those for the network, by its own names.
         dropped: keys of the entry that are not used.
         missed: names of the network without a tensor.
-        deeper: keys behind the prefix that belong to blocks that the network does not have.
+        over: keys below the prefix that have no place in the network and change its function.
+        rivals: other places that fit as well.
+        numbers: of the network's parts, if the file has numbers for them.
+        assumed: what the network computes that no tensor shows.
     """
 
     place: str
     tensors: Mapping[str, Tensor]
-    dropped: tuple[str, ...]
-    missed: tuple[str, ...]
-    deeper: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    over: tuple[str, ...] = ()
+    rivals: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+    assumed: str = ""
 
     @property
     def filled(self) -> bool:
-        """Whether the checkpoint holds exactly this network."""
-        return not self.missed and not self.deeper
+        """Whether the checkpoint holds exactly this network, once."""
+        return not (self.missed or self.over or self.rivals)
 
     def lines(self) -> tuple[str, ...]:
         """Which tensors were used, dropped and missing, as lines of text."""
@@ -170,6 +221,7 @@ class Match:
             f"took {len(self.tensors)} tensors from {self.place}",
             f"dropped {len(self.dropped)}: {_kinds(self.dropped)}",
             f"missed {len(self.missed)}: {some(self.missed)}",
+            *([f"assumed, since no tensor shows it: {self.assumed}"] if self.assumed else []),
         )
 
 
@@ -253,20 +305,20 @@ def _why_refused(said: str) -> str:
 def best_match(
     states: Mapping[str, Mapping[str, Tensor]], network: nn.Module, prefix: str | None = None
 ) -> Match:
-    """Where most of a network's tensors are, by name and shape.
+    """Where a network's tensors are, by name and shape: a place that fits, or else the nearest.
 
     Args:
         states: tensors by key, for each entry of the checkpoint.
         network: to be filled.
-        prefix: of the keys to use; None: any.
+        prefix: of the keys to use, which may begin with the entry; None: any.
     """
     wanted = network.state_dict()
-    found: dict[tuple[str, str, bool], dict[str, str]] = {}  # names to keys, by place
+    found: dict[_Place, dict[str, str]] = {}  # names to keys, by place
     for entry, state in states.items():
         numbers = _numbers(network, state)
         for key, tensor in state.items():
             for before, first, rest in _splits(key):
-                if prefix not in (None, before):
+                if prefix is not None and not _chosen(prefix, entry, before):
                     continue
                 for numbered in (False, True):
                     part = numbers.get(before, {}).get(first) if numbered else first
@@ -274,36 +326,101 @@ def best_match(
                     if name in wanted and wanted[name].shape == tensor.shape:
                         found.setdefault((entry, before, numbered), {})[name] = key
     if not found:
-        return Match("nowhere", {}, (), tuple(sorted(wanted)), ())
-    entry, before, numbered = max(
-        found, key=lambda place: (len(found[place]), not _averaged(place), not place[2], place)
-    )
-    keys, state = found[entry, before, numbered], states[entry]
-    dropped = tuple(sorted(set(state) - set(keys.values())))
+        return Match("nowhere", {}, (), tuple(sorted(wanted)))
+    whole = [name for name in wanted if not name.endswith(COUNTER)]
+    filled = [place for place, keys in found.items() if all(name in keys for name in whole)]
+    matches = {place: _match_at(place, found[place], states, network) for place in filled}
+    fits = _distinct({place: match for place, match in matches.items() if not match.over})
+    if fits:
+        rivals = tuple(matches[place].place for place in fits[1:])
+        return replace(matches[fits[0]], rivals=rivals)
+    # For the error: the place with the most tensors.
+    nearest = max(found, key=lambda place: (len(found[place]), not place[2], place))
+    return matches.get(nearest) or _match_at(nearest, found[nearest], states, network)
+
+
+_Place = tuple[str, str, bool]  # entry, prefix, and whether the network's parts are numbered
+
+
+def _match_at(
+    place: _Place,
+    keys: Mapping[str, str],
+    states: Mapping[str, Mapping[str, Tensor]],
+    network: nn.Module,
+) -> Match:
+    """The match of one place, by the keys of the network's names there."""
+    entry, before, numbered = place
+    state, used = states[entry], set(keys.values())
     parts = _numbers(network, state).get(before, {}) if numbered else {}
-    deeper = [
-        key
-        for key in dropped
-        for each, first, rest in _splits(key)
-        if each == before
-        and (
-            _is_deeper(network, f"{parts.get(first, first)}{rest}")
-            # a convolution after the last part, where a classifier might be
-            or (numbered and first.isdecimal() and first not in parts and state[key].ndim == 4)
-        )
-    ]
-    place = [
+    over, later = [], {}
+    for key in sorted(state):
+        if key in used or not key.startswith(before) or key.endswith(DERIVED):
+            continue
+        first, dot, rest = key.removeprefix(before).partition(".")
+        if numbered and first.isdecimal() and first not in parts:
+            later[int(first), rest] = key
+        elif not _is_outside(network, f"{parts.get(first, first)}{dot}{rest}"):
+            over.append(key)
+    # What follows a network in an nn.Sequential is a classifier or projection if it begins with a
+    # matrix, else a further block or a normalisation.
+    head = later.get((min(later)[0], "weight")) if later else None
+    if head is None or state[head].ndim != 2:
+        over.extend(later.values())
+    words = [
         f"entry {entry!r}," if entry else "",
         f"prefix {before!r}" if before else "no prefix",
         "parts by number" if numbered else "",
     ]
     return Match(
-        " ".join(filter(None, place)),
+        " ".join(filter(None, words)),
         {name: state[key] for name, key in keys.items()},
-        dropped,
-        tuple(name for name in wanted if name not in keys and not name.endswith(COUNTER)),
-        tuple(deeper),
+        tuple(sorted(set(state) - used)),
+        tuple(
+            name for name in network.state_dict() if name not in keys and not name.endswith(COUNTER)
+        ),
+        tuple(over),
+        numbers={part: int(number) for number, part in parts.items()},
     )
+
+
+def _is_outside(network: nn.Module, name: str) -> bool:
+    """Whether a name below a network's prefix is of a head or the like, see :data:`OUTSIDE`."""
+    module, parts = network, name.split(".")
+    for depth, part in enumerate(parts):
+        child = dict(module.named_children()).get(part)
+        if child is None or not child.state_dict():
+            # A head of the network's own may have lost its classifier.
+            beside = depth == 0 or OUTSIDE.fullmatch(parts[0]) is not None
+            return beside and OUTSIDE.fullmatch(part) is not None
+        module = child
+    return False
+
+
+def _chosen(prefix: str, entry: str, before: str) -> bool:
+    """Whether a user's prefix is that of a place, with or without the entry."""
+    place = before.removesuffix(".")
+    whole = f"{entry}.{place}" if entry and place else entry or place
+    return prefix.removesuffix(".") in (place, whole)
+
+
+def _distinct(matches: Mapping[_Place, Match]) -> list[_Place]:
+    """Places without those of equal tensors, and without the averages of the others."""
+    kept: list[_Place] = []
+    for place, match in matches.items():
+        if not any(_equal(match, matches[each]) for each in kept):
+            kept.append(place)
+    names = {place: f"{place[0]}.{place[1]}".replace("module.", "") for place in kept}
+    averages = {
+        name.replace(taken, other)
+        for name in names.values()
+        for taken, other in TAKEN
+        if taken in name and other not in name
+    }
+    return [place for place in kept if names[place] not in averages]
+
+
+def _equal(one: Match, other: Match) -> bool:
+    return all(torch.equal(tensor, other.tensors[name]) for name, tensor in one.tensors.items())
 
 
 def _states(content: Any, entry: str) -> Iterator[tuple[str, Mapping[str, Tensor]]]:
@@ -342,23 +459,6 @@ def _splits(key: str) -> Iterator[tuple[str, str, str]]:
         # lightly's own ResNets use this name for the residual branch
         rest = ["downsample" if each == "shortcut" else each for each in parts[place + 1 :]]
         yield "".join(f"{part}." for part in parts[:place]), first, "".join(f".{r}" for r in rest)
-
-
-def _averaged(place: tuple[str, str, bool]) -> bool:
-    entry, before, _ = place
-    return any(word in f"{entry}.{before}" for word in AVERAGES)
-
-
-def _is_deeper(network: nn.Module, name: str) -> bool:
-    """Whether a name belongs to a block after the last one of the network's sequence."""
-    module = network
-    for part in name.split("."):
-        children = dict(module.named_children())
-        if part not in children:
-            sequence = isinstance(module, nn.Sequential | nn.ModuleList)
-            return bool(children) and part.isdecimal() and sequence
-        module = children[part]
-    return False
 
 
 def _kinds(keys: tuple[str, ...]) -> str:

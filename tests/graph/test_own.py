@@ -319,3 +319,13 @@ def test_protocols_refuse_what_they_cannot_score(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(evaluation, "LARGEST_KERNEL", 19)
     with pytest.raises(ValueError, match="kernel matrix of 20 graphs has 0 GB; set protocol to 'l"):
         svm_ten_fold(features, labels, 0)
+
+
+def test_double_precision_is_kept_and_edge_features_are_named() -> None:
+    exact = torch.tensor([[1 / 3], [1 + 2**-40]], dtype=torch.float64)
+    item = Data(x=exact, edge_index=torch.tensor([[0], [1]]))
+    assert torch.equal(from_pyg([item]).x, exact)
+    assert from_pyg([Data(x=exact.half(), edge_index=item.edge_index)]).x.dtype == torch.float32
+    item.edge_attr = torch.ones(1, 2)
+    with pytest.warns(UserWarning, match="edge_attr of the edges are not used: no network here"):
+        from_pyg([item])

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -90,6 +91,40 @@ def test_a_bert_starts_both_encoders(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "distil")
     with pytest.raises(UserError, match=r"distil: holds a DistilBertModel, which does not fit"):
         initialise(model, tokenizer, InitialWeights.of(tmp_path / "distil"))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_attention_heads", 4),
+        ("hidden_act", "relu"),
+        ("layer_norm_eps", 1e-5),
+        ("is_decoder", True),
+        ("position_embedding_type", "relative_key"),
+    ],
+)
+def test_a_bert_that_computes_something_else_is_refused(
+    tmp_path: Path, field: str, value: Any
+) -> None:
+    config = dataclasses.replace(SMALL, encoder="transformer")
+    tokenizer = make_tokenizer(OLD, 40, True)
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    shape |= {"vocab_size": len(tokenizer), "intermediate_size": 128, field: value}
+    BertModel(BertConfig(**shape)).save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    model = QuickThought(shape_of(config, len(tokenizer)))
+    why = rf"bert: its config.json has {field} {value!r}, encoder='transformer' has "
+    with pytest.raises(UserError, match=why):
+        initialise(model, tokenizer, InitialWeights.of(tmp_path / "bert"))
+
+
+def test_a_saved_pair_with_other_heads_is_refused(tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, encoder="transformer")
+    saved(tmp_path / "old", dataclasses.replace(config, heads=4))
+    tokenizer = make_tokenizer(OLD, 40, True)
+    model = QuickThought(shape_of(config, len(tokenizer)))
+    with pytest.raises(UserError, match=r"old: its config.json has num_attention_heads 4, .*as in"):
+        initialise(model, tokenizer, InitialWeights.of(tmp_path / "old"))
 
 
 def test_other_widths_and_files_are_refused_with_the_keys(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Encoders in folders of transformers and sentence-transformers."""
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, pre_tokenizers, processors
 from tokenizers.models import WordLevel
 
@@ -82,51 +84,106 @@ def test_vectors_are_those_of_sentence_transformers(
 
 
 def test_what_lies_beside_the_weights_is_read(tmp_path: Path) -> None:
-    """Length, lower case, unit length, and a prompt that is tokenized but not pooled."""
+    """Length, lower case, unit length, width, and a prompt that is tokenized but not pooled."""
     folder = tmp_path / "saved"
     sentence_transformer(tmp_path, "mean", modules.Normalize())
     equal(folder)
 
-    def write(name: str, **changes: Any) -> None:
+    def write(name: str, **changes: Any) -> np.ndarray:
         file = folder / name
         file.write_text(json.dumps(json.loads(file.read_text()) | changes))
         equal(folder, [*SENTENCES, "a rose is it not and by any"])
+        return hugging_face_encoder(folder)(SENTENCES)
 
-    before = hugging_face_encoder(folder)(SENTENCES)
-    write("sentence_bert_config.json", max_seq_length=6)
-    write("sentence_bert_config.json", do_lower_case=True)
-    write("config_sentence_transformers.json", prompts={"q": "any other "}, default_prompt_name="q")
-    encode = hugging_face_encoder(folder)
-    assert encode.about == (
-        "mean of a sentence's tokens, at most 6, after the prompt 'any other ', in lower case, "
-        "scaled to length 1"
+    seen = [hugging_face_encoder(folder)(SENTENCES)]
+    seen.append(write("sentence_bert_config.json", max_seq_length=6))
+    seen.append(write("sentence_bert_config.json", do_lower_case=True))
+    prompt = {"prompts": {"q": "any other "}, "default_prompt_name": "q"}
+    seen.append(write("config_sentence_transformers.json", **prompt))
+    seen.append(write("1_Pooling/config.json", include_prompt=False))
+    for before, after in itertools.pairwise(seen):  # each of them is seen in the vectors
+        assert np.abs(before - after).max() > 0.01
+    assert write("config_sentence_transformers.json", truncate_dim=5).shape == (5, 5)
+    assert hugging_face_encoder(folder).about == (
+        "sentence-transformers' Transformer, Pooling, Normalize, at most 6 tokens"
     )
-    with_prompt = encode(SENTENCES)
-    write("1_Pooling/config.json", include_prompt=False)
-    # Each of them is seen in the vectors.
-    assert np.abs(before - with_prompt).max() > 0.01
-    assert np.abs(hugging_face_encoder(folder)(SENTENCES) - with_prompt).max() > 0.01
+    with pytest.raises(ValueError, match="pooling 'cls' does not apply to a folder of sentence-t"):
+        hugging_face_encoder(folder, pooling="cls")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        tr.DebertaV2Model(
+            tr.DebertaV2Config(
+                **BERT,
+                max_position_embeddings=12,
+                relative_attention=True,
+                position_biased_input=False,
+                pos_att_type=["p2c", "c2p"],
+                max_relative_positions=40,
+            )
+        ),
+        tr.ModernBertModel(
+            tr.ModernBertConfig(
+                **BERT,
+                max_position_embeddings=12,
+                **{f"{name}_token_id": 1 for name in ("pad", "bos", "eos", "cls", "sep")},
+            )
+        ),
+    ],
+    ids=["DeBERTa", "ModernBERT"],
+)
+def test_a_limit_above_that_of_the_configuration(tmp_path: Path, model: tr.PreTrainedModel) -> None:
+    """Models without a table of positions take more tokens than their configuration says."""
+    plain = save(tmp_path / "plain", model)
+    steps = [modules.Transformer(str(plain)), modules.Pooling(16)]
+    SentenceTransformer(modules=steps, device="cpu").save(str(tmp_path / "saved"))
+    file = tmp_path / "saved" / "sentence_bert_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 40}))
+    equal(tmp_path / "saved", [*SENTENCES, "a rose is not " * 8])
+    long = hugging_face_encoder(tmp_path / "saved")(["a rose is not " * 8, "a rose is not " * 3])
+    assert np.abs(long[0] - long[1]).max() > 1e-3
 
 
 def test_folders_of_earlier_versions_are_read(tmp_path: Path) -> None:
-    """Truth values for poolings, the transformer in a folder of its own; or no modules.json."""
+    """Truth values for poolings, the transformer in a folder of its own."""
     sentence_transformer(tmp_path, "max")
     folder = tmp_path / "saved"
     old = {"word_embedding_dimension": 16, "pooling_mode_cls_token": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(old))
     equal(folder)
     expected = hugging_face_encoder(folder)(SENTENCES)
-    (folder / "modules.json").rename(folder / "modules")
-    assert np.array_equal(hugging_face_encoder(folder)(SENTENCES), expected)
 
     inner = folder / "0_Transformer"
     inner.mkdir()
+    steps = json.loads((folder / "modules.json").read_text())
     for file in list(folder.glob("*.json")) + list(folder.glob("*.safetensors")):
         file.rename(inner / file.name)
-    steps = json.loads((folder / "modules").read_text())
     steps[0]["path"] = inner.name
     (folder / "modules.json").write_text(json.dumps(steps))
     assert np.array_equal(hugging_face_encoder(folder)(SENTENCES), expected)
+
+
+def test_a_folder_without_its_list_of_modules_is_refused(tmp_path: Path) -> None:
+    sentence_transformer(tmp_path, "max")
+    (tmp_path / "saved" / "modules.json").unlink()
+    with pytest.raises(UserError, match=r"saved: has 1_Pooling but no modules.json; get the fold"):
+        hugging_face_encoder(tmp_path / "saved")
+
+
+def test_weights_that_the_model_has_no_place_for_are_refused(tmp_path: Path) -> None:
+    """Of a BERT with relative positions, which transformers no longer computes."""
+    save(tmp_path, tr.BertForMaskedLM(tr.BertConfig(**BERT)))
+    hugging_face_encoder(tmp_path)(SENTENCES)  # a head may be left
+    state = load_file(tmp_path / "model.safetensors")
+    name = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    save_file(
+        {**state, name: torch.ones(1023, 8)}, tmp_path / "model.safetensors", {"format": "pt"}
+    )
+    why = r"has weights that BertModel has no place for \(encoder.layer.0.attention.self.distance_"
+    with pytest.raises(UserError, match=why):
+        hugging_face_encoder(tmp_path)
 
 
 def test_pooling_can_be_asked_for(tmp_path: Path) -> None:
@@ -238,13 +295,15 @@ def test_folders_without_an_encoder_are_refused(tmp_path: Path) -> None:
     deeper = other("config.json", '"num_hidden_layers": 1', '"num_hidden_layers": 2')
     damaged("config.json", deeper, r"weights are missing \(encoder.layer.1.attention")
     dense = other("modules.json", "pooling.Pooling", "dense.Dense")
-    damaged("modules.json", dense, "steps Transformer, Dense are not .* SentenceTransformer")
-    damaged("modules.json", b"[{", "modules.json: not JSON")
-    damaged("modules.json", b"{}", "modules.json: not a list")
-    damaged("modules.json", b'["a"]', "modules.json: not a list of objects")
+    for content in (dense, b"[{", b"{}", b'["a"]'):
+        damaged("modules.json", content, "cannot be loaded")
     name = "config_sentence_transformers.json"
-    damaged(name, b'{"default_prompt_name": "q"}', "default prompt 'q' is not among its prompts")
-    damaged("1_Pooling/config.json", b'{"pooling_mode": "median"}', "unknown pooling 'median'")
+    damaged(name, b'{"default_prompt_name": "q"}', "cannot be loaded .*prompt")
+    damaged(
+        "1_Pooling/config.json",
+        b'{"embedding_dimension": 16, "pooling_mode": "median"}',
+        "cannot be loaded .*median",
+    )
     hugging_face_encoder(folder)
     for file in folder.glob("tokenizer*"):
         file.unlink()

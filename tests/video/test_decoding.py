@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -136,3 +137,58 @@ def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path) -> None:
     assert reason(file, (tmp_path / "sound.avi").read_bytes()) == "has no video stream"
     with pytest.raises(UserError, match=r"none.avi: cannot be decoded \(No such file"):
         list(decode(tmp_path / "none.avi"))
+
+
+@pytest.mark.parametrize("ending", [".mp4", ".mov"])
+@pytest.mark.parametrize(("first", "seconds"), [(0, 0.4), (10, 0.6), (10, 0.2)])
+def test_an_edit_list_leaves_frames_out(
+    tmp_path: Path, ending: str, first: int, seconds: float
+) -> None:
+    """A film that was cut without being encoded anew: the index lists more than is shown."""
+    file = tmp_path / f"cut{ending}"
+    data = bytearray(write(file, codec="libx264"))
+    whole = list(decode(file))
+    entry = data.find(b"elst") + 12  # duration in milliseconds, beginning on the film's own clock
+    (begin,) = struct.unpack_from(">i", data, entry + 4)
+    with av.open(str(file)) as container:
+        step = round(1 / (25 * float(container.streams.video[0].time_base)))
+    struct.pack_into(">Ii", data, entry, round(1000 * seconds), begin + first * step)
+    file.write_bytes(data)
+    shown = list(decode(file))
+    count = round(25 * seconds)
+    assert count <= len(shown) <= count + 2 < 25
+    for one, other in zip(shown, whole[first:], strict=False):
+        assert np.abs(one.astype(int) - other).mean() < 1
+    lost = len(data) - 1000
+    assert "truncated" in reason(file, bytes(data[:lost]))
+
+
+@pytest.mark.parametrize("ending", [".mp4", ".mkv", ".mov"])
+def test_times_may_start_late(tmp_path: Path, ending: str) -> None:
+    file = tmp_path / f"late{ending}"
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 25)
+        for number in range(20):
+            frame = av.VideoFrame.from_ndarray(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+            frame.pts, frame.time_base = 125 + number, Fraction(1, 25)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    assert len(list(decode(file))) == 20
+
+
+def test_a_cover_picture_is_not_the_film(tmp_path: Path) -> None:
+    file = tmp_path / "cover.mkv"
+    with av.open(str(file), "w") as container:
+        picture = container.add_stream("mjpeg", rate=1)
+        picture.width, picture.height, picture.pix_fmt = 32, 32, "yuvj420p"
+        stream = container.add_stream("mpeg4", rate=25)
+        stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
+        cover = av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8))
+        container.mux(picture.encode(cover.reformat(format="yuvj420p")))
+        for _ in range(20):
+            frame = av.VideoFrame.from_ndarray(np.zeros((HEIGHT, WIDTH, 3), np.uint8))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    assert [frame.shape for frame in decode(file)] == [(HEIGHT, WIDTH, 3)] * 20

@@ -32,8 +32,27 @@ def test_torchvision_s_s3d_starts_encoder_and_teacher(tmp_path: Path) -> None:
     for encoder in (networks.encoder, networks.teacher.encoder):
         for name, tensor in encoder.state_dict().items():
             assert torch.equal(tensor, state[name]), name
-    with pytest.raises(UserError, match=r"s3d.pth: does not fill S3D: .*; set network, width and"):
+    with pytest.raises(UserError, match=r"s3d.pth: does not fill S3D: .*; set network, width, "):
         Networks(dataclasses.replace(SMALL, init=init), queue=8)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("batch_norm_epsilon", 1e-2), ("modality", "flow"), ("strides", (2, 2, 2, 2, 2))],
+)
+def test_an_export_that_computes_something_else_is_refused(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    config = dataclasses.replace(SMALL, network="r2plus1d" if field == "strides" else "s3d")
+    torch.manual_seed(3)
+    first = encoder_of(config)
+    save_encoder(first, tmp_path / "export", config=config)
+    init = InitialWeights.of(tmp_path / "export")
+    networks = Networks(dataclasses.replace(config, init=init), queue=8)
+    for name, tensor in networks.encoder.state_dict().items():
+        assert torch.equal(tensor, first.state_dict()[name]), name
+    with pytest.raises(UserError, match=rf"its {field} is .*, that of the network .*; set network"):
+        Networks(dataclasses.replace(config, init=init, **{field: value}), queue=8)
 
 
 @pytest.mark.slow

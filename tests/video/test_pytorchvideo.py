@@ -24,7 +24,8 @@ from video.data import stored_side
 from video.encoder import check, encoder_of
 from video.evaluation import evaluate
 from video.export import load_encoder, save_encoder
-from video.own import folder, from_pytorchvideo
+from video.flow import prepare_flow, read_flow
+from video.own import _square, folder, from_pytorchvideo
 from video.train import pretrain
 
 SMALL = dataclasses.replace(
@@ -66,7 +67,8 @@ def shots(tmp_path: Path) -> Path:
             for number in range(count):
                 pictures = []
                 for time in range(9 + number):
-                    pixels = np.full((24 + 8 * label, 40, 3), 20 * number + 2 * time, np.uint8)
+                    level = 20 * number + 2 * time + 5 * (split == "val")
+                    pixels = np.full((24 + 8 * label, 40, 3), level, np.uint8)
                     pixels[:, :, 2 - 2 * label] = 200
                     pictures.append(pixels)
                 write_avi(place / f"{number}.avi", pictures)
@@ -195,10 +197,46 @@ def test_the_verb_scores_an_export_on_a_folder(
     assert found["metrics"]["R@1"] == expected["R@1"]
     assert list(found["environment"]["data"]) == [str(shots)]
     capsys.readouterr()
-    save_encoder(encoder, tmp_path / "flow", config=dataclasses.replace(config, modality="flow"))
+    config = dataclasses.replace(config, modality="flow", flow="dis")
+    save_encoder(encoder, tmp_path / "flow", config=config)
     words[2] = str(tmp_path / "flow" / "encoder.safetensors")
-    assert main(words) == 2
-    assert "a folder is read as RGB, this encoder takes flow" in capsys.readouterr().err
+    assert main(words) == 0
+    (of_flow,) = json.loads((tmp_path / "found.json").read_text())["protocols"].values()
+    with Run(tmp_path / "own flow", config) as run:
+        expected = evaluate(config, encoder.eval(), folder(shots, 32, flow="dis"), run)
+    assert of_flow["metrics"]["R@1"] == expected["R@1"]
+    assert of_flow["metrics"]["details"] != found["metrics"]["details"]
+
+
+@pytest.mark.parametrize("flow", ["dis", "tvl1"])
+def test_flow_of_a_folder_is_that_of_the_data_sets(shots: Path, tmp_path: Path, flow: str) -> None:
+    videos = folder(shots / "train", 48, flow=flow)
+    assert videos.modality == "flow"
+    assert folder(shots / "train", 48).modality == "rgb"
+    files = [Path(each.name) for each in videos.videos][:2]
+    for number, file in enumerate(prepare_flow(files, tmp_path / "flow", method=flow)):
+        expected = np.stack([_square(each, stored_side(48)) for each in read_flow(file)])
+        start, length = int(videos.start[number]), int(videos.length[number])
+        found = videos.frames[start : start + length].permute(0, 2, 3, 1).numpy()
+        assert np.array_equal(found, expected)
+    with pytest.raises(ValueError, match="flow is by tvl1 or dis; got 'farneback'"):
+        folder(shots, 48, flow="farneback")
+
+
+def test_videos_of_another_modality_are_refused(shots: Path, tmp_path: Path) -> None:
+    config = dataclasses.replace(SMALL, network="s3d", width=0.125, modality="flow")
+    videos = folder(shots, 32)
+    with Run(tmp_path / "run", config) as run:
+        with pytest.raises(ValueError, match="is 'flow', these videos are 'rgb'; set modality, or"):
+            pretrain(config, videos.of(train=True), run)
+        with pytest.raises(
+            ValueError, match="these videos are 'rgb'; set modality, or read them wi"
+        ):
+            evaluate(config, encoder_of(config), videos, run)
+    rgb = dataclasses.replace(config, modality="rgb")
+    with Run(tmp_path / "rgb", rgb) as run:
+        with pytest.raises(ValueError, match="is 'rgb', these videos are 'flow'; set modality, or"):
+            pretrain(rgb, dataclasses.replace(videos, modality="flow"), run)
 
 
 def test_networks_that_are_none_are_refused() -> None:

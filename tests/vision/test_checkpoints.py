@@ -67,7 +67,7 @@ def test_what_is_no_such_network_is_refused(tmp_path: Path) -> None:
     file = file_of("moco-v2-resnet50", tmp_path)
     publish(tmp_path)
     with pytest.raises(
-        UserError, match=r"moco_v2_800ep_pretrain\.pth\.tar: has more blocks than resnet8"
+        UserError, match=r"moco_v2_800ep_pretrain\.pth\.tar: does not fill resnet8: "
     ):
         load(dataclasses.replace(CONFIG, backbone="resnet8"), tmp_path)
     file.write_bytes(b"nothing")

@@ -35,6 +35,7 @@ from vision.evaluation import (
     embed,
     evaluate,
     kmeans_accuracy,
+    knn,
     knn_predictions,
     linear_probe,
     regularised_probe,
@@ -576,3 +577,21 @@ def test_cuda_agrees_with_the_cpu(tmp_path: Path) -> None:
     expected = scored(tmp_path / "cpu", config)
     found = scored(tmp_path / "cuda", config, small_encoder().to("cuda"))
     assert found == pytest.approx(expected, abs=1.0)
+
+
+def test_images_without_a_label_are_refused() -> None:
+    features, labels = torch.randn(6, 4), torch.tensor([0, 1, 0, 1, -1, -1])
+    known = labels.clamp(min=0)
+    why = r"2 of 6 images have no label \(-1\); leave them out"
+    with pytest.raises(ValueError, match=why):
+        knn_predictions(features, labels, features, classes=2, temperature=0.5)
+    with pytest.raises(ValueError, match=why):
+        knn(features, known, features, labels, classes=2, temperature=0.5)
+    probe = Probe("sgd", learning_rate=0.1, batch_size=2, epochs=1)
+    for pair in ((labels, known), (known, labels)):
+        with pytest.raises(ValueError, match=why):
+            linear_probe(features, pair[0], features, pair[1], classes=2, probe=probe)
+    with pytest.raises(ValueError, match=why):
+        regularised_probe(features, labels, features, [1.0])
+    with pytest.raises(ValueError, match="label 1 is not one of 1 classes, 0 and up"):
+        knn_predictions(features, known, features, classes=1, temperature=0.5)

@@ -14,6 +14,7 @@ from shared.errors import UserError
 from shared.experiment.runs import Run
 from shared.experiment.weights import InitialWeights
 from vision.config import Config
+from vision.encoder import make_encoder
 from vision.export import load_encoder, save_encoder
 from vision.methods import Networks, check
 
@@ -70,8 +71,8 @@ def test_an_export_starts_a_run_that_records_its_hash(tmp_path: Path) -> None:
 
 def test_another_network_is_refused_with_the_keys_and_the_remedy(tmp_path: Path) -> None:
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "resnet18.pth")
-    remedy = "; set backbone, stem and image_size as in the file"
-    why = rf"resnet18.pth: has more blocks than SmallResNet: layer1.1.bn1.bias, .*{remedy}"
+    remedy = "; set backbone, stem, image_size and heads as in the file"
+    why = rf"resnet18.pth: does not fill SmallResNet: .*{remedy}"
     with pytest.raises(UserError, match=why):
         from_file(DIGITS, tmp_path / "resnet18.pth")
     why = (
@@ -84,3 +85,67 @@ def test_another_network_is_refused_with_the_keys_and_the_remedy(tmp_path: Path)
     for changes in ({"features": "pixels"}, {"weights": "moco-v1-resnet50"}):
         with pytest.raises(ValueError, match="init starts a training, which weights and features"):
             check(dataclasses.replace(DIGITS, init=init, **changes))
+
+
+@pytest.mark.parametrize("saved", ["small", "strided", "small_padding_2"])
+def test_an_export_with_another_stem_is_refused(tmp_path: Path, saved: str) -> None:
+    config = dataclasses.replace(DIGITS, backbone="resnet18", stem="cifar", image_size=32)
+    save_encoder(
+        make_encoder("resnet18", saved),
+        tmp_path / "export",
+        config=dataclasses.replace(config, stem=saved),
+    )
+    why = rf"its stem is {saved}, that of the network cifar; set backbone, stem, image_size and he"
+    with pytest.raises(UserError, match=why):
+        from_file(config, tmp_path / "export")
+
+
+def test_an_export_with_other_heads_is_refused(tmp_path: Path) -> None:
+    config = dataclasses.replace(
+        DIGITS, backbone="vit_tiny_patch16_224", stem="imagenet", image_size=32
+    )
+    for saved, heads in ((6, None), (None, 6)):
+        first = dataclasses.replace(config, heads=saved)
+        encoder = Networks(first).encoder
+        save_encoder(encoder, tmp_path / "export", config=first)
+        assert_filled(load_encoder(tmp_path / "export"), encoder.state_dict())
+        assert_filled(from_file(first, tmp_path / "export").encoder, encoder.state_dict())
+        with pytest.raises(UserError, match=f"its heads is {saved}, that of the network {heads}"):
+            from_file(dataclasses.replace(config, heads=heads), tmp_path / "export")
+
+
+def test_the_features_of_an_export_are_computed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_encoder(Networks(DIGITS).encoder, tmp_path / "export", config=DIGITS)
+    monkeypatch.setattr(nn.ReLU, "forward", lambda self, x: nn.functional.gelu(x))
+    with pytest.raises(UserError, match="its features differ from those stored when it was writt"):
+        from_file(DIGITS, tmp_path / "export")
+
+
+def test_a_sequence_without_the_stem_s_relu_or_pooling_is_refused(tmp_path: Path) -> None:
+    parts = dict(torchvision.models.resnet18().named_children())
+    del parts["fc"]
+    config = dataclasses.replace(DIGITS, backbone="resnet18", stem="imagenet", image_size=32)
+    for left_out in ("maxpool", "relu"):
+        del parts[left_out]
+        torch.save(nn.Sequential(*parts.values()).state_dict(), tmp_path / "cut.pth")
+        why = r"cut.pth: its network has no (relu and no )?maxpool behind bn1, by the numbers of"
+        with pytest.raises(UserError, match=why):
+            from_file(config, tmp_path / "cut.pth")
+
+
+def test_what_is_left_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = torchvision.models.resnet18().state_dict()
+    other = {name: tensor + 1 for name, tensor in state.items()}
+    file = tmp_path / "two.pth"
+    torch.save({"one": state, "two": other}, file)
+    config = dataclasses.replace(DIGITS, backbone="resnet18", stem="imagenet", image_size=32)
+    with pytest.raises(UserError, match=r"holds two of ResNet: entry 'one', .*; choose with prefi"):
+        from_file(config, file)
+    networks = Networks(dataclasses.replace(config, init=InitialWeights.of(file, prefix="two")))
+    assert_filled(networks.encoder, other)
+    said = "init: left 2 tensors of the file: fc.bias (1), fc.weight (1)"
+    assert capsys.readouterr().err.splitlines() == [said]

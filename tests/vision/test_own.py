@@ -236,3 +236,28 @@ def test_the_library_s_own_dataset_is_read() -> None:
     assert images.labels.tolist() == [0, 1, 2, 0, 1, 2]
     part = images.subset(torch.tensor([4, 1]))
     assert np.array_equal(np.asarray(part.files[0]), np.asarray(picture(4, 1)))
+
+
+def test_columns_named_as_labels_are_labels() -> None:
+    datasets = pytest.importorskip("datasets")
+    pixels = [Picture.new("RGB", (4, 4), (k, k, k)) for k in range(4)]
+    features = {"image": datasets.Image()}
+
+    def made(values: list[Any], kind: Any) -> Any:
+        return datasets.Dataset.from_dict(
+            {"image": pixels, "label": values},
+            features=datasets.Features(features | {"label": kind}),
+        )
+
+    numbers = made([3, 0, -1, 2], datasets.Value("int64"))
+    assert hub_images(numbers).labels.tolist() == [3, 0, -1, 2]
+    texts = made(["dog", "cat", None, "dog"], datasets.Value("string"))
+    with pytest.warns(
+        UserWarning, match="holds texts, which are 2 classes in sorted order: cat, d"
+    ):
+        assert hub_images(texts).labels.tolist() == [1, 0, -1, 1]
+    several = made([[0], [1, 0], [], [1]], datasets.Sequence(datasets.ClassLabel(num_classes=2)))
+    with pytest.warns(UserWarning, match="the images have no labels: none is taken from label; na"):
+        assert hub_images(several).labels.tolist() == [-1] * 4
+    with pytest.raises(UserError, match="IterableDataset has no length; give a"):
+        hub_images(numbers.to_iterable_dataset())
