@@ -141,7 +141,7 @@ class Run:
         score: called with the tracked objects by name, during the training; returns scores of the
             encoder so far, by name.
         means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
-        checks: called by :meth:`finish` before the result is written; may raise.
+        checks: by name, called by :meth:`finish` before the result is written; may raise.
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
         processes: the number of processes of the run.
@@ -184,7 +184,7 @@ class Run:
         self.loggers: list[Logger] = []
         self.score: Callable[..., Mapping[str, Any]] | None = None
         self.means = Means()
-        self.checks: list[Callable[[], None]] = []
+        self.checks: dict[str, Callable[[], None]] = {}
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
         self.processes = 1
@@ -573,7 +573,7 @@ class Run:
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result, which ends the run. Only the first of several processes gets here."""
         self.alone()
-        for check in self.checks:
+        for check in self.checks.values():
             check()
         self._check_lock()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
