@@ -6,9 +6,10 @@
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.checks import COUNT, NOT_NEGATIVE, SHARE, STEP, Range, Use
 from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
@@ -71,6 +72,23 @@ class Config:
     protocol: str = "svm-10fold-nested-v1"
     seed: int = 0  # initialisation, augmentation, order of batches
     fold_seed: int = 0  # folds of the evaluation, the same for every pretraining seed
+
+    ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
+        COUNT: ("layers", "hidden", "batch_size"),
+        STEP: ("epochs", "fold_seed"),
+        SHARE: ("drop_ratio", "subgraph_ratio"),
+        NOT_NEGATIVE: ("learning_rate",),
+    }
+    uses: ClassVar[tuple[Use, ...]] = (
+        Use(("readout",), lambda config: config.network != "gin", "another network than gin"),
+        Use(("calibrate",), lambda config: not config.train, "train=false"),
+        Use(("epochs", "learning_rate", "chunk"), lambda config: config.train, "train=true"),
+        Use(
+            ("subgraph_ratio",),
+            lambda config: callable(config.augmentations) or "subgraph" in config.augmentations,
+            "the augmentation subgraph",
+        ),
+    )
 
     def reduced(self) -> "Config":
         """The same run on small embedded graphs, for the smoke tier."""

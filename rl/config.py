@@ -5,11 +5,22 @@
 
 import dataclasses
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from shared import Objective, info_nce, term
-from shared.checks import COUNT, NOT_NEGATIVE, POSITIVE, SHARE, STEP, require, require_words
+from shared.checks import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    STEP,
+    Range,
+    Use,
+    require_ranges,
+    require_words,
+)
 from shared.experiment.history import option
 
 # Softmax cross-entropy over q W k': neither temperature nor normalisation; [CURL].
@@ -88,6 +99,42 @@ class Config:
 
     seed: int = 0  # initialisation, batches, actions, episodes
 
+    ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
+        COUNT: (
+            *("action_repeat", "episode_steps", "stack", "filters", "convolutions", "latent"),
+            *("hidden", "batch_size", "environment_steps", "update_every", "evaluate_every"),
+            *("evaluation_episodes", "probe_episodes", "probe_test_episodes", "probe_steps"),
+        ),
+        STEP: ("initial_steps", "probe_updates"),
+        SHARE: ("discount", "critic_momentum", "encoder_momentum"),
+        NOT_NEGATIVE: ("learning_rate", "temperature_learning_rate"),
+        POSITIVE: ("initial_temperature",),
+    }
+    uses: ClassVar[tuple[Use, ...]] = (
+        Use(
+            ("similarity", "double_step", "chunk"),
+            lambda config: config.contrastive and config.train,
+            "contrastive=true and train=true",
+        ),
+        Use(
+            (
+                *("environment_steps", "initial_steps", "evaluate_every", "update_every"),
+                *("discount", "initial_temperature", "temperature_learning_rate"),
+                "critic_momentum",
+            ),
+            lambda config: not isinstance(config, ProbeConfig),
+            "an agent, not a probe",
+        ),
+        Use(
+            (
+                *("probe_episodes", "probe_test_episodes", "probe_steps", "probe_updates"),
+                "probe_input",
+            ),
+            lambda config: isinstance(config, ProbeConfig),
+            "a probe, not an agent",
+        ),
+    )
+
     def reduced(self) -> Self:
         """The same run of a small network on few small frames, for the smoke tier."""
         return dataclasses.replace(
@@ -147,6 +194,13 @@ class ImitationConfig(ProbeConfig):
     head_batch: int = 256
     head_learning_rate: float = 1e-3
 
+    ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
+        **ProbeConfig.ranges,
+        COUNT: (*ProbeConfig.ranges[COUNT], "expert_decisions", "head_hidden", "head_batch"),
+        STEP: (*ProbeConfig.ranges[STEP], "head_updates"),
+        POSITIVE: (*ProbeConfig.ranges[POSITIVE], "head_learning_rate"),
+    }
+
     def reduced(self) -> Self:
         """The same run of a small network on few small frames, for the smoke tier."""
         return dataclasses.replace(
@@ -160,21 +214,6 @@ class ImitationConfig(ProbeConfig):
         )
 
 
-# What the fields with a number have to be.
-RANGES = {
-    COUNT: (
-        *("action_repeat", "episode_steps", "stack", "filters", "convolutions", "latent", "hidden"),
-        *("batch_size", "environment_steps", "update_every", "evaluate_every"),
-        *("evaluation_episodes", "probe_episodes", "probe_test_episodes", "probe_steps"),
-        *("expert_decisions", "head_hidden", "head_batch"),
-    ),
-    STEP: ("initial_steps", "probe_updates", "head_updates"),
-    SHARE: ("discount", "critic_momentum", "encoder_momentum"),
-    NOT_NEGATIVE: ("learning_rate", "temperature_learning_rate"),
-    POSITIVE: ("initial_temperature", "head_learning_rate"),
-}
-
-
 def check(config: Config) -> None:
     """Check a configuration before anything is rendered.
 
@@ -184,10 +223,7 @@ def check(config: Config) -> None:
             is asked for.
     """
     require_words(config)
-    for allowed, names in RANGES.items():
-        for name in names:
-            if hasattr(config, name):
-                require(name, getattr(config, name), allowed)
+    require_ranges(config)
     if not 1 <= config.crop <= config.frame_size:
         raise ValueError(
             f"crop {config.crop} must be from 1 to frame_size {config.frame_size}, in pixels"

@@ -6,8 +6,8 @@ Shapes: N anchors, M candidates. Checks that would wait for an accelerator run o
 import functools
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -79,6 +79,42 @@ def require(name: str, value: Any, allowed: Range) -> None:
     """Raise a ``ValueError`` that names the argument unless its value is in the range."""
     if not allowed.holds(value):
         raise ValueError(f"{name} {allowed.words}; got {value!r}")
+
+
+@dataclass(frozen=True)
+class Use:
+    """Fields of a configuration that have an effect only under a condition.
+
+    Args:
+        fields: their names.
+        holds: whether a configuration uses them.
+        words: the condition, in words that follow "needs".
+    """
+
+    fields: tuple[str, ...]
+    holds: Callable[[Any], bool]
+    words: str
+
+
+def require_ranges(config: Any) -> None:
+    """Raise a ValueError for a field outside the range that its class gives in ``ranges``."""
+    for allowed, names in getattr(config, "ranges", {}).items():
+        for name in names:
+            require(name, getattr(config, name), allowed)
+
+
+def without_effect(config: Any, names: Iterable[str]) -> dict[str, str]:
+    """Those of the fields that differ from their default and have no effect, and what they need.
+
+    The class says so in ``uses``.
+    """
+    defaults = {item.name: item.default for item in fields(config)}
+    return {
+        name: use.words
+        for use in getattr(config, "uses", ())
+        for name in use.fields
+        if name in names and getattr(config, name) != defaults[name] and not use.holds(config)
+    }
 
 
 def require_words(config: Any) -> None:

@@ -11,8 +11,12 @@ import video.config
 import vision.config
 from graph.tables import TABLE_4
 from shared import Objective, Projection, distance_polarization, info_nce, max_margin, term
+from shared.checks import require_ranges
+from shared.command import own
+from shared.command.cells import every_table
 from shared.command.settings import with_settings
 from shared.errors import UserError
+from tests.errors import error_of
 
 GRAPH = graph.config.Config()
 RICH = dataclasses.replace(
@@ -116,3 +120,71 @@ def test_the_objective_of_a_row_is_named_where_it_lacks_the_number() -> None:
     (cell,) = TABLE_4.cells(row="MMCL INV, both views", column="MUTAG", seeds=(0,))
     with pytest.raises(UserError, match=r"max_margin\(.*gamma=0.5.* has no 'temperature'"):
         with_settings(cell.config, ["objective.temperature=0.1"])
+
+
+@pytest.mark.parametrize(
+    ("domain", "paper", "row", "setting", "text"),
+    [
+        ("vision", "margins", "SimCLR", "queue=-1", "queue is a whole number from 0; got -1"),
+        ("vision", "margins", "SimCLR", "queue=7", "queue has no effect in any chosen row: it nee"),
+        ("vision", "margins", "SimCLR", "small_augmentation=nosuch", "small_augmentation has no "),
+        ("vision", "margins", "SimCLR", "teacher_momentum=inf", "teacher_momentum lies in [0, 1]"),
+        ("vision", "margins", "SimCLR", "teacher_momentum=0.5", "it needs method moco_v2, moco_v3"),
+        ("vision", "margins", "SimCLR", "image_size=0", "image_size is a positive whole number"),
+        ("vision", "margins", "SimCLR", "head_hidden=0", "head_hidden is a positive whole number"),
+        ("vision", "margins", "SimCLR", "test_size=-1", "test_size is a positive whole number, or"),
+        ("vision", "margins", "SimCLR", "prepared_side=0", "prepared_side is a positive whole nu"),
+        (
+            "text",
+            "lmcl",
+            "QT",
+            "layers=5",
+            "layers has no effect in any chosen row: it needs a",
+        ),
+        ("text", "lmcl", "QT", "hidden=0", "hidden is a positive whole number; got 0"),
+        ("rl", "lmcl", "CURL", "probe_updates=3", "it needs a probe, not an agent; leave it out"),
+        ("graph", "mmcl", "GraphCL", "readout=mean", "it needs another network than gin"),
+        ("graph", "mmcl", "GraphCL", "hidden=0", "hidden is a positive whole number; got 0"),
+        (
+            "video",
+            "mmcl",
+            "MoCo-v2",
+            "flow=dis",
+            "flow has no effect in any chosen row: it needs",
+        ),
+        ("video", "mmcl", "MoCo-v2", "size=0", "size is a positive whole number; got 0"),
+    ],
+)
+def test_a_field_out_of_range_or_without_effect_is_named_at_the_command_line(
+    domain: str, paper: str, row: str, setting: str, text: str
+) -> None:
+    cells = [
+        cell
+        for table in every_table(domain)
+        if table.paper == paper and row in {each.label for each in table.rows}
+        for cell in table.cells(table.tiers[0], row=row)
+    ]
+    assert text in error_of(lambda: own._set(cells[:1], [setting]))
+
+
+def test_a_setting_that_has_an_effect_in_one_row_is_taken() -> None:
+    (table,) = (t for t in every_table("vision") if t.address == "vision/margins/table-2-cifar10")
+    (cell,) = table.cells("short", row="SimCLR")[:1]
+    queued = dataclasses.replace(cell.config, method="moco_v2")
+    cells = [cell, dataclasses.replace(cell, config=queued)]
+    assert [each.content["queue"] for each in own._set(cells, ["queue=7"])] == [7, 7]
+
+
+def test_every_declared_cell_is_in_its_ranges_and_these_are_of_fields() -> None:
+    kinds = set()
+    for table in every_table():
+        for tier in table.tiers:
+            for cell in table.cells(tier):
+                require_ranges(cell.config)
+                kinds.add(type(cell.config))
+    for kind in kinds:
+        names = {item.name for item in dataclasses.fields(kind)}
+        ranged = [name for some in getattr(kind, "ranges", {}).values() for name in some]
+        assert set(ranged) <= names
+        assert len(set(ranged)) == len(ranged)
+        assert {name for use in getattr(kind, "uses", ()) for name in use.fields} <= names

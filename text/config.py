@@ -5,10 +5,21 @@
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.checks import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE_OR_INFINITE,
+    PROBABILITY,
+    STEP,
+    Range,
+    Use,
+    optional,
+)
 from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 
@@ -88,6 +99,40 @@ class Config:
     tasks: tuple[str, ...] = TASKS
     protocol: str = "skip-thoughts-nested-10fold-v2"  # [QT]; see text.evaluation.PROTOCOLS
     seed: int = 0  # initialisation, and the order of shuffled batches
+
+    ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
+        COUNT: (
+            *("vocabulary", "length", "embedding", "hidden", "layers", "heads", "reach"),
+            *("projection_dimensions", "batch_size"),
+        ),
+        STEP: ("held_out", "epochs"),
+        optional(STEP): ("steps",),
+        PROBABILITY: ("dropout",),
+        NOT_NEGATIVE: ("learning_rate",),
+        POSITIVE_OR_INFINITE: ("clip",),
+    }
+    uses: ClassVar[tuple[Use, ...]] = (
+        Use(("hidden",), lambda config: config.encoder != "bag_of_words", "another encoder"),
+        Use(
+            ("bidirectional",),
+            lambda config: config.encoder in ("gru", "lstm"),
+            "encoder gru or lstm",
+        ),
+        Use(("layers", "heads"), lambda config: config.encoder == "transformer", "a transformer"),
+        Use(
+            ("projection_dimensions",),
+            lambda config: config.objective.projection,
+            "an objective with a projection",
+        ),
+        Use(
+            (
+                *("epochs", "steps", "learning_rate", "clip", "clip_words", "update", "dropout"),
+                *("order", "chunk"),
+            ),
+            lambda config: config.train and config.baseline is None,
+            "train=true and no baseline",
+        ),
+    )
 
     def reduced(self) -> "Config":
         """The same run on the manual that ships with Python, for the smoke tier."""

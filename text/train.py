@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from shared import Criterion, Pairs, context_window, cosine, inner_product
+from shared.checks import require_ranges
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import from_first, gather, part, replicated, world_size
 from shared.errors import UserError
@@ -254,7 +255,7 @@ def make_optimiser(
     """Adam over all trained parameters, as configured; makes gradients of tables sparse if needed.
 
     Raises:
-        ValueError: an unknown ``update`` or ``clip_words``, or a ``dropout`` outside [0, 1).
+        ValueError: an unknown ``update`` or ``clip_words``, or a number out of its range.
     """
     if config.update not in ("dense", "rows"):
         raise ValueError(f"update is 'dense' or 'rows'; got {config.update!r}")
@@ -265,8 +266,7 @@ def make_optimiser(
             f"update={config.update!r} with clip_words={config.clip_words!r} works on the tokens "
             f"of one process; leave --processes out, or take 'dense' and 'words'"
         )
-    if not 0 <= config.dropout < 1:
-        raise ValueError(f"dropout is at least 0 and below 1; got {config.dropout}")
+    require_ranges(config)
     tables = [encoder.embedding for encoder in (model.sentence, model.context)]
     for table in tables:
         table.sparse = config.update == "rows" or config.clip_words == "tokens"

@@ -5,11 +5,21 @@ whose setting is taken for everything MMCL leaves out; [MMCL]: Shah et al. 2022.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shared import Objective, info_nce, term
+from shared.checks import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    STEP,
+    Range,
+    Use,
+    optional,
+)
 from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 from shared.pairs import Pairing
@@ -94,6 +104,38 @@ class Config:
         None, was=None
     )
     seed: int = 0  # initialisation, batches, clips
+
+    ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
+        COUNT: (
+            *("clip_frames", "size", "head_hidden", "head_output", "projection_dimensions"),
+            *("batch_size", "probe_batch_size"),
+        ),
+        optional(COUNT): ("probe_views",),
+        STEP: ("queue", "epochs", "probe_epochs"),
+        SHARE: ("teacher_momentum", "batch_norm_momentum"),
+        NOT_NEGATIVE: ("learning_rate", "weight_decay", "probe_weight_decay"),
+        POSITIVE: ("width", "batch_norm_epsilon", "probe_learning_rate"),
+    }
+    uses: ClassVar[tuple[Use, ...]] = (
+        Use(("queue", "teacher_momentum"), lambda config: config.method == "moco", "method moco"),
+        Use(("policy",), lambda config: config.modality == "rgb", "modality rgb"),
+        Use(("flow",), lambda config: config.modality == "flow", "modality flow"),
+        Use(
+            ("projection_dimensions",),
+            lambda config: config.objective.projection,
+            "an objective with a projection",
+        ),
+        Use(
+            ("milestones",),
+            lambda config: config.schedule == "milestones",
+            "schedule milestones",
+        ),
+        Use(
+            ("epochs", "learning_rate", "weight_decay", "schedule", "optimiser", "chunk"),
+            lambda config: config.train,
+            "train=true",
+        ),
+    )
 
     def reduced(self) -> "Config":
         """The same run of a small network on few small clips, for the smoke tier."""

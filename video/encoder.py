@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool3d
 
 from shared import Pairs, alignment, query_key
+from shared.checks import COUNT, require, require_ranges
 from shared.chunks import check_chunk, in_chunks, split
 from shared.compat import make_torchvision_importable
 from shared.distributed import from_first, gather, part, world_size
@@ -458,6 +459,9 @@ def check(config: Config) -> None:
     Raises:
         ValueError: with the reason, in one line.
     """
+    require_ranges(config)
+    if config.method == "moco":
+        require("queue", config.queue, COUNT)
     if config.method not in METHODS:
         raise ValueError(f"method is one of {', '.join(METHODS)}; got {config.method!r}")
     if config.objective.loss.function is alignment:
@@ -497,6 +501,3 @@ def check(config: Config) -> None:
             f"batch_size {config.batch_size}: {config.method} has nothing to compare or to "
             f"normalise a clip with; use {least} or more"
         )
-    for name in ("epochs", "learning_rate", "weight_decay"):
-        if getattr(config, name) < 0:
-            raise ValueError(f"{name} is at least 0; got {getattr(config, name)}")

@@ -8,13 +8,23 @@ its configurations for ImageNet.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import nn
 
 from shared import Objective, info_nce, term
+from shared.checks import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    STEP,
+    Range,
+    Use,
+    optional,
+)
 from shared.experiment.history import added, option
 from shared.experiment.weights import InitialWeights
 from shared.losses import max_margin
@@ -131,6 +141,59 @@ class Config:
     # [HCL] program does.
     probe_batch_norm: Literal["eval", "train"] = "eval"
     seed: int = 0  # initialisation, augmentations, order of batches
+
+    ranges: ClassVar[Mapping[Range, tuple[str, ...]]] = {
+        COUNT: (
+            *("image_size", "head_hidden", "head_output", "predictor_hidden", "prototypes"),
+            *("small_size", "projection_dimensions"),
+        ),
+        optional(COUNT): ("images", "prepared_side", "test_size"),
+        STEP: ("queue", "small_crops", "epochs"),
+        optional(STEP): ("probe_epochs", "tuning_steps"),
+        SHARE: ("teacher_momentum", "memory_momentum", "sgd_momentum"),
+        NOT_NEGATIVE: (
+            *("learning_rate", "weight_decay", "warmup_epochs"),
+            *("mixed_from", "prototypes_still", "queue_from"),
+        ),
+        POSITIVE: ("loss_factor",),
+    }
+    uses: ClassVar[tuple[Use, ...]] = (
+        Use(
+            ("queue",),
+            lambda config: config.method in ("moco_v2", "swav", "cmc"),
+            "method moco_v2, swav or cmc",
+        ),
+        Use(
+            ("teacher_momentum", "teacher_schedule"),
+            lambda config: config.method in ("moco_v2", "moco_v3", "byol"),
+            "method moco_v2, moco_v3 or byol",
+        ),
+        Use(
+            ("predictor_hidden",),
+            lambda config: config.method in ("moco_v3", "byol"),
+            "method moco_v3 or byol",
+        ),
+        Use(("memory_momentum",), lambda config: config.method == "cmc", "method cmc"),
+        Use(
+            ("prototypes", "prototypes_still", "queue_from", "small_crops"),
+            lambda config: config.method == "swav",
+            "method swav",
+        ),
+        Use(
+            ("small_size", "small_augmentation"),
+            lambda config: config.method == "swav" and config.small_crops,
+            "method swav and small_crops",
+        ),
+        Use(("head_hidden",), lambda config: config.head_layers == 2, "head_layers 2"),
+        Use(("head_output_scale",), lambda config: config.head_output_norm, "head_output_norm"),
+        Use(
+            ("projection_dimensions",),
+            lambda config: config.objective.projection,
+            "an objective with a projection",
+        ),
+        Use(("milestones",), lambda config: config.schedule == "steps", "schedule steps"),
+        Use(("sgd_momentum",), lambda config: config.optimiser != "adam", "optimiser sgd or lars"),
+    )
 
     def reduced(self) -> "Config":
         """The same run on 8-pixel digits, for the smoke tier."""

@@ -412,6 +412,7 @@ def load_split(config: Config, name: str, split: Split, run: Run) -> Images | Im
     images = load(name, run.data_root, split, allow_missing=missing, prepared_side=side)
     if isinstance(images, ImageFiles) and isinstance(images.files, PreparedImages):
         run.record_data(prepared=images.files.sha256)
+        run.checks["prepared"] = images.files.check
     return images
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shared import Pairs, alignment, max_margin, query_key
+from shared.checks import COUNT, require, require_ranges
 from shared.chunks import check_chunk, in_chunks, split
 from shared.distributed import gather, world_size
 from shared.momentum import Teacher, enqueue, mixed_negatives, random_bank
@@ -342,9 +343,9 @@ def check(config: Config) -> None:
         raise ValueError("calibrated is for an untrained encoder; set epochs = 0")
     if config.batch_size < 2:
         raise ValueError(f"batch_size {config.batch_size}: a single image has no negatives; use 2")
-    for name in ("epochs", "learning_rate", "weight_decay", "warmup_epochs"):
-        if getattr(config, name) < 0:
-            raise ValueError(f"{name} is at least 0; got {getattr(config, name)}")
+    require_ranges(config)
+    if config.method == "moco_v2":
+        require("queue", config.queue, COUNT)
 
 
 def _check_swav(config: Config) -> None:

@@ -11,7 +11,9 @@ Pixels are stored as they are, not as JPEG of that size: on one core, decoding s
 longer than making two crops of 224 pixels (``benchmarks/images.py``).
 """
 
+import contextlib
 import hashlib
+import random
 import shutil
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -36,11 +38,15 @@ from shared.experiment.data import (
     write_sums,
     writing,
 )
+from shared.experiment.runs import write_atomically
 from vision.crops import with_shorter_side
 from vision.images import decode, size_of
 
 FORMAT = 1  # to be raised when the same files give other pixels
 PIXELS, SIZES = "pixels.bin", "sizes.npy"
+STAMP, BLOCKS = ".verified", ".blocks"  # when all was compared; the SHA-256 of each block then
+BLOCK = 1 << 20  # bytes
+SAMPLE = 64  # blocks that are compared at each start
 AT_ONCE = 256  # images that are in memory while they are decoded
 
 Result = TypeVar("Result")
@@ -50,10 +56,14 @@ class PreparedImages:
     """Images of a prepared folder, (3, h, w) uint8 each, memory-mapped and not to be written to.
 
     sha256: of the folder's ``SHA256SUMS``, and thus of pixels and sizes.
+    remedy: what to do where they are damaged.
     """
 
-    def __init__(self, folder: Path, sha256: str, start: np.ndarray, sizes: np.ndarray) -> None:
+    def __init__(
+        self, folder: Path, sha256: str, start: np.ndarray, sizes: np.ndarray, remedy: str = ""
+    ) -> None:
         self.folder = folder
+        self.remedy = remedy
         self.sha256 = sha256
         self.start = start
         self.sizes = sizes
@@ -61,7 +71,7 @@ class PreparedImages:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Processes that load data map the file again; its pixels are not sent to them."""
-        return PreparedImages, (self.folder, self.sha256, self.start, self.sizes)
+        return PreparedImages, (self.folder, self.sha256, self.start, self.sizes, self.remedy)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -73,7 +83,16 @@ class PreparedImages:
 
     def chosen(self, index: Sequence[int] | slice) -> "PreparedImages":
         """The images at some positions."""
-        return PreparedImages(self.folder, self.sha256, self.start[index], self.sizes[index])
+        chosen = self.start[index], self.sizes[index]
+        return PreparedImages(self.folder, self.sha256, *chosen, self.remedy)
+
+    def check(self) -> None:
+        """Compare all pixels with their sums; 1 s for each GB.
+
+        Raises:
+            UserError: they were altered.
+        """
+        check_sums(self.folder, self.remedy, (PIXELS, SIZES))
 
 
 def prepare(
@@ -118,7 +137,10 @@ def prepare(
 
 
 def read(folder: Path, remedy: str) -> PreparedImages:
-    """The images of a prepared folder, checked when first read and whenever a file has changed.
+    """The images of a prepared folder.
+
+    All is compared with the sums when it is first read and whenever size or time of a file have
+    changed, at any other time some blocks of the pixels, chosen at random.
 
     Args:
         folder: of :func:`prepare`.
@@ -127,16 +149,43 @@ def read(folder: Path, remedy: str) -> PreparedImages:
     Raises:
         UserError: it is damaged or was edited.
     """
+    if not (folder / SUMS).is_file():
+        raise UserError(f"{folder}: {SUMS} is missing; {remedy}")
+    blocks = folder / BLOCKS
 
     def intact() -> str:
         check_sums(folder, remedy, (PIXELS, SIZES))
+        with contextlib.suppress(OSError):  # in a read-only folder all is compared each time
+            numbers = range(_blocks_of(folder))
+            text = "".join(f"{_block_sum(folder, number)}\n" for number in numbers)
+            write_atomically(blocks, text)
         return sha256_of(folder / SUMS)
 
     files = [folder / name for name in (PIXELS, SIZES, SUMS)]
-    sha256 = remembered(folder / ".verified", files, intact)
+    if not blocks.is_file():
+        (folder / STAMP).unlink(missing_ok=True)
+    sha256 = remembered(folder / STAMP, files, intact)
+    sums = blocks.read_text().split() if blocks.is_file() else []
+    # Not of the generators whose states belong to a run.
+    for number in random.SystemRandom().sample(range(len(sums)), min(SAMPLE, len(sums))):
+        if _block_sum(folder, number) != sums[number]:
+            raise UserError(
+                f"{folder}: damaged or edited (block {number} of {PIXELS} was altered); {remedy}"
+            )
     sizes = np.load(folder / SIZES)
     ends = np.cumsum(3 * sizes.prod(1, dtype=np.int64))
-    return PreparedImages(folder, sha256, np.concatenate([[0], ends[:-1]]), sizes)
+    return PreparedImages(folder, sha256, np.concatenate([[0], ends[:-1]]), sizes, remedy)
+
+
+def _blocks_of(folder: Path) -> int:
+    return -(-(folder / PIXELS).stat().st_size // BLOCK)
+
+
+def _block_sum(folder: Path, number: int) -> str:
+    """SHA-256 of a block of the pixels."""
+    with (folder / PIXELS).open("rb") as stream:
+        stream.seek(number * BLOCK)
+        return hashlib.sha256(stream.read(BLOCK)).hexdigest()
 
 
 def _in_order(

@@ -24,6 +24,7 @@ from rich.text import Text
 from torch import Tensor, nn
 
 from shared import functions
+from shared.checks import without_effect
 from shared.command.cells import (
     Chosen,
     Places,
@@ -353,7 +354,11 @@ def _of_theirs(error: BaseException, file: Path) -> str:
 
 
 def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells with the settings applied."""
+    """The cells with the settings applied.
+
+    Raises:
+        UserError: a setting that does not fit a row, or that has no effect in any.
+    """
     found = []
     for cell in cells:
         try:
@@ -361,6 +366,12 @@ def _set(cells: Sequence[Cell], settings: Sequence[str]) -> tuple[Cell, ...]:
         except UserError as error:
             raise UserError(f"{cell.row}: {error}") from None
         found.append(dataclasses.replace(cell, config=config))
+    names = {setting.partition("=")[0].partition(".")[0].strip() for setting in settings}
+    idle = [without_effect(cell.config, names) for cell in found]
+    for name in sorted(set.intersection(*map(set, idle)) if idle else ()):
+        raise UserError(
+            f"--set {name} has no effect in any chosen row: it needs {idle[0][name]}; leave it out"
+        )
     return tuple(found)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from shared.checks import require_ranges
 from shared.command.reproduce import FROM
 from shared.errors import UserError, suggestion
 from shared.experiment.tables import AnyConfig
@@ -57,7 +58,12 @@ def with_settings(config: AnyConfig, settings: Sequence[str]) -> AnyConfig:
             values[field] = typed(f"--set {name}", text, fields[field])
     for field, texts in numbers.items():
         values[field] = _with_numbers(getattr(config, field), texts)
-    return dataclasses.replace(config, **values)
+    new = dataclasses.replace(config, **values)
+    try:
+        require_ranges(new)
+    except ValueError as error:
+        raise UserError(f"--set {error}") from None
+    return new
 
 
 def typed(name: str, text: str, hint: Any) -> Any:

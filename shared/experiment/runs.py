@@ -42,7 +42,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shared.checks import require_words
+from shared.checks import require_ranges, require_words
 from shared.distributed import anywhere, apart, everyone, leave, rank, world_size
 from shared.errors import UserError, naming
 from shared.experiment.environment import current_environment, now
@@ -143,6 +143,7 @@ class Run:
         score: called with the tracked objects by name, during the training; returns scores of the
             encoder so far, by name.
         means: running means of the loss; :meth:`steps` logs them, a checkpoint includes them.
+        checks: by name, called by :meth:`finish` before the result is written; may raise.
         temporary: folders that :meth:`finish` deletes once the result is written.
         saved_step: the step of the checkpoint on disk; None without one.
         processes: the number of processes of the run.
@@ -150,7 +151,7 @@ class Run:
     Raises:
         Locked: another process uses the folder; later, when writing: it was removed.
         Conflict: the folder was made with another configuration.
-        ValueError: a word that a field of the configuration cannot be.
+        ValueError: a word or number that a field of the configuration cannot be.
         UserError: with several processes, a batch that cannot be divided among them, a run that
             another number of them began, or processes whose code or configuration differs from the
             first one's.
@@ -171,6 +172,7 @@ class Run:
         store: Path | None = None,
     ) -> None:
         require_words(config)
+        require_ranges(config)
         self.folder = folder
         self.store = store
         self.config = config
@@ -184,6 +186,7 @@ class Run:
         self.loggers: list[Logger] = []
         self.score: Callable[..., Mapping[str, Any]] | None = None
         self.means = Means()
+        self.checks: dict[str, Callable[[], None]] = {}
         self.temporary: list[Path] = []
         self.saved_step: int | None = None
         self.processes = 1
@@ -584,6 +587,8 @@ class Run:
     def finish(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Write the result, which ends the run. Only the first of several processes gets here."""
         self.alone()
+        for check in self.checks.values():
+            check()
         self._check_lock()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if torch.cuda.is_available():

@@ -198,7 +198,7 @@ CMC = {"method": "cmc", "statistics": "none"}
         ({"symmetric": True}, "simclr has one direction only"),
         ({"gamma_schedule": ((1, 10.0),)}, "info_nce has no kernel"),
         ({"batch_size": 1}, "batch_size 1: a single image has no negatives; use 2"),
-        ({"epochs": -1}, "epochs is at least 0; got -1"),
+        ({"epochs": -1}, "epochs is a whole number from 0; got -1"),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_the_reason(

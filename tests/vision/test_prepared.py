@@ -240,6 +240,32 @@ def test_an_altered_file_is_noticed(root: Path, name: str) -> None:
     prepared(root)
 
 
+def test_pixels_altered_with_size_and_time_kept_are_noticed(root: Path) -> None:
+    """At the next start by a sample of blocks, at the end of a run by all of them."""
+    config = dataclasses.replace(CONFIG, prepared_side=SIDE)
+    prepare("imagenette", root, SIDE, quiet)
+    pixels = folder_of(root) / "pixels.bin"
+    before, content = pixels.stat(), pixels.read_bytes()
+
+    def alter(new: bytes) -> None:
+        pixels.write_bytes(new)
+        os.utime(pixels, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    alter(bytes(len(content)))
+    text = error_of(lambda: prepared(root))
+    assert "damaged or edited (block 0 of pixels.bin was altered); delete" in text
+    alter(content)
+    with Run(root / "run", config, tier="smoke", data_root=root) as run:
+        metrics = vision.measure(config, run)
+        alter(bytes(len(content)))
+        assert "damaged or edited" in error_of(lambda: run.finish(metrics))
+    assert not (root / "run" / "result.json").exists()
+    alter(content)
+    (folder_of(root) / SUMS).unlink()
+    remedy = f"SHA256SUMS is missing; delete {folder_of(root)} and run: ./reproduce.sh data vision"
+    assert remedy in error_of(lambda: prepared(root))
+
+
 def test_images_of_other_files_or_of_another_side_are_not_taken(root: Path) -> None:
     message = error_of(lambda: prepared(root))
     assert message.endswith(
