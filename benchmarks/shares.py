@@ -93,13 +93,17 @@ def waiting(done: set[tuple[str, str, str, str]]) -> Iterator[tuple[Table, Cell]
                     yield table, cell
 
 
-def shares_of(cell: Cell, data: Path) -> dict[str, float]:
-    """The median share of each penalty and projection over the first steps of a cell's run."""
+def shares_of(cell: Cell, data: Path, store: Path) -> dict[str, float]:
+    """The median share of each penalty and projection over the first steps of a cell's run.
+
+    What several cells are trained on, such as an expert of a task, is kept in ``store``.
+    """
     domain = importlib.import_module(f"{cell.domain}.domain").DOMAIN
     means = Seen()
     config: Any = cell.config
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Enough):
-        with Beginning(Path(folder) / "run", config, tier=cell.tier, data_root=data) as run:
+        run = Beginning(Path(folder) / "run", config, tier=cell.tier, data_root=data, store=store)
+        with run:
             run.means = means
             domain.measure(config, run)
     loss = f"{objective.SHARE}{config.objective.loss.function.__name__}"
@@ -120,10 +124,11 @@ def main() -> None:
     file = RESULTS / SHARES
     found = json.loads(file.read_text())["shares"] if file.exists() else []
     done = {(each["table"], each["tier"], each["row"], each["column"]) for each in found}
+    store = Path(tempfile.mkdtemp())
     for table, cell in waiting(done):
         if options.domain not in (None, cell.domain):
             continue
-        terms = shares_of(cell, options.data_root)
+        terms = shares_of(cell, options.data_root, store)
         if not terms:
             raise SystemExit(f"{cell.address}: no share was measured")
         environment = current_environment(0)
