@@ -16,14 +16,12 @@ from vision.tables_common import (
     CMC_TWO,
     CO2,
     DCL,
-    FEWER,
     HARD,
     HCL_NOTES,
     HCL_QUARTER,
     IMAGENET_100,
     IMAGENET_SEEDS,
     REFERENCES,
-    SHORT,
     SIMCLR,
     STL10,
     SWAV,
@@ -93,9 +91,8 @@ TABLE_1 = table(
         for name, changes in (("stl10", STL10), ("cifar10", CIFAR10))
         for epochs in (100, 400)
     ],
-    f"low-confidence negatives-256 nuclear-cost {HCL_NOTES} reduced-epochs reduced-feature",
-    seeds={"paper": (0, 1, 2, 3, 4), "short": (0,), "smoke": (0,)},
-    short=FEWER,
+    f"low-confidence negatives-256 nuclear-cost {HCL_NOTES}",
+    seeds={"paper": (0, 1, 2, 3, 4), "smoke": (0,)},
     references=REFERENCES,
 )
 
@@ -183,9 +180,7 @@ FIGURE_4 = table(
         *_figure_4_variants(HARD, "HCL"),
     ],
     BY_BATCH_SIZE,
-    f"batch-size-axis methods-in-text nuclear-cost {HCL_NOTES} one-seed reduced-purpose "
-    "reduced-feature",
-    short=SHORT,
+    f"batch-size-axis methods-in-text nuclear-cost {HCL_NOTES} one-seed",
 )
 
 CLLR: tuple[Table, ...] = (

@@ -29,7 +29,7 @@ PAPERS = {
 }
 REFERENCES = tuple(load_published(PUBLISHED / "references.toml", each) for each in ("dcl", "hcl"))
 PROBE_METRIC, KNN_METRIC = "linear_top1", "knn_top1"
-SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "short": (0,), "smoke": (0,)}
+SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 # The reduced runs of ImageNet's tables are in separate tables: see small below.
 IMAGENET_SEEDS: dict[Tier, tuple[int, ...]] = {"paper": (0,), "smoke": (0,)}
 
@@ -180,16 +180,6 @@ BY_BATCH_SIZE = tuple(
 
 # Reduced runs
 
-SHORT: dict[str, Any] = {
-    "images": 4000,
-    "backbone": "resnet18",
-    "stem": "small",
-    "epochs": 10,
-    "batch_size": 128,
-    "probe_augmentation": False,
-}
-# For columns that differ in their epochs, which are kept: fewer images instead.
-FEWER: dict[str, Any] = {name: SHORT[name] for name in SHORT if name != "epochs"} | {"images": 512}
 # The tables named -cifar10. The learning rate is that of [margins], by the rule in
 # benchmarks/vision_budget.py.
 ON_CIFAR10: dict[str, Any] = {

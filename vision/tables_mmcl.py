@@ -13,7 +13,6 @@ from vision.config import HCL, MMCL_IMAGENET, Config
 from vision.tables_common import (
     CMC_TWO,
     DCL,
-    FEWER,
     HARD,
     HCL_NOTES,
     HCL_QUARTER,
@@ -24,7 +23,6 @@ from vision.tables_common import (
     ON_SMALL,
     PUBLISHED,
     REFERENCES,
-    SHORT,
     SIMCLR,
     SMALL,
     SMALL_SETS,
@@ -293,7 +291,6 @@ LONGER_TRAINING = table(
 
 KERNEL_NOTES = "kernel-cifar100 kernel-stl10"
 KNN: dict[str, Any] = {**HCL, "protocol": "knn-200-v1"}
-REDUCED_NOTES = "one-seed reduced-purpose reduced-kernel"
 TANH = "tanh(-gamma x.y + eta)"
 
 TABLE_6 = table(
@@ -315,9 +312,8 @@ TABLE_6 = table(
         row("RBF exp(-|x-y|^2/(2 sigma^2))", {}, "variant inv both-views", in_columns=_rbf()),
     ],
     _cifar100_and_stl10(epochs=200),
-    f"knn {KERNEL_NOTES} {HCL_NOTES} {REDUCED_NOTES}",
+    f"knn {KERNEL_NOTES} {HCL_NOTES} one-seed",
     metric=KNN_METRIC,
-    short=SHORT,
 )
 
 ON_STL10 = {
@@ -347,8 +343,7 @@ TABLE_7 = table(
         hcl_column(f"batch{size}", {"batch_size": size}, "STL10", 400, size)
         for size in (64, 128, 256)
     ],
-    f"kernel-stl10 {HCL_NOTES} one-seed reduced-purpose",
-    short=SHORT,
+    f"kernel-stl10 {HCL_NOTES} one-seed",
     references=REFERENCES,
 )
 
@@ -377,8 +372,7 @@ TABLE_8 = table(
         ),
     ],
     _cifar100_and_stl10(epochs=400),
-    f"{KERNEL_NOTES} {HCL_NOTES} {REDUCED_NOTES}",
-    short=SHORT,
+    f"{KERNEL_NOTES} {HCL_NOTES} one-seed",
     references=REFERENCES,
 )
 
@@ -427,11 +421,10 @@ FIGURE_3A = table(
         for name, slack in SLACKS.items()
     ],
     _cifar100_and_stl10(epochs=200),
-    f"slack-grid panel-b knn {KERNEL_NOTES} {HCL_NOTES} {REDUCED_NOTES}",
+    f"slack-grid panel-b knn {KERNEL_NOTES} {HCL_NOTES} one-seed",
     of="Figure 3, panel a",
     printed="figure-3",
     metric=KNN_METRIC,
-    short=SHORT,
 )
 
 FIGURE_3C = table(
@@ -448,11 +441,10 @@ FIGURE_3C = table(
         hcl_column(f"{epochs} epochs", {"epochs": epochs}, "STL10", epochs, 256)
         for epochs in (25, 50, 100, 200, 400)
     ],
-    f"epochs-grid knn-assumed knn kernel-stl10 {HCL_NOTES} one-seed reduced-epochs",
+    f"epochs-grid knn-assumed knn kernel-stl10 {HCL_NOTES} one-seed",
     of="Figure 3, panel c",
     printed="figure-3",
     metric=KNN_METRIC,
-    short=FEWER,
 )
 
 # Reduced runs
