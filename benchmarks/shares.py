@@ -19,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from shared import objective
-from shared.command.cells import DOMAINS, every_table
+from shared.command.cells import every_table
 from shared.experiment.environment import current_environment
 from shared.experiment.records import read_records
 from shared.experiment.runs import Means, Run, write_atomically
@@ -118,7 +118,7 @@ def main() -> None:
     """Measure what is missing."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-root", type=Path, required=True, help="folder of the datasets")
-    parser.add_argument("--domain", choices=DOMAINS, help="one of them; all by default")
+    parser.add_argument("--table", help="domain/paper/table; all by default")
     options = parser.parse_args()
     objective.SHARES_EVERY = EVERY
     file = RESULTS / SHARES
@@ -126,7 +126,7 @@ def main() -> None:
     done = {(each["table"], each["tier"], each["row"], each["column"]) for each in found}
     store = Path(tempfile.mkdtemp())
     for table, cell in waiting(done):
-        if options.domain not in (None, cell.domain):
+        if options.table not in (None, table.address):
             continue
         terms = shares_of(cell, options.data_root, store)
         if not terms:

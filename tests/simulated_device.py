@@ -174,6 +174,14 @@ class SimulatedDevice(contextlib.ExitStack):
         }
         for name, value in pretended.items():
             self.enter_context(mock.patch.object(torch.cuda, name, value))
+        # What builds of torch for CUDA would ask the driver, and libraries that need one.
+        stream.is_capturing = lambda: self.captured is not None
+        self.enter_context(
+            mock.patch.object(torch.accelerator, "current_stream", lambda *_: stream)
+        )
+        self.enter_context(
+            mock.patch.object(torch.backends.cudnn, "is_acceptable", lambda _: False)
+        )
         autocast = torch.autocast.__init__
 
         def on_cpu(context: Any, device_type: str, *args: Any, **options: Any) -> None:

@@ -208,7 +208,6 @@ ON_SMALL: dict[str, Any] = {
 }
 NETWORKS = {
     ("resnet8", "strided"): "ResNet-8 of width 32 with a first convolution of stride 2",
-    ("resnet18", "small"): "ResNet-18 with pooling after the first convolution",
     ("resnet18", "imagenet"): "ResNet-18 with torchvision's own first layers",
 }
 WORDS = {

@@ -77,6 +77,6 @@ def test_reduced_runs_are_described_by_what_they_change() -> None:
         "unaugmented images."
     )
     assert reduced_note(SHORT) == note
-    assert note in ALL["mmcl/table-8"].notes
+    assert note in ALL["margins/table-2"].notes
     with pytest.raises(ValueError, match="reduced runs: no description of precision"):
         reduced_note({**SHORT, "precision": "float32"})
