@@ -287,7 +287,10 @@ def export_run(
     """
     record = read_record(folder, folder.name)
     if record is None:
-        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+        raise UserError(
+            f"{folder}: not a finished run (no result.json); run its cell first, or finish a run of "
+            f"your own: run.finish(metrics); without metrics, save_encoder writes what it trained"
+        )
     if record.result["tier"] == "smoke":
         raise UserError(
             f"{folder}: a smoke run only shows that the code runs; export one of another tier"

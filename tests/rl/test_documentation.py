@@ -20,6 +20,8 @@ def test_the_code_of_the_documentation_runs(
     assert len(names["sums"]) == 2
     assert len(set(names["sums"])) == 2  # each episode has a seed of its own
     assert {"r2", "r2_position", "r2_velocity", "details"} == names["score"].keys()
+    assert [each["step"] for each in names["pendulum"]["metrics"]["details"]["curve"]] == [160, 320]
+    assert names["contrast"].encoder(names["batch"].positive).shape == (8, 16)
     # What was exported acts; the agent above it was another one.
     assert names["action"].shape == (1, 1)
     assert not torch.equal(names["action"], names["agent"].act(names["observation"], sample=False))
