@@ -288,8 +288,8 @@ def export_run(
     record = read_record(folder, folder.name)
     if record is None:
         raise UserError(
-            f"{folder}: not a finished run (no result.json); run its cell first, or finish a run of "
-            f"your own: run.finish(metrics); without metrics, save_encoder writes what it trained"
+            f"{folder}: not a finished run (no result.json); run its cell first, or finish a run "
+            f"of your own: run.finish(metrics); without metrics save_encoder writes the encoder"
         )
     if record.result["tier"] == "smoke":
         raise UserError(

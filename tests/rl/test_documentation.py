@@ -13,6 +13,7 @@ def test_the_code_of_the_documentation_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     names = run_page("rl.md")
     assert names["names"][0] == "position[0]"
     assert names["batch"].positive.shape == (8, 9, 32, 32)
