@@ -487,8 +487,8 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     assert "took 120 tensors from entry 'state_dict', prefix 'module.encoder_q.'" in printed
     assert (
         "assumed, since no tensor shows it: a 7x7 stem of stride 2, padding 3 and pooling\n"
-        "colours in [0, 1] are normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, 0.224, "
-        "0.225; else see --statistics\n"
+        "colours in [0, 1] are normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, "
+        "0.224, 0.225; else see --statistics\n"
     ) in printed
     content = json.loads(out.read_text())
     scores = {each: found["metrics"] for each, found in content["protocols"].items()}
