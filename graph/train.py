@@ -11,7 +11,16 @@ from torch import Tensor, nn
 
 from graph.augmentation import add_self_loops_but_last, augment
 from graph.config import Config
-from graph.data import Graphs, batches, check, fingerprint, load, permutation
+from graph.data import (
+    ATLAS,
+    DATASETS,
+    Graphs,
+    batches,
+    check,
+    fingerprint,
+    load,
+    permutation,
+)
 from graph.encoder import ProjectionHead, make_encoder
 from graph.evaluation import LOGISTIC, calibrate, embed, score, sizes
 from graph.export import save_encoder
@@ -19,6 +28,7 @@ from shared import Criterion, Pairs
 from shared.chunks import check_chunk, in_chunks
 from shared.distributed import gather, part, replicated, synchronise, world_size
 from shared.errors import UserError
+from shared.experiment.own import record_own
 from shared.experiment.runs import Run
 from shared.experiment.weights import initialise
 from shared.pairs import paired_views
@@ -92,6 +102,8 @@ def pretrain(config: Config, graphs: Graphs, run: Run) -> tuple[nn.Module, Crite
     check(graphs)
     check_chunk(config.chunk)
     check_batches(config, graphs)
+    data = (graphs.x, graphs.edge_index, graphs.batch)
+    record_own(run, config.dataset, (*DATASETS, ATLAS), *data)
     graphs = dataclasses.replace(graphs, x=graphs.x.to(dtype))
     # Drawn in single precision, so that both precisions start from the same weights.
     encoder = make_encoder(config, graphs.x.shape[1]).to(device, dtype)

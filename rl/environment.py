@@ -572,7 +572,8 @@ def _domain_and_name(task: str) -> tuple[str, str]:
             return domain, name
     raise UserError(
         f"no task {task!r}; the papers' are {', '.join(TASKS)}, and any other domain_task of DM "
-        f"Control's suite whose actions are bounded works (those of lqr are not)"
+        f"Control's suite whose actions are bounded works (those of lqr are not); an "
+        f"environment of your own goes to rl.train_agent or rl.pretrain"
     )
 
 

@@ -5,6 +5,7 @@ Shapes: A dimensions of an action, B of a batch.
 
 import contextlib
 import csv
+import functools
 import io
 from collections.abc import Callable
 from statistics import fmean
@@ -18,7 +19,6 @@ from torch import Tensor
 from rl.agent import CHECK_EVERY, Agent
 from rl.config import Config, check
 from rl.environment import (
-    DeepMindControl,
     make_environment,
     make_vector,
     renderer_in_use,
@@ -41,8 +41,8 @@ Environments = VectorEnv[Any, Any, Any]
 class Progress:
     """The loop's state for checkpoints, besides networks and replay: environment and curve."""
 
-    def __init__(self, environment: DeepMindControl) -> None:
-        self.environment = environment
+    def __init__(self, environment: Any) -> None:
+        self.environment = environment  # see train_with
         self.curve: list[dict[str, float]] = []  # one entry for each evaluation
 
     def state_dict(self) -> dict[str, Any]:
@@ -73,6 +73,21 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
             :func:`rl.config.check` refuses.
         FloatingPointError: training or simulation diverged.
     """
+    check_agent(config)
+    run.record_data(**{config.task: task_fingerprint(config.task)})
+    run.record(renderer=renderer_in_use())
+    return train_with(
+        config, run, functools.partial(make_environment, config), evaluation_environments
+    )
+
+
+def check_agent(config: Config) -> None:
+    """Check the configuration of an agent before anything is rendered.
+
+    Raises:
+        ValueError: an unknown protocol, numbers of steps that do not divide, or what
+            :func:`rl.config.check` refuses.
+    """
     if config.protocol not in SUMMARIES:
         known = ", ".join(SUMMARIES)
         raise ValueError(f"no protocol {config.protocol!r} for agents; there are {known}")
@@ -84,10 +99,27 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
             f"evaluate_every {config.evaluate_every} must be a multiple of action_repeat "
             f"{config.action_repeat} and divide environment_steps {config.environment_steps}"
         )
-    run.record_data(**{config.task: task_fingerprint(config.task)})
-    run.record(renderer=renderer_in_use())
+
+
+def train_with(
+    config: Config,
+    run: Run,
+    make: Callable[[], Any],
+    several: Callable[[Config, Run], Environments],
+) -> dict[str, Any]:
+    """The same in any environment with the interface of :class:`rl.environment.DeepMindControl`.
+
+    Args:
+        config: what to do, checked.
+        run: where it is logged, saved and resumed from.
+        make: the environment to train in.
+        several: environments for all episodes of an evaluation.
+
+    Raises:
+        FloatingPointError: training or simulation diverged.
+    """
     if not config.train:
-        with contextlib.closing(evaluation_environments(config, run)) as environments:
+        with contextlib.closing(several(config, run)) as environments:
             (dimensions,) = environments.single_action_space.shape or ()
             policy = random_policy(config, dimensions)
             entry = evaluation(config, run, environments, policy, config.environment_steps)
@@ -95,7 +127,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with contextlib.ExitStack() as opened:
-        environment = opened.enter_context(contextlib.closing(make_environment(config)))
+        environment = opened.enter_context(contextlib.closing(make()))
         dimensions = environment.action_space.shape[0]
         decisions = config.environment_steps // config.action_repeat
         agent = Agent(config, dimensions, device=device)
@@ -115,9 +147,7 @@ def measure(config: Config, run: Run) -> dict[str, Any]:
         run.temporary.append(replay.folder)  # the checkpoint cannot be used without it
         run.track(agent=agent, **agent.optimisers, replay=replay, progress=progress)
         update = make_update(agent, replay, config)
-        environments = opened.enter_context(
-            contextlib.closing(evaluation_environments(config, run))
-        )
+        environments = opened.enter_context(contextlib.closing(several(config, run)))
 
         def act(observation: Tensor) -> Tensor:
             return agent.act(observation.to(device), sample=False).cpu()

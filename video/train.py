@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from shared import Criterion, Pairs
 from shared.distributed import part, replicated, synchronise
 from shared.errors import UserError
+from shared.experiment.own import record_own
 from shared.experiment.runs import Run
-from video.config import BASELINES, Config
-from video.data import Videos, fingerprint, load
+from video.config import BASELINES, EMBEDDED, Config
+from video.data import DATASETS, Videos, fingerprint, load
 from video.encoder import GROUPS, Networks, autocast, check, compare
 from video.evaluation import evaluate, retrieval_so_far
 from video.export import save_encoder
@@ -98,6 +99,7 @@ def pretrain(config: Config, videos: Videos, run: Run) -> tuple[Networks, Criter
             f"batch_size {config.batch_size} is larger than the {len(videos.videos)} training "
             f"videos; lower it"
         )
+    record_own(run, config.dataset, (*DATASETS, EMBEDDED), videos.frames, videos.length)
     networks = Networks(config, queue=queue_of(config, len(videos.videos))).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     if not config.train:

@@ -130,6 +130,8 @@ def started(encoder: nn.Module, config: Config, init: InitialWeights) -> None:
         UserError: weights of another network, see :func:`shared.experiment.weights.initialise`.
     """
     remedy = "set backbone, stem, image_size and heads as in the file"
+    if isinstance(config.backbone, str):
+        check_architecture(init.file, config.backbone)
     match = initialise(encoder, init, remedy)
     if lacking := other_stem(encoder, match):
         raise UserError(
@@ -142,6 +144,27 @@ def started(encoder: nn.Module, config: Config, init: InitialWeights) -> None:
             size = int(metadata["image_size"])
             _check_features(init.file, encoder.eval(), config.backbone, size, metadata)
         encoder.train()
+
+
+def check_architecture(file: Path, backbone: str) -> None:
+    """Refuse a file of the Hugging Face hub whose config.json names another network of timm.
+
+    Networks of equal tensors may differ, as ``resnet50`` and ``resnetblur50`` do.
+
+    Raises:
+        UserError: with both names.
+    """
+    beside = file.with_name("config.json")
+    try:
+        said = json.loads(beside.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return
+    name = said.get("architecture") if isinstance(said, dict) else None
+    if isinstance(name, str) and name.partition(".")[0] != backbone.partition(".")[0]:
+        raise UserError(
+            f"{file}: {beside.name} beside it says {name}, not {backbone}; take --backbone {name}, "
+            f"or move the file elsewhere if it is another"
+        )
 
 
 def other_stem(network: nn.Module, match: Match) -> list[str]:

@@ -25,7 +25,7 @@ from vision.config import Backbone, Config, Stem
 from vision.data import OWN, describe
 from vision.encoder import BUILDERS, UNPOOLED, make_encoder, name_of
 from vision.evaluation import PROTOCOLS, evaluate, record_data, statistics
-from vision.export import NEEDS, load_encoder, other_stem
+from vision.export import NEEDS, check_architecture, load_encoder, other_stem
 from vision.own import summary
 
 DEFAULT = ("knn-200-v1", "linear-l2-v1")  # neither has a rate that would have to suit the features
@@ -134,6 +134,8 @@ def loaded(
     )
     if not match.filled:
         raise UserError(_unfilled(file, name_of(name), match, states, backbone, prefix))
+    if isinstance(name, str):
+        check_architecture(file, name)
     check_finite(file, match.tensors)
     network = make_encoder(name, first, size=size, heads=heads)
     network.load_state_dict({**network.state_dict(), **match.tensors})

@@ -21,6 +21,7 @@ from shared.errors import UserError
 from shared.experiment import store
 from shared.experiment.data import sha256_of
 from shared.experiment.export import FILE
+from shared.experiment.own import record_own
 from shared.experiment.runs import Run, link
 from shared.objective import SHARES_EVERY
 from shared.precision import bfloat16
@@ -28,6 +29,7 @@ from vision import checkpoints
 from vision.augmentation import POLICIES, augment
 from vision.config import PRETRAINING, Config
 from vision.data import (
+    DATASETS,
     ImageFiles,
     Images,
     Split,
@@ -208,6 +210,8 @@ def pretrain(
             f"batch_size {config.batch_size} is larger than the {len(images)} training images; "
             f"lower it"
         )
+    content = (images.pixels,) if isinstance(images, Images) else (images.labels,)
+    record_own(run, config.dataset, DATASETS, *content)
     networks = Networks(config, len(images)).to(device)
     criterion = Criterion(config.objective, networks.dim, check_every=per_epoch).to(device)
     synchronise(networks)

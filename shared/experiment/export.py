@@ -125,14 +125,21 @@ def read_weights(path: Path, needs: Sequence[str] = ()) -> tuple[dict[str, Tenso
 
 
 def is_exported(file: Path) -> bool:
-    """Whether :func:`save_weights` left a file, by its metadata."""
-    if file.suffix != ".safetensors" or not file.is_file():
+    """Whether :func:`save_weights` left a file, by its metadata, whatever its name."""
+    if not file.is_file() or not is_safetensors(file):
         return False
     try:
         with safe_open(file, framework="pt") as stream:
             return DIGEST in (stream.metadata() or {})
     except SafetensorError:
         return False
+
+
+def is_safetensors(file: Path) -> bool:
+    """Whether the extension says so, or the file starts with a length and a JSON header."""
+    with file.open("rb") as stream:
+        head = stream.read(9)
+    return file.suffix == ".safetensors" or (len(head) == 9 and head[5:] == b"\0\0\0{")
 
 
 def stating(network: Network, /, **facts: str | None) -> Network:
@@ -287,7 +294,10 @@ def export_run(
     """
     record = read_record(folder, folder.name)
     if record is None:
-        raise UserError(f"{folder}: not a finished run (no result.json); run its cell first")
+        raise UserError(
+            f"{folder}: not a finished run (no result.json); run its cell first, or finish a run "
+            f"of your own: run.finish(metrics); without metrics save_encoder writes the encoder"
+        )
     if record.result["tier"] == "smoke":
         raise UserError(
             f"{folder}: a smoke run only shows that the code runs; export one of another tier"

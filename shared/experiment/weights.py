@@ -31,6 +31,7 @@ from shared.experiment.export import (
     check_facts,
     facts_of,
     is_exported,
+    is_safetensors,
     read_weights,
 )
 from shared.experiment.history import option
@@ -235,7 +236,7 @@ def read(file: Path) -> Mapping[str, Any]:
         raise UserError(f"{file}: there is no such file; give a checkpoint, or an exported folder")
     if why := _no_checkpoint(file):
         raise UserError(f"{file}: {why}")
-    if _is_safetensors(file):
+    if is_safetensors(file):
         try:
             with safe_open(file, framework="pt") as stream:
                 return {name: stream.get_tensor(name) for name in stream.keys()}
@@ -252,13 +253,6 @@ def read(file: Path) -> Mapping[str, Any]:
     raise UserError(
         f"{file}: holds a {type(content).__name__}, no named tensors; save a state_dict"
     )
-
-
-def _is_safetensors(file: Path) -> bool:
-    """Whether the extension says so, or the file starts with a length and a JSON header."""
-    with file.open("rb") as stream:
-        head = stream.read(9)
-    return file.suffix == ".safetensors" or (len(head) == 9 and head[5:] == b"\0\0\0{")
 
 
 # First bytes of files that are mistaken for checkpoints, and what they are.

@@ -329,3 +329,26 @@ def test_double_precision_is_kept_and_edge_features_are_named() -> None:
     item.edge_attr = torch.ones(1, 2)
     with pytest.warns(UserWarning, match="edge_attr of the edges are not used: no network here"):
         from_pyg([item])
+
+
+def test_a_training_records_the_graphs_it_was_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = dataclasses.replace(ATLAS, dataset="own", epochs=1, batch_size=2, layers=1)
+    hashes = []
+    for place, level in enumerate((0.0, 0.0, 1.0)):
+        items = [Data(x=torch.full((3, 1), level), edge_index=torch.tensor([[0], [1]]))] * 4
+        with Run(tmp_path / str(place), config) as run:
+            graph.pretrain(config, from_pyg(items), run)
+            hashes.append(run.environment["data"]["own"])
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert "dataset" not in capsys.readouterr().err
+    named = dataclasses.replace(config, dataset="MUTAG")  # the default
+    with Run(tmp_path / "named", named) as run:
+        graph.pretrain(named, from_pyg(items), run)
+        said = "the configuration says dataset='MUTAG', the data were given: if they are your own"
+        assert said in capsys.readouterr().err
+        assert said in run.environment["notices"][0]
+    with Run(tmp_path / "set", ATLAS, data_root=tmp_path) as run:
+        graph.measure(dataclasses.replace(ATLAS, epochs=1), run)
+        assert set(run.environment["data"]) == {"atlas"}

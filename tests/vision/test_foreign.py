@@ -323,6 +323,26 @@ def test_an_export_is_known_to_every_door(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded(file)[0](images), source(images))
     with pytest.raises(UserError, match=r"its stem is small, that of the network cifar; leave it"):
         loaded(file, stem="cifar")
+    other = file.rename(tmp_path / "weights.bin")  # whatever its name
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(other)[0](images), source(images))
+
+
+def test_the_hub_s_configuration_tells_networks_of_equal_tensors_apart(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    source = timm.create_model("resnetblur18" if timm.is_model("resnetblur18") else "resnetblur50")
+    name = source.default_cfg["architecture"]
+    plain = name.replace("blur", "")
+    save_file(source.state_dict(), tmp_path / "model.safetensors")
+    assert loaded(tmp_path / "model.safetensors", backbone=plain)[1].filled
+    (tmp_path / "config.json").write_text(json.dumps({"architecture": f"{name}.some_weights"}))
+    with pytest.raises(UserError, match=f"beside it says {name}.some_weights, not {plain}; take -"):
+        loaded(tmp_path / "model.safetensors", backbone=plain)
+    found, _ = loaded(tmp_path / "model.safetensors", backbone=name, stem="imagenet")
+    source.reset_classifier(0)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(found(images), source.eval()(images))
 
 
 def test_safetensors_and_the_stem_of_small_images(tmp_path: Path) -> None:
@@ -465,6 +485,11 @@ def test_the_verb_scores_a_checkpoint_on_a_folder(
     assert main(words) == 0
     printed = capsys.readouterr().out
     assert "took 120 tensors from entry 'state_dict', prefix 'module.encoder_q.'" in printed
+    assert (
+        "assumed, since no tensor shows it: a 7x7 stem of stride 2, padding 3 and pooling\n"
+        "colours in [0, 1] are normalised with mean 0.485, 0.456, 0.406 and deviation 0.229, "
+        "0.224, 0.225; else see --statistics\n"
+    ) in printed
     content = json.loads(out.read_text())
     scores = {each: found["metrics"] for each, found in content["protocols"].items()}
     for protocol, metric in (("knn-200-v1", "knn_top1"), ("linear-l2-v1", "l2_top1")):
@@ -536,6 +561,7 @@ def test_an_export_of_this_project_knows_its_network(shapes: Path, tmp_path: Pat
         ),
         (["vision", "none.pth", "--data", "digits"], "none.pth: there is no such file"),
         (["vision", "m.pth", "--data", "digits", "--stem", "tiny"], "no stem 'tiny'"),
+        (["vision", "m.pth", "--data", "digits", "--heads", "0"], "--heads: "),
         (
             ["vision", "m.pth", "--data", "digits", "--out", "results/a.json"],
             "this folder is for runs",

@@ -1,0 +1,286 @@
+"""Your own gymnasium environments: pixels and bounded actions, under any objective.
+
+Shapes: S pixels of a frame, K frames of an observation, A dimensions of an action, n frames.
+"""
+
+import contextlib
+import functools
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+from rl.agent import Contrast
+from rl.config import TASKS, Config, ProbeConfig, check
+from rl.data import Frames, frames_fingerprint
+from rl.probe import pretrain as pretrain_on_frames
+from rl.train import Environments, check_agent, train_with
+from shared.experiment.runs import Run
+from shared.functions import function_name, identity
+
+Make = Callable[[], gymnasium.Env[Any, Any]]
+
+
+class OwnEnvironment(gymnasium.Env[np.ndarray, np.ndarray]):
+    """An environment of yours as the agent takes it: frames stacked, actions scaled to [-1, 1].
+
+    Observations are (3K, S, S) uint8, the oldest frame first; the first frame of an episode is
+    repeated K times. An action is repeated, and its rewards summed.
+
+    Args:
+        make: a function without arguments that makes the environment, whose observations are
+            (S, S, 3) or (3, S, S) uint8. A Box of actions (A,) is scaled from [-1, 1]; others are
+            taken as they are, which is enough for frames under random actions.
+        action_repeat: steps of a decision.
+        frame_size: S.
+        stack: K.
+        episode_steps: steps until an episode is truncated.
+
+    Attributes:
+        observation: (3K, S, S) uint8, the latest.
+        frame: (3, S, S) uint8, the latest.
+
+    Raises:
+        ValueError: observations of another kind, actions without bounds, or an environment that
+            breaks gymnasium's rules.
+    """
+
+    observation: np.ndarray
+    frame: np.ndarray
+
+    def __init__(
+        self, make: Make, *, action_repeat: int, frame_size: int, stack: int, episode_steps: int
+    ) -> None:
+        self._name, self._inner = make.__name__, make()
+        space = self._inner.observation_space
+        shapes = ((frame_size, frame_size, 3), (3, frame_size, frame_size))
+        if space.dtype != np.uint8 or space.shape not in shapes:
+            raise ValueError(
+                f"{self._name}: observations are uint8 of shape {shapes[0]} or {shapes[1]}, got "
+                f"{space.dtype} of shape {space.shape}; wrap it in AddRenderObservation and "
+                f"ResizeObservation of gymnasium.wrappers, or set frame_size"
+            )
+        self._last = space.shape == shapes[0]  # whether the channels come last
+        self._box = self._inner.action_space
+        if isinstance(self._box, gymnasium.spaces.Box):
+            if len(self._box.shape) != 1 or not self._box.is_bounded():
+                raise ValueError(
+                    f"{self._name}: its actions are {self._box}; a bounded Box of shape (A,) is "
+                    f"needed: gymnasium.wrappers.RescaleAction or TransformAction"
+                )
+            self.action_space = gymnasium.spaces.Box(-1, 1, self._box.shape, np.float32)
+        else:
+            self.action_space = self._box
+        self.observation_space = gymnasium.spaces.Box(
+            0, 255, (3 * stack, frame_size, frame_size), np.uint8
+        )
+        self._repeat, self._limit = action_repeat, episode_steps
+        self._frames: deque[np.ndarray] = deque(maxlen=stack)
+        self._seed, self._episode, self._steps = 0, 0, 0
+        self._actions: list[np.ndarray] = []
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode, a function of the last seed and of the episodes since."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._seed, self._episode = seed, 0
+        start = np.random.default_rng([self._seed, self._episode]).integers(2**31)
+        self._episode += 1
+        found, info = self._inner.reset(seed=int(start), options=options)
+        self._steps, self._actions = 0, []
+        for _ in range(self._frames.maxlen or 1):
+            self._look(found)
+        return self.observation, info
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Repeat an action; fewer times where the episode ends.
+
+        Raises:
+            FloatingPointError: a reward that is not finite.
+        """
+        self._actions.append(np.asarray(action).copy())
+        chosen: Any = action
+        if isinstance(self._box, gymnasium.spaces.Box):
+            share = (np.clip(np.asarray(action, np.float64), -1, 1) + 1) / 2
+            chosen = self._box.low + share * (self._box.high - self._box.low)
+            chosen = chosen.astype(self._box.dtype)
+        total, terminated, truncated = 0.0, False, False
+        info: dict[str, Any] = {}
+        for _ in range(self._repeat):
+            found, reward, terminated, truncated, info = self._inner.step(chosen)
+            total += float(reward)
+            self._steps += 1
+            truncated = truncated or self._steps >= self._limit
+            if terminated or truncated:
+                break
+        if not np.isfinite(total):
+            raise FloatingPointError(f"{self._name}: the reward is {total}")
+        self._look(found)
+        return self.observation, total, bool(terminated), bool(truncated), info
+
+    def snapshot(self) -> dict[str, Any]:
+        """The seed and the actions since, from which :meth:`restore` repeats the episode."""
+        return {
+            "seed": self._seed,
+            "episode": self._episode,
+            "actions": torch.from_numpy(np.array(self._actions)),
+            "frames": torch.from_numpy(np.stack(self._frames)),
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Repeat an episode up to where the snapshot was taken.
+
+        Raises:
+            ValueError: the environment is not a function of its seed and actions.
+        """
+        self._seed, self._episode = snapshot["seed"], snapshot["episode"] - 1
+        self.reset()
+        for action in snapshot["actions"].numpy():
+            self.step(action)
+        if not np.array_equal(np.stack(self._frames), snapshot["frames"].numpy()):
+            raise ValueError(
+                f"{self._name}: the same seed and actions gave other frames, so that the run "
+                f"cannot be resumed; make the environment deterministic given its seed"
+            )
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._inner.close()
+
+    def _look(self, found: np.ndarray) -> None:
+        frame = found.transpose(2, 0, 1) if self._last else found
+        self.frame = np.ascontiguousarray(frame)
+        self._frames.append(self.frame)
+        self.observation = np.concatenate(self._frames)
+
+
+def train_agent(config: Config, make: Make, run: Run) -> dict[str, Any]:
+    """Train soft actor-critic with the contrastive step on an environment of yours.
+
+    Args:
+        config: how; ``task`` is the name of your environment. ``quality`` is not used.
+        make: see :class:`OwnEnvironment`; a function at the top level of a file.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        As :func:`rl.measure`.
+
+    Raises:
+        ValueError: as :func:`rl.measure` and :class:`OwnEnvironment`; a task of DM Control, or
+            actions that are not numbers.
+        FloatingPointError: training diverged, or a reward is not finite.
+    """
+    check_agent(config)
+    made = _checked(config, make)
+    with contextlib.closing(made()) as environment:
+        if not isinstance(environment.action_space, gymnasium.spaces.Box):
+            raise ValueError(
+                f"{make.__name__}: its actions are {environment.action_space}; the agent takes a "
+                f"Box. rl.pretrain trains the encoder alone, whatever the actions"
+            )
+
+    def several(config: Config, run: Run) -> Environments:
+        every = [made] * config.evaluation_episodes
+        if run.workers == 1:
+            return SyncVectorEnv(every, autoreset_mode=AutoresetMode.DISABLED)
+        return AsyncVectorEnv(every, context="spawn", autoreset_mode=AutoresetMode.DISABLED)
+
+    run.record_data(**{config.task: identity(make).partition("@")[2]})
+    return train_with(config, run, made, several)
+
+
+def pretrain(config: ProbeConfig, make: Make, run: Run) -> Contrast:
+    """Train the contrastive encoder on frames of an environment of yours under random actions.
+
+    Args:
+        config: how; ``task`` is the name of your environment, and there are ``probe_episodes`` of
+            at most ``probe_steps`` frames.
+        make: see :class:`OwnEnvironment`; its actions may be of any space.
+        run: where it is logged, saved and resumed from.
+
+    Returns:
+        The encoder with its momentum encoder, on the GPU if there is one.
+
+    Raises:
+        ValueError: what :func:`rl.config.check` and :class:`OwnEnvironment` refuse, or a task of
+            DM Control.
+        FloatingPointError: the training diverged.
+    """
+    check(config)
+    made = _checked(config, make)
+    with contextlib.closing(made()) as environment:
+        frames = random_frames_of(
+            environment, config.probe_episodes, config.probe_steps, config.seed
+        )
+    key = identity(make).partition("@")[2]
+    run.record_data(**{config.task: key, "frames": frames_fingerprint(frames)})
+    return pretrain_on_frames(config, frames, run)
+
+
+def random_frames_of(environment: OwnEnvironment, episodes: int, steps: int, seed: int) -> Frames:
+    """Frames of episodes under random actions, a function of the seed; their states are empty.
+
+    Args:
+        environment: left open.
+        episodes: number of episodes.
+        steps: the largest number of frames of each, including the first.
+        seed: of starts and actions.
+    """
+    frames: list[np.ndarray] = []
+    first: list[int] = []
+    episode: list[int] = []
+    environment.action_space.seed(seed)
+    for number in range(episodes):
+        environment.reset(seed=seed if number == 0 else None)
+        start, ended = len(frames), False
+        while True:
+            frames.append(environment.frame)
+            first.append(start)
+            episode.append(number)
+            if ended or len(frames) - start == steps:
+                break
+            _, _, terminated, truncated, _ = environment.step(environment.action_space.sample())
+            ended = terminated or truncated
+    return Frames(
+        torch.from_numpy(np.stack(frames)),
+        torch.tensor(first),
+        torch.tensor(episode),
+        torch.zeros(len(frames), 0, dtype=torch.float64),
+        (),
+    )
+
+
+def _checked(config: Config, make: Make) -> Callable[[], OwnEnvironment]:
+    """What makes the environment for the agent, once it keeps gymnasium's rules."""
+    if config.task in TASKS:
+        raise ValueError(
+            f"task {config.task!r} is of DM Control; give your environment a name of its own, "
+            f"such as task={function_name(identity(make)).rpartition('.')[2]!r}"
+        )
+    made = functools.partial(
+        OwnEnvironment,
+        make,
+        action_repeat=config.action_repeat,
+        frame_size=config.frame_size,
+        stack=config.stack,
+        episode_steps=config.episode_steps,
+    )
+    # Checked as the agent takes it: gymnasium's check makes wrapped environments anew, which not
+    # every wrapper allows.
+    with contextlib.closing(made()) as environment:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # advice about names and ranges
+                check_env(environment, skip_render_check=True)
+        except Exception as error:  # whatever the environment or the check raises
+            reason = " ".join(str(error).split())
+            raise ValueError(f"{make.__name__} breaks gymnasium's rules: {reason}") from error
+    return made

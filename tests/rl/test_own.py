@@ -1,0 +1,191 @@
+"""Environments of one's own: a pendulum's pictures, with bounded and with discrete actions."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+import rl
+from rl.config import Config, ProbeConfig
+from rl.own import OwnEnvironment
+from shared.errors import UserError
+from shared.experiment.runs import Run
+from tests.training import stop
+
+SIZE = 16
+
+
+class Pictures(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, np.ndarray]):
+    """A pendulum as a bright pixel on a black square."""
+
+    def __init__(self, inner: Any, first: bool = False) -> None:
+        super().__init__(inner)
+        self.first = first  # whether the channels come first
+        shape = (3, SIZE, SIZE) if first else (SIZE, SIZE, 3)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+
+    def observation(self, state: np.ndarray) -> np.ndarray:
+        picture = np.zeros((SIZE, SIZE, 3), np.uint8)
+        place = np.clip(np.rint((state[:2] + 1) / 2 * (SIZE - 1)), 0, SIZE - 1).astype(int)
+        picture[place[0], place[1]] = (255, 128, int(128 + 10 * state[2]))
+        return picture.transpose(2, 0, 1).copy() if self.first else picture
+
+
+def pendulum() -> Any:
+    return Pictures(gymnasium.make("Pendulum-v1"))
+
+
+def channels_first() -> Any:
+    return Pictures(gymnasium.make("Pendulum-v1"), first=True)
+
+
+class Steps(gymnasium.ActionWrapper[np.ndarray, np.ndarray, Any]):
+    """Three torques."""
+
+    def __init__(self) -> None:
+        super().__init__(pendulum())
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+    def action(self, action: Any) -> np.ndarray:
+        return np.array([2.0 * (int(action) - 1)], np.float32)
+
+
+def discrete() -> Any:
+    return Steps()
+
+
+class Drifting(gymnasium.ObservationWrapper[np.ndarray, np.ndarray, np.ndarray]):
+    """Pictures that are no function of the seed."""
+
+    count = 0
+
+    def observation(self, picture: np.ndarray) -> np.ndarray:
+        Drifting.count += 1
+        return np.full_like(picture, Drifting.count % 256)
+
+
+def drifting() -> Any:
+    return Drifting(pendulum())
+
+
+def states() -> Any:
+    return gymnasium.make("Pendulum-v1")
+
+
+SETTINGS = {"task": "pendulum", "action_repeat": 2, "frame_size": SIZE, "crop": 12}
+CONFIG = dataclasses.replace(
+    Config().reduced(),
+    **SETTINGS,
+    convolutions=2,
+    episode_steps=40,
+    environment_steps=80,
+    initial_steps=8,
+    evaluate_every=40,
+)
+PROBE = dataclasses.replace(ProbeConfig().reduced(), **SETTINGS, convolutions=2, probe_updates=4)
+
+
+def environment(make: Any, **changes: int) -> OwnEnvironment:
+    settings = {"action_repeat": 2, "frame_size": SIZE, "stack": 3, "episode_steps": 40}
+    return OwnEnvironment(make, **settings | changes)
+
+
+@pytest.mark.parametrize("make", [pendulum, channels_first])
+def test_frames_are_stacked_actions_scaled_and_rewards_summed(make: Any) -> None:
+    mine, plain = environment(make), pendulum()
+    observation, _ = mine.reset(seed=3)
+    start = int(np.random.default_rng([3, 0]).integers(2**31))
+    frames = [plain.reset(seed=start)[0]] * 3
+    for action in (-1.0, 0.25, 1.0):
+        observation, reward, _, _, _ = mine.step(np.array([action], np.float32))
+        wanted = 0.0
+        for _ in range(2):
+            frame, one, _, _, _ = plain.step(np.array([2 * action], np.float32))
+            wanted += float(one)
+        frames.append(frame)
+        assert reward == pytest.approx(wanted)
+        expected = np.concatenate([each.transpose(2, 0, 1) for each in frames[-3:]])
+        assert np.array_equal(observation, expected)
+    for _ in range(16):
+        assert not mine.step(np.zeros(1, np.float32))[3]
+    assert mine.step(np.zeros(1, np.float32))[3]  # after 40 steps
+
+
+def test_a_snapshot_continues_the_episode() -> None:
+    one, two = environment(pendulum), environment(pendulum)
+    one.reset(seed=5)
+    one.reset()
+    for _ in range(5):
+        one.step(np.array([0.3], np.float32))
+    two.restore(one.snapshot())
+    for _ in range(5):
+        found, expected = (each.step(np.array([-0.7], np.float32)) for each in (two, one))
+        assert np.array_equal(found[0], expected[0])
+        assert found[1] == expected[1]
+    assert np.array_equal(two.reset()[0], one.reset()[0])  # the episodes that follow, too
+    changed = one.snapshot()
+    changed["frames"] = changed["frames"] + 1
+    with pytest.raises(ValueError, match="the same seed and actions gave other frames, so that"):
+        two.restore(changed)
+
+
+def test_an_agent_learns_and_resumes_with_the_same_bits(tmp_path: Path) -> None:
+    with Run(tmp_path / "whole", CONFIG) as run:
+        whole = run.finish(rl.train_agent(CONFIG, pendulum, run))
+        assert list(run.environment["data"]) == ["pendulum"]
+    for _ in range(3):
+        stop(tmp_path / "halves", CONFIG, lambda config, run: rl.train_agent(config, pendulum, run))
+    with Run(tmp_path / "halves", CONFIG) as run:
+        halves = run.finish(rl.train_agent(CONFIG, pendulum, run))
+    curves = [
+        [{k: v for k, v in entry.items() if k != "seconds"} for entry in each["details"]["curve"]]
+        for each in (whole["metrics"], halves["metrics"])
+    ]
+    assert curves[0] == curves[1]
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "halves")]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("make", [pendulum, discrete])
+def test_the_encoder_alone_takes_any_actions(tmp_path: Path, make: Any) -> None:
+    with Run(tmp_path / "run", PROBE) as run:
+        contrast = rl.pretrain(PROBE, make, run)
+        assert set(run.environment["data"]) == {"pendulum", "frames"}
+    device = next(contrast.encoder.parameters()).device
+    crops = torch.zeros(2, 9, 12, 12, dtype=torch.uint8, device=device)
+    assert contrast.encoder(crops).shape == (2, PROBE.latent)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "why"),
+    [
+        (
+            states,
+            {},
+            r"states: observations are uint8 of shape \(16, 16, 3\) or \(3, 16, 16\), got",
+        ),
+        (
+            pendulum,
+            {"frame_size": 20},
+            r"of shape \(20, 20, 3\) .*, got uint8 of shape \(16, 16, 3",
+        ),
+        (discrete, {}, "its actions are Discrete.* rl.pretrain trains the encoder alone, whatever"),
+        (drifting, {}, "drifting breaks gymnasium's rules: "),
+        (pendulum, {"task": "walker_walk"}, "is of DM Control; give your environment a name of it"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, make: Any, changes: dict[str, Any], why: str) -> None:
+    config = dataclasses.replace(CONFIG, **changes)
+    with Run(tmp_path / "run", config) as run:
+        with pytest.raises(ValueError, match=why):
+            rl.train_agent(config, make, run)
+
+
+def test_a_task_that_names_nothing_is_refused(tmp_path: Path) -> None:
+    with Run(tmp_path / "run", CONFIG) as run:
+        with pytest.raises(UserError, match=r"no task 'pendulum'; .* goes to rl.train_agent or rl"):
+            rl.measure(CONFIG, run)
